@@ -1,0 +1,52 @@
+# Pollux. `make help` lists the targets; everything they need is set up by the first one (tools/setup_environment.py).
+PYTHON ?= python3
+BIN := .venv/bin
+# The sources that ruff and mypy judge, and those that only ruff does (Ansible has no types).
+SOURCES := broker/src pipeline/src tests benchmarks tools examples molecule
+BUNDLE := filter_plugins plugin_utils callback_plugins roles
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo check test lint unit molecule wheelhouse mutants lock clean
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup:  ## Make .venv with the locked packages (the other targets do it by themselves)
+	@$(PYTHON) tools/setup_environment.py
+
+demo: setup  ## Deploy a live/backup pair here, kill the live under traffic, fail back, and count what was lost
+	@$(BIN)/python tools/demo.py
+
+check: setup lint unit  ## The fast part: ruff, mypy and the tests without real processes
+
+lint:
+	$(BIN)/ruff check $(SOURCES) $(BUNDLE)
+	$(BIN)/mypy $(SOURCES)
+	$(BIN)/yamllint --strict roles playbooks inventories
+	@PATH="$(CURDIR)/$(BIN):$$PATH" ANSIBLE_HOME=.pollux/ansible ansible-lint -q --nocolor
+
+unit:
+	$(BIN)/python -m pytest -m "not processes" tests/broker tests/ledger tests/harness tests/benchmarks
+
+test: setup  ## Everything: check, then conformance with other people's clients, then kills under load
+	@$(PYTHON) tools/setup_environment.py --tests
+	@$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest tests
+
+molecule: setup  ## Scenarios on hosts that are broken under traffic: all, or SCENARIO=default (molecule/lab/README.md)
+	@$(PYTHON) tools/setup_environment.py --lab
+	@$(BIN)/python molecule/lab test $(SCENARIO)
+
+wheelhouse: setup  ## Make .pollux/wheelhouse (brokers) and .pollux/wheelhouse-pipeline: all that machines without a network install
+	@$(BIN)/python tools/wheelhouse.py
+	@$(BIN)/python tools/wheelhouse.py --pipeline
+
+mutants: setup  ## Break the product on purpose, again and again, and see that the test named for it fails
+	$(BIN)/python tools/mutants.py
+
+lock: setup  ## Choose versions anew and write the lock files (after editing requirements*.in or a pyproject.toml)
+	@$(BIN)/python tools/lock.py
+
+clean:  ## Remove what set-up and tests made in this checkout
+	@[ ! -d .pollux/lab ] || $(BIN)/python molecule/lab down --everything
+	rm -rf .venv .pollux .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/conformance/node/node_modules

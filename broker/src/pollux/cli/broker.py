@@ -1,0 +1,246 @@
+"""``pollux run``, ``check``, ``status``, ``reload`` and ``mask``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable  # noqa: TC003  (as for Path)
+from functools import partial
+from pathlib import Path  # noqa: TC003  (typer reads the annotations when the program runs)
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pollux.cli import api
+from pollux.cli.output import CommandError, Result, fail, print_json, print_line, print_pairs, print_table, size
+from pollux.server.exits import EXIT_FAILED, EXIT_OK, EXIT_UNAVAILABLE, EXIT_USAGE
+
+if TYPE_CHECKING:
+    from pollux.config import Problem
+
+#: What --expect knows besides "backup".
+STATES = (
+    "stopped",
+    "joining",
+    "catching_up",
+    "ready",
+    "activating",
+    "live",
+    "stopping",
+    "fenced",
+    "failed",
+    "starting",
+)
+_POLL_SECONDS = 0.05
+
+Define = Annotated[
+    list[str] | None, typer.Option("--define", "-D", metavar="NAME=VALUE", help="Value of ${name} in the file.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.command("run", epilog="Example: pollux run /etc/pollux/broker.xml -D data.dir=/srv/pollux")(run)
+    app.command("check", epilog="Example: pollux check --json broker.xml")(check)
+    api.remote(
+        app, "status", epilog="Example: pollux status --expect live,ready --wait 30 --config broker.xml", lazy=True
+    )(status)
+    api.remote(app, "reload", epilog="Example: pollux reload")(reload)
+    app.command("mask", epilog="Example: pollux mask --key-file broker.key")(mask)
+
+
+def _properties(definitions: list[str] | None) -> dict[str, str]:
+    properties = {}
+    for definition in definitions or ():
+        name, separator, value = definition.partition("=")
+        if not separator or not name:
+            fail(f"-D {definition}: expected NAME=VALUE", EXIT_USAGE)
+        properties[name] = value
+    return properties
+
+
+def run(
+    broker_xml: Annotated[Path, typer.Argument(metavar="BROKER_XML", help="The configuration.")],
+    define: Define = None,
+    ports_file: Annotated[
+        Path | None, typer.Option(help="Write the ports listened on to this file, as JSON, once the broker is ready.")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR; else as the file says.")] = None,
+    log_json: Annotated[
+        bool | None, typer.Option("--log-json/--log-text", help="Form of log lines; else as the file says.")
+    ] = None,
+) -> None:
+    """Run a broker in the foreground until SIGTERM or SIGINT. SIGHUP reloads what can be reloaded."""
+    from pollux.cli import start
+
+    sys.exit(start.run_plain(start.Plain(broker_xml, tuple(define or ()), ports_file, log_level, log_json)))
+
+
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A broker.xml.")],
+    define: Define = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print every problem of a configuration as file:line: message. Exit code 0 without errors, 2 with errors."""
+    import os
+
+    from pollux.config import Severity
+    from pollux.config import check as check_file
+    from pollux.server import rules  # noqa: F401  (adds the rules that know selectors)
+
+    problems = check_file(file, {**os.environ, **_properties(define)})
+    errors = [problem for problem in problems if problem.severity is Severity.ERROR]
+    if as_json:
+        print_json({"file": str(file), "valid": not errors, "problems": [_as_json(problem) for problem in problems]})
+    else:
+        for problem in problems:
+            print_line(problem.render())
+        if not problems:
+            print_line(f"{file}: no problems")
+    sys.exit(EXIT_USAGE if errors else EXIT_OK)
+
+
+def _as_json(problem: Problem) -> dict[str, Any]:
+    return {
+        "file": problem.file,
+        "line": problem.line,
+        "column": problem.column or None,
+        "severity": problem.severity.name.lower(),
+        "message": problem.message,
+    }
+
+
+def status(
+    client: Callable[[], api.Client],
+    *,
+    expect: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STATE[,STATE]",
+            help="Exit code 0 when the broker is in one of these states (live, backup, ready, catching_up, joining,"
+            " activating, stopping; backup is any that waits), 3 otherwise.",
+        ),
+    ] = None,
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Wait this long for --expect (or to be ready).")
+    ] = 0,
+) -> Result:
+    """Show what a broker is and how it does. Exit code 0 when it is ready, 3 when it is not or does not answer."""
+    wanted = _states(expect) if expect is not None else None
+    deadline = time.monotonic() + wait
+    while True:
+        try:
+            found = client().get("/api/v1/status")
+        except CommandError as error:
+            if error.code != EXIT_UNAVAILABLE or time.monotonic() >= deadline:
+                raise
+        else:
+            good = found["ready"] if wanted is None else _state(found) in wanted
+            if good or time.monotonic() >= deadline:
+                break
+        time.sleep(_POLL_SECONDS)
+    line = f"{found['name']}: {_state(found)}" + ("" if good else f" (expected {expect})")
+    show = partial(_print_status, found) if expect is None else line
+    return Result(found, show, EXIT_OK if good else EXIT_UNAVAILABLE)
+
+
+def _state(found: dict[str, Any]) -> str:
+    activation = found.get("activation")
+    return str(activation["state"] if activation is not None else found["state"])
+
+
+def _states(text: str) -> set[str]:
+    states: set[str] = set()
+    for word in text.split(","):
+        state = word.strip().lower()
+        if state not in {*STATES, "backup"}:
+            fail(f"--expect {text}: {word!r} is no state; there are backup, {', '.join(STATES)}", EXIT_USAGE)
+        states |= {"joining", "catching_up", "ready"} if state == "backup" else {state}
+    return states
+
+
+def _print_status(found: dict[str, Any]) -> None:
+    pairs: list[tuple[str, Any]] = [
+        ("state", found["state"]),
+        ("ready", found["ready"]),
+        ("reasons", found["reasons"]),
+        ("version", found["version"]),
+        ("node id", found["nodeId"]),
+        ("process", found["pid"]),
+        ("up", f"{found['uptimeSeconds']:.0f} s"),
+    ]
+    activation = found.get("activation")
+    if activation is not None:
+        pairs += [
+            ("role", f"{activation['role']} ({activation['policy']})"),
+            ("activation", f"{activation['state']}: {activation['reason']}"),
+            ("store is held by", activation["holder"]),
+            ("activation epoch", activation["epoch"]),
+        ]
+        pairs += _replication(activation.get("replication"))
+        if activation.get("warnings"):
+            pairs.append(("warnings", activation["warnings"]))
+    store = found.get("store")
+    if store is not None:
+        pairs += [
+            ("connections", found["connections"]),
+            ("addresses", found["addresses"]),
+            ("queues", found["queues"]),
+            ("messages", found["messages"]),
+            ("memory of messages", f"{size(found['memory']['used'])} of {size(found['memory']['limit'])}"),
+            ("resident memory", size(found["memory"]["resident"])),
+            ("disk", f"{store['diskUsedPercent']:.1f} % used, {size(store['diskFree'])} free"),
+            ("epoch", store["epoch"]),
+        ]
+    print_pairs(f"broker {found['name']}", [*pairs, ("damage", found["damage"])])
+    print_table("", ("acceptor", "port"), sorted(found["ports"].items()), right=("port",))
+
+
+def _replication(found: dict[str, Any] | None) -> list[tuple[str, Any]]:
+    """The lines about a replicated broker's copies."""
+    if found is None:
+        return []
+    copies = [f"{one['name']}: {one['state']}, {_progress(one)}" for one in found["backups"]]
+    return [
+        ("activation sequence", f"{found['sequence']} (coordinated: {found['coordinated_sequence']})"),
+        ("copy", "in sync" if found["in_sync"] else "not in sync"),
+        ("backups", copies),
+    ]
+
+
+def _progress(backup: dict[str, Any]) -> str:
+    if backup["state"] == "in sync":
+        return f"{size(backup['queued'])} on the way"
+    return f"{size(backup['copied'])} of {size(backup['to_copy'])} copied"
+
+
+def reload(client: api.Client) -> Result:
+    """Have a broker read its configuration and users again. Exit code 1 when something needs a restart."""
+    refused = client.post("/api/v1/reload")["needsRestart"]
+    head = "reloaded, but these changes need a restart:" if refused else "reloaded"
+    text = "\n  ".join((head, *refused))
+    return Result({"needsRestart": refused}, text, EXIT_FAILED if refused else EXIT_OK)
+
+
+def mask(
+    key_file: Annotated[Path, typer.Option("--key-file", "-k", help="Key of masked passwords (px:key-file).")],
+    password_file: Annotated[
+        str | None, typer.Option("--password-file", help="File with the password; - is standard input.")
+    ] = None,
+    create_key: Annotated[bool, typer.Option("--create-key", help="Make the key file when there is none.")] = False,
+) -> None:
+    """Mask a password for broker.xml: prints ENC(...)."""
+    from pollux.cli.users import read_secret
+    from pollux.config import masking
+
+    try:
+        if create_key and not key_file.exists():
+            masking.write_key(key_file, masking.generate_key())
+        key = masking.read_key(key_file)
+    except (masking.MaskingError, OSError) as error:
+        fail(str(error), EXIT_FAILED)
+    if password_file is None and sys.stdin.isatty():
+        password = str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
+    else:
+        password = read_secret(password_file or "-")
+    print_line(masking.mask(password, key))

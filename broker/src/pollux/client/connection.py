@@ -1,0 +1,268 @@
+"""A connection that survives brokers: keeps one AMQP stream to whoever is live, and tells listeners about it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from pollux.client import frames
+from pollux.client.amqp import AmqpStream
+from pollux.client.dialer import Dialer, HandshakeError, tls_context
+from pollux.client.errors import (
+    CallTimeoutError,
+    ClientError,
+    ConnectionClosedError,
+    ConnectionLostError,
+    FailoverError,
+    UrlError,
+)
+from pollux.client.session import Session
+from pollux.client.url import Endpoint, Options, Target, Wire, parse_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+#: Sessions of one connection; a broker may allow fewer.
+MAX_SESSIONS = 1000
+_CLOSE_TIMEOUT = 2.0
+
+
+class EventKind(StrEnum):
+    """What listeners are told."""
+
+    #: The connection failed; the client now looks for a broker.
+    CONNECTION_FAILED = "connection-failed"
+    #: A broker serves us again, everything is attached, unconfirmed messages are on their way.
+    FAILOVER_COMPLETED = "failover-completed"
+    #: No broker was found within reconnectAttempts: the connection is over.
+    FAILOVER_FAILED = "failover-failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionEvent:
+    """An event: with the broker it is about, and why."""
+
+    kind: EventKind
+    endpoint: Endpoint | None
+    reason: str
+
+
+class Connection:
+    """See the module. Made by :func:`connect`; close it, or use it as an async context manager."""
+
+    def __init__(self, target: Target) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.options = target.options
+        self.container = target.options.client_id or f"pollux-client-{uuid.uuid4()}"
+        #: Whether unconfirmed messages are kept and sent again.
+        self.resends = target.options.confirmation_window_size >= 0
+        #: Failovers so far.
+        self.failovers = 0
+        self._dialer = Dialer(target)
+        self._context = tls_context(target.options)
+        self._stream: AmqpStream | None = None
+        self._sessions: dict[int, Session] = {}
+        self._listeners: list[Callable[[ConnectionEvent], None]] = []
+        self._ready = asyncio.Event()
+        self._failure: ClientError | None = None
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """The broker that serves us now; None during a failover."""
+        return self._stream.endpoint if self._stream is not None and self._ready.is_set() else None
+
+    @property
+    def stream(self) -> AmqpStream | None:
+        """The connection to the broker that serves us or served us last."""
+        return self._stream
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """All brokers known: those of the URL and those learnt."""
+        return tuple(self._dialer.endpoints)
+
+    async def open(self) -> Self:
+        """Connect. Raises LoginError or ConnectionLostError."""
+        await self._dialer.first(self._open)
+        self._task = self.loop.create_task(self._run(), name="pollux-client-connection")
+        return self
+
+    async def session(self, *, transacted: bool = False) -> Session:
+        """A session; in a transacted one nothing counts before `commit()`."""
+        await self.ready()
+        number = next((free for free in range(MAX_SESSIONS) if free not in self._sessions), None)
+        if number is None:
+            raise ClientError(f"a connection has at most {MAX_SESSIONS} sessions")
+        session = Session(self, number, transacted=transacted)
+        self._sessions[number] = session
+        try:
+            await session.establish(self._serving())
+            await session.start()
+        except BaseException:
+            self.forget(session)
+            raise
+        return session
+
+    def _serving(self) -> AmqpStream:
+        if self._stream is None:
+            raise FailoverError("the connection failed during the call")
+        return self._stream
+
+    def add_listener(self, listener: Callable[[ConnectionEvent], None]) -> None:
+        """Call `listener` with each :class:`ConnectionEvent`, in the loop; it must not block."""
+        self._listeners.append(listener)
+
+    def remove_listener(self, listener: Callable[[ConnectionEvent], None]) -> None:
+        """Undo :meth:`add_listener`."""
+        self._listeners.remove(listener)
+
+    async def close(self) -> None:
+        """Close; messages that are not confirmed by now are not waited for."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        stream, self._stream = self._stream, None
+        if stream is not None and stream.reason is None:
+            stream.on_lost = None
+            stream.flush()
+            stream.write(frames.close())
+            try:
+                async with asyncio.timeout(_CLOSE_TIMEOUT):
+                    await stream.lost.wait()
+            except TimeoutError:
+                pass
+        if stream is not None:
+            await stream.close()
+        self._over(ConnectionClosedError("the connection was closed"))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- for sessions
+
+    def check(self) -> None:
+        """Raise what ended the connection."""
+        if self._failure is not None:
+            raise self._failure
+
+    def forget(self, session: Session) -> None:
+        """A session is over."""
+        if self._sessions.get(session.number) is session:
+            del self._sessions[session.number]
+        if self._stream is not None:
+            self._stream.channels.pop(session.number, None)
+
+    async def ready(self) -> None:
+        """Wait until a broker serves us. Raises CallTimeoutError, or what ended the connection."""
+        self.check()
+        if not self._ready.is_set():
+            waiting = asyncio.ensure_future(self._ready.wait())
+            try:
+                await self.answer(waiting)
+            finally:
+                waiting.cancel()
+        self.check()
+
+    async def answer(self, future: asyncio.Future[T]) -> T:
+        """What a broker answers, within the times that the URL allows. Raises CallTimeoutError."""
+        began = self.loop.time()
+        failovers = self.failovers
+        while True:
+            failing_over = failovers != self.failovers or not self._ready.is_set()
+            limit = float(self.options.call_timeout)
+            if failing_over:
+                more = self.options.call_failover_timeout
+                limit = float("inf") if more < 0 else limit + more
+            left = limit / 1000 - (self.loop.time() - began)
+            if left <= 0:
+                raise CallTimeoutError(f"no answer from the broker within {limit:.0f} ms")
+            await asyncio.wait((future,), timeout=min(left, 1.0))
+            if future.done():
+                return future.result()
+            self.check()
+
+    # -- the connection's life
+
+    async def _open(self, endpoint: Endpoint) -> None:
+        stream = await AmqpStream.open(endpoint, self.options, self.container, self._context)
+        self._dialer.learn(stream.failover)
+        stream.on_lost = lambda: self._on_lost(stream)
+        self._stream = stream
+        try:
+            for session in list(self._sessions.values()):
+                await session.establish(stream)
+        except FailoverError as error:
+            stream.end(str(error))
+            raise HandshakeError(str(error)) from None
+        except BaseException:
+            stream.end("not usable")
+            raise
+        if stream.reason is not None:
+            raise HandshakeError(stream.reason)
+        self._ready.set()
+
+    def _on_lost(self, stream: AmqpStream) -> None:
+        if self._stream is not stream:
+            return
+        self._ready.clear()
+        self._dialer.learn(stream.failover)
+        for session in list(self._sessions.values()):
+            session.on_lost(stream.reason or "")
+
+    async def _run(self) -> None:
+        while True:
+            stream = self._stream
+            if stream is None:
+                return
+            await stream.lost.wait()
+            self.failovers += 1
+            reason = stream.reason or ""
+            self._tell(EventKind.CONNECTION_FAILED, stream.endpoint, reason)
+            try:
+                await self._dialer.again(self._open)
+            except ClientError as error:
+                self._tell(EventKind.FAILOVER_FAILED, stream.endpoint, str(error))
+                self._over(ConnectionLostError(f"{stream.endpoint}: {reason}; {error}"))
+                return
+            self._tell(EventKind.FAILOVER_COMPLETED, self.endpoint, reason)
+
+    def _over(self, error: ClientError) -> None:
+        if self._failure is None:
+            self._failure = error
+        for session in list(self._sessions.values()):
+            session.fail(error)
+        self._sessions.clear()
+        self._ready.set()
+
+    def _tell(self, kind: EventKind, endpoint: Endpoint | None, reason: str) -> None:
+        for listener in list(self._listeners):
+            try:
+                listener(ConnectionEvent(kind, endpoint, reason))
+            except Exception as error:
+                self.loop.call_exception_handler({"message": "a connection listener failed", "exception": error})
+
+
+async def connect(url: str | Target, *, user: str | None = None, password: str | None = None) -> Connection:
+    """Connect to the first broker of a URL that serves. `user` and `password` go before those in the URL.
+
+    Raises UrlError, LoginError or ConnectionLostError.
+    """
+    target = parse_url(url) if isinstance(url, str) else url
+    options: Options = target.options
+    if options.protocol is not Wire.AMQP:
+        raise UrlError(f"protocol={options.protocol}: connections are AMQP; pollux.client.traffic speaks the others")
+    if user is not None:
+        options = replace(options, user=user, password=password)
+    return await Connection(Target(target.endpoints, options)).open()

@@ -1,0 +1,20 @@
+"""Configuration: broker.xml to frozen dataclasses. What others use is here and in ``config.model``."""
+
+from pollux.config.loader import check, load, loads
+from pollux.config.model import Configuration, require_built
+from pollux.config.problems import ConfigError, Problem, Severity
+from pollux.config.resolve import audited, permissions_for, resolve_address_settings
+
+__all__ = [
+    "ConfigError",
+    "Configuration",
+    "Problem",
+    "Severity",
+    "audited",
+    "check",
+    "load",
+    "loads",
+    "permissions_for",
+    "require_built",
+    "resolve_address_settings",
+]

@@ -1,0 +1,388 @@
+"""Clustering and high availability in broker.xml: dataclasses with the schema's defaults.
+
+Everything here is parsed and validated completely; whether a broker may start with it is
+decided by :meth:`pollux.config.model.Configuration.unsupported_features`. The older spellings
+(master and slave, live-only, check-for-live-server) mean the same and arrive in the same fields.
+Durations are milliseconds unless a field says otherwise.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated
+
+from pollux.config.kinds import KIB, MIB, Boolean, Decimal, Duration, Enumeration, Integer, Password, Size, Text
+from pollux.config.markers import Attribute, Element, Listed, Needs
+
+_FOR_EVER = ((-1, "for ever"),)
+_NO_LIMIT = ((-1, "no limit"),)
+_PORT = ((-1, "any free port"),)
+
+
+class MessageLoadBalancing(StrEnum):
+    """How messages are spread over a cluster."""
+
+    OFF = "OFF"
+    STRICT = "STRICT"
+    ON_DEMAND = "ON_DEMAND"
+    OFF_WITH_REDISTRIBUTION = "OFF_WITH_REDISTRIBUTION"
+
+
+class GroupingHandlerType(StrEnum):
+    """Whether this broker decides about groups or asks the one that does."""
+
+    LOCAL = "LOCAL"
+    REMOTE = "REMOTE"
+
+
+class RouterKeyType(StrEnum):
+    """What a connection router looks at."""
+
+    CLIENT_ID = "CLIENT_ID"
+    SNI_HOST = "SNI_HOST"
+    SOURCE_IP = "SOURCE_IP"
+    USER_NAME = "USER_NAME"
+    ROLE_NAME = "ROLE_NAME"
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """A ``<property key= value=/>`` pair."""
+
+    key: Annotated[str, Text(required=True), Attribute(required=True), "Name."]
+    value: Annotated[str, Text(), Attribute(required=True), "Value."]
+
+
+@dataclass(frozen=True, slots=True)
+class StaticConnectors:
+    """Members of a cluster named by their connectors."""
+
+    connector_refs: Annotated[
+        tuple[str, ...], Text(required=True), Listed("connector-ref"), "Connectors to other members."
+    ] = ()
+    allow_direct_connections_only: Annotated[
+        bool, Boolean(), Attribute(), "Connect only to the members listed, not to those they tell of."
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryGroupRef:
+    """A reference to a ``<discovery-group>``."""
+
+    discovery_group_name: Annotated[str, Text(required=True), Attribute(required=True), "Name of the discovery group."]
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastGroup:
+    """Where this broker announces itself; UDP multicast, or JGroups when jgroups-channel is given."""
+
+    name: Annotated[str, Text(required=True), Attribute(required=True), "Unique name."]
+    local_bind_address: Annotated[str | None, Text(), "Local address of the socket."] = None
+    local_bind_port: Annotated[int, Integer(minimum=0, maximum=65535, special=_PORT), "Local port of the socket."] = -1
+    group_address: Annotated[str | None, Text(), "Multicast address."] = None
+    group_port: Annotated[int | None, Integer(minimum=1, maximum=65535), "UDP port."] = None
+    broadcast_period: Annotated[int, Duration(minimum=1), "Time between announcements."] = 2000
+    jgroups_file: Annotated[str | None, Text(), "JGroups configuration file."] = None
+    jgroups_channel: Annotated[str | None, Text(), "JGroups channel."] = None
+    connector_refs: Annotated[
+        tuple[str, ...], Text(required=True), Listed("connector-ref"), "Connectors announced."
+    ] = ()
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryGroup:
+    """Where this broker listens for announcements."""
+
+    name: Annotated[str, Text(required=True), Attribute(required=True), "Unique name."]
+    group_address: Annotated[str | None, Text(), "Multicast address."] = None
+    group_port: Annotated[int | None, Integer(minimum=1, maximum=65535), "UDP port."] = None
+    jgroups_file: Annotated[str | None, Text(), "JGroups configuration file."] = None
+    jgroups_channel: Annotated[str | None, Text(), "JGroups channel."] = None
+    refresh_timeout: Annotated[int, Duration(minimum=1), "Silence after which a broker is taken off the list."] = 10000
+    local_bind_address: Annotated[str | None, Text(), "Local address of the socket."] = None
+    local_bind_port: Annotated[int, Integer(minimum=0, maximum=65535, special=_PORT), "Local port of the socket."] = -1
+    initial_wait_timeout: Annotated[int, Duration(), "Wait for the first announcement."] = 10000
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConnection:
+    """A ``<cluster-connection>``: how this broker and the others of a cluster reach each other."""
+
+    name: Annotated[str, Text(required=True), Attribute(required=True), "Unique name."]
+    connector_ref: Annotated[
+        str, Text(required=True), Element(required=True), "Connector that others use to reach this broker."
+    ]
+    address: Annotated[
+        str, Text(), "Prefix of the addresses it applies to; several separated by commas; ! excludes."
+    ] = ""
+    check_period: Annotated[int, Duration(minimum=1), "How often connections are checked for pings."] = 30000
+    connection_ttl: Annotated[int, Duration(minimum=1), "Silence after which a connection is dead."] = 60000
+    min_large_message_size: Annotated[int, Size(minimum=1), "Size from which a message is large."] = 100 * KIB
+    call_timeout: Annotated[int, Duration(minimum=1), "Wait for an answer."] = 30000
+    retry_interval: Annotated[int, Duration(minimum=1), "Wait between attempts to connect."] = 500
+    retry_interval_multiplier: Annotated[float, Decimal(minimum=1.0), "Factor on retry-interval for each attempt."] = (
+        1.0
+    )
+    max_retry_interval: Annotated[int, Duration(minimum=1), "Upper limit of the retry interval."] = 2000
+    initial_connect_attempts: Annotated[int, Integer(special=_NO_LIMIT), "Attempts to connect at first."] = -1
+    reconnect_attempts: Annotated[int, Integer(special=_NO_LIMIT), "Attempts to connect again."] = -1
+    use_duplicate_detection: Annotated[bool, Boolean(), "Forwarded messages carry duplicate ids."] = True
+    forward_when_no_consumers: Annotated[
+        bool | None, Boolean(), "Older spelling of message-load-balancing: true means STRICT, false ON_DEMAND."
+    ] = None
+    message_load_balancing: Annotated[
+        MessageLoadBalancing, Enumeration(values=MessageLoadBalancing), "How messages are spread over the cluster."
+    ] = MessageLoadBalancing.ON_DEMAND
+    max_hops: Annotated[int, Integer(), "How far the topology is passed on."] = 1
+    confirmation_window_size: Annotated[
+        int, Size(minimum=1, special=((-1, "off"),)), "Bytes between confirmations."
+    ] = MIB
+    producer_window_size: Annotated[int, Size(minimum=1, special=((-1, "off"),)), "Window of producers."] = MIB
+    call_failover_timeout: Annotated[int, Duration(special=_FOR_EVER), "Wait for an answer during failover."] = -1
+    notification_interval: Annotated[int, Duration(minimum=1), "Time between announcements after joining."] = 1000
+    notification_attempts: Annotated[int, Integer(), "Announcements after joining."] = 2
+    scale_down_connector: Annotated[str | None, Text(), "Connector used for scaling down."] = None
+    client_id: Annotated[str | None, Text(), "Identifies the connection at the other end."] = None
+    topology_scanner_attempts: Annotated[int, Integer(special=_NO_LIMIT), "Attempts to scan the topology."] = 30
+    static_connectors: Annotated[StaticConnectors | None, "Members by connectors."] = None
+    discovery_group_ref: Annotated[DiscoveryGroupRef | None, "Members by discovery."] = None
+    line: int = 0
+
+    @property
+    def load_balancing(self) -> MessageLoadBalancing:
+        """How messages are spread, whichever of the two spellings was used."""
+        if self.forward_when_no_consumers is None:
+            return self.message_load_balancing
+        return MessageLoadBalancing.STRICT if self.forward_when_no_consumers else MessageLoadBalancing.ON_DEMAND
+
+
+@dataclass(frozen=True, slots=True)
+class GroupingHandler:
+    """Who decides which broker of a cluster serves a message group."""
+
+    name: Annotated[str, Text(required=True), Attribute(required=True), "Name."]
+    type: Annotated[
+        GroupingHandlerType,
+        Enumeration(values=GroupingHandlerType),
+        Element(required=True),
+        "LOCAL on one broker, REMOTE on the others.",
+    ]
+    address: Annotated[str, Text(), "Address of the cluster connection."] = ""
+    timeout: Annotated[int, Duration(minimum=1), "Wait for a decision."] = 5000
+    group_timeout: Annotated[int, Duration(special=_FOR_EVER), "How long an unused group stays bound."] = -1
+    reaper_period: Annotated[int, Duration(minimum=1), "How often bindings are checked for group-timeout."] = 30000
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RouterCache:
+    """How long a router remembers its decisions."""
+
+    persisted: Annotated[bool, Boolean(), "Decisions survive a restart."] = False
+    timeout: Annotated[int, Duration(special=_FOR_EVER), "How long a decision holds."] = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RouterPolicy:
+    """How a router chooses: CONSISTENT_HASH, CONSISTENT_HASH_MODULO, FIRST_ELEMENT, LEAST_CONNECTIONS, ROUND_ROBIN."""
+
+    name: Annotated[str, Text(required=True), Attribute(required=True), "Name of the policy."]
+    properties: Annotated[tuple[Property, ...], Listed("property"), "Settings of the policy."] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RouterPool:
+    """The brokers a router chooses from."""
+
+    username: Annotated[str | None, Text(), "User on the targets."] = None
+    password: Annotated[str | None, Password(), "Password on the targets."] = field(default=None, repr=False)
+    check_period: Annotated[int, Duration(minimum=1), "How often targets are checked."] = 5000
+    quorum_size: Annotated[int, Integer(minimum=0), "Targets that must be ready."] = 1
+    quorum_timeout: Annotated[int, Duration(), "Wait for quorum-size."] = 3000
+    local_target_enabled: Annotated[bool, Boolean(), "This broker is a target too."] = False
+    cluster_connection: Annotated[str | None, Text(), "Targets by cluster connection."] = None
+    static_connectors: Annotated[StaticConnectors | None, "Targets by connectors."] = None
+    discovery_group_ref: Annotated[DiscoveryGroupRef | None, "Targets by discovery."] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionRouter:
+    """Sends clients to the broker that should serve them."""
+
+    name: Annotated[str, Text(required=True), Attribute(required=True), "Unique name."]
+    key_type: Annotated[
+        RouterKeyType,
+        Enumeration(values=RouterKeyType),
+        Element(aliases=("key", "target-key")),
+        "What the decision is about.",
+    ] = RouterKeyType.SOURCE_IP
+    key_filter: Annotated[str | None, Text(), "Regular expression for the part of the key that counts."] = None
+    local_target_filter: Annotated[str | None, Text(), "Keys this broker serves itself."] = None
+    cache: Annotated[RouterCache | None, "Memory of decisions."] = None
+    policy: Annotated[RouterPolicy | None, "How to choose."] = None
+    pool: Annotated[RouterPool | None, "From what to choose."] = None
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleDown:
+    """Where messages go when this broker is stopped for good."""
+
+    enabled: Annotated[bool, Boolean(), "Off: this broker only receives."] = True
+    group_name: Annotated[str | None, Text(), "Only brokers of this group."] = None
+    discovery_group_ref: Annotated[DiscoveryGroupRef | None, "Targets by discovery."] = None
+    connectors: Annotated[
+        tuple[str, ...], Text(required=True), Listed("connector-ref", wrapper="connectors"), "Targets by connectors."
+    ] = ()
+    commit_interval: Annotated[
+        int, Integer(minimum=1, special=((-1, "only at the end"),)), "Messages in one transaction."
+    ] = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DistributedManager:
+    """The coordination service of a replicated pair, for instance ZooKeeper."""
+
+    class_name: Annotated[str | None, Text(), "Artemis's class name, or zookeeper."] = None
+    properties: Annotated[
+        tuple[Property, ...], Listed("property", wrapper="properties"), "Settings, for instance connect-string."
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationPrimary:
+    """``<replication><primary>``."""
+
+    group_name: Annotated[str | None, Text(), "Pairs only with backups of this group."] = None
+    cluster_name: Annotated[str | None, Text(), "Cluster connection used for replication."] = None
+    max_saved_replicated_journals_size: Annotated[
+        int, Integer(special=((-1, "all"),)), "Copies of older data kept."
+    ] = 2
+    check_for_active_server: Annotated[
+        bool, Boolean(), Element(aliases=("check-for-live-server",)), "At start look for a broker with this node id."
+    ] = False
+    initial_replication_sync_timeout: Annotated[
+        int, Duration(minimum=1), "Limit of the last step of synchronisation."
+    ] = 30000
+    vote_on_replication_failure: Annotated[bool, Boolean(), "Ask for a vote when replication is lost."] = False
+    quorum_size: Annotated[int, Integer(minimum=1, special=((-1, "size of the cluster"),)), "Votes cast."] = -1
+    vote_retries: Annotated[int, Integer(), "Votes tried."] = 12
+    vote_retry_wait: Annotated[int, Duration(minimum=1), "Wait between votes."] = 5000
+    quorum_vote_wait: Annotated[int, Duration(minimum=1, unit="seconds"), "Wait for the votes."] = 30
+    retry_replication_wait: Annotated[int, Duration(minimum=1), "Wait before trying to replicate again."] = 2000
+    manager: Annotated[DistributedManager | None, "Coordination service."] = None
+    coordination_id: Annotated[str | None, Text(), "Common identity of equal peers."] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationBackup:
+    """``<replication><backup>``."""
+
+    group_name: Annotated[str | None, Text(), "Pairs only with primaries of this group."] = None
+    cluster_name: Annotated[str | None, Text(), "Cluster connection used for replication."] = None
+    max_saved_replicated_journals_size: Annotated[
+        int, Integer(special=((-1, "all"),)), "Copies of older data kept."
+    ] = 2
+    scale_down: Annotated[ScaleDown | None, Needs("scale-down"), "Scale down instead of becoming active."] = None
+    restart_backup: Annotated[bool, Boolean(), "Start again as backup after failback."] = False
+    allow_failback: Annotated[bool, Boolean(), "Stop when the primary comes back."] = True
+    failback_delay: Annotated[int, Duration(), "Wait before failback."] = 5000
+    initial_replication_sync_timeout: Annotated[
+        int, Duration(minimum=1), "Limit of the last step of synchronisation."
+    ] = 30000
+    vote_on_replication_failure: Annotated[bool, Boolean(), "Ask for a vote when replication is lost."] = False
+    quorum_size: Annotated[int, Integer(minimum=1, special=((-1, "size of the cluster"),)), "Votes cast."] = -1
+    vote_retries: Annotated[int, Integer(), "Votes tried."] = 12
+    vote_retry_wait: Annotated[int, Duration(minimum=1), "Wait between votes."] = 5000
+    retry_replication_wait: Annotated[int, Duration(minimum=1), "Wait before looking for a primary again."] = 2000
+    quorum_vote_wait: Annotated[int, Duration(minimum=1, unit="seconds"), "Wait for the votes."] = 30
+    manager: Annotated[DistributedManager | None, "Coordination service."] = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStorePrimary:
+    """``<shared-store><primary>``."""
+
+    failback_delay: Annotated[int, Duration(), "Wait before failback."] = 5000
+    failover_on_shutdown: Annotated[bool, Boolean(), "The backup takes over also after a clean stop."] = False
+    wait_for_activation: Annotated[bool, Boolean(), "Starting waits until the broker is live."] = True
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStoreBackup:
+    """``<shared-store><backup>``."""
+
+    allow_failback: Annotated[bool, Boolean(), "Stop when the primary comes back."] = True
+    failback_delay: Annotated[int, Duration(), "Wait before failback."] = 5000
+    failover_on_shutdown: Annotated[bool, Boolean(), "Another backup takes over also after a clean stop."] = False
+    scale_down: Annotated[ScaleDown | None, Needs("scale-down"), "Scale down instead of becoming active."] = None
+    restart_backup: Annotated[bool, Boolean(), "Start again as backup after failback."] = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Colocated:
+    """What both kinds of colocation have in common."""
+
+    request_backup: Annotated[bool, Boolean(), "Ask another broker for a backup."] = False
+    backup_request_retries: Annotated[int, Integer(special=_FOR_EVER), "Attempts to get a backup."] = -1
+    backup_request_retry_interval: Annotated[int, Duration(minimum=1), "Wait between the attempts."] = 5000
+    max_backups: Annotated[int, Integer(), "Backups this broker accepts."] = 1
+    backup_port_offset: Annotated[int, Integer(minimum=1, maximum=65535), "Added to ports for each backup."] = 100
+    excludes: Annotated[
+        tuple[str, ...],
+        Text(required=True),
+        Listed("connector-ref", wrapper="excludes"),
+        "Connectors whose ports stay.",
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationColocated(_Colocated):
+    """``<replication><colocated>``."""
+
+    primary: Annotated[ReplicationPrimary | None, Element(aliases=("master",)), "The primary."] = None
+    backup: Annotated[ReplicationBackup | None, Element(aliases=("slave",)), "The backups created."] = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStoreColocated(_Colocated):
+    """``<shared-store><colocated>``."""
+
+    primary: Annotated[SharedStorePrimary | None, Element(aliases=("master",)), "The primary."] = None
+    backup: Annotated[SharedStoreBackup | None, Element(aliases=("slave",)), "The backups created."] = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryOnly:
+    """A broker without backup."""
+
+    scale_down: Annotated[ScaleDown | None, Needs("scale-down"), "Where messages go on a clean stop."] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """Exactly one of the three."""
+
+    primary: Annotated[ReplicationPrimary | None, Element(aliases=("master",)), "Serves and replicates."] = None
+    backup: Annotated[ReplicationBackup | None, Element(aliases=("slave",)), "Follows a primary."] = None
+    colocated: Annotated[ReplicationColocated | None, Needs("colocated"), "Both in one process."] = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStore:
+    """Exactly one of the three."""
+
+    primary: Annotated[SharedStorePrimary | None, Element(aliases=("master",)), "Holds the store."] = None
+    backup: Annotated[SharedStoreBackup | None, Element(aliases=("slave",)), "Waits for the store."] = None
+    colocated: Annotated[SharedStoreColocated | None, Needs("colocated"), "Both in one process."] = None
+
+
+@dataclass(frozen=True, slots=True)
+class HaPolicy:
+    """Exactly one of the three."""
+
+    primary_only: Annotated[PrimaryOnly | None, Element(aliases=("live-only",)), "No backup."] = None
+    replication: Annotated[Replication | None, Needs("replication"), "A copy on the backup's disk."] = None
+    shared_store: Annotated[SharedStore | None, Needs("shared-store"), "One store for both."] = None
+    line: int = 0

@@ -1,0 +1,306 @@
+"""Users, permissions, and Pollux's own elements (namespace ``urn:pollux:1``)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from pollux.config.acceptors import OLD_TLS_VERSIONS, TLS_VERSIONS
+from pollux.config.kinds import (
+    GIB,
+    KIB,
+    MIB,
+    Boolean,
+    Choices,
+    Directory,
+    Duration,
+    Enumeration,
+    File,
+    Files,
+    Integer,
+    Password,
+    Size,
+    Text,
+    Words,
+)
+from pollux.config.markers import Attribute, Element, Listed
+
+NAMESPACE = "urn:pollux:1"
+
+_NO_LIMIT = ((-1, "no limit"),)
+
+
+class PermissionType(StrEnum):
+    """What a role may do at an address. Names and values are broker.xml's spelling."""
+
+    send = "send"
+    consume = "consume"
+    browse = "browse"
+    createAddress = "createAddress"  # noqa: N815  (the schema's spelling is the value written in files)
+    deleteAddress = "deleteAddress"  # noqa: N815
+    createDurableQueue = "createDurableQueue"  # noqa: N815
+    deleteDurableQueue = "deleteDurableQueue"  # noqa: N815
+    createNonDurableQueue = "createNonDurableQueue"  # noqa: N815
+    deleteNonDurableQueue = "deleteNonDurableQueue"  # noqa: N815
+    manage = "manage"
+
+
+class LogLevel(StrEnum):
+    """Least severe kind of log line written."""
+
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+
+
+class LogFormat(StrEnum):
+    """TEXT for people, JSON (one object in a line) for machines."""
+
+    TEXT = "TEXT"
+    JSON = "JSON"
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionShape:
+    """``<permission type= roles=/>``."""
+
+    type: Annotated[PermissionType, Enumeration(values=PermissionType), Attribute(required=True), "What is allowed."]
+    roles: Annotated[tuple[str, ...], Words(), Attribute(required=True), "Roles that may do it."]
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SecuritySettingShape:
+    """``<security-setting>`` as it is written."""
+
+    match: Annotated[str, Text(required=True), Attribute(required=True), "Address or pattern of addresses."]
+    permissions: Annotated[tuple[PermissionShape, ...], Listed("permission"), "Permissions at these addresses."] = ()
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RoleMapping:
+    """``<role-mapping from= to=/>``: whoever has the role ``from_role`` also has ``to_roles``."""
+
+    from_role: Annotated[str, Text(required=True), Attribute(required=True), Element("from"), "Role a user has."]
+    to_roles: Annotated[tuple[str, ...], Words(), Attribute(required=True), Element("to"), "Roles it stands for."]
+
+
+@dataclass(frozen=True, slots=True)
+class SecuritySettingsShape:
+    """``<security-settings>`` as it is written."""
+
+    settings: Annotated[tuple[SecuritySettingShape, ...], Listed("security-setting"), "Permissions by address."] = ()
+    role_mappings: Annotated[tuple[RoleMapping, ...], Listed("role-mapping"), "Roles that stand for others."] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SecuritySetting:
+    """One ``<security-setting>``: role names by permission (broker.xml's name) at the addresses it matches."""
+
+    match: str
+    permissions: Mapping[str, frozenset[str]]
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceLimit:
+    """Limits of one user."""
+
+    match: Annotated[str, Text(required=True), Attribute(required=True), "User name; # means everyone else."]
+    max_sessions: Annotated[
+        int, Integer(special=_NO_LIMIT), Element(aliases=("max-connections",)), "Connections at a time."
+    ] = -1
+    max_queues: Annotated[int, Integer(special=_NO_LIMIT), "Queues the user may create."] = -1
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Management:
+    """``<px:management>``: the HTTP port of health, metrics, the JSON API and the console."""
+
+    enabled: Annotated[bool, Boolean(), "Off: no HTTP port."] = True
+    host: Annotated[str, Text(required=True), "Address to listen on."] = "127.0.0.1"
+    port: Annotated[int, Integer(minimum=0, maximum=65535), "Port to listen on; 0 takes any free one."] = 8161
+    ssl_enabled: Annotated[bool, Boolean(), "HTTPS instead of HTTP."] = False
+    key_store_path: Annotated[tuple[Path, ...], Files(), "Certificate and key: PEM or PKCS12."] = ()
+    key_store_password: Annotated[str | None, Password(), "Password of the key store."] = field(
+        default=None, repr=False
+    )
+    trust_store_path: Annotated[Path | None, File(), "Authorities that sign clients' certificates."] = None
+    trust_store_password: Annotated[str | None, Password(), "Password of the trust store."] = field(
+        default=None, repr=False
+    )
+    need_client_auth: Annotated[bool, Boolean(), "Clients must show a certificate."] = False
+    enabled_protocols: Annotated[
+        tuple[str, ...], Choices(allowed=TLS_VERSIONS, refused=OLD_TLS_VERSIONS), "TLS versions; both when not given."
+    ] = ()
+    enabled_cipher_suites: Annotated[tuple[str, ...], Words(), "Ciphers for TLS 1.2."] = ()
+    metrics_anonymous: Annotated[bool, Boolean(), "Metrics are readable without login (health always is)."] = False
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``<px:limits>``: bounds on what clients may use. An acceptor's URI can narrow some of them."""
+
+    max_connections: Annotated[int, Integer(minimum=1), "Connections at a time, all acceptors together."] = 10000
+    max_connections_per_user: Annotated[
+        int, Integer(minimum=1, special=_NO_LIMIT), "Connections of one user at a time."
+    ] = -1
+    max_connections_per_host: Annotated[
+        int, Integer(minimum=1, special=_NO_LIMIT), "Connections from one IP address at a time."
+    ] = -1
+    max_frame_size: Annotated[
+        int, Size(minimum=512, maximum=GIB), "Largest AMQP frame that an acceptor's maxFrameSize may allow."
+    ] = MIB
+    max_message_size: Annotated[
+        int, Size(minimum=1024, special=_NO_LIMIT), "Largest message a client may send, of any protocol."
+    ] = -1
+    max_sessions_per_connection: Annotated[
+        int, Integer(minimum=1, maximum=65536), "AMQP sessions on one connection."
+    ] = 256
+    max_consumers_per_connection: Annotated[
+        int, Integer(minimum=1, maximum=1_000_000), "AMQP links, or STOMP or MQTT subscriptions, on one connection."
+    ] = 4096
+    max_unsettled_per_connection: Annotated[
+        int, Integer(minimum=1, maximum=10_000_000), "Messages an AMQP client may hold unsettled."
+    ] = 100_000
+    max_transaction_size: Annotated[
+        int, Size(minimum=1024), "Bytes of messages one transaction may hold before it is refused."
+    ] = 100 * MIB
+    handshake_timeout: Annotated[int, Duration(minimum=100, maximum=3_600_000), "Time a client has to log in."] = 10000
+    write_timeout: Annotated[
+        int, Duration(minimum=100, maximum=3_600_000), "Time a client may take nothing of what waits for it."
+    ] = 60000
+    write_buffer_size: Annotated[
+        int, Size(minimum=16 * KIB, maximum=GIB), "Bytes waiting for a client at which deliveries to it pause."
+    ] = 512 * KIB
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SymmetricGroup:
+    """``<px:symmetric>``: a group of equals on one store (ActiveMQ classic's master/slave), none of them preferred."""
+
+    lock_keep_alive_period: Annotated[
+        int,
+        Duration(minimum=0, maximum=600_000),
+        "At most this long between two checks of the lock by the one that serves, and the wait of another one between"
+        " obtaining the lock and serving; 0 does not wait.",
+    ] = 2000
+    lock_acquire_sleep_interval: Annotated[
+        int,
+        Duration(minimum=100, maximum=600_000),
+        "At most this long between two attempts of a waiting broker to obtain the lock (it is woken earlier where the"
+        " file system can).",
+    ] = 10000
+
+
+@dataclass(frozen=True, slots=True)
+class HighAvailability:
+    """``<px:high-availability>``: what Artemis's ``<ha-policy>`` has no words for."""
+
+    lease_guard: Annotated[
+        int,
+        Duration(minimum=500, maximum=600_000),
+        "How long a live may confirm after the last proof that the store is still its own; then it stops by itself.",
+    ] = 4000
+    lease_margin: Annotated[
+        int,
+        Duration(minimum=100, maximum=600_000),
+        "What others wait longer than lease-guard before they take the store from a live that gives no sign of life.",
+    ] = 2000
+    store_lease: Annotated[
+        int | None,
+        Duration(minimum=1),
+        "How long the file server keeps the locks of a host that is gone (NFSv4: its lease time); checked against"
+        " lease-guard and lease-margin.",
+    ] = None
+    peers: Annotated[
+        tuple[str, ...],
+        Words(),
+        "HTTP addresses (px:management) of the other members: asked whether they see the same store.",
+    ] = ()
+    replica_timeout: Annotated[
+        int,
+        Duration(minimum=500, maximum=600_000),
+        "How long a live waits for the confirmation of a backup in sync before it goes on without it.",
+    ] = 5000
+    zookeeper_user: Annotated[
+        str | None, Text(), "Name with which the brokers log in to ZooKeeper; what they make there is theirs alone."
+    ] = None
+    zookeeper_password: Annotated[str | None, Password(), "Password of zookeeper-user."] = field(
+        default=None, repr=False
+    )
+    symmetric: Annotated[SymmetricGroup | None, "This broker belongs to a group of equals; without <ha-policy>."] = None
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Logging:
+    """``<px:logging>``."""
+
+    level: Annotated[LogLevel, Enumeration(values=LogLevel), "Least severe kind of line written."] = LogLevel.INFO
+    format: Annotated[LogFormat, Enumeration(values=LogFormat), "TEXT or JSON."] = LogFormat.TEXT
+    file: Annotated[Path | None, File(), "File appended to; without it standard error."] = None
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """``<px:security>``: where users are, and the key of masked passwords.
+
+    Paths are absolute once loaded; in the file they are relative to the directory of broker.xml.
+    """
+
+    users_file: Annotated[Path, File(), "Users and their verifiers."] = Path("artemis-users.properties")
+    roles_file: Annotated[Path, File(), "Roles and their users."] = Path("artemis-roles.properties")
+    certificate_users_file: Annotated[Path | None, File(), "Users by certificate subject."] = None
+    anonymous_user: Annotated[
+        str | None, Text(required=True), "User that clients without login are; without it they are refused."
+    ] = None
+    anonymous_roles: Annotated[tuple[str, ...], Words(), "Roles of anonymous-user."] = ()
+    key_file: Annotated[Path | None, File(), "Key of passwords masked as ENC(...); mode 0600."] = None
+    login_delay: Annotated[
+        int, Duration(maximum=60_000), "Wait after a failed login, doubled for each further one."
+    ] = 250
+    max_login_delay: Annotated[int, Duration(maximum=600_000), "Upper limit of login-delay."] = 10000
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedMessages:
+    """``<px:messages match=>``: what happens to the messages of these addresses is audited too."""
+
+    match: Annotated[str, Text(required=True), Attribute(required=True), "Address or pattern of addresses."]
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """``<px:audit>``: the audit trail (docs/audit-format.md). Every broker of a pair has its own."""
+
+    enabled: Annotated[bool, Boolean(), "Off: no audit trail."] = True
+    directory: Annotated[Path, Directory(), "Where its files are."] = Path("data/audit")
+    max_file_size: Annotated[int, Size(minimum=64 * KIB, maximum=GIB), "Size at which a new file is begun."] = 64 * MIB
+    max_files: Annotated[int, Integer(minimum=2, maximum=100_000), "Files kept; the oldest is deleted."] = 32
+    flush_interval: Annotated[
+        int, Duration(minimum=10, maximum=60_000), "Longest time until what happened is handed to the disk."
+    ] = 200
+    messages: Annotated[tuple[AuditedMessages, ...], Listed("messages"), "Addresses whose messages are audited."] = ()
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Extensions:
+    """What stands beside ``<core>`` in the namespace ``urn:pollux:1``."""
+
+    security: Annotated[Security, "Users and keys."]
+    management: Annotated[Management, "The HTTP port."]
+    limits: Annotated[Limits, "Bounds on what clients may use."]
+    high_availability: Annotated[HighAvailability, "Lease and groups."]
+    logging: Annotated[Logging, "The log."]
+    audit: Annotated[Audit, "The audit trail."]

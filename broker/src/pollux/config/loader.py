@@ -1,0 +1,235 @@
+"""broker.xml to :class:`~pollux.config.model.Configuration`: the only part of this layer that reads files.
+
+``check`` finds every problem at once; ``load`` raises them. Relative directories are taken from
+the instance directory: the one given, else the parent of ``etc`` when the file is in a directory
+of that name, else the file's own directory; never from where the process was started.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pollux.config.convert import Converter
+from pollux.config.document import Document, DocumentError, parse_document, read_document
+from pollux.config.extensions import NAMESPACE, Extensions
+from pollux.config.kinds import Base
+from pollux.config.masking import MaskingError, read_key
+from pollux.config.model import Configuration
+from pollux.config.nearest import did_you_mean
+from pollux.config.problems import ConfigError, Problem, Severity
+from pollux.config.reader import DOCUMENTATION, XINCLUDE, Parsed, Reader, split_tag
+from pollux.config.refused import refused_in
+from pollux.config.report import Report, TooManyProblemsError
+from pollux.config.rules import GENERAL_RULES, apply_rules
+from pollux.config.rules_cluster import CLUSTER_RULES
+from pollux.config.rules_ha import HA_RULES
+from pollux.config.schema import table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lxml import etree
+
+_SERVER = "urn:activemq"
+_CORE = "urn:activemq:core"
+_JMS = "urn:activemq:jms"
+#: Where Artemis's elements may be; the empty namespace because documentation and older files leave it out.
+_ARTEMIS = frozenset({_SERVER, _CORE, ""})
+_PX = frozenset({NAMESPACE})
+#: Files people have beside broker.xml, by namespace and root element.
+_OTHER_FILES = {
+    ("", "beans"): "; this seems to be ActiveMQ Classic's activemq.xml, which is written in other terms",
+    ("http://activemq.org/schema", "broker"): "; this seems to be Artemis's bootstrap.xml: give broker.xml",
+    ("", "broker"): "; this seems to be of another broker",
+    (_CORE, "core"): "; put <core> inside it",
+    ("", "core"): "; put <core> inside it",
+}
+
+
+class _Loader:
+    """Reads one document."""
+
+    def __init__(self, document: Document, properties: Mapping[str, str], instance: Path, etc: Path) -> None:
+        self.document = document
+        self.report = Report(document.file, document.places)
+        converter = Converter()
+        self.converter = converter
+        self.reader = Reader(self.report, properties, {Base.INSTANCE: instance, Base.ETC: etc}, converter)
+        converter.attach(self.reader)
+
+    def load(self) -> Configuration | None:
+        """Return the configuration, complete only when nothing was reported."""
+        root = self.document.root
+        namespace, name = split_tag(root)
+        if name != "configuration" or namespace not in _ARTEMIS:
+            hint = _OTHER_FILES.get((namespace, name)) or _OTHER_FILES.get(("", name), "")
+            self.report.error(
+                root, f'the root element is <{name[:60]}>: expected is <configuration xmlns="{_SERVER}">{hint}'
+            )
+            return None
+        cores, extensions = self._sort(root)
+        parts = self._extensions(extensions)
+        if not cores:
+            self.report.error(root, f'<configuration> needs the element <core xmlns="{_CORE}">')
+            return None
+        for extra in cores[1:]:
+            first = self.report.line_of(cores[0])
+            self.report.error(extra, f"<core> is given twice in <configuration>; first on line {first}")
+        return self._core(cores[0], parts)
+
+    def _sort(self, root: etree._Element) -> tuple[list[etree._Element], dict[str, etree._Element]]:
+        """Return the core elements, and Pollux's own elements beside or inside them by name."""
+        cores: list[etree._Element] = []
+        extensions: dict[str, etree._Element] = {}
+        for child in root:
+            namespace, name = split_tag(child)
+            if namespace == NAMESPACE:
+                self._extension(child, name, extensions)
+            elif namespace in _ARTEMIS and name == "core":
+                cores.append(child)
+            elif namespace == XINCLUDE:
+                self.report.error(
+                    child, f"xi:{name[:60]} is not supported: put the elements into this file; {DOCUMENTATION}"
+                )
+            elif name == "jms":
+                self.report.error(
+                    child, f"<jms> is not supported: write addresses with anycast and multicast queues; {DOCUMENTATION}"
+                )
+            else:
+                near = did_you_mean(name, ["core", *table_of(Extensions).elements])
+                self.report.error(child, f"unknown element <{name[:60]}> in <configuration>{near}")
+        for core in cores:
+            for child in list(core):
+                namespace, name = split_tag(child)
+                if namespace == NAMESPACE:
+                    self._extension(child, name, extensions)
+                    core.remove(child)
+        return cores, extensions
+
+    def _extension(self, element: etree._Element, name: str, extensions: dict[str, etree._Element]) -> None:
+        refused = dict(refused_in(Extensions))
+        known = table_of(Extensions).elements
+        if name in refused:
+            self.report.error(element, f"<px:{name}> is not supported: {refused[name]}; {DOCUMENTATION}")
+        elif name not in known:
+            self.report.error(element, f"unknown element <px:{name[:60]}>{did_you_mean(name, known)}")
+        elif name in extensions:
+            first = self.report.line_of(extensions[name])
+            self.report.error(element, f"<px:{name}> is given twice; first on line {first}")
+        else:
+            extensions[name] = element
+
+    def _extensions(self, elements: dict[str, etree._Element]) -> dict[str, Any]:
+        """Read Pollux's own elements; security first because it holds the key of masked passwords."""
+        parts: dict[str, Any] = {}
+        for entry in table_of(Extensions).entries:
+            shape = entry.nested
+            if shape is None:
+                continue
+            element = elements.get(entry.name)
+            if element is None:
+                parts[entry.field] = shape(**self.reader.defaults(shape))
+                continue
+            parsed = self.reader.read(element, shape, f"px:{entry.name}", _PX)
+            part = self.reader.build(parsed)
+            parts[entry.field] = part if part is not None else shape(**self.reader.defaults(shape))
+            if entry.field == "security" and part is not None and part.key_file is not None:
+                try:
+                    self.reader.key = read_key(part.key_file)
+                except MaskingError as error:
+                    self.report.error_at(parsed.lines.get("key_file", parsed.line), str(error))
+        return parts
+
+    def _core(self, core: etree._Element, parts: dict[str, Any]) -> Configuration | None:
+        mask = next((child for child in core if split_tag(child)[1] == "mask-password"), None)
+        self.reader.mask_all = mask is not None and (mask.text or "").strip() in ("true", "1")
+        parsed: Parsed = self.reader.read(core, Configuration, "core", _ARTEMIS)
+        configuration = self.reader.build(parsed)
+        if not isinstance(configuration, Configuration):
+            return None
+        configuration = replace(
+            configuration,
+            **parts,
+            role_mappings=self.converter.role_mappings,
+            path=Path(self.document.file),
+            features=tuple(sorted(self.reader.features, key=lambda feature: feature.line)),
+        )
+        self.report.lines = parsed.lines
+        apply_rules(configuration, self.report, (*GENERAL_RULES, *CLUSTER_RULES, *HA_RULES))
+        return configuration
+
+
+def _instance_of(etc: Path, properties: Mapping[str, str]) -> Path:
+    for name in ("pollux.instance", "artemis.instance"):
+        if properties.get(name):
+            return Path(properties[name]).absolute()
+    return etc.parent if etc.name == "etc" else etc
+
+
+def _run(
+    file: str, data: bytes | None, properties: Mapping[str, str] | None, instance: Path | None
+) -> tuple[Configuration | None, list[Problem]]:
+    path = Path(file)
+    given = dict(os.environ if properties is None else properties)
+    etc = path.absolute().parent
+    root = instance.absolute() if instance else _instance_of(etc, given)
+    for prefix in ("pollux", "artemis"):
+        given.setdefault(f"{prefix}.instance", str(root))
+        given.setdefault(f"{prefix}.instance.etc", str(etc))
+    try:
+        document = read_document(path) if data is None else parse_document(file, data)
+    except DocumentError as error:
+        return None, [error.problem]
+    loader = _Loader(document, given, root, etc)
+    try:
+        configuration = loader.load()
+    except TooManyProblemsError:
+        configuration = None
+    problems = sorted(loader.report.problems, key=lambda problem: (problem.line == 0, problem.line, problem.column))
+    if configuration is not None:
+        configuration = replace(configuration, warnings=tuple(problems))
+    return configuration, problems
+
+
+def check(
+    path: str | Path, properties: Mapping[str, str] | None = None, *, instance: Path | None = None
+) -> list[Problem]:
+    """Return every problem of the file at ``path``, errors and warnings, in the order of its lines.
+
+    ``properties`` are what ``${name}`` may stand for (default: the environment). Never raises for
+    what the file contains or that it is missing.
+    """
+    return _run(str(path), None, properties, instance)[1]
+
+
+def load(
+    path: str | Path, properties: Mapping[str, str] | None = None, *, instance: Path | None = None
+) -> Configuration:
+    """Return the configuration in the file at ``path``; raise :class:`ConfigError` with all problems it has.
+
+    ``properties`` are what ``${name}`` may stand for (default: the environment). ``instance`` is the directory that
+    relative directories are taken from. Warnings are in ``Configuration.warnings``.
+    """
+    return _result(*_run(str(path), None, properties, instance))
+
+
+def loads(
+    text: str | bytes,
+    properties: Mapping[str, str] | None = None,
+    *,
+    file: str = "broker.xml",
+    instance: Path | None = None,
+) -> Configuration:
+    """Like :func:`load`, from a text; ``file`` is what problems call it and where relative paths start."""
+    data = text.encode() if isinstance(text, str) else text
+    return _result(*_run(file, data, properties, instance))
+
+
+def _result(configuration: Configuration | None, problems: list[Problem]) -> Configuration:
+    errors = [problem for problem in problems if problem.severity is Severity.ERROR]
+    if errors or configuration is None:
+        raise ConfigError(errors)
+    return configuration

@@ -1,0 +1,544 @@
+"""The broker's configuration as frozen values: what broker.xml says, with the schema's defaults.
+
+Field names are the schema's element names in snake_case; sizes are bytes, durations are in the
+schema's unit (milliseconds unless a field says otherwise). The annotations are the table from
+which parsing, validation, nearest-name suggestions and ``docs/configuration.md`` are made, so a
+new setting is added here and nowhere else. Nothing here does I/O; see :mod:`pollux.config.loader`.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from pollux.config.acceptors import Acceptor, AcceptorSettings, Connector, ConnectorSettings, Endpoint, TransportShape
+from pollux.config.address_settings import (
+    AddressFullPolicy,
+    AddressSetting,
+    AddressSettings,
+    AddressSettingShape,
+    ConfigDelete,
+    DiskFullPolicy,
+    PageFullPolicy,
+)
+from pollux.config.addressing import AddressConfig, AddressShape, QueueConfig, WildcardAddresses
+from pollux.config.clustering import (
+    BroadcastGroup,
+    ClusterConnection,
+    ConnectionRouter,
+    DiscoveryGroup,
+    GroupingHandler,
+    HaPolicy,
+    ReplicationBackup,
+    ReplicationPrimary,
+)
+from pollux.config.extensions import (
+    Audit,
+    HighAvailability,
+    Limits,
+    LogFormat,
+    Logging,
+    LogLevel,
+    Management,
+    PermissionType,
+    ResourceLimit,
+    RoleMapping,
+    Security,
+    SecuritySetting,
+    SecuritySettingsShape,
+)
+from pollux.config.kinds import (
+    GIB,
+    KIB,
+    LONG_MAX,
+    MIB,
+    Boolean,
+    Directory,
+    Duration,
+    Enumeration,
+    Integer,
+    Password,
+    Size,
+    Text,
+    Words,
+)
+from pollux.config.markers import ByDesign, Derived, Element, Listed, Needs, NoEffect, Only, Read
+from pollux.config.problems import ConfigError, Problem, Severity
+from pollux.config.resolve import permissions_for, resolve_address_settings
+
+__all__ = [
+    "Acceptor",
+    "AcceptorSettings",
+    "AddressConfig",
+    "AddressFullPolicy",
+    "AddressSetting",
+    "AddressSettings",
+    "BroadcastGroup",
+    "ClusterConnection",
+    "ConfigDelete",
+    "ConfigError",
+    "Configuration",
+    "ConnectionRouter",
+    "Connector",
+    "ConnectorSettings",
+    "CriticalAnalyzerPolicy",
+    "DatabaseStore",
+    "DiscoveryGroup",
+    "DiskFullPolicy",
+    "Endpoint",
+    "Feature",
+    "GroupingHandler",
+    "HaPolicy",
+    "JournalType",
+    "Limits",
+    "LogFormat",
+    "LogLevel",
+    "Logging",
+    "Management",
+    "PageFullPolicy",
+    "PermissionType",
+    "Problem",
+    "QueueConfig",
+    "ResourceLimit",
+    "RoleMapping",
+    "Security",
+    "SecuritySetting",
+    "Severity",
+    "Store",
+    "WildcardAddresses",
+    "permissions_for",
+    "require_built",
+    "resolve_address_settings",
+]
+
+_OFF = ((-1, "off"),)
+_NO_LIMIT = ((-1, "no limit"),)
+_FOR_EVER = ((-1, "for ever"),)
+
+
+class JournalType(StrEnum):
+    """How the journal writes. Pollux writes all three the same way: batches with a sync of their own."""
+
+    ASYNCIO = "ASYNCIO"
+    NIO = "NIO"
+    MAPPED = "MAPPED"
+
+
+class CriticalAnalyzerPolicy(StrEnum):
+    """What happens when the broker stops responding to itself."""
+
+    LOG = "LOG"
+    HALT = "HALT"
+    SHUTDOWN = "SHUTDOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """Something the file asks for that not every build of the broker provides."""
+
+    name: str
+    element: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseStore:
+    """A database in place of files."""
+
+    message_table_name: Annotated[str, Text(required=True), Element(required=True), "Table of messages."]
+    bindings_table_name: Annotated[str, Text(required=True), Element(required=True), "Table of bindings."]
+    large_message_table_name: Annotated[str, Text(required=True), Element(required=True), "Table of large messages."]
+    page_store_table_name: Annotated[str, Text(required=True), Element(required=True), "Table of pages."]
+    jdbc_driver_class_name: Annotated[str | None, Text(), "Driver."] = None
+    jdbc_connection_url: Annotated[str | None, Text(), "Where the database is."] = None
+    jdbc_user: Annotated[str | None, Password(), "User."] = None
+    jdbc_password: Annotated[str | None, Password(), "Password."] = field(default=None, repr=False)
+    node_manager_store_table_name: Annotated[str | None, Text(), "Table of the locks."] = None
+    jdbc_network_timeout: Annotated[int, Duration(), "Limit of a request."] = 20000
+    jdbc_lock_renew_period: Annotated[int, Duration(minimum=1), "How often a lock is renewed."] = 2000
+    jdbc_lock_expiration: Annotated[int, Duration(minimum=1), "How long a lock holds without renewal."] = 20000
+    jdbc_journal_sync_period: Annotated[int, Duration(minimum=1), "How often waiting records are written."] = 5
+    jdbc_allowed_time_diff: Annotated[int, Duration(), "Largest difference of the clocks."] = 250
+    jdbc_max_page_size_bytes: Annotated[int, Size(minimum=1024), "Size of a page."] = 100 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class FileStore:
+    """Files in the configured directories (the default)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Where messages are kept: exactly one of the two."""
+
+    file_store: Annotated[FileStore | None, "Files."] = None
+    database_store: Annotated[DatabaseStore | None, Needs("database-store"), "A database."] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What one broker was told. Directories are absolute; passwords are in clear text."""
+
+    name: Annotated[str, Text(required=True), "Name of the broker."] = "localhost"
+    # -- persistence
+    persistence_enabled: Annotated[bool, Boolean(), "Off: nothing is written to disk."] = True
+    bindings_directory: Annotated[Path, Directory(), "Queues, addresses and other small state."] = Path("data/bindings")
+    create_bindings_dir: Annotated[
+        bool,
+        Boolean(),
+        Only((True,), "directories that are missing are created"),
+        "Create bindings-directory when it is missing.",
+    ] = True
+    journal_directory: Annotated[Path, Directory(), "The journal."] = Path("data/journal")
+    create_journal_dir: Annotated[
+        bool,
+        Boolean(),
+        Only((True,), "directories that are missing are created"),
+        "Create journal-directory when it is missing.",
+    ] = True
+    large_messages_directory: Annotated[Path, Directory(), "Large messages."] = Path("data/largemessages")
+    paging_directory: Annotated[Path, Directory(), "Paged messages."] = Path("data/paging")
+    node_manager_lock_directory: Annotated[
+        Path | None, Directory(), "The broker's lock and state file; journal-directory when not given."
+    ] = None
+    journal_type: Annotated[
+        JournalType,
+        Enumeration(values=JournalType),
+        ByDesign("all three promise the same; there is one way of writing, in batches that are synced"),
+        "How the journal is written.",
+    ] = JournalType.ASYNCIO
+    journal_datasync: Annotated[bool, Boolean(), "Confirm only what fdatasync put on the disk."] = True
+    journal_buffer_timeout: Annotated[
+        int | None,
+        Duration(unit="nanoseconds"),
+        ByDesign("no record waits for company: a write takes what is there as soon as the one before it is on disk"),
+        "Longest time a record waits for others to be written with it.",
+    ] = None
+    journal_buffer_size: Annotated[
+        int,
+        Size(minimum=4096, maximum=GIB),
+        "Largest write of records that wait together; a record that is larger is written by itself.",
+    ] = 501760
+    journal_device_block_size: Annotated[
+        int,
+        Size(minimum=512, maximum=MIB),
+        ByDesign("writes go through the page cache, which aligns them to the device's blocks"),
+        "Block size of the device.",
+    ] = 4096
+    journal_sync_transactional: Annotated[bool, Boolean(), "Wait for the disk before a commit is confirmed."] = True
+    journal_sync_non_transactional: Annotated[
+        bool, Boolean(), "Wait for the disk before a message outside of transactions is confirmed."
+    ] = True
+    journal_file_size: Annotated[int, Size(minimum=64 * KIB, maximum=4 * GIB), "Size of a journal file."] = 10 * MIB
+    journal_min_files: Annotated[int, Integer(minimum=2, maximum=100_000), "Journal files created at start."] = 2
+    journal_pool_files: Annotated[
+        int,
+        Integer(minimum=1, special=_NO_LIMIT),
+        "Empty journal files kept ready, at most (journal-min-files says how many are wanted); one more is in reserve"
+        " for a full disk.",
+    ] = -1
+    journal_compact_percentage: Annotated[
+        int, Integer(minimum=0, maximum=100, unit="percent"), "Live data below which the journal is compacted."
+    ] = 30
+    journal_compact_min_files: Annotated[int, Integer(minimum=0), "Files from which compaction starts; 0 never."] = 10
+    journal_max_io: Annotated[
+        int | None,
+        Integer(minimum=1),
+        ByDesign("there is never more than one, of everything that waits"),
+        "Writes in flight.",
+    ] = None
+    journal_file_open_timeout: Annotated[
+        int,
+        Duration(minimum=1, unit="seconds"),
+        NoEffect("files are prepared ahead of their use"),
+        "Limit of opening a file.",
+    ] = 5
+    journal_lock_acquisition_timeout: Annotated[
+        int,
+        Duration(minimum=1, special=_FOR_EVER),
+        Needs("shared-store"),
+        "How long a broker waits for the store's lock; then it ends with exit code 5.",
+    ] = -1
+    journal_lock_monitor_timeout: Annotated[
+        int,
+        Duration(minimum=1),
+        Needs("shared-store"),
+        "At most this long between two checks of the lock, of which there are at least four in each lease-guard.",
+    ] = 2000
+    journal_lock_monitor_max_retries: Annotated[
+        int,
+        Integer(),
+        Needs("shared-store"),
+        Only(
+            (0,),
+            "a lock that another broker has is never retried, and a store that does not answer is asked again until"
+            " px:high-availability's lease-guard is over",
+        ),
+        "Failed checks before the lock is lost.",
+    ] = 0
+    log_journal_write_rate: Annotated[
+        bool, Boolean(), Only((False,), "use the metrics"), "Log how much the journal writes."
+    ] = False
+    large_message_sync: Annotated[
+        bool,
+        Boolean(),
+        ByDesign("large messages are always synced before they are confirmed"),
+        "Sync a large message's file before it is confirmed.",
+    ] = True
+    page_sync_timeout: Annotated[
+        int | None,
+        Duration(unit="nanoseconds"),
+        ByDesign("a page write waits for no other"),
+        "Longest time a page write waits for others.",
+    ] = None
+    page_max_concurrent_io: Annotated[int, Integer(minimum=1, special=_NO_LIMIT), "Pages read at a time."] = 5
+    store: Annotated[Store | None, "Files or a database."] = None
+    # -- memory and disk
+    global_max_size: Annotated[
+        int, Size(special=((-1, "global-max-size-percent-of-jvm-max-memory"),)), "Memory of all addresses together."
+    ] = -1
+    global_max_messages: Annotated[
+        int, Integer(maximum=LONG_MAX, special=_NO_LIMIT), "Messages of all addresses together."
+    ] = -1
+    global_max_size_percent_of_jvm_max_memory: Annotated[
+        int,
+        Integer(minimum=1, maximum=100, unit="percent"),
+        "global-max-size as a part of the memory the process may use.",
+    ] = 50
+    max_disk_usage: Annotated[
+        int, Integer(minimum=0, maximum=100, unit="percent", special=_OFF), "Use of the disk at which producers stop."
+    ] = 90
+    min_disk_free: Annotated[
+        int, Size(special=_OFF), "Free bytes below which producers stop; takes the place of max-disk-usage."
+    ] = -1
+    disk_scan_period: Annotated[int, Duration(minimum=1), "How often the disk is checked."] = 5000
+    # -- connections and sessions
+    connection_ttl_override: Annotated[
+        int, Duration(special=_OFF), "Silence after which a client is dead, for all clients."
+    ] = -1
+    connection_ttl_check_interval: Annotated[
+        int, Duration(minimum=1), "How often clients are checked, at least; they always are twice a second."
+    ] = 2000
+    async_connection_execution_enabled: Annotated[
+        bool,
+        Boolean(),
+        ByDesign(
+            "no request holds up the connections' input: the journal, large files and log-ins have threads of their own"
+        ),
+        "Requests are not processed where input is read.",
+    ] = True
+    graceful_shutdown_enabled: Annotated[bool, Boolean(), "Wait for clients to leave when stopping."] = False
+    graceful_shutdown_timeout: Annotated[int, Duration(special=_FOR_EVER), "Longest wait for clients to leave."] = -1
+    configuration_file_refresh_period: Annotated[
+        int, Duration(special=_OFF), "How often broker.xml is checked for changes."
+    ] = 5000
+    # -- messages
+    transaction_timeout: Annotated[int, Duration(minimum=1), "Age at which a transaction is rolled back."] = 300000
+    transaction_timeout_scan_period: Annotated[int, Duration(minimum=1), "How often transactions are checked."] = 1000
+    message_expiry_scan_period: Annotated[int, Duration(special=_OFF), "How often messages are checked for expiry."] = (
+        30000
+    )
+    address_queue_scan_period: Annotated[int, Duration(special=_OFF), "How often unused queues are looked for."] = 30000
+    id_cache_size: Annotated[int, Integer(), "Duplicate ids remembered for an address."] = 20000
+    persist_id_cache: Annotated[bool, Boolean(), "Duplicate ids survive a restart."] = True
+    persist_delivery_count_before_delivery: Annotated[
+        bool,
+        Boolean(),
+        Only((False,), "only failed deliveries are counted on disk"),
+        "Count a delivery on disk before it is made.",
+    ] = False
+    max_redelivery_records: Annotated[
+        int,
+        Integer(special=_NO_LIMIT),
+        NoEffect("delivery counts are written in batches, and only for failed deliveries"),
+        "Delivery counts written for one message.",
+    ] = 10
+    populate_validated_user: Annotated[
+        bool,
+        Boolean(),
+        "Note on each message who sent it, in place of what it says itself: header (STOMP) or user property (MQTT 5)"
+        " JMSXUserID, message annotation x-opt-VALIDATED-USER (AMQP), JMSXUserID in selectors.",
+    ] = False
+    reject_empty_validated_user: Annotated[
+        bool,
+        Boolean(),
+        Only((False,), "every client has a user, if only the anonymous one"),
+        "Refuse messages of unknown users.",
+    ] = False
+    mqtt_session_scan_interval: Annotated[
+        int,
+        Duration(special=_OFF),
+        ByDesign("each session has a timer of its own and ends at its time, whatever this says"),
+        "How often MQTT sessions are checked for expiry.",
+    ] = 5000
+    mqtt_subscription_persistence_enabled: Annotated[
+        bool,
+        Boolean(),
+        Only((True,), "subscriptions of sessions that persist are always kept"),
+        "MQTT subscriptions survive a restart.",
+    ] = True
+    wild_card_routing_enabled: Annotated[bool, Boolean(), "Bindings to a pattern receive what matches it."] = True
+    wildcard_addresses: Annotated[WildcardAddresses, "How patterns of addresses are written."] = field(
+        default_factory=WildcardAddresses
+    )
+    literal_match_markers: Annotated[
+        str, Text(), "Two characters around a match that is meant literally, for instance ()."
+    ] = ""
+    # -- security
+    security_enabled: Annotated[bool, Boolean(), "Off: everybody may do everything."] = True
+    security_invalidation_interval: Annotated[int, Duration(), "How long a check of a login or permission holds."] = (
+        10000
+    )
+    authentication_cache_size: Annotated[int, Integer(), "Logins remembered."] = 1000
+    authorization_cache_size: Annotated[int, Integer(), "Permissions remembered."] = 1000
+    mask_password: Annotated[
+        bool | None, Boolean(), "true: all passwords in the file are masked; false or absent: those written ENC(...)."
+    ] = None
+    cluster_user: Annotated[str, Text(required=True), "User of connections between brokers."] = (
+        "ACTIVEMQ.CLUSTER.ADMIN.USER"
+    )
+    cluster_password: Annotated[str, Password(), "Password of connections between brokers."] = field(
+        default="CHANGE ME!!", repr=False
+    )
+    # -- health
+    critical_analyzer: Annotated[bool, Boolean(), "Watch that the broker responds to itself."] = True
+    critical_analyzer_timeout: Annotated[int, Duration(minimum=1), "Silence that is critical."] = 120000
+    critical_analyzer_check_period: Annotated[
+        int, Duration(special=((0, "half of critical-analyzer-timeout"),)), "How often the broker is asked."
+    ] = 0
+    critical_analyzer_policy: Annotated[
+        CriticalAnalyzerPolicy, Enumeration(values=CriticalAnalyzerPolicy), "What happens then."
+    ] = CriticalAnalyzerPolicy.LOG
+    network_check_list: Annotated[
+        tuple[str, ...], Words(), Needs("network-check"), "Hosts that must answer a ping."
+    ] = ()
+    network_check_url_list: Annotated[
+        tuple[str, ...], Words(), Element("network-check-URL-list"), Needs("network-check"), "URLs that must answer."
+    ] = ()
+    network_check_period: Annotated[int, Duration(minimum=1), Needs("network-check"), "How often they are asked."] = (
+        10000
+    )
+    network_check_timeout: Annotated[int, Duration(minimum=1), Needs("network-check"), "Wait for an answer."] = 1000
+    network_check_nic: Annotated[
+        str | None, Text(), Element("network-check-NIC"), Needs("network-check"), "Network interface used."
+    ] = None
+    # -- parts
+    acceptors: Annotated[
+        tuple[Acceptor, ...], Listed("acceptor", wrapper="acceptors"), Read(TransportShape), "Ports that clients use."
+    ] = ()
+    connectors: Annotated[
+        tuple[Connector, ...], Listed("connector", wrapper="connectors"), Read(TransportShape), "Ways to other brokers."
+    ] = ()
+    security_settings: Annotated[
+        tuple[SecuritySetting, ...], Read(SecuritySettingsShape), "Who may do what at which addresses."
+    ] = ()
+    role_mappings: Annotated[tuple[RoleMapping, ...], Derived(), "Roles that stand for others."] = ()
+    address_settings: Annotated[
+        tuple[AddressSetting, ...],
+        Listed("address-setting", wrapper="address-settings"),
+        Read(AddressSettingShape),
+        "Settings by address match.",
+    ] = ()
+    resource_limit_settings: Annotated[
+        tuple[ResourceLimit, ...],
+        Listed("resource-limit-setting", wrapper="resource-limit-settings"),
+        "Limits of users.",
+    ] = ()
+    addresses: Annotated[
+        tuple[AddressConfig, ...],
+        Listed("address", wrapper="addresses"),
+        Read(AddressShape),
+        "Addresses and queues created at start.",
+    ] = ()
+    broadcast_groups: Annotated[
+        tuple[BroadcastGroup, ...],
+        Listed("broadcast-group", wrapper="broadcast-groups"),
+        Needs("broadcast-groups"),
+        "Announcements.",
+    ] = ()
+    discovery_groups: Annotated[
+        tuple[DiscoveryGroup, ...],
+        Listed("discovery-group", wrapper="discovery-groups"),
+        Needs("discovery-groups"),
+        "Discovery.",
+    ] = ()
+    cluster_connections: Annotated[
+        tuple[ClusterConnection, ...],
+        Listed("cluster-connection", wrapper="cluster-connections"),
+        Needs("cluster-connections"),
+        "Clusters.",
+    ] = ()
+    grouping_handler: Annotated[GroupingHandler | None, Needs("grouping-handler"), "Message groups in a cluster."] = (
+        None
+    )
+    connection_routers: Annotated[
+        tuple[ConnectionRouter, ...],
+        Listed("connection-router", wrapper="connection-routers", aliases=("connection-route",)),
+        Needs("connection-routers"),
+        "Routers.",
+    ] = ()
+    ha_policy: Annotated[HaPolicy | None, "High availability."] = None
+    # -- Pollux's own (namespace urn:pollux:1)
+    management: Annotated[Management, Derived(), "The HTTP port."] = field(default_factory=Management)
+    limits: Annotated[Limits, Derived(), "Bounds on what clients may use."] = field(default_factory=Limits)
+    high_availability: Annotated[HighAvailability, Derived(), "Lease and groups."] = field(
+        default_factory=HighAvailability
+    )
+    logging: Annotated[Logging, Derived(), "The log."] = field(default_factory=Logging)
+    security: Annotated[Security, Derived(), "Users and keys."] = field(default_factory=Security)
+    audit: Annotated[Audit, Derived(), "The audit trail."] = field(default_factory=Audit)
+    # -- where it came from
+    path: Annotated[Path | None, Derived(), "The file."] = None
+    features: Annotated[tuple[Feature, ...], Derived(), "What the file asks for beyond a single broker."] = ()
+    warnings: Annotated[tuple[Problem, ...], Derived(), "What is allowed but probably not meant."] = ()
+
+    def unsupported_features(self, built: frozenset[str] = frozenset()) -> list[Feature]:
+        """Name what the file asks for that is not in ``built``, in the order of the file."""
+        return [feature for feature in self.features if feature.name not in built]
+
+    @property
+    def shares_store(self) -> bool:
+        """Whether other brokers use the same store, one at a time."""
+        policy = self.ha_policy
+        return self.high_availability.symmetric is not None or (policy is not None and policy.shared_store is not None)
+
+    @property
+    def replication_part(self) -> ReplicationPrimary | ReplicationBackup | None:
+        """This broker's part in a replicated pair; None when it has none."""
+        replication = self.ha_policy.replication if self.ha_policy is not None else None
+        return (replication.primary or replication.backup) if replication is not None else None
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether other brokers may serve instead of this one, so that it may have to wait."""
+        return self.shares_store or self.replication_part is not None
+
+    @property
+    def wildcard_routing(self) -> bool:
+        """Whether bindings to a pattern of addresses receive what matches it."""
+        return self.wild_card_routing_enabled and self.wildcard_addresses.routing_enabled
+
+    def global_limit(self, memory: int) -> int:
+        """Bytes that all addresses may use together, where the process may use ``memory`` bytes."""
+        if self.global_max_size >= 0:
+            return self.global_max_size
+        return memory * self.global_max_size_percent_of_jvm_max_memory // 100
+
+
+def require_built(configuration: Configuration, built: frozenset[str]) -> None:
+    """Raise :class:`ConfigError` naming each thing the file asks for that this broker does not provide."""
+    missing = configuration.unsupported_features(built)
+    if missing:
+        path = str(configuration.path or "broker.xml")
+        raise ConfigError(
+            [
+                Problem(
+                    path,
+                    feature.line,
+                    Severity.ERROR,
+                    f"<{feature.element}> asks for {feature.name!r}, which this version of Pollux does not provide yet"
+                    " (see docs/configuration.md)",
+                )
+                for feature in missing
+            ]
+        )

@@ -1,0 +1,115 @@
+"""What holds for one address: merged settings, and the roles that have each permission. Pure.
+
+All ``<address-setting>`` elements that match are merged, the more specific overriding the less
+specific value by value. Of the matching ``<security-setting>`` elements only the most specific one
+counts, as in Artemis: permissions are never inherited.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from pollux.config.address_settings import AddressSettings
+from pollux.config.match import Pattern, compile_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pollux.config.address_settings import AddressSetting
+    from pollux.config.extensions import SecuritySetting
+    from pollux.config.model import Configuration
+
+
+class _Matched(Protocol):
+    @property
+    def match(self) -> str: ...
+
+
+T = TypeVar("T", bound=_Matched)
+
+
+def pattern_of(configuration: Configuration, match: str) -> Pattern:
+    """Return the compiled form of a match under this configuration's wildcards."""
+    wildcards = configuration.wildcard_addresses
+    return compile_pattern(
+        match,
+        delimiter=wildcards.delimiter,
+        any_words=wildcards.any_words,
+        single_word=wildcards.single_word,
+        literal_markers=configuration.literal_match_markers,
+    )
+
+
+class _Index(Generic[T]):
+    """Settings by match: those without wildcards in a dictionary, the others in the order of specificity."""
+
+    def __init__(self, configuration: Configuration, settings: Iterable[T]) -> None:
+        self._exact: dict[str, T] = {}
+        patterns: list[tuple[Pattern, T]] = []
+        for setting in settings:
+            pattern = pattern_of(configuration, setting.match)
+            if pattern.is_exact:
+                self._exact[setting.match] = setting
+            else:
+                patterns.append((pattern, setting))
+        # Stable: of two equally specific ones the later in the file wins.
+        self._patterns = sorted(patterns, key=lambda found: found[0].specificity())
+
+    def matching(self, address: str) -> list[T]:
+        """Return what matches, the least specific first."""
+        found = [setting for pattern, setting in self._patterns if pattern.matches(address)]
+        exact = self._exact.get(address)
+        if exact is not None:
+            found.append(exact)
+        return found
+
+
+class _Indexes:
+    """Both indexes of one configuration."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self.addresses: _Index[AddressSetting] = _Index(configuration, configuration.address_settings)
+        self.security: _Index[SecuritySetting] = _Index(configuration, configuration.security_settings)
+
+
+#: The indexes of the configuration asked about last: a broker has one, and another after a reload.
+_latest: list[_Indexes] = []
+
+
+def _indexes_of(configuration: Configuration) -> _Indexes:
+    if not _latest or _latest[0].configuration is not configuration:
+        _latest[:] = [_Indexes(configuration)]
+    return _latest[0]
+
+
+def resolve_address_settings(configuration: Configuration, address: str) -> AddressSettings:
+    """Merge every matching ``<address-setting>``, from the least to the most specific.
+
+    Callers cache the result for each address: the cost is proportional to the number of patterns.
+    """
+    merged: dict[str, Any] = {"id_cache_size": -1}
+    for setting in _indexes_of(configuration).addresses.matching(address):
+        merged.update(setting.values)
+    if merged["id_cache_size"] < 0:
+        merged["id_cache_size"] = configuration.id_cache_size
+    settings = AddressSettings(**merged)
+    if settings.max_redelivery_delay < 0:
+        settings = replace(settings, max_redelivery_delay=settings.redelivery_delay * 10)
+    return settings
+
+
+def audited(configuration: Configuration) -> Callable[[str], bool]:
+    """Return what tells whether the messages of an address are audited (``<px:messages match=>``)."""
+    patterns = [pattern_of(configuration, each.match) for each in configuration.audit.messages]
+    return lambda address: any(pattern.matches(address) for pattern in patterns)
+
+
+def permissions_for(configuration: Configuration, address: str) -> Mapping[str, frozenset[str]]:
+    """Return role names by permission name from the most specific matching ``<security-setting>``.
+
+    Empty when none matches: then nobody may do anything at the address.
+    """
+    matching = _indexes_of(configuration).security.matching(address)
+    return matching[-1].permissions if matching else {}

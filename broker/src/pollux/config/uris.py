@@ -1,0 +1,178 @@
+"""URIs of acceptors and connectors: ``tcp://host:port?name=value;name=value``. Pure but for the Reader's paths.
+
+Parameters are separated by ``;`` or ``&``, values are percent-decoded. A connector may name
+several endpoints: ``(tcp://a:61616,tcp://b:61616)?parameters for all``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from pollux.config.nearest import did_you_mean
+from pollux.config.schema import table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pollux.config.kinds import Kind
+
+DEFAULT_PORT = 61616
+SCHEMES = ("tcp", "vm")
+#: Schemes of other brokers' files, and how what they mean is written here.
+_SCHEME_HINTS = dict.fromkeys(("tls", "ssl", "amqps", "stomp+ssl"), " (TLS is the parameter sslEnabled=true)") | {
+    name: f" (write tcp://host:port?protocols={name.upper()})" for name in ("amqp", "stomp", "mqtt")
+}
+_MAX_URI = 16 * 1024
+_MAX_ENDPOINTS = 64
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#\s]*)/?(?:\?(?P<query>[^#]*))?", re.ASCII)
+_AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%a-z]+\]|[^:\[\]]*)(?::(?P<port>[0-9]{1,6}))?", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9._:*%-]{1,255}", re.ASCII)
+
+
+class UriError(ValueError):
+    """A URI is wrong; ``messages`` has all that is, ``parameters`` those that could be told apart all the same."""
+
+    def __init__(self, messages: list[str], parameters: dict[str, str] | None = None) -> None:
+        self.messages = messages
+        self.parameters = parameters or {}
+        super().__init__("; ".join(messages))
+
+
+@dataclass(frozen=True, slots=True)
+class Uri:
+    """One URI, taken apart. A vm URI's ``host`` is its server id and its ``port`` is 0."""
+
+    scheme: str
+    host: str
+    port: int
+    parameters: dict[str, str]
+
+
+def _parameters(query: str) -> tuple[dict[str, str], list[str]]:
+    found: dict[str, str] = {}
+    problems: list[str] = []
+    for number, part in enumerate(re.split(r"[;&]", query), start=1):
+        if not part.strip():
+            continue
+        name, equals, value = part.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            # Not shown: it may be a piece of a password.
+            problems.append(
+                f"URI parameter number {number} is not of the form name=value (in a value ; is written %3B)"
+            )
+        elif name in found:
+            problems.append(f"URI parameter {name!r} is given twice")
+        else:
+            found[name] = unquote(value.strip())
+    return found, problems
+
+
+def _shown(text: str) -> str:
+    """Return the part of a URI that holds no secrets."""
+    return text.partition("?")[0][:80]
+
+
+def parse_uri(text: str) -> Uri:
+    """Take one URI apart; raises :class:`UriError`."""
+    text = text.strip()
+    if len(text) > _MAX_URI:
+        raise UriError([f"the URI is longer than {_MAX_URI} characters"])
+    found = _URI.fullmatch(text)
+    if found is None:
+        hint = ": write parameters after one ?, separated by ;" if "#" in text else ""
+        raise UriError([f"{_shown(text)!r} is not a URI of the form tcp://host:port?name=value;name=value{hint}"])
+    scheme = found["scheme"].lower()
+    problems: list[str] = []
+    if scheme not in SCHEMES:
+        near = did_you_mean(scheme, SCHEMES)
+        problems.append(f"unknown scheme {scheme[:40]!r}: allowed are tcp and vm{_SCHEME_HINTS.get(scheme) or near}")
+    parameters, wrong = _parameters(found["query"] or "")
+    problems += wrong
+    if scheme == "vm":
+        host, port = found["authority"], 0
+        if not host:
+            problems.append("a vm URI needs a server id: vm://0")
+    else:
+        host, port, wrong = _authority(found["authority"])
+        problems += wrong
+    if problems:
+        raise UriError(problems, parameters)
+    return Uri(scheme, host, port, parameters)
+
+
+def _authority(text: str) -> tuple[str, int, list[str]]:
+    found = _AUTHORITY.fullmatch(text)
+    if found is None:
+        return "", 0, [f"{text[:80]!r} is not of the form host:port (an IPv6 address stands in brackets)"]
+    host = found["host"].removeprefix("[").removesuffix("]") or "localhost"
+    port = int(found["port"]) if found["port"] else DEFAULT_PORT
+    problems = []
+    if not _HOST.fullmatch(host):
+        problems.append(f"{host[:80]!r} is not a host name or IP address")
+    if port > 65535:
+        problems.append(f"port {port} is out of range: allowed is 0 to 65535")
+    return host, port, problems
+
+
+def _split_list(text: str) -> list[str]:
+    """Split at commas that are followed by another URI, so that parameters may contain commas."""
+    return [part for part in re.split(r",(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)", text) if part.strip()]
+
+
+def parse_uris(text: str) -> list[Uri]:
+    """Take apart one URI or a list in parentheses; parameters after the list are for all that do not give them."""
+    text = text.strip()
+    shared: dict[str, str] = {}
+    if text.startswith("("):
+        inside, closing, rest = text[1:].rpartition(")")
+        if not closing or (rest and not rest.startswith("?")):
+            raise UriError([f"{_shown(text)!r} is not of the form (uri,uri)?name=value;name=value"])
+        shared, problems = _parameters(rest.removeprefix("?"))
+        if problems:
+            raise UriError(problems)
+        text = inside
+    parts = _split_list(text)
+    if not parts:
+        raise UriError(["no URI is given"])
+    if len(parts) > _MAX_ENDPOINTS:
+        raise UriError([f"more than {_MAX_ENDPOINTS} URIs"])
+    uris = [parse_uri(part) for part in parts]
+    return [Uri(uri.scheme, uri.host, uri.port, shared | uri.parameters) for uri in uris]
+
+
+def typed_settings(
+    shape: type[Any], parameters: dict[str, str], value: Callable[[Kind, str], Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of ``parameters`` by field of ``shape``, and the features they need.
+
+    Raises :class:`UriError` with every parameter that is unknown, not supported or wrong.
+    """
+    table = table_of(shape)
+    values: dict[str, Any] = {}
+    needs: list[str] = []
+    problems: list[str] = []
+    for name, text in parameters.items():
+        entry = table.elements.get(name)
+        if entry is None or entry.kind is None:
+            if name in table.refused:
+                problems.append(f"URI parameter {name!r} is not supported: {table.refused[name]}")
+            else:
+                near = did_you_mean(name, [*table.elements, *table.refused])
+                problems.append(f"unknown URI parameter {name[:60]!r}{near}")
+            continue
+        if entry.field in values:
+            problems.append(f"URI parameter {name!r} is given twice, in two spellings")
+            continue
+        try:
+            values[entry.field] = value(entry.kind, text)
+        except ValueError as error:
+            problems.append(f"URI parameter {name!r}: {error}")
+        if entry.needs:
+            needs.append(entry.needs)
+    if problems:
+        raise UriError(problems)
+    return values, needs

@@ -1,0 +1,61 @@
+"""The lease guard: until when a live broker may acknowledge.
+
+Only a *completed* proof of the activation right pushes it forward, counted from the moment the proof began. The
+journal asks after each sync and before each acknowledgement; once it has expired it never comes back.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def boot_clock() -> float:
+    """Seconds of CLOCK_BOOTTIME: never set back, and unlike CLOCK_MONOTONIC it goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Lease:
+    """``seconds`` after the beginning of the last completed proof nothing may be acknowledged any more.
+
+    ``extend`` is called by the thread that proves, ``held`` and ``expired`` by any.
+    """
+
+    __slots__ = ("_clock", "_lost", "_until", "seconds")
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = boot_clock) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._until = 0.0
+        self._lost = False
+
+    def extend(self, began: float) -> bool:
+        """A proof that began at ``began`` (by the lease's clock) has completed; False when it came too late.
+
+        The first proof starts the lease.
+        """
+        if self._lost or (self._until and self._clock() >= self._until):
+            self._lost = True
+            return False
+        self._until = began + self.seconds
+        return self.held()
+
+    def held(self) -> bool:
+        """Whether acknowledgements may leave now."""
+        if self._lost:
+            return False
+        if self._clock() < self._until:
+            return True
+        self._lost = self._until > 0
+        return False
+
+    def left(self) -> float:
+        """Seconds left; 0 when it has expired or never began."""
+        return 0.0 if self._lost else max(0.0, self._until - self._clock())
+
+    def drop(self) -> None:
+        """Give the right up: nothing is acknowledged from now on."""
+        self._lost = True

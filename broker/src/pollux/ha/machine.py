@@ -1,0 +1,116 @@
+"""The one activation state machine of all high availability policies, as a table; each transition is one log line.
+
+Pure but for the log: the clock is injected. Which transition is wanted is a policy's business (``decide`` in
+:mod:`pollux.ha.shared_store`), what a state means for clients is the server's.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from pollux.errors import PolluxError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = logging.getLogger("pollux.ha")
+
+
+class Phase(StrEnum):
+    """Where a broker is on its way to serving clients."""
+
+    STOPPED = "stopped"
+    #: Looks at the store: node id, state, who else is there.
+    JOINING = "joining"
+    #: Waits and reads the predecessor's data.
+    CATCHING_UP = "catching_up"
+    #: Waits with everything it needs to take over at once.
+    READY = "ready"
+    #: Has the right to serve and a new epoch; recovers.
+    ACTIVATING = "activating"
+    LIVE = "live"
+    STOPPING = "stopping"
+    #: Lost, or cannot prove any more, its right to serve: nothing leaves this broker.
+    FENCED = "fenced"
+
+
+#: What may follow what. FENCED ends the process, as STOPPING does.
+TRANSITIONS: dict[Phase, frozenset[Phase]] = {
+    Phase.STOPPED: frozenset({Phase.JOINING}),
+    Phase.JOINING: frozenset({Phase.CATCHING_UP, Phase.READY, Phase.ACTIVATING, Phase.STOPPING}),
+    Phase.CATCHING_UP: frozenset({Phase.READY, Phase.JOINING, Phase.ACTIVATING, Phase.STOPPING}),
+    Phase.READY: frozenset({Phase.CATCHING_UP, Phase.JOINING, Phase.ACTIVATING, Phase.STOPPING}),
+    Phase.ACTIVATING: frozenset({Phase.LIVE, Phase.FENCED, Phase.STOPPING}),
+    Phase.LIVE: frozenset({Phase.STOPPING, Phase.FENCED}),
+    Phase.STOPPING: frozenset({Phase.STOPPED, Phase.FENCED}),
+    Phase.FENCED: frozenset({Phase.STOPPED}),
+}
+#: The phases of a broker that waits for its turn.
+STANDBY = frozenset({Phase.JOINING, Phase.CATCHING_UP, Phase.READY})
+
+
+class IllegalTransitionError(PolluxError):
+    """A transition that the table does not have: a defect, never a matter of configuration."""
+
+
+class Position(NamedTuple):
+    """The machine at one moment. ``since`` is in milliseconds since the Unix epoch."""
+
+    phase: Phase
+    reason: str
+    epoch: int
+    since: int
+
+
+class Machine:
+    """One broker's phase. Any thread may read ``position`` or ask for a transition."""
+
+    def __init__(self, wall_ms: Callable[[], int]) -> None:
+        self._wall_ms = wall_ms
+        self._lock = threading.Lock()
+        self._listeners: list[Callable[[Position, Position], None]] = []
+        self.position = Position(Phase.STOPPED, "not started", 0, wall_ms())
+
+    @property
+    def phase(self) -> Phase:
+        """The current phase."""
+        return self.position.phase
+
+    def on_change(self, listener: Callable[[Position, Position], None]) -> None:
+        """Call ``listener(before, after)`` after each transition, in the thread that made it."""
+        self._listeners.append(listener)
+
+    def to(self, phase: Phase, reason: str, epoch: int | None = None) -> bool:
+        """Go to ``phase`` and log it; False when the machine is there already.
+
+        ``epoch`` None keeps the last one. Raises IllegalTransitionError.
+        """
+        with self._lock:
+            before = self.position
+            if before.phase is phase:
+                self.position = before._replace(reason=reason, epoch=before.epoch if epoch is None else epoch)
+                return False
+            if phase not in TRANSITIONS[before.phase]:
+                raise IllegalTransitionError(f"a broker that is {before.phase} cannot become {phase} ({reason})")
+            after = Position(phase, reason, before.epoch if epoch is None else epoch, self._wall_ms())
+            self.position = after
+        logger.log(
+            logging.CRITICAL if phase is Phase.FENCED else logging.INFO,
+            "activation",
+            extra={
+                "fields": {"from": before.phase.value, "to": phase.value, "reason": reason, "epoch": after.epoch},
+            },
+        )
+        for listener in self._listeners:
+            listener(before, after)
+        return True
+
+    def fence(self, reason: str) -> bool:
+        """Go to FENCED from wherever clients may be served; False when there is nothing to fence."""
+        try:
+            return self.to(Phase.FENCED, reason)
+        except IllegalTransitionError:
+            return False

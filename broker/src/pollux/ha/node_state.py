@@ -1,0 +1,191 @@
+"""The shared store's state file: node id, state, epoch, holder and the history of activations.
+
+Small JSON with a checksum, replaced atomically and synced; read and written only while the state lock is held. The
+format is in docs/shared-store.md. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from crc32c import crc32c
+
+from pollux.errors import PolluxError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORMAT = 1
+STATE_FILE = "state.json"
+#: Activations kept in the file.
+HISTORY = 100
+
+
+class StateFileError(PolluxError):
+    """The state file cannot be used; the text says why and what to do."""
+
+
+class ForeignStateError(StateFileError):
+    """The state file is sound but not for this broker (another format or another node's)."""
+
+
+class StoreState(StrEnum):
+    """What the last holder of the store left."""
+
+    NOT_STARTED = "NOT_STARTED"
+    #: Somebody serves, or died while serving.
+    LIVE = "LIVE"
+    #: Stopped on purpose: nobody takes over.
+    PAUSED = "PAUSED"
+    #: The preferred broker is back and waits for the store.
+    FAILING_BACK = "FAILING_BACK"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A member of the group. ``id`` tells it apart; the rest is for people."""
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    role: str
+    #: Nonce of the member's own lock file, which proves that the process lives; empty before it joined.
+    lock: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """One line of history. Times are milliseconds since the Unix epoch and milliseconds."""
+
+    epoch: int
+    #: Names of the holder before (empty when there was none) and of the new one.
+    previous: str
+    holder: str
+    reason: str
+    at: int
+    #: From the moment the store was free to serving; -1 while unknown (died before it served).
+    duration_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """The file's content."""
+
+    node_id: bytes
+    state: StoreState = StoreState.NOT_STARTED
+    epoch: int = 0
+    holder: Holder | None = None
+    #: Nonce of the live lock file that the holder has locked.
+    lock: str = ""
+    #: Set by a switchover: the preferred broker does not ask for the store by itself.
+    stay: bool = False
+    #: Why a failback was refused; empty when it was not.
+    refused: str = ""
+    history: tuple[Activation, ...] = field(default=())
+
+    def activated(self, entry: Activation) -> tuple[Activation, ...]:
+        """The history with ``entry`` added, or put in the place of the one of its epoch."""
+        kept = tuple(one for one in self.history if one.epoch != entry.epoch)
+        return (*kept, entry)[-HISTORY:]
+
+
+def encode(state: NodeState) -> bytes:
+    """The file's bytes."""
+    holder = state.holder
+    value: dict[str, Any] = {
+        "format": FORMAT,
+        "node_id": state.node_id.hex(),
+        "state": state.state.value,
+        "epoch": state.epoch,
+        "holder": {name: getattr(holder, name) for name in Holder.__dataclass_fields__} if holder else None,
+        "lock": state.lock,
+        "stay": state.stay,
+        "refused": state.refused,
+        "history": [{name: getattr(one, name) for name in Activation.__dataclass_fields__} for one in state.history],
+    }
+    body = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    value["crc32c"] = crc32c(body.encode())
+    return (json.dumps(value, sort_keys=True, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def decode(data: bytes, where: str) -> NodeState:
+    """The state in ``data``. Raises StateFileError, ForeignStateError."""
+    try:
+        value = json.loads(data)
+        given = value.pop("crc32c")
+        version = value["format"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise StateFileError(f"{where}: is not a state file, or damaged") from None
+    if crc32c(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()) != given:
+        raise StateFileError(f"{where}: is damaged (its checksum does not match)")
+    if version != FORMAT:
+        raise ForeignStateError(f"{where}: has format {version}, this Pollux reads format {FORMAT}; update this broker")
+    try:
+        return NodeState(
+            bytes.fromhex(value["node_id"]),
+            StoreState(value["state"]),
+            value["epoch"],
+            Holder(**value["holder"]) if value["holder"] else None,
+            value["lock"],
+            value["stay"],
+            value["refused"],
+            tuple(Activation(**one) for one in value["history"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateFileError(f"{where}: is damaged ({error!r})") from None
+
+
+def read_state(directory: Path) -> NodeState | None:
+    """The state in ``directory``; None when there is no file. Raises StateFileError, OSError."""
+    path = directory / STATE_FILE
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    return decode(data, str(path))
+
+
+def write_state(directory: Path, state: NodeState) -> None:
+    """Replace the file; it is on stable storage when this returns. Raises OSError."""
+    path = directory / STATE_FILE
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+    try:
+        data = memoryview(encode(state))
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.fsync(descriptor)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+    temporary.replace(path)
+    sync_directory(directory)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make what was created or renamed in ``directory`` durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def with_holder(state: NodeState, holder: Holder, epoch: int, lock: str, entry: Activation) -> NodeState:
+    """``state`` after ``holder`` took the store in ``epoch``."""
+    return replace(
+        state,
+        state=StoreState.LIVE,
+        epoch=epoch,
+        holder=holder,
+        lock=lock,
+        refused="",
+        history=state.activated(entry),
+    )

@@ -1,0 +1,134 @@
+"""Do the other members see the same store? Asked over HTTP, because a directory that is not shared cannot tell.
+
+Each member answers ``GET /health/store`` with who it is and which store it sees: the content of ``node/store.id``, made
+at random with the store, and the inode of the node directory, which a copy of the directory does not have. Only
+compares; what follows from a difference is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pollux.ha.places import STORE_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+#: How long a member may take to answer, seconds, and how much it may say, bytes.
+ANSWER_SECONDS = 1.0
+ANSWER_LIMIT = 16384
+#: Members asked at the same time.
+_AT_A_TIME = 16
+HEALTH_STORE = "/health/store"
+
+
+class Identity(NamedTuple):
+    """Which store somebody sees."""
+
+    store: str
+    inode: int
+
+
+class View(NamedTuple):
+    """What a member answers. ``identity`` None: it has not seen a store yet; ``node_id`` is hexadecimal, or empty."""
+
+    id: str
+    name: str
+    phase: str
+    epoch: int
+    node_id: str
+    identity: Identity | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The answer's body."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "state": self.phase,
+            "epoch": self.epoch,
+            "node_id": self.node_id,
+            "store": self.identity.store if self.identity else None,
+            "inode": self.identity.inode if self.identity else None,
+        }
+
+
+def parse(data: bytes) -> View | None:
+    """The view in an answer's body; None when it is no such answer."""
+    try:
+        value = json.loads(data)
+        identity = Identity(str(value["store"]), int(value["inode"])) if value["store"] else None
+        return View(
+            str(value["id"])[:256],
+            str(value["name"])[:256],
+            str(value["state"])[:32],
+            int(value["epoch"]),
+            str(value["node_id"] or "")[:64],
+            identity,
+        )
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def read_identity(node: Path) -> Identity | None:
+    """The identity of the store whose node directory this is; None when there is none. Raises OSError."""
+    try:
+        # Listing a directory makes an NFS client ask its server; opening a name may be answered from its cache.
+        if STORE_ID not in {path.name for path in node.iterdir()}:
+            return None
+        text = (node / STORE_ID).read_text("ascii", "replace").strip()
+        return Identity(text, node.stat().st_ino)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def ask(address: str) -> View | None:
+    """What the member with this management address says; None when nobody answers."""
+    # The answer is compared and never trusted with anything, and the port may have a certificate of its own making.
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    request = urllib.request.Request(f"{address.rstrip('/')}{HEALTH_STORE}")  # noqa: S310  (http or https: see config)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    try:
+        with opener.open(request, timeout=ANSWER_SECONDS) as answer:
+            return parse(answer.read(ANSWER_LIMIT))
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+
+
+def ask_all(addresses: Iterable[str]) -> list[View]:
+    """The answers of those that answer. Blocks for about ``ANSWER_SECONDS`` at most (for each 16 addresses)."""
+    wanted = list(dict.fromkeys(one.rstrip("/") for one in addresses if one))
+    if not wanted:
+        return []
+    with ThreadPoolExecutor(min(len(wanted), _AT_A_TIME), thread_name_prefix="pollux-peers") as pool:
+        return [view for view in pool.map(ask, wanted) if view is not None]
+
+
+def difference(mine: Identity | None, theirs: View, directory: Path) -> str:
+    """Why ``theirs`` and this member do not see the same store; empty when they do or nothing can be said."""
+    if theirs.identity is None:
+        return ""
+    remedy = "mount the same directory on both hosts, or correct the directories in broker.xml"
+    if mine is None:
+        return (
+            f"{directory}: is not shared with {theirs.name}, whose store is not there: that directory is another one"
+            f" on its host; {remedy}"
+        )
+    if mine.store != theirs.identity.store:
+        return (
+            f"{directory}: is not shared with {theirs.name}: here is the store {mine.store[:8]}, there"
+            f" {theirs.identity.store[:8]}; {remedy}"
+        )
+    if mine.inode != theirs.identity.inode:
+        return (
+            f"{directory}: is not shared with {theirs.name}: here it is inode {mine.inode}, there"
+            f" {theirs.identity.inode}, so one of the two is a copy; {remedy}, and move the copy away"
+        )
+    return ""

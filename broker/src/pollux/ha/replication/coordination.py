@@ -1,0 +1,131 @@
+"""The coordination service: one lock and one number that all members of a pair agree on.
+
+Every call may block and is made in a member's own thread. A call that cannot be carried out for certain raises
+CoordinationError: the caller then knows nothing, and acts as if the answer were the worst.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Protocol
+
+from pollux.errors import PolluxError
+from pollux.ha.locks import try_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class CoordinationError(PolluxError):
+    """The service does not answer, or what was asked is not true any more."""
+
+
+class Coordinator(Protocol):
+    """See the module. ``session`` is how long, in seconds, a lock outlives the last sign of life of its holder."""
+
+    session: float
+
+    def connect(self, on_change: Callable[[], None]) -> None:
+        """Begin; ``on_change`` is called in any thread when the lock may have become free."""
+
+    def sequence(self) -> int:
+        """The coordinated activation sequence; 0 when there never was one."""
+
+    def acquire(self) -> bool:
+        """Take the lock if nobody holds it."""
+
+    def prove(self) -> None:
+        """Make sure that the lock is still ours; CoordinationError when it is not, or cannot be told."""
+
+    def change(self, expected: int, new: int) -> None:
+        """Set the sequence, if it is ``expected`` and the lock is ours."""
+
+    def release(self) -> None:
+        """Give the lock back."""
+
+    def close(self) -> None:
+        """End."""
+
+
+class FileCoordinator:
+    """A lock file and a number in a directory that all members see: for members on one machine, and for tests.
+
+    The lock is the kernel's: it goes with the process, however that ends.
+    """
+
+    def __init__(self, directory: Path, identity: str, session: float = 2.0) -> None:
+        self.session = session
+        self._directory = directory / identity
+        self._descriptor = -1
+
+    @property
+    def _number(self) -> Path:
+        return self._directory / "activation-sequence"
+
+    def connect(self, on_change: Callable[[], None]) -> None:
+        """Make the directory."""
+        del on_change  # files tell nobody: members look again
+        try:
+            self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        except OSError as error:
+            raise CoordinationError(f"{self._directory}: {error}") from error
+
+    def sequence(self) -> int:
+        """The number in the file."""
+        try:
+            return int(self._number.read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return 0
+        except (OSError, ValueError) as error:
+            raise CoordinationError(f"{self._number}: {error}") from error
+
+    def acquire(self) -> bool:
+        """Lock the file."""
+        if self._descriptor >= 0:
+            return True
+        try:
+            descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise CoordinationError(f"{self._directory / 'lock'}: {error}") from error
+        if not try_lock(descriptor):
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        return True
+
+    def prove(self) -> None:
+        """The lock file is still the one that is locked."""
+        path = self._directory / "lock"
+        try:
+            ours = self._descriptor >= 0 and os.path.samestat(path.stat(), os.fstat(self._descriptor))
+        except OSError as error:
+            raise CoordinationError(f"{path}: {error}") from error
+        if not ours:
+            raise CoordinationError(f"{path} is not the file that was locked")
+
+    def change(self, expected: int, new: int) -> None:
+        """Replace the number."""
+        self.prove()
+        found = self.sequence()
+        if found != expected:
+            raise CoordinationError(f"the coordinated sequence is {found}, not {expected}")
+        unfinished = self._number.with_suffix(".new")
+        try:
+            with unfinished.open("w", encoding="ascii") as stream:
+                stream.write(str(new))
+                stream.flush()
+                os.fsync(stream.fileno())
+            unfinished.replace(self._number)
+        except OSError as error:
+            raise CoordinationError(f"{self._number}: {error}") from error
+
+    def release(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def close(self) -> None:
+        """Nothing is left but the lock."""
+        self.release()

@@ -1,0 +1,92 @@
+"""What a member knows of its own data: a small file beside its journal, replaced atomically and synced."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pollux.errors import StoreError
+from pollux.ha.node_state import HISTORY, Activation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = "replication.state"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LocalState:
+    """``node_id`` (32 hex digits) of the data; its ``sequence``; the ``epoch`` it comes from.
+
+    ``complete``: the data is a whole copy (or one's own). ``replica``: it was received, and nobody served with it
+    since, so that it can be a prefix of the live's. ``stay``: it gave the right to serve away on request, and does not
+    ask for it back by itself. ``history``: the activations of this data, oldest first.
+    """
+
+    node_id: str
+    sequence: int
+    epoch: int
+    complete: bool
+    replica: bool
+    stay: bool = False
+    history: tuple[Activation, ...] = ()
+
+    def activated(self, entry: Activation) -> tuple[Activation, ...]:
+        """The history with ``entry`` added, or put in the place of the one of its epoch."""
+        kept = tuple(one for one in self.history if one.epoch != entry.epoch)
+        return (*kept, entry)[-HISTORY:]
+
+
+def history_of(found: Any) -> tuple[Activation, ...]:
+    """A history as it was written or received. Raises TypeError, ValueError."""
+    return tuple(Activation(**one) for one in found)[-HISTORY:]
+
+
+def read(directory: Path) -> LocalState | None:
+    """The state beside the journal; None where there is none. Raises StoreError for one that cannot be read."""
+    path = directory / FILE
+    try:
+        return _state(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(
+            f"{path} cannot be read ({error}): what this member's data is worth is not known; see it with "
+            "'pollux activation list --local', or move the data away so that it is copied anew"
+        ) from error
+
+
+def _state(found: dict[str, Any]) -> LocalState:
+    if found["format"] != _FORMAT:
+        raise ValueError("it was written by another version of Pollux")
+    return LocalState(
+        str(found["node_id"]),
+        int(found["sequence"]),
+        int(found["epoch"]),
+        bool(found["complete"]),
+        bool(found["replica"]),
+        bool(found.get("stay", False)),
+        history_of(found.get("history", ())),
+    )
+
+
+def write(directory: Path, state: LocalState) -> None:
+    """Replace the state; on stable storage when it returns. Blocking."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / FILE
+    unfinished = path.with_suffix(".new")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+    try:
+        os.write(descriptor, json.dumps({"format": _FORMAT, **asdict(state)}).encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    unfinished.replace(path)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,391 @@
+"""One member of a replicated pair: when it may serve, and how it proves that it still may.
+
+Decisions are pure (:func:`decide`); the coordination service is asked in a thread of its own, which only waits in
+system calls. What the member does meanwhile (following a live, opening the store) is the server's: see Listener.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from pollux.errors import PolluxError
+from pollux.ha.lease import Lease, boot_clock
+from pollux.ha.machine import STANDBY, Machine
+from pollux.ha.machine import Phase as MachinePhase
+from pollux.ha.node_state import Activation
+from pollux.ha.replication import local
+from pollux.ha.replication.coordination import CoordinationError, Coordinator
+from pollux.ha.replication.local import LocalState
+from pollux.ha.replication.sequence import Action, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+logger = logging.getLogger("pollux.ha")
+
+#: Seconds between two looks while nothing happens.
+_LOOK = 0.5
+#: The lease is this part of the session: who has the lock next finds the guard of the last one expired.
+_LEASE = 2 / 3
+_PROOFS = 6
+#: How often it is looked whether somebody has taken over what was given away, seconds.
+_HANDED_OVER = 0.05
+
+
+class RefusedError(PolluxError):
+    """This member cannot take part; an operator has to decide."""
+
+
+class Wish(Enum):
+    """What a waiting member wants."""
+
+    #: Find a live and copy from it.
+    FOLLOW = "follow"
+    #: Try to get the lock.
+    SERVE = "serve"
+    REFUSE = "refuse"
+
+
+class Snapshot(NamedTuple):
+    """What a member knows. ``coordinated`` None: the service does not answer. ``equal``: not told to be a backup."""
+
+    local: LocalState | None
+    coordinated: int | None
+    equal: bool
+
+
+def decide(snapshot: Snapshot) -> tuple[Wish, str]:
+    """What a member that does not serve should want, and why."""
+    mine = snapshot.local
+    if snapshot.coordinated is None:
+        return Wish.FOLLOW, "the coordination service does not answer"
+    if mine is not None and not mine.complete:
+        return Wish.FOLLOW, "our copy is not complete"
+    if mine is None and not snapshot.equal:
+        return Wish.FOLLOW, "a backup without data waits for a live"
+    verdict = judge(mine.sequence if mine is not None else 0, snapshot.coordinated)
+    if verdict.action is Action.REFUSE:
+        return Wish.REFUSE, verdict.reason
+    if verdict.action is Action.WAIT:
+        return Wish.FOLLOW, verdict.reason
+    return Wish.SERVE, verdict.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """The right to serve: ``epoch`` of the activation, and whose data it is (``node_id``, 32 hex digits).
+
+    ``began``: when the lock was obtained, by :func:`pollux.ha.lease.boot_clock`.
+    """
+
+    epoch: int
+    node_id: str
+    reason: str
+    began: float
+
+
+class Listener(Protocol):
+    """Who acts on what the member decides. All calls are made in the member's thread and may block it."""
+
+    def stop_following(self) -> None:
+        """Nothing is written to our data any more when this returns, until :meth:`follow_again`."""
+
+    def follow_again(self) -> None:
+        """It was not for us after all."""
+
+    def granted(self, right: Right) -> None:
+        """Open the store and serve."""
+
+    def refused(self, error: PolluxError) -> None:
+        """This member cannot take part."""
+
+    def fenced(self, reason: str) -> None:
+        """The right to serve is lost."""
+
+
+class Member:
+    """See the module. ``coordinator`` makes one for an identity: the pair's own, or the node id of the data."""
+
+    def __init__(
+        self,
+        journal: Path,
+        coordinator: Callable[[str], Coordinator],
+        machine: Machine,
+        listener: Listener,
+        *,
+        identity: str | None,
+        equal: bool,
+        make_node_id: Callable[[], str],
+        session: float,
+        name: str = "",
+        newest_epoch: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """``newest_epoch``: the largest that our data has; the next one is larger."""
+        self.lease = Lease(session * _LEASE, boot_clock)
+        self.right: Right | None = None
+        self._journal = journal
+        self._make_coordinator = coordinator
+        self._machine = machine
+        self._listener = listener
+        self._identity = identity
+        self._equal = equal
+        self._make_node_id = make_node_id
+        self._session = session
+        self._name = name
+        self._newest_epoch = newest_epoch
+        self._coordinator: Coordinator | None = None
+        self._woken = threading.Event()
+        self._stop = False
+        #: Held while the sequence is raised.
+        self._raising = threading.RLock()
+        self._state: LocalState | None = None
+        self._coordinated: int | None = None
+        self._thread = threading.Thread(target=self._run, name="pollux-member", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look again now."""
+        self._woken.set()
+
+    @property
+    def state(self) -> LocalState | None:
+        """What is known of our own data."""
+        return self._state
+
+    @property
+    def coordinated(self) -> int | None:
+        """The coordinated sequence as it was seen last."""
+        return self._coordinated
+
+    def served(self) -> None:
+        """Clients are served: note how long it took. Blocking."""
+        with self._raising:
+            state, right = self._state, self.right
+            if state is None or right is None or not state.history:
+                return
+            took = int((boot_clock() - right.began) * 1000)
+            entry = replace(state.history[-1], duration_ms=took)
+            self._state = replace(state, history=state.activated(entry))
+            local.write(self._journal, self._state)
+
+    def hand_over(self, *, prefix: bool, stay: bool, seconds: float) -> bool:
+        """The store is closed: give the lock away. Blocking; waits ``seconds`` for somebody to take over.
+
+        ``prefix``: a complete copy has all that we have, so ours can be completed later. ``stay``: we do not want
+        the right back by ourselves. Returns whether somebody has taken over.
+        """
+        self._stop = True
+        self._woken.set()
+        with self._raising:
+            state, coordinator = self._state, self._coordinator
+            if state is None or coordinator is None:
+                return False
+            if prefix or stay:
+                self._state = replace(state, replica=prefix, stay=stay)
+                local.write(self._journal, self._state)
+            coordinator.release()
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            try:
+                if coordinator.sequence() != state.sequence:
+                    return True
+            except CoordinationError as error:
+                logger.debug("whether somebody took over cannot be seen: %s", error)
+            time.sleep(_HANDED_OVER)
+        return False
+
+    def stop(self, *, release: bool) -> None:
+        """End; with ``release`` give the lock back (the store is closed). Blocking."""
+        self._stop = True
+        self._woken.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(self._session)
+        if self._coordinator is not None:
+            if release:
+                self._coordinator.release()
+            self._coordinator.close()
+            self._coordinator = None
+        self.lease.drop()
+
+    # -- the thread
+
+    def _run(self) -> None:
+        try:
+            # Cleared before the flag is read: who stops us sets the flag, then wakes us.
+            while self._going_on() and self.right is None:
+                self._look()
+                if self.right is None:
+                    self._woken.wait(_LOOK)
+            while self._going_on():
+                self._prove()
+                self._woken.wait(self._session / _PROOFS)
+        except PolluxError as error:
+            self._listener.refused(error)
+        except Exception as error:
+            logger.exception("the activation failed")
+            self._listener.refused(PolluxError(f"the activation failed: {error!r}"))
+
+    def _going_on(self) -> bool:
+        self._woken.clear()
+        return not self._stop
+
+    def _look(self) -> None:
+        self._state = local.read(self._journal)
+        if self._state is not None and not self._state.complete:
+            self._say(Wish.FOLLOW, "our copy is not complete")
+            return
+        identity = self._identity or (self._state.node_id if self._state is not None else None)
+        if identity is None and self._equal:
+            identity = self._make_node_id()
+        if identity is None:
+            self._say(Wish.FOLLOW, "a backup without data waits for a live")
+            return
+        if self._coordinator is None:
+            self._coordinator = self._make_coordinator(identity)
+            self._coordinator.connect(self.wake)
+        try:
+            self._coordinated = self._coordinator.sequence()
+            wish, reason = decide(Snapshot(self._state, self._coordinated, self._equal))
+            if wish is Wish.REFUSE:
+                raise RefusedError(reason)
+            self._say(wish, reason)
+            if wish is Wish.SERVE and self._coordinator.acquire():
+                self._take()
+        except CoordinationError as error:
+            self._coordinated = None
+            self._say(Wish.FOLLOW, str(error))
+            if self._machine.phase is MachinePhase.ACTIVATING and not self.lease.held():
+                self._lose(f"the right to serve could not be completed in time: {error}")
+
+    def _say(self, wish: Wish, reason: str) -> None:
+        """The phase of a member that waits."""
+        if self._machine.phase not in (MachinePhase.STOPPED, *STANDBY):
+            return
+        phase = MachinePhase.READY if wish is Wish.SERVE else MachinePhase.CATCHING_UP
+        if self._machine.phase is MachinePhase.STOPPED:
+            self._machine.to(MachinePhase.JOINING, "started")
+        self._machine.to(phase, reason)
+
+    def _take(self) -> None:
+        """We hold the lock: look again, then go through the steps that make us the only one with the newest data."""
+        coordinator = self._coordinator
+        if coordinator is None:
+            return
+        free = boot_clock()
+        self._listener.stop_following()
+        began = boot_clock()
+        try:
+            coordinator.prove()
+            self._state = local.read(self._journal)
+            wish, reason = decide(Snapshot(self._state, coordinator.sequence(), self._equal))
+            if wish is not Wish.SERVE:
+                coordinator.release()
+                return
+            self._machine.to(MachinePhase.ACTIVATING, reason)
+        finally:
+            if self._machine.phase in STANDBY:
+                self._listener.follow_again()
+        self.lease.extend(began)
+        self._activate(coordinator, reason, free)
+
+    def _activate(self, coordinator: Coordinator, reason: str, began: float) -> None:
+        state = self._state or LocalState(self._make_node_id(), 0, 0, complete=True, replica=False)
+        with self._raising:
+            verdict = judge(state.sequence, coordinator.sequence())
+            if verdict.action is Action.TAKE_OVER:
+                state = replace(state, sequence=verdict.sequence)
+                local.write(self._journal, state)
+            if verdict.action in (Action.TAKE_OVER, Action.REPAIR):
+                coordinator.change(-verdict.sequence, verdict.sequence)
+            epoch = max(state.sequence, self._newest_epoch()) + 1
+            previous = state.history[-1].holder if state.history else ""
+            entry = Activation(epoch, previous, self._name, reason, time.time_ns() // 1_000_000)
+            mine = replace(state, replica=False, stay=False, history=state.activated(entry))
+            self._state = self._raise(mine, epoch)
+            self._coordinated = self._state.sequence
+            self._machine.to(MachinePhase.ACTIVATING, reason, epoch)
+            self.right = Right(epoch, self._state.node_id, reason, began)
+        self._listener.granted(self.right)
+
+    def _raise(self, state: LocalState, epoch: int) -> LocalState:
+        """The three steps; see :mod:`pollux.ha.replication.sequence`.
+
+        When one of them failed it may have been carried out all the same: called again, it goes on from there.
+        """
+        coordinator = self._coordinator
+        if coordinator is None:
+            raise CoordinationError("this member is stopping")
+        following = state.sequence + 1
+        raised = replace(state, sequence=following, epoch=epoch)
+        found = coordinator.sequence()
+        if found not in (following, -following):
+            coordinator.change(state.sequence, -following)
+        if found != following:
+            local.write(self._journal, raised)
+            coordinator.change(-following, following)
+        # Nobody but the holder of the lock sets the number: it was us, if the lock was ours all the time.
+        coordinator.prove()
+        return raised
+
+    def raise_sequence(self) -> int:
+        """A complete copy is lost: tell it apart from ours before anything more is confirmed. Raises PolluxError.
+
+        In any thread; the sequence that holds afterwards.
+        """
+        with self._raising:
+            state = self._state
+            if state is None or self.right is None:
+                raise CoordinationError("this member does not serve")
+            self._state = self._raise(state, state.epoch)
+            self._coordinated = self._state.sequence
+            return self._state.sequence
+
+    def mark(self) -> dict[str, object]:
+        """What a copy that becomes complete now is told. Call it with :meth:`marking` held."""
+        state = self._state
+        if state is None:
+            raise CoordinationError("this member does not serve")
+        return {
+            "node_id": state.node_id,
+            "epoch": state.epoch,
+            "sequence": state.sequence,
+            "history": [asdict(one) for one in state.history],
+        }
+
+    @property
+    def marking(self) -> threading.RLock:
+        """Held while a copy is told that it is complete, so that the sequence is not raised meanwhile."""
+        return self._raising
+
+    def _prove(self) -> None:
+        coordinator = self._coordinator
+        if coordinator is None:
+            return
+        began = boot_clock()
+        try:
+            coordinator.prove()
+        except CoordinationError as error:
+            if not self.lease.held():
+                self._lose(str(error))
+            return
+        if not self.lease.extend(began):
+            self._lose("the proof of the right to serve came too late")
+
+    def fence(self, reason: str) -> None:
+        """The right to serve is lost: nothing may be confirmed any more. Any thread."""
+        self.lease.drop()
+        self._lose(reason)
+
+    def _lose(self, reason: str) -> None:
+        self._stop = True
+        if self._machine.fence(reason):
+            self._listener.fenced(reason)

@@ -1,0 +1,44 @@
+"""What a member was told of other nodes' sequences, over restarts: a small file beside its journal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+logger = logging.getLogger("pollux.ha")
+
+#: A file of the process, not of the store: it is neither copied nor moved aside.
+FILE = "pollux.quorum"
+
+
+def read(directory: Path) -> dict[str, int]:
+    """The sequences by node id; none where the file is missing or cannot be read, which is logged."""
+    try:
+        found = json.loads((directory / FILE).read_text(encoding="utf-8"))
+        return {str(node): int(sequence) for node, sequence in found.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        logger.warning("what other nodes said is forgotten", extra={"fields": {"reason": str(error)}})
+        return {}
+
+
+def write(directory: Path, sequences: dict[str, int]) -> None:
+    """Replace the file; on stable storage when it returns. Blocking. Raises OSError."""
+    path = directory / FILE
+    unfinished = directory / f".{FILE}.tmp"
+    with unfinished.open("w", encoding="utf-8") as stream:
+        json.dump(sequences, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+    unfinished.replace(path)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

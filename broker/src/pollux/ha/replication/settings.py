@@ -1,0 +1,171 @@
+"""What broker.xml says about replication, in one value; and the coordination service it names."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pollux.config.clustering import ReplicationBackup, ReplicationPrimary
+from pollux.config.rules_cluster import FILE_MANAGERS
+from pollux.errors import PolluxError
+from pollux.ha.replication.coordination import Coordinator, FileCoordinator
+
+if TYPE_CHECKING:
+    from pollux.config.acceptors import Endpoint
+    from pollux.config.clustering import ClusterConnection, DistributedManager
+    from pollux.config.model import Configuration
+
+DEFAULT_NAMESPACE = "pollux"
+DEFAULT_SESSION_MS = 18_000
+#: Beside the journal: the ZooKeeper session that has the lock.
+SESSION_FILE = "pollux.session"
+#: The lock file's lease: the kernel gives the lock away with the process, so it only bounds a directory that hangs.
+FILE_SESSION = 15.0
+PRIMARY, BACKUP, PEER = "primary", "backup", "peer"
+
+
+class Votes(NamedTuple):
+    """How votes are held where there is no coordination service. Times in seconds; ``quorum_size`` -1: as seen."""
+
+    quorum_size: int
+    retries: int
+    #: Between two votes, and for the answers to one.
+    wait: float
+    answers: float
+    on_replication_failure: bool
+    check_for_live: bool
+
+
+class Settings(NamedTuple):
+    """Times in seconds. ``identity`` None: the node id of the data; ``keep`` -1: all.
+
+    ``manager`` None: members of other pairs vote.
+    """
+
+    role: str
+    manager: DistributedManager | None
+    votes: Votes
+    identity: str | None
+    group: str
+    keep: int
+    synchronisation: float
+    retry: float
+    allow_failback: bool
+    restart_backup: bool
+    patience: float
+    #: The others of the cluster connection, and its times.
+    endpoints: tuple[Endpoint, ...]
+    connect_timeout: float
+    silence: float
+    #: User and password for ZooKeeper.
+    credentials: tuple[str, str] | None
+
+    @property
+    def equal(self) -> bool:
+        """Whether this member may be the first to serve."""
+        return self.role != BACKUP
+
+    @property
+    def session(self) -> float:
+        """How long the lock outlives the last sign of life of its holder."""
+        if self.manager is None:
+            return self.silence
+        if is_file(self.manager):
+            return FILE_SESSION
+        return int(properties(self.manager).get("session-ms", DEFAULT_SESSION_MS)) / 1000
+
+
+def settings_of(configuration: Configuration) -> Settings | None:
+    """The settings in broker.xml; None without replication."""
+    part = configuration.replication_part
+    if part is None:
+        return None
+    cluster = _cluster(configuration, part)
+    primary = part if isinstance(part, ReplicationPrimary) else None
+    backup = part if isinstance(part, ReplicationBackup) else None
+    identity = primary.coordination_id if primary is not None else None
+    return Settings(
+        BACKUP if primary is None else PEER if identity is not None else PRIMARY,
+        part.manager,
+        Votes(
+            part.quorum_size,
+            part.vote_retries,
+            part.vote_retry_wait / 1000,
+            float(part.quorum_vote_wait),
+            part.vote_on_replication_failure,
+            primary is not None and primary.check_for_active_server,
+        ),
+        identity,
+        part.group_name or "",
+        part.max_saved_replicated_journals_size,
+        part.initial_replication_sync_timeout / 1000,
+        part.retry_replication_wait / 1000,
+        backup is not None and backup.allow_failback,
+        backup is not None and backup.restart_backup,
+        configuration.high_availability.replica_timeout / 1000,
+        _others(configuration, cluster),
+        cluster.call_timeout / 1000 if cluster is not None else 30.0,
+        cluster.connection_ttl / 1000 if cluster is not None else 60.0,
+        _credentials(configuration),
+    )
+
+
+def _credentials(configuration: Configuration) -> tuple[str, str] | None:
+    given = configuration.high_availability
+    return (given.zookeeper_user, given.zookeeper_password or "") if given.zookeeper_user else None
+
+
+def _cluster(
+    configuration: Configuration, part: ReplicationPrimary | ReplicationBackup
+) -> ClusterConnection | None:
+    """The cluster connection that replication uses: the one named, else the first."""
+    found = configuration.cluster_connections
+    named = [one for one in found if one.name == part.cluster_name] if part.cluster_name else list(found)
+    return named[0] if named else None
+
+
+def _others(configuration: Configuration, cluster: ClusterConnection | None) -> tuple[Endpoint, ...]:
+    if cluster is None or cluster.static_connectors is None:
+        return ()
+    connectors = {connector.name: connector for connector in configuration.connectors}
+    return tuple(
+        endpoint
+        for name in cluster.static_connectors.connector_refs
+        if name != cluster.connector_ref
+        for endpoint in connectors[name].endpoints
+    )
+
+
+def properties(manager: DistributedManager) -> dict[str, str]:
+    """The manager's properties by name."""
+    return {item.key: item.value for item in manager.properties}
+
+
+def is_file(manager: DistributedManager) -> bool:
+    """Whether the members agree by a lock file instead of ZooKeeper."""
+    return manager.class_name in FILE_MANAGERS
+
+
+def make_coordinator(settings: Settings, identity: str, name: str, *, record: Path | None = None) -> Coordinator:
+    """The coordination service for the pair ``identity``; ``name`` is this member's.
+
+    ``record``: the file in which the session that has the lock is noted for who supervises this process.
+    """
+    if settings.manager is None:
+        raise PolluxError("this broker has no <manager>: other pairs vote on who may serve")
+    given = properties(settings.manager)
+    if is_file(settings.manager):
+        return FileCoordinator(Path(given["locks-folder"]), identity, FILE_SESSION)
+    from pollux.ha.replication.zookeeper import ZooKeeperCoordinator
+
+    return ZooKeeperCoordinator(
+        given["connect-string"],
+        identity,
+        namespace=given.get("namespace", DEFAULT_NAMESPACE),
+        session=settings.session,
+        holder=f"{name} on {socket.gethostname()}, process {os.getpid()}",
+        credentials=settings.credentials,
+        record=record,
+    )

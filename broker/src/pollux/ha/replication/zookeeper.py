@@ -1,0 +1,247 @@
+"""Coordination by ZooKeeper: an ephemeral node is the lock, a node's data the activation sequence.
+
+Nodes, under ``/NAMESPACE/IDENTITY``: ``lock`` (ephemeral; its data names the holder), ``holder-UNIQUE`` (ephemeral,
+made in one transaction with the lock), ``activation-sequence`` (the number, as text). A session that ended takes both
+ephemeral nodes along. The sequence is set in one transaction with a check that our ``holder`` node is there, so nobody
+sets it whose session has ended, even if kazoo has made a new session meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoAuthError, NodeExistsError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+from kazoo.security import make_digest_acl
+
+from pollux.ha.replication.coordination import CoordinationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+logger = logging.getLogger("pollux.ha")
+# What kazoo tries again and again is told once, by us.
+logging.getLogger("kazoo").setLevel(logging.ERROR)
+
+_FAILURES = (KazooException, KazooTimeoutError, OSError, EOFError)
+
+
+class ZooKeeperCoordinator:
+    """See the module. ``connect_string`` is ``host:port,...``; ``session`` in seconds."""
+
+    def __init__(
+        self,
+        connect_string: str,
+        identity: str,
+        *,
+        namespace: str = "pollux",
+        session: float = 18.0,
+        holder: str = "",
+        credentials: tuple[str, str] | None = None,
+        record: Path | None = None,
+    ) -> None:
+        """``record``: where the session that has the lock is noted, for :func:`close_recorded`.
+
+        With ``credentials`` (user, password) the nodes are theirs alone: nobody else reads, changes or deletes them.
+        """
+        self.session = session
+        self._root = f"/{namespace.strip('/')}/{identity}"
+        self._lock = f"{self._root}/lock"
+        self._number = f"{self._root}/activation-sequence"
+        self._holder = holder
+        self._record = record
+        self._connect_string = connect_string
+        self._wait = max(0.5, session / 3)
+        self._on_change: Callable[[], None] = lambda: None
+        #: The node that is there as long as the lock is ours.
+        self._held: str | None = None
+        #: The one made by the last attempt.
+        self._tried: str | None = None
+        self._client = KazooClient(
+            connect_string,
+            timeout=session,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
+            command_retry=KazooRetry(max_tries=0),
+            auth_data=[("digest", f"{credentials[0]}:{credentials[1]}")] if credentials is not None else None,
+            default_acl=[make_digest_acl(*credentials, all=True)] if credentials is not None else None,
+        )
+        self._client.add_listener(self._state)
+
+    def _state(self, state: str) -> None:
+        """In kazoo's thread: the session was lost, or is there (again)."""
+        if state == KazooState.LOST:
+            self._held = None
+        self._on_change()
+
+    def _do(self, what: str, function: Callable[..., Any], *values: Any, **more: Any) -> Any:
+        """One request with a bound on its time."""
+        try:
+            return function(*values, **more).get(timeout=self._wait)
+        except (NoNodeError, NodeExistsError):
+            raise
+        except NoAuthError as error:
+            raise CoordinationError(
+                f"ZooKeeper: {what} was refused: {self._root} belongs to another user; check px:zookeeper-user and"
+                " px:zookeeper-password, which are the same on all members"
+            ) from error
+        except _FAILURES as error:
+            raise CoordinationError(f"ZooKeeper: {what} failed: {type(error).__name__} {error}".rstrip()) from error
+
+    def connect(self, on_change: Callable[[], None]) -> None:
+        """Begin to connect; goes on trying until :meth:`close`."""
+        self._on_change = on_change
+        self._client.start_async()
+
+    def _watch(self, _event: object) -> None:
+        self._on_change()
+
+    def sequence(self) -> int:
+        """The number in its node."""
+        try:
+            data, _ = self._do("reading the sequence", self._client.get_async, self._number)
+            return int(data)
+        except NoNodeError:
+            return 0
+        except ValueError as error:
+            raise CoordinationError(f"ZooKeeper: {self._number} holds no number: {error}") from error
+
+    def acquire(self) -> bool:
+        """Make the lock node and ours, or none; somebody else's lock is watched."""
+        if self._held is not None:
+            self.prove()
+            return True
+        try:
+            self._do("making the nodes", self._client.ensure_path_async, self._root)
+            other = self._do("looking at the lock", self._client.exists_async, self._lock, watch=self._watch)
+        except (NoNodeError, NodeExistsError) as error:
+            raise CoordinationError(f"ZooKeeper: {self._root} cannot be made: {error!r}") from error
+        if other is not None:
+            return self._has_it_after_all()
+        mine = f"{self._root}/holder-{uuid.uuid4().hex}"
+        transaction = self._client.transaction()
+        transaction.create(self._lock, self._holder.encode(), ephemeral=True)
+        transaction.create(mine, self._holder.encode(), ephemeral=True)
+        self._tried = mine
+        if self._commit("taking the lock", transaction) is not None:
+            return False
+        self._held = mine
+        self._note_session()
+        return True
+
+    def _note_session(self) -> None:
+        """For a supervisor. Without it a crash only takes longer."""
+        session = self._client.client_id
+        if self._record is None or session is None:
+            return
+        value = {"connect_string": self._connect_string, "session": session[0], "password": session[1].hex()}
+        unfinished = self._record.with_name(f".{self._record.name}.tmp")
+        try:
+            unfinished.unlink(missing_ok=True)
+            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+                json.dump(value, stream)
+            unfinished.replace(self._record)
+        except OSError as error:
+            logger.warning("the ZooKeeper session could not be noted", extra={"fields": {"reason": str(error)}})
+
+    def _has_it_after_all(self) -> bool:
+        """An earlier attempt may have been carried out although its answer never came."""
+        tried = self._tried
+        if tried is not None and self._do("looking at the lock", self._client.exists_async, tried) is not None:
+            self._held = tried
+            self._note_session()
+        return self._held is not None
+
+    def _commit(self, what: str, transaction: Any) -> str | None:
+        """Carry out a transaction: None when it was done, else why nothing of it was."""
+        results = self._do(what, transaction.commit_async)
+        failed = [type(result).__name__ for result in results if isinstance(result, Exception)]
+        # Of the operations that were rolled back together, one tells why.
+        reasons = [name for name in failed if name not in ("RolledBackError", "RuntimeInconsistency")]
+        return (reasons or failed)[0] if failed else None
+
+    def prove(self) -> None:
+        """Our node is still there, and the lock with it."""
+        held = self._held
+        if held is None or self._do("proving the lock", self._client.exists_async, held) is None:
+            self._held = None
+            raise CoordinationError("ZooKeeper: the lock is not ours any more")
+
+    def change(self, expected: int, new: int) -> None:
+        """Set the number, if it and the lock are what they should be; all in one transaction."""
+        held = self._held
+        if held is None:
+            raise CoordinationError("ZooKeeper: the lock is not ours any more")
+        transaction = self._client.transaction()
+        transaction.check(held, 0)
+        try:
+            data, stat = self._do("reading the sequence", self._client.get_async, self._number)
+            found = int(data)
+            transaction.set_data(self._number, str(new).encode(), stat.version)
+        except NoNodeError:
+            found = 0
+            transaction.create(self._number, str(new).encode())
+        if found != expected:
+            raise CoordinationError(f"ZooKeeper: the sequence is {found}, not {expected}")
+        failure = self._commit("setting the sequence", transaction)
+        if failure is not None:
+            raise CoordinationError(f"ZooKeeper: the sequence was not set: {failure}")
+
+    def release(self) -> None:
+        """Delete the lock node."""
+        held, self._held, self._tried = self._held, None, None
+        if held is None:
+            return
+        transaction = self._client.transaction()
+        transaction.check(held, 0)
+        transaction.delete(self._lock)
+        transaction.delete(held)
+        try:
+            self._commit("giving the lock back", transaction)
+        except CoordinationError as error:
+            logger.debug("the lock goes with the session: %s", error)
+
+    def close(self) -> None:
+        """End the session: whatever it held is free."""
+        self._client.remove_listener(self._state)
+        self._client.stop()
+        self._client.close()
+        if self._record is not None:
+            try:
+                self._record.unlink(missing_ok=True)
+            except OSError as error:
+                logger.debug("the note of the session stays: %s", error)
+
+
+def close_recorded(record: Path, seconds: float) -> bool:
+    """Close the session that a process which is certainly gone has left; False when it left none.
+
+    A session that has ended meanwhile is fine. Raises CoordinationError when ZooKeeper does not answer.
+    """
+    try:
+        value = json.loads(record.read_text("ascii"))
+        known = (int(value["session"]), bytes.fromhex(value["password"]))
+        connect_string = str(value["connect_string"])
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CoordinationError(f"{record}: cannot be read: {error}") from error
+    client = KazooClient(connect_string, timeout=max(seconds, 1.0), client_id=known)
+    try:
+        client.start(seconds)
+    except _FAILURES as error:
+        raise CoordinationError(f"ZooKeeper at {connect_string} does not answer: {error}") from error
+    finally:
+        # An orderly end of the session; had it ended already, this was a new one.
+        client.stop()
+        client.close()
+    record.unlink(missing_ok=True)
+    return True

@@ -1,0 +1,150 @@
+"""Looking at, moving, retrying and removing the messages of a queue, a bounded piece at a time.
+
+Everything works on messages that wait; those with consumers are theirs. Messages that are on disk only are read
+when something has to be known of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pollux.message import MessageReference
+from pollux.routing.selector import Selector, parse
+from pollux.session.undeliverable import ORIGINAL_ADDRESS, ORIGINAL_QUEUE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from pollux.message import Message
+    from pollux.routing.queue import Queue
+    from pollux.server.broker import Broker
+
+#: Messages handled between two turns of the loop.
+CHUNK = 500
+#: Messages one request handles; the answer says whether there are more.
+MAXIMUM = 50_000
+
+
+def selector_of(text: str | None) -> Selector | None:
+    """The selector, None for none. Raises SelectorError."""
+    return parse(text) if text and text.strip() else None
+
+
+async def walk(broker: Broker, queue: Queue, selector: Selector | None) -> AsyncIterator[MessageReference]:
+    """Every waiting message in order, also those on disk, while the queue goes on changing."""
+    cursor = queue.browse(selector)
+    while not cursor.done:
+        found = cursor.next(CHUNK)
+        for reference in found:
+            yield reference
+        if cursor.done:
+            return
+        wanted = [] if found else cursor.wanted(CHUNK)
+        if wanted:
+            for reference in cursor.feed(wanted, await broker.storage.read_messages(wanted)):
+                yield reference
+        else:
+            await asyncio.sleep(0)
+
+
+async def browse(
+    broker: Broker, queue: Queue, selector: Selector | None, *, offset: int, limit: int
+) -> list[MessageReference]:
+    """Up to ``limit`` messages that match, after the first ``offset`` that do."""
+    found: list[MessageReference] = []
+    seen = 0
+    async for reference in walk(broker, queue, selector):
+        seen += 1
+        if seen > offset:
+            found.append(reference)
+            if len(found) >= limit:
+                break
+    return found
+
+
+async def choose(
+    broker: Broker,
+    queue: Queue,
+    *,
+    ids: list[int] | None,
+    selector: Selector | None,
+    accept: Callable[[Message], bool] | None = None,
+) -> tuple[list[MessageReference], bool]:
+    """The messages an operation is for (``ids``, or all that match), and whether there are more for another request."""
+    wanted = set(ids) if ids is not None else None
+    found: list[MessageReference] = []
+    async for reference in walk(broker, queue, selector):
+        if wanted is not None and reference.message.id not in wanted:
+            continue
+        if accept is not None and not accept(reference.message):
+            continue
+        if len(found) >= MAXIMUM:
+            return found, True
+        found.append(reference)
+        if wanted is not None and len(found) == len(wanted):
+            break
+    return found, False
+
+
+async def remove(broker: Broker, queue: Queue, chosen: list[MessageReference]) -> int:
+    """Remove these messages for good; returns how many were still there."""
+    post = broker.post
+    count = 0
+    for chunk in _chunks(chosen):
+        references, cold = queue.remove({reference.message.id for reference in chunk})
+        post.remove(queue, references, cold)
+        count += len(references) + len(cold)
+        await broker.stable()
+    return count
+
+
+async def move(broker: Broker, queue: Queue, chosen: list[MessageReference], target: str) -> int:
+    """Move these messages to ``target`` (an address or FQQN); returns how many went."""
+    count = 0
+    for chunk in _chunks(chosen):
+        messages = {reference.message.id: reference.message for reference in chunk}
+        references, cold = queue.remove(messages.keys())
+        references += [_adopted(broker, queue, messages[number]) for number in cold]
+        if references:
+            count += broker.post.undeliverable.move(queue, references, target)
+        await broker.stable()
+    return count
+
+
+def _adopted(broker: Broker, queue: Queue, message: Message) -> MessageReference:
+    """A reference to a message read from disk, charged to its address as if it waited in memory."""
+    accounts = broker.post.accounts
+    message.references = 1
+    accounts.charge(accounts.get(message.address.partition("::")[0]), message.size)
+    reference = MessageReference(message, queue)
+    reference.redelivered = True
+    return reference
+
+
+def has_origin(message: Message) -> bool:
+    """Whether the message knows where it was before it became a dead letter or expired."""
+    return bool(message.annotations and message.annotations.get(ORIGINAL_ADDRESS))
+
+
+def origin_of(broker: Broker, message: Message) -> str:
+    """Where the message came from: its queue when that exists still, else its address."""
+    notes = message.annotations or {}
+    address, queue = str(notes.get(ORIGINAL_ADDRESS)), notes.get(ORIGINAL_QUEUE)
+    found = broker.space.queue(str(queue)) if queue else None
+    return f"{found.address}::{found.name}" if found is not None and found.address == address else address
+
+
+async def retry(broker: Broker, queue: Queue, chosen: list[MessageReference]) -> int:
+    """Send these messages back to where they came from; returns how many went."""
+    targets: dict[str, list[MessageReference]] = {}
+    for reference in chosen:
+        targets.setdefault(origin_of(broker, reference.message), []).append(reference)
+    count = 0
+    for target, references in targets.items():
+        count += await move(broker, queue, references, target)
+    return count
+
+
+def _chunks(chosen: list[MessageReference]) -> list[list[MessageReference]]:
+    return [chosen[start : start + CHUNK] for start in range(0, len(chosen), CHUNK)]

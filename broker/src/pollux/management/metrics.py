@@ -1,0 +1,193 @@
+"""Prometheus metrics: counters the broker keeps anyway, read when somebody asks.
+
+Rendered family by family with a turn of the loop between, so that thousands of queues do not hold messages up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from prometheus_client import PROCESS_COLLECTOR, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.registry import Collector
+
+from pollux.ha.machine import Phase
+from pollux.server.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client.metrics_core import Metric
+
+    from pollux.routing.queue import Queue
+    from pollux.server.activation import Activation
+    from pollux.server.broker import Broker
+    from pollux.store.latency import LatencyHistogram
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_QUEUE_GAUGES: tuple[tuple[str, str, Callable[[Queue], float]], ...] = (
+    ("messages", "Messages in the queue, those in delivery included.", lambda queue: queue.message_count),
+    ("messages_delivering", "Messages with consumers, not acknowledged yet.", lambda queue: queue.delivering),
+    ("messages_scheduled", "Messages that wait for their time.", lambda queue: queue.scheduled),
+    ("messages_on_disk_only", "Messages that are not in memory.", lambda queue: queue.cold),
+    ("bytes", "Memory of the queue's messages.", lambda queue: queue.bytes),
+    ("consumers", "Consumers.", lambda queue: queue.consumer_count),
+    ("paused", "1 while deliveries are paused.", lambda queue: float(queue.paused)),
+)
+_QUEUE_COUNTERS: tuple[tuple[str, str, Callable[[Queue], float]], ...] = (
+    ("messages_added", "Messages that entered the queue.", lambda queue: queue.counters.added),
+    ("messages_acknowledged", "Messages consumed.", lambda queue: queue.counters.acknowledged),
+    ("messages_expired", "Messages expired.", lambda queue: queue.counters.expired),
+    ("messages_killed", "Messages that became dead letters.", lambda queue: queue.counters.killed),
+    ("messages_replaced", "Messages displaced by last value or ring.", lambda queue: queue.counters.replaced),
+    ("messages_removed", "Messages removed by management.", lambda queue: queue.counters.removed),
+)
+
+
+class _One(Collector):
+    """A collector of one family, which is all that ``generate_latest`` asks of a registry."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
+
+
+async def render(broker: Broker) -> bytes:
+    """All metrics in Prometheus' text format."""
+    parts = []
+    for family in families(broker):
+        parts.append(generate_latest(_One(family)))
+        await asyncio.sleep(0)
+    return b"".join(parts)
+
+
+def families(broker: Broker) -> Iterator[Metric]:
+    """Every metric, computed one after the other as the caller asks for them."""
+    yield from PROCESS_COLLECTOR.collect()
+    yield InfoMetricFamily("pollux_broker", "The broker.", {"name": broker.configuration.name, "version": VERSION})
+    yield _gauge("ready", "1 while the broker serves everything.", float(not broker.not_ready()))
+    yield _gauge("start_time_seconds", "When the broker started, Unix time.", broker.started_at)
+    if broker.activation is not None:
+        yield from _activation(broker.activation)
+    yield from _connections(broker)
+    if broker.serving:
+        yield from _broker(broker)
+        yield from _store(broker)
+        yield from _addresses(broker)
+        yield from _queues(broker)
+
+
+def _activation(activation: Activation) -> Iterator[Metric]:
+    position = activation.machine.position
+    states = GaugeMetricFamily("pollux_activation_state", "1 for the state the broker is in.", labels=("state",))
+    for phase in Phase:
+        states.add_metric((phase.value,), float(phase is position.phase))
+    yield states
+    yield _gauge("activation_epoch", "The epoch of the last known activation.", position.epoch)
+    left = activation.lease.left()
+    yield _gauge("activation_lease_seconds", "Time left to prove the right to serve again.", left)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"pollux_{name}", text, value)
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(f"pollux_{name}", text, value)
+
+
+def _broker(broker: Broker) -> Iterator[Metric]:
+    post = broker.post
+    yield _gauge("addresses", "Addresses.", len(broker.space.addresses))
+    yield _gauge("queues", "Queues.", len(broker.space.queues))
+    yield _counter("messages_routed", "Messages accepted and routed to a queue.", post.routed_total)
+    yield _counter("messages_acknowledged", "Messages acknowledged by consumers.", post.acknowledged_total)
+    yield _counter("messages_dropped", "Messages dropped for want of a place to go.", post.undeliverable.dropped)
+    yield _gauge("memory_used_bytes", "Memory charged to messages.", post.accounts.total.bytes)
+    yield _gauge("memory_limit_bytes", "global-max-size.", post.accounts.total.max_bytes)
+    yield _gauge("loop_lag_seconds", "How late the event loop last ran.", broker.analyzer.lag)
+    yield _gauge("loop_lag_maximum_seconds", "Its worst in the last minute.", broker.analyzer.maximum_lag)
+
+
+def _store(broker: Broker) -> Iterator[Metric]:
+    usage = broker.storage.usage()
+    yield _gauge("store_epoch", "The journal's epoch.", broker.storage.epoch)
+    yield _gauge("store_full", "1 while producers are blocked by the disk.", float(broker.storage.full))
+    yield _gauge("store_disk_free_bytes", "Free bytes on the journal's disk.", usage.free)
+    yield _gauge("store_disk_total_bytes", "Size of the journal's disk.", usage.total)
+    yield _gauge("store_recovered_messages", "Messages recovered at start.", broker.recovered_messages)
+    yield _gauge("store_recovery_seconds", "How long the recovery took.", broker.recovery_seconds)
+    yield _gauge("store_damage", "Damaged places the recovery found.", len(broker.damage))
+    yield _histogram(
+        "store_stable_seconds",
+        "Time from a record's append to its confirmation as stable; every record counts, those without a sync too.",
+        broker.storage.latencies,
+    )
+
+
+def _histogram(name: str, text: str, samples: LatencyHistogram) -> HistogramMetricFamily:
+    return HistogramMetricFamily(f"pollux_{name}", text, buckets=samples.cumulative(), sum_value=samples.total)
+
+
+def _connections(broker: Broker) -> Iterator[Metric]:
+    count: Counter[tuple[str, str]] = Counter()
+    incoming = outgoing = 0
+    for connection in broker.registry:
+        session = connection.session
+        count[connection.peer.acceptor, session.protocol if session is not None else ""] += 1
+        incoming += connection.bytes_in
+        outgoing += connection.bytes_out
+    family = GaugeMetricFamily("pollux_connections", "Connections.", labels=("acceptor", "protocol"))
+    for labels, number in sorted(count.items()):
+        family.add_metric(labels, number)
+    yield family
+    registry = broker.registry
+    yield _gauge("connections_open", "Connections in all.", len(registry))
+    yield _gauge("connections_limit", "Connections allowed.", registry.maximum)
+    yield _counter("connections_accepted", "Connections accepted.", registry.accepted)
+    yield _counter("connections_refused", "Connections refused.", registry.refused)
+    yield _counter("received_bytes", "Bytes received from clients.", registry.closed_bytes_in + incoming)
+    yield _counter("sent_bytes", "Bytes sent to clients.", registry.closed_bytes_out + outgoing)
+    yield _counter("logins", "Successful log-ins.", broker.security.successes)
+    yield _counter("logins_refused", "Refused log-ins.", broker.security.failures)
+
+
+def _addresses(broker: Broker) -> Iterator[Metric]:
+    labels = ("address",)
+    size = GaugeMetricFamily("pollux_address_memory_bytes", "Memory of the address's messages.", labels=labels)
+    paging = GaugeMetricFamily("pollux_address_paging", "1 while the address pages.", labels=labels)
+    blocked = GaugeMetricFamily("pollux_address_blocked", "1 while producers wait.", labels=labels)
+    routed = CounterMetricFamily("pollux_address_messages_routed", "Messages routed.", labels=labels)
+    unrouted = CounterMetricFamily("pollux_address_messages_unrouted", "Messages no queue took.", labels=labels)
+    accounts = broker.post.accounts
+    for address in broker.space.addresses:
+        if not broker.space.settings(address.name).enable_metrics:
+            continue
+        account = accounts.get(address.name)
+        label = (address.name,)
+        size.add_metric(label, account.gauge.bytes)
+        paging.add_metric(label, float(account.pages.active))
+        blocked.add_metric(label, float(not accounts.writable(address.name)))
+        routed.add_metric(label, address.routed)
+        unrouted.add_metric(label, address.unrouted)
+    yield from (size, paging, blocked, routed, unrouted)
+
+
+def _queues(broker: Broker) -> Iterator[Metric]:
+    shown = [queue for queue in broker.space.queues if broker.space.settings(queue.address).enable_metrics]
+    labels = ("address", "queue", "routing_type")
+    for name, text, value in _QUEUE_GAUGES:
+        family: GaugeMetricFamily | CounterMetricFamily = GaugeMetricFamily(f"pollux_queue_{name}", text, labels=labels)
+        for queue in shown:
+            family.add_metric((queue.address, queue.name, queue.routing_type.name), value(queue))
+        yield family
+    for name, text, value in _QUEUE_COUNTERS:
+        family = CounterMetricFamily(f"pollux_queue_{name}", text, labels=labels)
+        for queue in shown:
+            family.add_metric((queue.address, queue.name, queue.routing_type.name), value(queue))
+        yield family

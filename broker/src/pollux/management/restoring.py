@@ -1,0 +1,159 @@
+"""Messages of another journal sent again, in the encoding their producers chose: what merge plans are carried out with.
+
+Each has a duplicate id, so that a plan that is applied twice changes nothing. docs/pipeline.md has the plan's format.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pollux.management.errors import ApiError
+from pollux.management.openapi import Body
+from pollux.message import Encoding, Message, RoutingType
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from aiohttp import StreamReader
+
+    from pollux.server.broker import Broker
+    from pollux.store.large import LargeWriter
+
+#: Messages sent between two waits for stable storage.
+CHUNK = 500
+#: Bytes of a large message taken from the connection at a time.
+CHUNK_BYTES = 128 << 10
+_FIELDS = Body(
+    {"address": "string", "encoding": "string", "duplicate_id": "string", "data": "string"},
+    {
+        "queue": "string",
+        "priority": "integer",
+        "routing_type": "string",
+        "durable": "boolean",
+        "timestamp": "integer",
+        "expiration": "integer",
+        "properties": "string",
+    },
+)
+_PROPERTIES = {
+    "deliver_at": int,
+    "group": str,
+    "group_sequence": int,
+    "last_value": str,
+    "user": str,
+    "annotations": dict,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A message to send, and the address whose duplicate ids it counts among."""
+
+    message: Message
+    address: str
+
+
+def parse(given: dict[str, Any], *, large: bool = False) -> Restored:
+    """A message from a plan's `send`; with ``large`` one whose body comes behind it. Raises ApiError."""
+    problem = _FIELDS.problem(given)
+    if problem is not None:
+        raise ApiError(400, "bad-request", problem)
+    try:
+        encoding = Encoding[given["encoding"]]
+        routing = RoutingType[given["routing_type"]] if given.get("routing_type") else None
+        data = base64.b64decode(given["data"], validate=True)
+        duplicate_id = base64.b64decode(given["duplicate_id"], validate=True)
+        properties = json.loads(given.get("properties") or "{}")
+    except KeyError as error:
+        raise ApiError(400, "bad-request", f"{error.args[0]!r} is neither an encoding nor a routing type") from None
+    except (binascii.Error, ValueError) as error:
+        raise ApiError(400, "bad-request", f"a message of the plan cannot be read: {error}") from None
+    if not duplicate_id:
+        raise ApiError(400, "bad-request", "a message of the plan has no duplicate id: it could not be applied twice")
+    address = given["address"].partition("::")[0]
+    queue = given.get("queue")
+    message = Message(
+        encoding,
+        f"{address}::{queue}" if queue else address,
+        data,
+        durable=given.get("durable") is not False,
+        priority=given.get("priority", 4),
+        timestamp=given.get("timestamp") or 0,
+        expiration=given.get("expiration") or 0,
+        routing_type=routing,
+        duplicate_id=duplicate_id,
+    )
+    for name, value in properties.items():
+        kind = _PROPERTIES.get(name)
+        if kind is not None and isinstance(value, kind):
+            setattr(message, name, value)
+        elif name == "large" and not large:
+            raise ApiError(
+                400, "bad-request", "a large message cannot be restored this way: POST it to messages/restore-large"
+            )
+    return Restored(message, address)
+
+
+async def receive(broker: Broker, restored: Restored, content: StreamReader, size: int) -> int:
+    """Send a large message whose complete encoded form, ``size`` bytes, is what ``content`` still has.
+
+    1 when it was new, else 0, when it is on stable storage. Raises ApiError when the bytes are not as many, SendErrors,
+    StoreError; then nothing is left of it.
+    """
+    post, large = broker.post, broker.storage.large
+    writer = large.create()
+    message = restored.message
+    try:
+        await _fill(broker, writer, content, size)
+        message.large = writer.finish(durable=message.durable)
+    except BaseException:
+        writer.abort()
+        raise
+    before = post.routed_total
+    try:
+        post.send(message)
+    except BaseException:
+        large.delete(message.large.id)
+        raise
+    count = post.routed_total - before
+    if not count:  # its duplicate id is known, or there is nobody to have it
+        large.delete(message.large.id)
+    await broker.stable()
+    return count
+
+
+async def _fill(broker: Broker, writer: LargeWriter, content: StreamReader, size: int) -> None:
+    """Write ``size`` bytes as they come; a disk that is slower stops whoever sends them."""
+    async for data in content.iter_chunked(CHUNK_BYTES):
+        if writer.size + len(data) > size:
+            raise ApiError(400, "bad-request", f"more than the {size} bytes of the large message were sent")
+        writer.write(data)
+        if writer.full:
+            await _drained(broker, writer)
+    if writer.size != size:
+        raise ApiError(400, "bad-request", f"{writer.size} of the {size} bytes of the large message were sent")
+
+
+async def _drained(broker: Broker, writer: LargeWriter) -> None:
+    """Wait until the disk has caught up. What failed is raised by the next write."""
+    caught_up: asyncio.Future[None] = broker.loop.create_future()
+    writer.on_drain(lambda: None if caught_up.done() else caught_up.set_result(None))
+    await caught_up
+
+
+async def restore(broker: Broker, wanted: Sequence[Restored]) -> int:
+    """Send them; returns how many were new, when those are on stable storage. Raises SendErrors: earlier ones stay."""
+    post = broker.post
+    count = 0
+    for start in range(0, len(wanted), CHUNK):
+        for each in wanted[start : start + CHUNK]:
+            before = post.routed_total
+            post.send(each.message)
+            count += post.routed_total - before
+        await broker.stable()
+    return count

@@ -1,0 +1,269 @@
+"""What the API shows of addresses, queues, connections and messages, as values that become JSON.
+
+Names are camelCase, sizes bytes, times milliseconds since the epoch unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+from dataclasses import asdict
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from pollux.server.resources import resident_bytes
+from pollux.server.version import VERSION
+from pollux.wire.content import content_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pollux.message import Message, MessageReference
+    from pollux.routing.queue import Queue
+    from pollux.routing.space import Address
+    from pollux.server.broker import Broker
+
+#: Longest body shown of one message, bytes.
+MAXIMUM_BODY = 64 * 1024
+
+
+def camel(name: str) -> str:
+    """``max_consumers`` -> ``maxConsumers``."""
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+def plain(value: object) -> Any:
+    """``value`` as something JSON has."""
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return str(value)
+
+
+def matches(name: str, wanted: str | None) -> bool:
+    """Whether ``name`` has ``wanted`` in it, or matches it as a pattern with ``*`` and ``?``; ignoring case."""
+    if not wanted:
+        return True
+    name, wanted = name.lower(), wanted.lower()
+    return fnmatchcase(name, wanted) if "*" in wanted or "?" in wanted else wanted in name
+
+
+def status(broker: Broker) -> dict[str, Any]:
+    """The broker as a whole."""
+    reasons = broker.not_ready()
+    found: dict[str, Any] = {
+        "name": broker.configuration.name,
+        "version": VERSION,
+        "nodeId": broker.node_id.hex(),
+        "pid": os.getpid(),
+        "state": broker.state,
+        "ready": not reasons,
+        "reasons": reasons,
+        "startedAt": int(broker.started_at * 1000),
+        "uptimeSeconds": round(time.time() - broker.started_at, 1),
+        "ports": broker.ports(),
+        "activation": broker.activation.view() if broker.activation is not None else None,
+        "damage": broker.damage,
+    }
+    return {**found, **_serving(broker)} if broker.serving else found
+
+
+def _serving(broker: Broker) -> dict[str, Any]:
+    """What there is only with a store."""
+    usage = broker.storage.usage()
+    accounts = broker.post.accounts
+    return {
+        "connections": len(broker.registry),
+        "addresses": len(broker.space.addresses),
+        "queues": len(broker.space.queues),
+        "messages": sum(queue.message_count for queue in broker.space.queues),
+        "messagesRouted": broker.post.routed_total,
+        "messagesAcknowledged": broker.post.acknowledged_total,
+        "memory": {"used": accounts.total.bytes, "limit": accounts.total.max_bytes, "resident": resident_bytes()},
+        "loopLagMilliseconds": round(broker.analyzer.lag * 1000, 3),
+        "maximumLoopLagMilliseconds": round(broker.analyzer.maximum_lag * 1000, 3),
+        "store": {
+            "epoch": broker.storage.epoch,
+            "full": broker.storage.full,
+            "diskTotal": usage.total,
+            "diskFree": usage.free,
+            "diskUsedPercent": round(usage.percent, 2),
+            "recoveredMessages": broker.recovered_messages,
+            "recoverySeconds": round(broker.recovery_seconds, 3),
+        },
+    }
+
+
+def address(broker: Broker, found: Address) -> dict[str, Any]:
+    """One address."""
+    account = broker.post.accounts.get(found.name)
+    return {
+        "name": found.name,
+        "routingTypes": sorted(each.name for each in found.routing_types),
+        "queueCount": len(found.queues),
+        "queues": [each.name for each in found.queues],
+        "messages": sum(each.message_count for each in found.queues),
+        "bytes": account.gauge.bytes,
+        "messagesInMemory": account.gauge.messages,
+        "paging": account.pages.active,
+        "blocked": not broker.post.writable(found.name),
+        "routed": found.routed,
+        "unrouted": found.unrouted,
+        "autoCreated": found.auto_created,
+        "temporary": found.temporary,
+        "internal": found.internal,
+        "configurationManaged": found.configuration_managed,
+    }
+
+
+def address_in_full(broker: Broker, found: Address) -> dict[str, Any]:
+    """One address with the settings that hold for it."""
+    settings = asdict(broker.space.settings(found.name))
+    return {**address(broker, found), "settings": {camel(name): plain(value) for name, value in settings.items()}}
+
+
+def queue(found: Queue) -> dict[str, Any]:
+    """One queue with its counts."""
+    counters = found.counters
+    return {
+        "id": found.id,
+        "name": found.name,
+        "address": found.address,
+        "routingType": found.routing_type.name,
+        "durable": found.durable,
+        "temporary": found.temporary,
+        "autoCreated": found.auto_created,
+        "paused": found.paused,
+        "consumers": found.consumer_count,
+        "messages": found.message_count,
+        "delivering": found.delivering,
+        "scheduled": found.scheduled,
+        "onDiskOnly": found.cold,
+        "bytes": found.bytes,
+        "added": counters.added,
+        "acknowledged": counters.acknowledged,
+        "expired": counters.expired,
+        "killed": counters.killed,
+        "replaced": counters.replaced,
+        "removed": counters.removed,
+        "selector": found.selector.text if found.selector is not None else None,
+        "user": found.user,
+    }
+
+
+def queue_in_full(found: Queue) -> dict[str, Any]:
+    """One queue with its attributes and consumers."""
+    attributes = found.attributes
+    named = {camel(name): plain(getattr(attributes, name)) for name in attributes.__dataclass_fields__}
+    return {**named, **queue(found), "consumerList": [consumer(found, each) for each in found.consumers]}
+
+
+def consumer(found: Queue, each: Any) -> dict[str, Any]:
+    """One consumer of a queue, whatever its protocol."""
+    selector = each.selector
+    return {
+        "connection": each.origin,
+        "queue": found.name,
+        "address": found.address,
+        "priority": each.priority,
+        "credit": each.credit,
+        "browsing": each.browsing,
+        "noLocal": each.no_local,
+        "selector": selector.text if selector is not None else None,
+    }
+
+
+def consumers(broker: Broker) -> list[dict[str, Any]]:
+    """All consumers of all queues."""
+    return [consumer(found, each) for found in broker.space.queues for each in found.consumers]
+
+
+def connections(broker: Broker) -> list[dict[str, Any]]:
+    """All connections."""
+    return [connection.describe() for connection in broker.registry]
+
+
+def sessions(broker: Broker) -> list[dict[str, Any]]:
+    """What each connection has open, in the words of its protocol."""
+    return [
+        {
+            "connection": connection.peer.connection_id,
+            "protocol": connection.session.protocol,
+            "user": connection.session.user,
+            "clientId": connection.session.client_id,
+            "details": plain(connection.session.describe()),
+        }
+        for connection in broker.registry
+        if connection.session is not None
+    ]
+
+
+def producers(broker: Broker) -> list[dict[str, Any]]:
+    """Links and clients that send, as far as a protocol has such a thing (AMQP's links do)."""
+    found = []
+    for session in sessions(broker):
+        links = session["details"].get("links", []) if isinstance(session["details"], dict) else []
+        found += [
+            {"connection": session["connection"], "protocol": session["protocol"], "user": session["user"], **link}
+            for link in links
+            if isinstance(link, dict) and link.get("role") == "producer"
+        ]
+    return found
+
+
+def message(found: MessageReference, *, body: bool, attribute_limit: int) -> dict[str, Any]:
+    """One message of a queue; ``attribute_limit`` cuts long values (-1: never)."""
+    kept: Message = found.message
+    content = content_of(kept)
+    properties = {**content.properties, **(kept.annotations or {})}
+    shown: dict[str, Any] = {
+        "id": kept.id,
+        "address": kept.address,
+        "protocol": kept.encoding.name,
+        "durable": kept.durable,
+        "priority": kept.priority,
+        "timestamp": kept.timestamp or None,
+        "expiration": kept.expiration or None,
+        "deliverAt": found.deliver_at or None,
+        "size": kept.large.size if kept.large is not None else len(kept.data),
+        "large": kept.large is not None,
+        "deliveries": found.delivery_count,
+        "redelivered": found.redelivered,
+        "group": kept.group,
+        "user": kept.user,
+        "messageId": plain(content.message_id),
+        "correlationId": plain(content.correlation_id),
+        "contentType": content.content_type,
+        "replyTo": content.reply_to,
+        "subject": content.subject,
+        "properties": {name: _cut(plain(value), attribute_limit) for name, value in properties.items()},
+    }
+    if body and kept.large is None:
+        data = content.body[:MAXIMUM_BODY]
+        shown["bodyEncoding"] = "text" if content.text else "base64"
+        shown["body"] = data.decode("utf-8", "replace") if content.text else base64.b64encode(data).decode("ascii")
+        shown["bodyTruncated"] = len(content.body) > MAXIMUM_BODY
+    return shown
+
+
+def _cut(value: Any, limit: int) -> Any:
+    if limit >= 0 and isinstance(value, str) and len(value) > limit:
+        return f"{value[:limit]}, + {len(value) - limit} more"
+    return value
+
+
+def page(items: Iterable[Any], number: int, size: int) -> dict[str, Any]:
+    """One page of a list. ``number`` begins with 1."""
+    everything = list(items)
+    start = (number - 1) * size
+    return {"items": everything[start : start + size], "total": len(everything), "page": number, "pageSize": size}

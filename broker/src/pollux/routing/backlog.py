@@ -1,0 +1,475 @@
+"""What waits in a queue: hot and cold messages in order, schedules, expiry, last values and the ring.
+
+Half of :class:`pollux.routing.queue.Queue`: this one knows no consumers. Pure, times are passed in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from pollux.message import DEFAULT_PRIORITY
+from pollux.routing.level import Level
+from pollux.wire.content import content_of
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+
+    from pollux.message import Message, MessageReference
+    from pollux.routing.spec import QueueAttributes
+
+#: Messages one call looks at, one by one, before it lets others run.
+SCAN_LIMIT = 4096
+
+
+@dataclass(slots=True)
+class QueueCounters:
+    """What happened since the queue was created or the counters were reset.
+
+    ``replaced``: displaced by a newer last value or by the ring. ``removed``: taken out by management.
+    """
+
+    added: int = 0
+    acknowledged: int = 0
+    expired: int = 0
+    killed: int = 0
+    replaced: int = 0
+    removed: int = 0
+
+
+class Backlog:
+    """See the module. ``_changed`` and ``_in_use`` are what the other half tells this one."""
+
+    def __init__(self, attributes: QueueAttributes) -> None:
+        self.attributes = attributes
+        self.counters = QueueCounters()
+        #: Encoded bytes and overhead of the messages in memory (waiting, in delivery, scheduled).
+        self.bytes = 0
+        #: The largest message that came since the queue was last empty (bytes).
+        self.largest = 0
+        self._default = Level(DEFAULT_PRIORITY)
+        self._by_priority: list[Level | None] = [None] * 10
+        self._by_priority[DEFAULT_PRIORITY] = self._default
+        #: Levels in use, highest priority first.
+        self._levels = [self._default]
+        self._grouping = attributes.group_buckets != 0
+        #: (time, order, reference, position or -1): scheduled and delayed messages.
+        self._scheduled: list[tuple[int, int, MessageReference, int]] = []
+        #: (time, order, priority, id): the same, still on disk.
+        self._cold_scheduled: list[tuple[int, int, int, int]] = []
+        self._order = 0
+        #: key -> newest message and its position (-1: not known).
+        self._last_values: dict[object, tuple[MessageReference, int]] | None = {} if attributes.last_value else None
+        self._displaced: list[MessageReference] = []
+        self._expired: list[MessageReference] = []
+        self._expiring = False
+        self._expiry_found = False
+        self._expiry_level = 9
+        self._expiry_at = 0
+        self._cold_counts: dict[int, int] = {}
+
+    def _changed(self, priority: int, position: int) -> None:
+        """The message at ``position`` is new there: consumers that passed it must look again."""
+        raise NotImplementedError
+
+    def _in_delivery(self) -> int:
+        """Messages with consumers."""
+        raise NotImplementedError
+
+    def _reference(self, message: Message) -> MessageReference:
+        """A reference of this queue."""
+        raise NotImplementedError
+
+    # -- attributes callers look at
+
+    @property
+    def non_destructive(self) -> bool:
+        return self.attributes.non_destructive
+
+    @property
+    def ring_size(self) -> int:
+        return self.attributes.ring_size
+
+    @property
+    def last_value(self) -> bool:
+        return self.attributes.last_value
+
+    # -- counts
+
+    @property
+    def waiting(self) -> int:
+        """Messages in memory that wait for a consumer."""
+        return sum(level.hot + len(level.tail) for level in self._levels)
+
+    @property
+    def cold(self) -> int:
+        """Messages that wait on disk only."""
+        return sum(level.cold_count for level in self._levels) + len(self._cold_scheduled)
+
+    @property
+    def scheduled(self) -> int:
+        """Messages that wait for their time."""
+        return len(self._scheduled) + len(self._cold_scheduled)
+
+    # -- adding
+
+    def add(self, references: Sequence[MessageReference], now: int = 0) -> list[MessageReference]:
+        """Append messages. Those to be delivered after ``now`` are scheduled.
+
+        Returns what a last value or the ring displaced: gone from the queue, the caller records it as acknowledged.
+        """
+        self.counters.added += len(references)
+        size = 0
+        largest = self.largest if self.bytes else 0
+        plain = self._last_values is None
+        for reference in references:
+            message = reference.message
+            size += message.size
+            largest = max(largest, message.size)
+            if (
+                message.priority != DEFAULT_PRIORITY
+                or message.expiration
+                or reference.deliver_at
+                or message.group is not None
+            ):
+                plain = False
+        self.bytes += size
+        self.largest = largest
+        if plain:
+            self._default.extend(references)
+        else:
+            append = self._append_plain if self._last_values is None else self._append
+            for reference in references:
+                if reference.deliver_at > now:
+                    self._schedule(reference, reference.deliver_at, -1)
+                else:
+                    append(reference)
+        if self.attributes.ring_size >= 0:
+            self._enforce_ring()
+        return self.take_displaced() if self._displaced else []
+
+    def _append_plain(self, reference: MessageReference) -> None:
+        message = reference.message
+        priority = message.priority
+        level = (self._by_priority[priority] if 0 <= priority <= 9 else None) or self._level(priority)
+        if message.expiration or message.group is not None:
+            self._mark(level, message)
+        level.append(reference)
+
+    def _append(self, reference: MessageReference) -> None:
+        if self._last_values is None:
+            self._append_plain(reference)
+            return
+        message = reference.message
+        level = self._level(message.priority)
+        self._mark(level, message)
+        key = self._last_value_of(message)
+        if key is None:
+            level.append(reference)
+            return
+        older = self._last_values.get(key)
+        position = self._replace(*older, reference) if older is not None else -1
+        if position < 0:
+            position = level.append(reference)
+        self._last_values[key] = (reference, position)
+
+    def _mark(self, level: Level, message: Message) -> None:
+        """Note what dispatch has to look at message by message."""
+        if message.expiration:
+            self._expiring = True
+            level.soonest = min(level.soonest, message.expiration)
+        if message.group is not None and self._grouping:
+            level.grouped = True
+
+    def _level(self, priority: int) -> Level:
+        priority = min(max(priority, 0), 9)
+        level = self._by_priority[priority]
+        if level is None:
+            level = self._by_priority[priority] = Level(priority)
+            self._levels = [each for each in reversed(self._by_priority) if each is not None]
+        return level
+
+    def _schedule(self, reference: MessageReference, deliver_at: int, position: int) -> None:
+        self._order += 1
+        heappush(self._scheduled, (deliver_at, self._order, reference, position))
+
+    def _last_value_of(self, message: Message) -> object:
+        key = self.attributes.last_value_key
+        if key is None:
+            return message.last_value
+        if message.annotations and key in message.annotations:
+            return message.annotations[key]
+        value = content_of(message).properties.get(key)
+        return message.last_value if value is None and key == "_AMQ_LVQ_NAME" else value
+
+    def _replace(self, older: MessageReference, position: int, newer: MessageReference) -> int:
+        """Displace ``older`` if it waits. The position ``newer`` took over from it (it keeps its turn), or -1."""
+        level = self._level(older.message.priority)
+        if position < 0 or level.get(position) is not older:
+            position = next((at for at, reference in level.positions() if reference is older), -1)
+        if position < 0:
+            if older in level.tail:
+                level.tail.remove(older)
+                self._displace(older)
+            return -1  # it is with a consumer
+        level.take(position)
+        self._displace(older)
+        if self.attributes.non_destructive or newer.message.priority != older.message.priority:
+            return -1  # who has seen the older one must see the newer one too
+        level.put_back(position, newer)
+        self._mark(level, newer.message)
+        self._changed(level.priority, position)
+        return position
+
+    def _displace(self, reference: MessageReference) -> None:
+        self.counters.replaced += 1
+        self.bytes -= reference.message.size
+        self._displaced.append(reference)
+
+    def _enforce_ring(self) -> None:
+        """Drop the oldest waiting messages, those of the lowest priority first, until the ring's size is kept.
+
+        Messages in delivery and scheduled ones are not counted (as in Artemis). Messages on disk only are
+        dropped once they are read; ``wanted`` asks for them.
+        """
+        surplus = self._ring_surplus()
+        for level in reversed(self._levels):
+            while surplus > 0 and level.hot:
+                reference = level.take(level.following(0))
+                self._displace(reference)
+                self._gone(reference)
+                surplus -= 1
+
+    def _ring_surplus(self) -> int:
+        return self.waiting + sum(level.cold_count for level in self._levels) - self.attributes.ring_size
+
+    def take_displaced(self) -> list[MessageReference]:
+        """What last values or the ring displaced in ``hydrate``, ``due`` or ``release``; see :meth:`add`."""
+        displaced, self._displaced = self._displaced, []
+        return displaced
+
+    def _gone(self, reference: MessageReference) -> None:
+        """The reference leaves the queue for good: forget it in the last values."""
+        if self._last_values is not None:
+            key = self._last_value_of(reference.message)
+            newest = self._last_values.get(key) if key is not None else None
+            if newest is not None and newest[0] is reference:
+                del self._last_values[key]
+
+    def _take_out(self, reference: MessageReference) -> None:
+        """The reference left for good."""
+        self.bytes -= reference.message.size
+        self._gone(reference)
+
+    # -- the cold backlog
+
+    def restore(
+        self,
+        priority: int,
+        ids: Iterable[int],
+        counts: Mapping[int, int] | None = None,
+        schedules: Mapping[int, int] | None = None,
+    ) -> None:
+        """Append a backlog that is on disk (after a restart, before messages are added).
+
+        ``counts`` and ``schedules`` have, by message id, failed deliveries and delivery times.
+        """
+        if counts:
+            self._cold_counts.update(counts)
+        if schedules:
+            kept = []
+            for number in ids:
+                if number in schedules:
+                    self._order += 1
+                    heappush(self._cold_scheduled, (schedules[number], self._order, priority, number))
+                else:
+                    kept.append(number)
+            ids = kept
+        self._level(priority).restore(ids)
+
+    def hydrate(self, messages: Iterable[Message | None]) -> list[int]:
+        """Bring in what :meth:`wanted` asked for. Displaced messages: :meth:`take_displaced`.
+
+        Returns the ids that were asked for and are not among ``messages`` (gone from the disk).
+        """
+        found = {message.id: message for message in messages if message is not None}
+        missing: list[int] = []
+        for level in self._levels:
+            if not level.flight:
+                continue
+            landed: list[MessageReference | None] = []
+            for number in level.flight:
+                message = found.get(number)
+                if message is None:
+                    if number:
+                        missing.append(number)
+                    landed.append(None)
+                    continue
+                landed.append(self._thaw(level, message))
+            level.land(landed)
+        if self.attributes.ring_size >= 0:
+            self._enforce_ring()
+        return missing
+
+    def _thaw(self, level: Level, message: Message) -> MessageReference | None:
+        """The reference for a message that was read, None when a newer last value displaced it."""
+        reference = self._reference(message)
+        reference.redelivered = True
+        reference.delivery_count = self._cold_counts.pop(message.id, 0)
+        reference.deliver_at = 0
+        self.bytes += message.size
+        self.largest = max(self.largest, message.size)
+        self._mark(level, message)
+        if self._last_values is not None:
+            key = self._last_value_of(message)
+            if key is not None:
+                newest = self._last_values.get(key)
+                if newest is not None and newest[0].message.id > message.id:
+                    self._displace(reference)
+                    return None
+                if newest is not None:  # only when an old journal holds more than one of a key
+                    self._replace(*newest, reference)
+                self._last_values[key] = (reference, -1)
+        return reference
+
+    # -- time
+
+    def _return(self, reference: MessageReference, position: int) -> None:
+        """Back to its place, unless a newer last value came meanwhile."""
+        if self._last_values is not None:
+            key = self._last_value_of(reference.message)
+            newest = self._last_values.get(key) if key is not None else None
+            if newest is not None and newest[0] is not reference:
+                self._displace(reference)
+                return
+        level = self._level(reference.message.priority)
+        level.put_back(position, reference)
+        self._mark(level, reference.message)
+        self._changed(level.priority, position)
+
+    def due(self, now: int) -> int:
+        """Make scheduled messages whose time has come available. Returns how many (dispatch if any)."""
+        count = 0
+        while self._scheduled and self._scheduled[0][0] <= now:
+            _, _, reference, position = heappop(self._scheduled)
+            reference.deliver_at = 0
+            count += 1
+            if 0 < reference.message.expiration <= now:
+                self._expire(reference)
+            elif position >= 0:
+                self._return(reference, position)
+            else:
+                self._append(reference)
+        while self._cold_scheduled and self._cold_scheduled[0][0] <= now:
+            _, _, priority, number = heappop(self._cold_scheduled)
+            self._level(priority).restore((number,))
+            count += 1
+        if count and self.attributes.ring_size >= 0:
+            self._enforce_ring()
+        return count
+
+    def expired(self, now: int, limit: int = SCAN_LIMIT) -> list[MessageReference]:
+        """Messages that expired: gone from the queue, the caller moves or acknowledges them.
+
+        Each call looks at ``limit`` waiting messages at most and goes on where the last one ended.
+        """
+        if self._expiring:
+            self._scan_expired(now, limit)
+        expired, self._expired = self._expired, []
+        return expired
+
+    def _scan_expired(self, now: int, limit: int) -> None:
+        while limit > 0:
+            level = self._by_priority[self._expiry_level]
+            position = -1
+            while level is not None and limit > 0 and (position := level.following(self._expiry_at)) >= 0:
+                limit -= 1
+                self._expiry_at = position + 1
+                reference = level.get(position)
+                if reference is None or not reference.message.expiration:
+                    continue
+                if reference.message.expiration <= now:
+                    level.take(position)
+                    self._expire(reference)
+                else:
+                    self._expiry_found = True
+            if position >= 0:
+                return
+            self._expiry_at = 0
+            self._expiry_level -= 1
+            if self._expiry_level < 0:  # a whole pass: go on only while some message can expire
+                self._expiry_level = 9
+                held = any(level is not None and (level.tail or level.cold_count) for level in self._by_priority)
+                self._expiring = self._expiry_found or held or self._in_delivery() > 0 or bool(self._scheduled)
+                self._expiry_found = False
+                return
+
+    def _expire(self, reference: MessageReference) -> None:
+        self._take_out(reference)
+        self.counters.expired += 1
+        self._expired.append(reference)
+
+    # -- management
+
+    def iterate(self) -> Iterator[MessageReference]:
+        """Waiting messages in memory in order, then scheduled ones. Not to be used across changes; see browse."""
+        for level in self._levels:
+            for _, reference in level.positions():
+                yield reference
+            for waiting in level.tail:
+                if waiting is not None:
+                    yield waiting
+        for _, _, reference, _ in sorted(self._scheduled, key=lambda entry: entry[:2]):
+            yield reference
+
+    def cold_ids(self) -> Iterator[int]:
+        """Ids of the messages that are only on disk. Not to be used across changes."""
+        for level in self._levels:
+            yield from level.cold_ids()
+        for _, _, _, number in sorted(self._cold_scheduled):
+            yield number
+
+    def remove(self, ids: Container[int]) -> tuple[list[MessageReference], list[int]]:
+        """Take messages out by id (not those in delivery): references of hot ones and ids of cold ones.
+
+        The caller records them as acknowledged, or adds them elsewhere (move).
+        """
+        references: list[MessageReference] = []
+        cold: list[int] = []
+        for level in self._levels:
+            for position, reference in list(level.positions()):
+                if reference.message.id in ids:
+                    references.append(level.take(position))
+            if level.tail:
+                references.extend(each for each in level.tail if each is not None and each.message.id in ids)
+                level.tail[:] = [each for each in level.tail if each is not None and each.message.id not in ids]
+            if level.cold_count:
+                cold.extend(level.remove_cold(ids))
+        references.extend(entry[2] for entry in self._scheduled if entry[2].message.id in ids)
+        self._scheduled = [entry for entry in self._scheduled if entry[2].message.id not in ids]
+        heapify(self._scheduled)
+        cold.extend(entry[3] for entry in self._cold_scheduled if entry[3] in ids)
+        self._cold_scheduled = [entry for entry in self._cold_scheduled if entry[3] not in ids]
+        heapify(self._cold_scheduled)
+        for reference in references:
+            self._take_out(reference)
+        for number in cold:
+            self._cold_counts.pop(number, None)
+        self.counters.removed += len(references) + len(cold)
+        return references, cold
+
+    def purge(self) -> tuple[list[MessageReference], list[int]]:
+        """Take out everything that is not in delivery; see :meth:`remove`."""
+        return self.remove(_Everything())
+
+    def reset_counters(self) -> None:
+        """Count from zero again."""
+        self.counters = QueueCounters()
+
+
+class _Everything:
+    """A set of ids that has all of them."""
+
+    def __contains__(self, _: object) -> bool:
+        return True

@@ -1,0 +1,567 @@
+"""Who gets which message when: the consumers of a queue and how they share what waits.
+
+The plain case (no selector, group, expiry, exclusive ...) is a few slices of lists. Everything else goes
+message by message, each consumer from where it last looked, with a bound for each call; the caller
+calls again. Pure, times are passed in.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from pollux.errors import LimitError
+from pollux.routing.backlog import SCAN_LIMIT, Backlog
+from pollux.routing.consumer import Attachment, Consumer
+from pollux.routing.groups import Group, GroupTable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from pollux.message import Message, MessageReference
+    from pollux.routing.level import Level
+    from pollux.routing.spec import QueueAttributes
+    from pollux.store.audit import QueueTrail
+
+#: Messages one consumer gets in one dispatch at most, so that others come to their turn too.
+MAX_BATCH = 1000
+#: The same in bytes: what a batch of messages of average size has, and what no batch has more of (but one message).
+#: A session that does not keep up can say so only between batches.
+BATCH_BYTES = 1 << 20
+MAX_BATCH_BYTES = 8 << 20
+#: Messages in memory up to which a queue asks for more of what is on disk only.
+HOT_LOW = 2000
+
+
+class Dispatcher(Backlog):
+    """See the module. Abstract: :class:`pollux.routing.queue.Queue` is the whole."""
+
+    def __init__(self, attributes: QueueAttributes) -> None:
+        super().__init__(attributes)
+        self.paused = False
+        #: Notes what happens to the messages; None: nobody wants to know.
+        self.trail: QueueTrail | None = None
+        #: A consumer was here, or the caller saw a message come by.
+        self.used = False
+        self._batch_limit = MAX_BATCH
+        #: Bounds on what is read of the cold backlog: messages and bytes, -1 for none.
+        self.max_hot_messages = -1
+        self.max_hot_bytes = -1
+        #: Consumers attached; browsers do not count.
+        self.consumer_count = 0
+        self._attached: dict[Consumer, Attachment] = {}
+        #: Consumers that take messages, by priority, highest first, in turn order.
+        self._classes: list[list[Attachment]] = []
+        #: Consumers that only look: browsers, or all of a non-destructive queue.
+        self._lookers: list[Attachment] = []
+        #: References whose consumer is gone and that were not released or acknowledged yet.
+        self._orphans: dict[MessageReference, int] = {}
+        self._exclusive: Attachment | None = None
+        self._groups = GroupTable(attributes.group_buckets)
+        #: Messages that some consumers may not have again (see :meth:`exclude`).
+        self._excluded: dict[MessageReference, tuple[Consumer, ...]] = {}
+        self._rebalancing = False
+        #: consumers-before-dispatch: 0 waiting for consumers, -1 fulfilled, else the time the wait ends.
+        self._wait_until = 0
+        self._budget = 0
+        #: Consumers must look again at what they passed over in this dispatch.
+        self._again = False
+
+    @property
+    def name_for_errors(self) -> str:
+        """How error texts call the queue."""
+        raise NotImplementedError
+
+    @property
+    def consumers(self) -> Collection[Consumer]:
+        """Everyone attached, browsers too."""
+        return self._attached.keys()
+
+    @property
+    def attachments(self) -> Iterable[Attachment]:
+        """The bookkeeping for everyone who takes messages."""
+        return chain.from_iterable(self._classes)
+
+    @property
+    def delivering(self) -> int:
+        """Messages handed to consumers and neither acknowledged nor returned."""
+        return sum([len(attachment.held) for attachment in self._attached.values()]) + len(self._orphans)
+
+    def _in_delivery(self) -> int:
+        return self.delivering
+
+    def in_delivery(self) -> Iterator[tuple[Consumer | None, MessageReference]]:
+        """Messages that are with a consumer; None where the consumer is gone and the outcome open."""
+        for consumer, attachment in self._attached.items():
+            for reference in attachment.held:
+                yield consumer, reference
+        for reference in self._orphans:
+            yield None, reference
+
+    # -- consumers
+
+    def add_consumer(self, consumer: Consumer, now: int = 0) -> None:
+        """Attach a consumer. Raises LimitError when max-consumers is reached."""
+        if consumer in self._attached:
+            raise ValueError(f"{consumer!r} is already attached to {self!r}")
+        attributes = self.attributes
+        if not consumer.browsing and 0 <= attributes.max_consumers <= self.consumer_count:
+            raise LimitError(f"{self.name_for_errors} allows {attributes.max_consumers} consumers (max-consumers)")
+        attachment = Attachment(consumer)
+        self._attached[consumer] = attachment
+        self.used = True
+        if consumer.browsing or attributes.non_destructive:
+            self._lookers.append(attachment)
+        else:
+            self._classify(attachment)
+        if consumer.browsing:
+            return
+        if self.consumer_count == 0 and attributes.delay_before_dispatch >= 0:
+            self._wait_until = now + attributes.delay_before_dispatch
+        self.consumer_count += 1
+        if attributes.group_rebalance and self._groups.groups:
+            self._rebalancing = attributes.group_rebalance_pause_dispatch and self.delivering > 0
+            self._reassign(self._groups.close_all())
+
+    def _classify(self, attachment: Attachment) -> None:
+        for attachments in self._classes:
+            if attachments[0].priority == attachment.priority:
+                attachments.append(attachment)
+                return
+        self._classes.append([attachment])
+        self._classes.sort(key=lambda each: -each[0].priority)
+
+    def remove_consumer(self, consumer: Consumer) -> list[MessageReference]:
+        """Detach a consumer. Returns what it held, in order.
+
+        They stay "in delivery" until the caller passes them to :meth:`release` or :meth:`acknowledge`.
+        """
+        attachment = self._attached.pop(consumer, None)
+        if attachment is None:
+            return []
+        if not consumer.browsing:
+            self.consumer_count -= 1
+            if self.consumer_count == 0:
+                self._wait_until = 0
+                self._rebalancing = False
+        if attachment in self._lookers:
+            self._lookers.remove(attachment)
+        for attachments in self._classes:
+            if attachment in attachments:
+                attachments.remove(attachment)
+        self._classes = [attachments for attachments in self._classes if attachments]
+        if self._exclusive is attachment:
+            self._exclusive = None
+        self._reassign(self._groups.close_all_of(attachment))
+        if self._excluded:
+            self._include(consumer)
+        held = attachment.held
+        if self.attributes.non_destructive:
+            return []
+        for reference in held:
+            reference.consumer = None
+        self._orphans.update(held)
+        return list(held)
+
+    def _include(self, consumer: Consumer) -> None:
+        """A consumer is gone: no message needs to know that it may not have it."""
+        self._excluded = {
+            reference: left
+            for reference, excluded in self._excluded.items()
+            if (left := tuple(each for each in excluded if each is not consumer))
+        }
+
+    def _reassign(self, groups: Iterable[Group]) -> None:
+        """Groups have no owner any more: consumers must look again at what they passed over."""
+        for group in groups:
+            for priority, position in group.skipped.items():
+                self._again = True
+                for attachment in self._attached.values():
+                    attachment.rewind(priority, position)
+
+    def _changed(self, priority: int, position: int) -> None:
+        for attachments in self._classes:
+            for attachment in attachments:
+                attachment.changed(priority, position)
+
+    # -- dispatch
+
+    def dispatch(self, now: int = 0) -> bool:
+        """Hand waiting messages to consumers with credit.
+
+        Highest message priority first, then highest consumer priority, consumers of equal priority in
+        turn. With ``now`` given, expired messages are put aside (see :meth:`expired`). True: there may be
+        more to hand out, call again soon.
+        """
+        if self.paused or not self._attached:
+            return False
+        more = False
+        if self._lookers:
+            self._budget = SCAN_LIMIT
+            more = self._dispatch_lookers(now)
+        if not self._classes or not self._may_dispatch(now):
+            return more
+        some = False
+        limit = self._limit_batches()
+        for attachments in self._classes:
+            for attachment in attachments:
+                attachment.left = credit = min(attachment.consumer.credit, limit)
+                some = some or credit > 0
+        if not some:
+            return more
+        self._budget = SCAN_LIMIT
+        self._again = False
+        for level in self._levels:
+            if level.hot and (not self._dispatch_level(level, now) or self._budget <= 0):
+                break
+        more = more or any(map(self._capped, chain.from_iterable(self._classes)))
+        self._deliver(chain.from_iterable(self._classes))
+        return more or self._again or self._budget <= 0
+
+    def _limit_batches(self) -> int:
+        """How many messages one consumer gets in this dispatch at most."""
+        limit = MAX_BATCH
+        if self.bytes > BATCH_BYTES:
+            count = self.waiting + self.delivering + len(self._scheduled)
+            average = min(BATCH_BYTES * count // self.bytes, MAX_BATCH_BYTES // max(self.largest, 1))
+            limit = max(1, min(limit, average))
+        self._batch_limit = limit
+        return limit
+
+    def _capped(self, attachment: Attachment) -> bool:
+        """Did the consumer get all it may have in one dispatch, and could take more? (Before ``deliver``.)"""
+        return attachment.left == 0 and attachment.consumer.credit > self._batch_limit
+
+    def _may_dispatch(self, now: int) -> bool:
+        if self._rebalancing:
+            if self.delivering:
+                return False
+            self._rebalancing = False
+        needed = self.attributes.consumers_before_dispatch
+        if needed > 1 and self._wait_until >= 0:
+            if self.consumer_count < needed and not 0 < self._wait_until <= now:
+                return False
+            self._wait_until = -1
+        return True
+
+    def _dispatch_level(self, level: Level, now: int) -> bool:
+        """Assign messages of one level. False: nobody has credit left."""
+        more = False
+        for attachments in self._classes:
+            if self._budget <= 0:
+                return False
+            active = [attachment for attachment in attachments if attachment.left > 0]
+            if not active:
+                continue
+            if (
+                level.grouped
+                or level.soonest <= now
+                or level.front
+                or level.holes
+                or self.attributes.exclusive
+                or self._excluded
+                or not all(attachment.plain for attachment in active)
+            ):
+                self._assign_each(level, attachments, active, now)
+            else:
+                self._assign_slices(level, attachments, active)
+            if not level.hot:
+                return True
+            if any(map(self._capped, active)):
+                return False  # consumers of lower priority wait until these are served
+            more = more or any(attachment.left > 0 for attachment in active)
+        return more
+
+    def _assign_slices(self, level: Level, attachments: list[Attachment], active: list[Attachment]) -> None:
+        """The plain case: equal shares in turn, by slices."""
+        while active and level.hot:
+            share = min(attachment.left for attachment in active)
+            share = min(share, level.hot // len(active)) or 1
+            position, taken = level.take_head(share * len(active))
+            step = len(active)
+            for i, attachment in enumerate(active[: len(taken)]):
+                mine = taken[i::step] if step > 1 else taken
+                consumer = attachment.consumer
+                for reference in mine:
+                    reference.consumer = consumer
+                attachment.held.update(zip(mine, range(position + i, position + len(taken), step), strict=True))
+                attachment.left -= len(mine)
+                if attachment.batch:
+                    attachment.batch += mine
+                else:
+                    attachment.batch = mine
+            if step > len(taken):  # fewer messages than consumers: who came last is next after the others
+                self._turn(attachments, active[len(taken) - 1])
+                return
+            active = [attachment for attachment in active if attachment.left > 0]
+
+    @staticmethod
+    def _turn(attachments: list[Attachment], last: Attachment) -> None:
+        """``last`` was served last: the one after it is first next time."""
+        i = attachments.index(last) + 1
+        attachments[:] = attachments[i:] + attachments[:i]
+
+    def _assign_each(self, level: Level, attachments: list[Attachment], active: list[Attachment], now: int) -> None:
+        """The general case: consumers in turn, each takes the next message that it may have."""
+        last: Attachment | None = None
+        exclusive = self.attributes.exclusive
+        while active:
+            going = []
+            for attachment in active:
+                if exclusive and self._exclusive is not None and self._exclusive is not attachment:
+                    continue
+                position = self._next_for(attachment, level, now)
+                if position < 0:
+                    continue
+                self._assign(attachment, level, position)
+                last = attachment
+                if attachment.left > 0:
+                    going.append(attachment)
+            if self._budget <= 0:
+                break
+            active = going
+        if last is not None:
+            self._turn(attachments, last)
+
+    def _next_for(self, attachment: Attachment, level: Level, now: int) -> int:
+        """The position of the next message for this consumer, -1 when there is none (or the budget is used up)."""
+        priority = level.priority
+        while (position := attachment.next_revisit(priority)) >= 0:
+            reference = level.get(position)
+            if reference is not None and self._suits(attachment, level, position, reference, now):
+                return position
+        position = attachment.cursors[priority]
+        while self._budget > 0:
+            position = level.following(position)
+            if position < 0:
+                attachment.cursors[priority] = max(level.end, attachment.cursors[priority])
+                return -1
+            reference = level.get(position)
+            position += 1
+            if reference is not None and self._suits(attachment, level, position - 1, reference, now):
+                attachment.cursors[priority] = position
+                return position - 1
+        attachment.cursors[priority] = max(position, attachment.cursors[priority])
+        return -1
+
+    def _suits(
+        self, attachment: Attachment, level: Level, position: int, reference: MessageReference, now: int
+    ) -> bool:
+        """May this consumer have this message? An expired one is put aside."""
+        self._budget -= 1
+        message = reference.message
+        if 0 < message.expiration <= now:
+            level.take(position)
+            self._expire(reference)
+            return False
+        if attachment.no_local and message.origin == attachment.consumer.origin:
+            return False
+        if self._excluded and attachment.consumer in self._excluded.get(reference, ()):
+            return False
+        if attachment.selector is not None and not attachment.selector.matches(message):
+            return False
+        if message.group is not None:
+            key = self._groups.key(message)
+            group = self._groups.groups.get(key) if key is not None else None
+            if group is not None and group.owner is not attachment:
+                skipped = group.skipped.get(level.priority, position)
+                group.skipped[level.priority] = min(skipped, position)
+                return False
+        return True
+
+    def _assign(self, attachment: Attachment, level: Level, position: int) -> None:
+        reference = level.take(position)
+        reference.consumer = attachment.consumer
+        attachment.held[reference] = position
+        attachment.batch.append(reference)
+        attachment.left -= 1
+        if self.attributes.exclusive:
+            self._exclusive = attachment
+        message = reference.message
+        if message.group is None:
+            return
+        key = self._groups.key(message)
+        if key is None:
+            return
+        if message.group_sequence < 0:
+            closed = self._groups.close(key)
+            if closed is not None:
+                self._reassign([closed])
+        elif key not in self._groups.groups:
+            self._reassign(self._groups.open(key, attachment, self._messages_in_delivery))
+            if self.attributes.group_first_key is not None:
+                reference.notes = {self.attributes.group_first_key: True}
+
+    def _messages_in_delivery(self) -> Iterator[Message]:
+        for attachment in self._attached.values():
+            for reference in attachment.held:
+                yield reference.message
+        for reference in self._orphans:
+            yield reference.message
+
+    def _gone(self, reference: MessageReference) -> None:
+        super()._gone(reference)
+        if self._excluded:
+            self._excluded.pop(reference, None)
+
+    def exclude(self, reference: MessageReference, consumer: Consumer) -> bool:
+        """Before a release: ``consumer`` shall not get this message again while it is attached.
+
+        False: nobody else is attached who could get it (in an exclusive queue or a message group nobody else may).
+        """
+        if self.attributes.non_destructive:
+            return self.consumer_count > 1
+        attachment = self._attached.get(consumer)
+        if attachment is None or reference not in attachment.held:
+            return True
+        if self.attributes.exclusive or reference.message.group is not None:
+            return False
+        excluded = (*self._excluded.get(reference, ()), consumer)
+        self._excluded[reference] = excluded
+        if any(each not in excluded and not each.browsing for each in self._attached):
+            return True
+        del self._excluded[reference]
+        return False
+
+    def _deliver(self, attachments: Iterable[Attachment]) -> None:
+        failure: Exception | None = None
+        for attachment in attachments:
+            batch = attachment.batch
+            if not batch:
+                continue
+            attachment.batch = []
+            attachment.taken += len(batch)
+            if self.trail is not None and not attachment.consumer.browsing:
+                self.trail.delivered(batch, attachment.consumer.origin)
+            try:
+                attachment.consumer.deliver(batch)
+            except Exception as error:  # one broken session must not keep the others from their messages
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _dispatch_lookers(self, now: int) -> bool:
+        """Consumers that do not take: each gets its own references to what it has not seen. True: there may be more."""
+        start = not self.attributes.non_destructive or self._may_dispatch(now)
+        limit = self._limit_batches()
+        for attachment in self._lookers:
+            consumer = attachment.consumer
+            attachment.left = min(consumer.credit, limit)
+            if attachment.left <= 0 or (not consumer.browsing and not start):
+                continue
+            for level in self._levels:
+                while attachment.left > 0 and level.hot:
+                    position = self._next_for(attachment, level, now)
+                    if position < 0:
+                        break
+                    original = level.get(position)
+                    if original is None:
+                        continue
+                    self._hand_copy(attachment, original.message, position, original)
+        more = self._budget <= 0 or any(map(self._capped, self._lookers))
+        self._deliver(self._lookers)
+        return more
+
+    def _hand_copy(
+        self, attachment: Attachment, message: Message, position: int, original: MessageReference | None
+    ) -> None:
+        """Give a consumer that does not take a reference of its own."""
+        copy = self._reference(message)
+        copy.redelivered = original is None or original.redelivered
+        copy.delivery_count = original.delivery_count if original is not None else 0
+        copy.consumer = attachment.consumer
+        if not attachment.consumer.browsing:
+            attachment.held[copy] = position
+        attachment.batch.append(copy)
+        attachment.left -= 1
+
+    # -- what is on disk only
+
+    def wanted(self, limit: int) -> list[int]:
+        """Ids of the cold backlog to read now and pass to :meth:`hydrate`; empty when none are needed.
+
+        One request at a time: until ``hydrate`` is called the answer is empty.
+        """
+        for level in self._levels:
+            if level.flight:
+                return []
+        room = self._room(limit)
+        if room > 0:
+            for level in self._levels:
+                if level.cold_count:
+                    return level.request(room)
+        return []
+
+    def _room(self, limit: int) -> int:
+        """How many cold messages may be read now."""
+        if self._last_values is not None or self.attributes.non_destructive:
+            return limit  # such a queue is kept in memory as a whole
+        if self.attributes.ring_size >= 0 and self._ring_surplus() > 0:
+            return limit
+        hot = sum([level.hot for level in self._levels])
+        if not self._classes or (hot and 0 <= self.max_hot_bytes <= self.bytes):
+            return 0
+        if self.max_hot_messages >= 0:
+            limit = min(limit, self.max_hot_messages - hot)
+        return limit if hot < HOT_LOW or self._anyone_starves() else 0
+
+    def wants_more(self, low: int) -> bool:
+        """Would more messages (from pages) help the consumers?
+
+        Not without consumers, nor while more than ``low`` wait, unless someone looked at all of those and found
+        nothing (more) for itself.
+        """
+        return bool(self._attached) and (self.waiting <= low or self._anyone_starves())
+
+    def _anyone_starves(self) -> bool:
+        return any(self._starves(attachment) for attachment in self._attached.values())
+
+    def _starves(self, attachment: Attachment) -> bool:
+        return attachment.consumer.credit > 0 and all(
+            attachment.cursors[level.priority] >= level.end for level in self._levels if level.hot
+        )
+
+    def looks(self, limit: int) -> list[tuple[Consumer, list[int]]]:
+        """Browsers with credit that have come to messages on disk only, and the ids to read and :meth:`show` them.
+
+        Nothing enters the queue for them. Each browser is asked for once until it is shown.
+        """
+        asked: list[tuple[Consumer, list[int]]] = []
+        if self.paused:
+            return asked
+        for attachment in self._lookers:
+            consumer = attachment.consumer
+            if not consumer.browsing or consumer.credit <= 0 or attachment.looking:
+                continue
+            for level in self._levels:
+                position = attachment.cursors[level.priority]
+                if not level.cold_count or level.following(position) >= 0:
+                    continue
+                found = level.cold_from(position, min(limit, consumer.credit))
+                if found:
+                    attachment.looking = found
+                    attachment.looking_at = level.priority
+                    asked.append((consumer, [number for _, number in found]))
+                    break
+        return asked
+
+    def show(self, consumer: Consumer, messages: Iterable[Message | None]) -> None:
+        """Deliver what :meth:`looks` asked for to the browser (it may have gone meanwhile)."""
+        attachment = self._attached.get(consumer)
+        if attachment is None or not attachment.looking:
+            return
+        found = {message.id: message for message in messages if message is not None}
+        asked, attachment.looking = attachment.looking, []
+        priority = attachment.looking_at
+        level = self._level(priority)
+        attachment.left = consumer.credit
+        for position, number in asked:
+            if attachment.left <= 0:
+                break
+            attachment.cursors[priority] = max(attachment.cursors[priority], position + 1)
+            message = found.get(number)
+            if message is None or not level.holds(position, number):
+                continue  # gone meanwhile
+            if attachment.selector is None or attachment.selector.matches(message):
+                self._hand_copy(attachment, message, position, None)
+        self._deliver((attachment,))

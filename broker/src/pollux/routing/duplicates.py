@@ -1,0 +1,86 @@
+"""The duplicate ids an address remembers: the newest ``limit`` of them. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class DuplicateCache:
+    """A ring of ids. When it is full each new id takes the place of the oldest; 0 remembers nothing.
+
+    The ring grows as ids come, so that a large limit costs nothing where no one uses it.
+    """
+
+    __slots__ = ("_next", "_ring", "_slots", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = max(limit, 0)
+        self._ring: list[bytes | None] = []
+        self._slots: dict[bytes, int] = {}
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __contains__(self, duplicate_id: bytes) -> bool:
+        return duplicate_id in self._slots
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Oldest first."""
+        for i in range(len(self._ring)):
+            found = self._ring[(self._next + i) % len(self._ring)]
+            if found is not None:
+                yield found
+
+    def add(self, duplicate_id: bytes) -> bool:
+        """Remember an id. False when it was there already: the message is a duplicate."""
+        if duplicate_id in self._slots:
+            return False
+        if self.limit == 0:
+            return True
+        slot = self._next
+        if len(self._ring) < self.limit:
+            if slot == len(self._ring):
+                self._ring.append(duplicate_id)
+            else:
+                self._replace(slot, duplicate_id)
+        else:
+            self._replace(slot, duplicate_id)
+        self._slots[duplicate_id] = slot
+        self._next = (slot + 1) % self.limit
+        return True
+
+    def _replace(self, slot: int, duplicate_id: bytes) -> None:
+        oldest = self._ring[slot]
+        if oldest is not None:
+            del self._slots[oldest]
+        self._ring[slot] = duplicate_id
+
+    def remove(self, duplicate_id: bytes) -> None:
+        """Forget an id: its transaction was rolled back, or an administrator says so."""
+        slot = self._slots.pop(duplicate_id, None)
+        if slot is not None:
+            self._ring[slot] = None
+
+    def restore(self, ids: Iterable[bytes]) -> None:
+        """Remember what the journal had, oldest first."""
+        for duplicate_id in ids:
+            self.remove(duplicate_id)
+            self.add(duplicate_id)
+
+    def resize(self, limit: int) -> None:
+        """Change the limit; the newest ids are kept."""
+        ids = list(self)
+        self.limit = max(limit, 0)
+        self.clear()
+        for duplicate_id in ids[-self.limit :] if self.limit else ():
+            self.add(duplicate_id)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._ring.clear()
+        self._slots.clear()
+        self._next = 0

@@ -1,0 +1,282 @@
+"""A queue: messages in order, the consumers that share them, and what becomes of each delivery.
+
+Pure: no I/O, no clock; times are milliseconds since the epoch and are passed in. The caller (the post
+office) stores what the queue decides: every method says what its caller must record or do.
+
+What waits is in :mod:`pollux.routing.backlog`, who gets it in :mod:`pollux.routing.dispatch`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pollux.message import MessageReference
+from pollux.routing.backlog import SCAN_LIMIT, QueueCounters
+from pollux.routing.browse import BrowseCursor
+from pollux.routing.consumer import Consumer
+from pollux.routing.dispatch import Dispatcher
+from pollux.routing.redelivery import RedeliveryPolicy, spread
+from pollux.routing.selector import Selector, parse
+from pollux.routing.spec import QueueAttributes, QueueSpec, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pollux.config.address_settings import AddressSettings
+    from pollux.message import Message
+
+__all__ = ["SCAN_LIMIT", "Consumer", "Queue", "QueueAttributes", "QueueCounters", "QueueSpec"]
+
+
+class Queue(Dispatcher):
+    """One queue of one address. The life of a message reference:
+
+    ``add`` -> waiting -> ``dispatch`` -> in delivery -> ``acknowledge`` or
+    ``kill`` or ``release`` (waiting again, or dead).
+    """
+
+    def __init__(
+        self,
+        spec: QueueSpec,
+        attributes: QueueAttributes,
+        queue_id: int,
+        *,
+        selector: Selector | None = None,
+        redelivery: RedeliveryPolicy | None = None,
+    ) -> None:
+        super().__init__(attributes)
+        self.spec = spec
+        self.id = queue_id
+        self.name = spec.name
+        self.address = spec.address
+        self.routing_type = attributes.routing_type
+        self.durable = spec.durable
+        #: What the journal knows it by: its id, nothing for a queue that is not durable.
+        self.stored_as = (queue_id,) if spec.durable else ()
+        self.temporary = spec.temporary
+        self.auto_created = spec.auto_created
+        self.user = spec.user
+        self.selector = selector
+        self.redelivery = redelivery or RedeliveryPolicy()
+        #: The connection whose own messages this queue does not take (0: none).
+        self.no_local_origin = spec.no_local_origin
+        #: When the last consumer left or the queue was made, for auto-delete; the caller sets it.
+        self.unused_since = 0
+
+    @classmethod
+    def create(
+        cls,
+        spec: QueueSpec,
+        settings: AddressSettings,
+        queue_id: int,
+        chance: Callable[[], float] | None = None,
+        *,
+        strict: bool = True,
+    ) -> Queue:
+        """The queue ``spec`` asks for at an address with ``settings``. Raises SelectorError for a bad filter.
+
+        ``chance`` gives numbers from 0 to 1 for redelivery-collision-avoidance-factor. Not ``strict``: the filter
+        was stored, perhaps by a version that accepted more (see :func:`pollux.routing.selector.parse`).
+        """
+        queue = cls(
+            spec,
+            resolve(spec, settings),
+            queue_id,
+            selector=parse(spec.selector, strict=strict) if spec.selector and spec.selector.strip() else None,
+            redelivery=RedeliveryPolicy.of(settings, chance or spread(queue_id)),
+        )
+        queue.apply_settings(settings)
+        return queue
+
+    def apply_settings(self, settings: AddressSettings) -> None:
+        """Take over what may change while the queue exists (the configuration was reloaded)."""
+        self.redelivery = RedeliveryPolicy.of(settings, self.redelivery.chance)
+        self.max_hot_messages = settings.max_read_page_messages
+        self.max_hot_bytes = settings.max_read_page_bytes
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.address}::{self.name} #{self.id}>"
+
+    @property
+    def name_for_errors(self) -> str:
+        """How error texts call the queue."""
+        return f"queue {self.name!r} of address {self.address!r}"
+
+    def _reference(self, message: Message) -> MessageReference:
+        return MessageReference(message, self)
+
+    # -- attributes callers look at
+
+    @property
+    def max_consumers(self) -> int:
+        """-1: no limit."""
+        return self.attributes.max_consumers
+
+    @property
+    def exclusive(self) -> bool:
+        """One consumer at a time receives."""
+        return self.attributes.exclusive
+
+    @property
+    def purge_on_no_consumers(self) -> bool:
+        """The caller purges it when the last consumer left and what it held was returned."""
+        return self.attributes.purge_on_no_consumers
+
+    @property
+    def enabled(self) -> bool:
+        """Messages are routed to it."""
+        return self.attributes.enabled
+
+    @property
+    def message_count(self) -> int:
+        """All messages here: waiting (hot or cold), scheduled and in delivery."""
+        count = self.waiting + sum([level.cold_count for level in self._levels]) + self.scheduled
+        return count if self.attributes.non_destructive else count + self.delivering
+
+    # -- the end of a delivery
+
+    def acknowledge(self, references: Sequence[MessageReference]) -> Sequence[MessageReference]:
+        """The messages are consumed. Returns those that left the queue: the caller records them.
+
+        References that are not in delivery (acknowledged before, purged) and those of browsers and
+        non-destructive queues are not among them.
+        """
+        done = self._settle(references)
+        self.counters.acknowledged += len(done)
+        return [] if self.attributes.non_destructive else done
+
+    def kill(self, references: Sequence[MessageReference]) -> Sequence[MessageReference]:
+        """Consumers rejected the messages. Returns those that left the queue: the caller makes dead letters of them."""
+        if self.attributes.non_destructive:
+            originals = self._originals(references)
+            self._settle(references)
+            self.counters.killed += len(originals)
+            return originals
+        done = self._settle(references)
+        self.counters.killed += len(done)
+        return done
+
+    def _settle(self, references: Sequence[MessageReference]) -> Sequence[MessageReference]:
+        """Deliveries end; the references leave the queue. Those that were in delivery."""
+        size = 0
+        consumer: object | None = None
+        held = self._orphans
+        unknown: set[MessageReference] = set()
+        for reference in references:
+            if reference.consumer is not consumer:
+                consumer = reference.consumer
+                held = self._held_of(consumer)
+            if held.pop(reference, None) is None:
+                unknown.add(reference)
+            else:
+                size += reference.message.size
+        if unknown:
+            references = [reference for reference in references if reference not in unknown]
+        if not self.attributes.non_destructive:
+            self.bytes -= size
+            if self._last_values is not None:
+                for reference in references:
+                    self._gone(reference)
+        if self._excluded:
+            for reference in references:
+                self._excluded.pop(reference, None)
+        return references
+
+    def _originals(self, copies: Sequence[MessageReference]) -> list[MessageReference]:
+        """Take what consumers of a non-destructive queue rejected out of it."""
+        originals = []
+        for copy in copies:
+            position = self._held_of(copy.consumer).get(copy)
+            level = self._level(copy.message.priority)
+            original = level.get(position) if position is not None else None
+            if position is not None and original is not None and original.message is copy.message:
+                level.take(position)
+                self.bytes -= original.message.size
+                self._gone(original)
+                originals.append(original)
+        return originals
+
+    def _held_of(self, consumer: object | None) -> dict[MessageReference, int]:
+        if consumer is None:
+            return self._orphans
+        attachment = self._attached.get(consumer)  # type: ignore[call-overload]  # a key of any type may be asked for
+        return self._orphans if attachment is None else attachment.held
+
+    def release(self, references: Sequence[MessageReference], *, failed: bool, now: int = 0) -> list[MessageReference]:
+        """Consumers give messages back: to their places, or delayed when a delivery failed.
+
+        Returns those past max-delivery-attempts: gone from the queue, the caller makes dead letters of them.
+        For durable ones of the others the caller records ``delivery_count`` (if ``failed``) and ``deliver_at``
+        (if not 0).
+        """
+        dead: list[MessageReference] = []
+        for reference in references:
+            consumer = reference.consumer
+            position = self._held_of(consumer).pop(reference, None)
+            if position is None:
+                continue
+            reference.redelivered = True
+            reference.notes = None
+            if self.attributes.non_destructive:
+                self._release_copy(reference, position, failed=failed, dead=dead)
+                continue
+            reference.consumer = None
+            if failed:
+                reference.delivery_count += 1
+                if self.redelivery.exhausted(reference.delivery_count):
+                    self._take_out(reference)
+                    self.counters.killed += 1
+                    dead.append(reference)
+                    continue
+                delay = self.redelivery.delay(reference.delivery_count)
+                if delay > 0:
+                    reference.deliver_at = now + delay
+                    self._schedule(reference, reference.deliver_at, position)
+                    continue
+            self._return(reference, position)
+        if self.attributes.ring_size >= 0:
+            self._enforce_ring()
+        return dead
+
+    def _release_copy(
+        self, copy: MessageReference, position: int, *, failed: bool, dead: list[MessageReference]
+    ) -> None:
+        """A consumer of a non-destructive queue gave its copy back: it will see the message again."""
+        level = self._level(copy.message.priority)
+        original = level.get(position)
+        if original is None or original.message is not copy.message:
+            return
+        original.redelivered = True
+        if failed:
+            original.delivery_count += 1
+            copy.delivery_count = original.delivery_count
+            if self.redelivery.exhausted(original.delivery_count):
+                level.take(position)
+                self._take_out(original)
+                self.counters.killed += 1
+                dead.append(original)
+                return
+        attachment = self._attached.get(copy.consumer)  # type: ignore[call-overload]  # as in _held_of
+        if attachment is not None:
+            attachment.changed(level.priority, position)
+
+    # -- time and management
+
+    def next_due(self) -> int:
+        """When to call :meth:`due` and :meth:`dispatch` next, 0 for never."""
+        times = [heap[0][0] for heap in (self._scheduled, self._cold_scheduled) if heap]
+        if self._wait_until > 0 and self.attributes.consumers_before_dispatch > 1:
+            times.append(self._wait_until)
+        return min(times, default=0)
+
+    def browse(self, selector: Selector | None = None) -> BrowseCursor:
+        """A cursor over what is here now, in order, that stays valid while the queue changes."""
+        return BrowseCursor(self, self._levels, selector)
+
+    def pause(self) -> None:
+        """Stop handing out messages (they are still accepted) until :meth:`resume`."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Hand out messages again; the caller dispatches."""
+        self.paused = False

@@ -1,0 +1,77 @@
+"""What a reload may change while the broker runs, and what has to wait for a restart. Pure but for ``stamps``."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pollux.config.model import Configuration
+
+#: Fields of the configuration that take effect at once. ``limits`` applies to new connections.
+RELOADABLE = frozenset(
+    {
+        "address_settings",
+        "addresses",
+        "connection_ttl_check_interval",
+        "connection_ttl_override",
+        "graceful_shutdown_enabled",
+        "graceful_shutdown_timeout",
+        "limits",
+        "logging",
+        "resource_limit_settings",
+        "role_mappings",
+        "security",
+        "security_enabled",
+        "security_settings",
+    }
+)
+#: Where the file came from and what was noticed about it: not settings.
+_NOT_SETTINGS = frozenset({"path", "features", "warnings"})
+
+
+def merge(old: Configuration, new: Configuration) -> tuple[Configuration, list[str], list[str]]:
+    """The configuration to use from now on, the names of what changed, and a line for each change not taken."""
+    taken: dict[str, object] = {}
+    changed: list[str] = []
+    refused: list[str] = []
+    for field in fields(old):
+        before, after = getattr(old, field.name), getattr(new, field.name)
+        if field.name in _NOT_SETTINGS:
+            taken[field.name] = after
+        elif _without_lines(before) != _without_lines(after):
+            name = field.name.replace("_", "-")
+            if field.name in RELOADABLE:
+                taken[field.name] = after
+                changed.append(name)
+            else:
+                refused.append(f"{name} was changed in {new.path or 'the configuration'} and is used after a restart")
+    return replace(old, **taken), changed, refused  # type: ignore[arg-type]  # the fields' own types, by name
+
+
+def _without_lines(value: object) -> object:
+    """``value`` without the line numbers it came from: a comment added above it is not a change."""
+    if isinstance(value, tuple):
+        return tuple(_without_lines(item) for item in value)
+    if hasattr(value, "__dataclass_fields__"):
+        names = [name for name in value.__dataclass_fields__ if name != "line"]
+        return type(value), tuple(_without_lines(getattr(value, name)) for name in names)
+    return value
+
+
+def stamps(configuration: Configuration) -> tuple[tuple[Path, int, int, int], ...]:
+    """What tells whether a file that can be reloaded was changed. Blocking: call it in a thread."""
+    security = configuration.security
+    found = []
+    for path in (configuration.path, security.users_file, security.roles_file, security.certificate_users_file):
+        if path is None:
+            continue
+        try:
+            status = path.stat()
+        except OSError:
+            found.append((path, 0, 0, 0))
+        else:
+            found.append((path, status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(found)

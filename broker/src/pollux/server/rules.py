@@ -1,0 +1,29 @@
+"""Rules on broker.xml that need more than the configuration layer knows: selectors must parse.
+
+Import it where a file is read for ``pollux check`` or a start; the rules add themselves. They do no I/O.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pollux.config.rules import add_rule
+from pollux.routing.selector import parse
+from pollux.routing.selector.errors import SelectorError
+
+if TYPE_CHECKING:
+    from pollux.config.model import Configuration
+    from pollux.config.report import Report
+
+
+@add_rule
+def selectors_parse(configuration: Configuration, report: Report) -> None:
+    """The filter of each queue is a JMS selector."""
+    for address in configuration.addresses:
+        for queue in address.queues:
+            if queue.filter is None:
+                continue
+            try:
+                parse(queue.filter)
+            except SelectorError as error:
+                report.error_at(queue.line, f"queue {queue.name!r}: {error}")

@@ -1,0 +1,85 @@
+"""What a running broker leaves for the local administrator: a status file and an access token.
+
+Both are in the journal's directory (which one broker only may use), mode 0600, and go when it stops. The
+token lets the operating system user that runs the broker use ``pollux`` without a password.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pollux.ha.members import MEMBERS, member_id
+from pollux.ha.places import NODE_DIRECTORY
+
+if TYPE_CHECKING:
+    from pollux.config.model import Configuration
+
+RUN_DIRECTORY = "run"
+#: Environment variable that names the directory of a member of a group.
+RUN_VARIABLE = "POLLUX_RUN"
+STATUS_FILE = "pollux.status.json"
+TOKEN_FILE = "pollux.token"  # noqa: S105  (a file's name)
+_TOKEN_BYTES = 32
+
+
+def runtime_directory(configuration: Configuration) -> Path:
+    """Where the broker's status and token are (and a single broker's lock and node id).
+
+    Members of a group that shares a store have each a directory of their own: the one that the environment variable
+    POLLUX_RUN names, else ``run`` beside broker.xml, or, where that cannot be written, one among the members' files on
+    the store. Who may write where differs between a service in a sandbox and a shell, so service managers set the
+    variable for both.
+    """
+    base = store_directory(configuration)
+    if not configuration.shares_store or configuration.path is None:
+        return base
+    if named := os.environ.get(RUN_VARIABLE):
+        return Path(named)
+    beside = configuration.path.resolve().parent / RUN_DIRECTORY
+    if os.access(beside if beside.exists() else beside.parent, os.W_OK | os.X_OK):
+        return beside
+    return base / NODE_DIRECTORY / MEMBERS / member_id(configuration.path)
+
+
+def store_directory(configuration: Configuration) -> Path:
+    """Where the locks and the node id of the store are."""
+    return configuration.node_manager_lock_directory or configuration.journal_directory
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write ``text`` to ``path`` atomically, readable by this user only."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    temporary.replace(path)
+
+
+class Status:
+    """The two files of one broker life."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._token = secrets.token_urlsafe(_TOKEN_BYTES)
+
+    def write(self, values: dict[str, Any]) -> None:
+        """Write the status file, and the token on the first call."""
+        self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        token = self._directory / TOKEN_FILE
+        write_private(token, self._token + "\n")
+        write_private(self._directory / STATUS_FILE, json.dumps(values, indent=2, default=str) + "\n")
+
+    def is_token(self, text: str) -> bool:
+        """Whether ``text`` is the token of this life."""
+        return hmac.compare_digest(text.encode(), self._token.encode())
+
+    def remove(self) -> None:
+        """The broker stops: nobody shall find it here."""
+        for name in (STATUS_FILE, TOKEN_FILE):
+            (self._directory / name).unlink(missing_ok=True)

@@ -1,0 +1,60 @@
+"""What a waiting member keeps ready, so that taking over is quick: a journal read along, and a segment filled ahead."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from pollux.store.follower import Follower
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pollux.store.spare import Spare
+
+#: How often a waiting member sees to its spare segment, seconds.
+SPARE_PERIOD = 5.0
+#: How often a waiting member reads the journal along, and how long its last look may take at a takeover, seconds.
+FOLLOW_PERIOD = 0.2
+FOLLOW_TIMEOUT = 2.0
+
+
+class Warm:
+    """See the module; a thread of its own. ``on_first`` is called in it once, when everything was read once."""
+
+    def __init__(self, journal: Path, id_cache_size: int, spare: Spare, on_first: Callable[[], None]) -> None:
+        self._follower = Follower(journal, id_cache_size)
+        self._spare = spare
+        self._on_first = on_first
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pollux-follow", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End soon."""
+        self._ended.set()
+
+    def take(self) -> Follower | None:
+        """What has read the journal along; None when it does not come to an end. Blocking."""
+        self._ended.set()
+        self._follower.stop()
+        self._thread.join(FOLLOW_TIMEOUT)
+        return self._follower if not self._thread.is_alive() else None
+
+    def _run(self) -> None:
+        again = 0.0
+        first = True
+        while not self._ended.is_set():
+            self._follower.poll()
+            if time.monotonic() >= again:
+                self._spare.prepare()
+                again = time.monotonic() + SPARE_PERIOD
+            if first:
+                first = False
+                self._on_first()
+            self._ended.wait(FOLLOW_PERIOD)

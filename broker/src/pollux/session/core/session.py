@@ -1,0 +1,77 @@
+"""A connection that another broker opened to an acceptor."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pollux.errors import InvalidRequestError
+from pollux.session.base import Session
+from pollux.session.core.conversation import Conversation
+
+if TYPE_CHECKING:
+    from pollux.session.base import Transport
+    from pollux.session.services import Services
+    from pollux.wire.core.peer import Hello
+
+logger = logging.getLogger("pollux.core")
+
+
+class CoreSession(Session):
+    """The session of another broker. Until it has proven the cluster password the log-in deadline holds for it."""
+
+    protocol = "CORE"
+    of_broker = True
+
+    def __init__(self, transport: Transport, services: Services) -> None:
+        if services.core is None:
+            raise InvalidRequestError("this broker has no cluster connection with a password of its own")
+        self.transport = transport
+        self._security = services.security
+        self._user = services.core.key.user
+        self._conversation = Conversation(
+            services.core,
+            transport,
+            transport.loop,
+            initiator=False,
+            on_ready=self._ready,
+            on_end=self._ended,
+        )
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the other broker."""
+        self._conversation.feed(data)
+
+    def _ready(self, peer: Hello) -> None:
+        self.user = self._user
+        self.client_id = peer.name
+        logger.info("broker connected", extra={"fields": {"broker": peer.name, "source": self.transport.peer.address}})
+
+    def _ended(self, code: str, text: str) -> None:
+        if code == "denied":
+            self._security.failed(self._user, self.transport.peer, "cluster", text)
+        elif self.user is None:
+            fields = {"source": self.transport.peer.address, "reason": f"{code}: {text}"}
+            if code == "protocol":
+                fields["remedy"] = "find out what runs there; if it is no broker, keep it away from this port"
+            logger.warning("broker refused", extra={"fields": fields})
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is gone."""
+        self._conversation.end("failed", str(error) if error else "the connection was closed")
+
+    def pause_writing(self) -> None:
+        """The other broker does not keep up."""
+        self._conversation.pause()
+
+    def resume_writing(self) -> None:
+        """It keeps up again."""
+        self._conversation.resume()
+
+    def shutdown(self, reason: str) -> None:
+        """The broker stops, or an administrator closes this connection."""
+        self._conversation.stop("stopping", reason)
+
+    def describe(self) -> dict[str, object]:
+        """For management."""
+        return {"channels": len(self._conversation.channels)}

@@ -1,0 +1,443 @@
+"""Addresses and queues as things that are created, deleted and survive a restart.
+
+The address space (:mod:`pollux.routing.space`) knows what exists now; this module also keeps it in the
+bindings journal, creates and deletes automatically as the settings say, and rebuilds it at start.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pollux.config.address_settings import ConfigDelete
+from pollux.errors import InvalidRequestError, LimitError, NoSuchAddressError, NoSuchQueueError
+from pollux.message import RoutingType
+from pollux.routing.address import split_fqqn
+from pollux.routing.duplicates import DuplicateCache
+from pollux.routing.lifecycle import Creation, address_removable, plan_producer, queue_removable
+from pollux.routing.queue import Queue
+from pollux.routing.selector import SelectorError
+from pollux.routing.space import Address
+from pollux.routing.spec import QueueSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pollux.config.addressing import AddressConfig, QueueConfig
+    from pollux.config.model import Configuration
+    from pollux.session.accounts import Account
+    from pollux.session.post_office import PostOffice
+    from pollux.store.recovered import Recovered
+
+log = logging.getLogger("pollux.registry")
+
+ADDRESS = "address"
+QUEUE = "queue"
+#: Durable queues whose deliveries an operator paused.
+PAUSED = "paused"
+
+#: Address names (FQQNs too) whose account is remembered for sending.
+_SENDABLE_LIMIT = 20_000
+
+#: ``no_local_origin`` is a connection of the life that wrote it; in this one its number means another client.
+_SPEC_FIELDS = frozenset(field.name for field in fields(QueueSpec)) - {"no_local_origin"}
+
+
+class Registry:
+    """See the module. Everything is in memory at once; ``when_stable`` tells when it is on disk too."""
+
+    def __init__(self, post: PostOffice) -> None:
+        self._post = post
+        self._space = post.space
+        #: How many queues a user may have, -1 for any number; the server sets it.
+        self.queue_limit: Callable[[str], int] | None = None
+        #: Names to which messages can be sent at once, with their accounts.
+        self.sendable: dict[str, Account] = {}
+
+    # -- addresses
+
+    def create_address(
+        self,
+        name: str,
+        routing_types: Iterable[RoutingType],
+        *,
+        auto_created: bool = False,
+        temporary: bool = False,
+        internal: bool = False,
+        configuration_managed: bool = False,
+    ) -> Address:
+        """Create an address. Raises InvalidRequestError when it exists or the name cannot be one."""
+        address = self._space.add_address(
+            Address(
+                name,
+                routing_types,
+                auto_created=auto_created,
+                temporary=temporary,
+                internal=internal,
+                configuration_managed=configuration_managed,
+            )
+        )
+        address.unused_since = self._post.wall_ms()
+        self._keep_address(address)
+        self._changed()
+        self._post.trail.event("address-created", address=name)
+        log.info("address created name=%s routing=%s auto=%s", name, _types(address), auto_created)
+        return address
+
+    def ensure_address(self, name: str, routing_type: RoutingType | None = None, *, auto: bool = True) -> Address:
+        """The address, created if need be (``auto``: only when auto-create-addresses allows it).
+
+        An existing address gets the routing type if it has not got it. Raises NoSuchAddressError or
+        InvalidRequestError.
+        """
+        name = split_fqqn(name)[0]
+        settings = self._space.settings(name)
+        address = self._space.address(name)
+        if address is None:
+            if auto and not settings.auto_create_addresses:
+                raise NoSuchAddressError(
+                    f"address {name!r} does not exist and auto-create-addresses is off for it: create it in broker.xml "
+                    "or with 'pollux address create'"
+                )
+            wanted = routing_type if routing_type is not None else RoutingType(settings.default_address_routing_type)
+            return self.create_address(name, (wanted,), auto_created=auto)
+        if routing_type is not None and routing_type not in address.routing_types:
+            if auto and not settings.auto_create_addresses:
+                raise InvalidRequestError(
+                    f"address {name!r} is {_types(address)} and does not allow {routing_type.name}"
+                )
+            address.routing_types.add(routing_type)
+            self._keep_address(address)
+            self._changed()
+        return address
+
+    def delete_address(self, name: str, *, force: bool = False) -> None:
+        """Delete an address; with ``force`` its queues and their messages too."""
+        address = self._space.address(name)
+        if address is None:
+            raise NoSuchAddressError(f"address {name!r} does not exist")
+        if address.queues and not force:
+            raise InvalidRequestError(
+                f"address {name!r} has {len(address.queues)} queues: delete them first, or use force"
+            )
+        for queue in list(address.queues):
+            self.delete_queue(queue.name)
+        if self._space.address(name) is address:
+            self._space.remove_address(name)
+        self._post.storage.put(ADDRESS, name, None)
+        self._post.accounts.drop(name)
+        self._changed()
+        self._post.trail.event("address-deleted", address=name)
+        log.info("address deleted name=%s", name)
+
+    def would_create_address(self, name: str) -> bool:
+        """Would sending or attaching to ``name`` create an address (for the permission to do so)?"""
+        return self._space.address(split_fqqn(name)[0]) is None
+
+    def ensure_sendable(self, name: str, routing_type: RoutingType | None) -> str:
+        """Make sure messages for ``name`` can be routed as far as settings allow it; the address's name.
+
+        An ANYCAST address without a queue gets one of its own name (auto-create-queues).
+        """
+        if len(self.sendable) >= _SENDABLE_LIMIT:
+            self.sendable.clear()
+        address = split_fqqn(name)[0]
+        if routing_type is None and self._space.address(address) is None and self._space.matching(address):
+            return address  # a wildcard address takes it
+        return self.carry_out(plan_producer(self._space, name, routing_type))
+
+    def carry_out(self, plan: Creation) -> str:
+        """Create what a client's request needs (see :mod:`pollux.routing.lifecycle`); the address's name."""
+        if plan.address or plan.add_routing_type:
+            self.ensure_address(plan.name, plan.routing_type)
+        if plan.queue is not None:
+            self.create_queue(plan.queue)
+        return plan.name
+
+    # -- queues
+
+    def create_queue(self, spec: QueueSpec, *, auto_address: bool = True) -> Queue:
+        """Create a queue (its address too, where that is allowed).
+
+        Raises InvalidRequestError when it exists or contradicts its address, NoSuchAddressError, SelectorError,
+        LimitError when its user has as many queues as it may.
+        """
+        if self._space.queue(spec.name) is not None:
+            raise InvalidRequestError(f"queue {spec.name!r} exists already")
+        self._check_limit(spec)
+        settings = self._space.settings(spec.address)
+        queue = Queue.create(spec, settings, self._post.storage.next_id())
+        existed = self._space.address(spec.address) is not None
+        address = self.ensure_address(spec.address, queue.routing_type, auto=spec.auto_created or auto_address)
+        if not existed and spec.temporary:
+            address.temporary = True
+            self._post.storage.put(ADDRESS, address.name, None)
+        if not existed and not spec.auto_created and not spec.temporary:
+            address.auto_created = False
+            self._keep_address(address)
+        self._add_queue(queue)
+        queue.unused_since = self._post.wall_ms()
+        if spec.durable and not spec.temporary:
+            values = {name: value for name, value in asdict(spec).items() if value is not None}
+            values["routing_type"] = int(queue.routing_type)
+            self._post.storage.put(QUEUE, spec.name, msgspec.msgpack.encode({"id": queue.id, "spec": values}))
+        self._changed()
+        self._post.trail.event("queue-created", queue=spec.name, address=spec.address)
+        log.info(
+            "queue created name=%s address=%s routing=%s durable=%s auto=%s",
+            spec.name,
+            spec.address,
+            queue.routing_type.name,
+            spec.durable,
+            spec.auto_created,
+        )
+        return queue
+
+    def _check_limit(self, spec: QueueSpec) -> None:
+        """max-queues of resource-limit-settings; queues of broker.xml and of nobody are not counted."""
+        if spec.user is None or spec.configuration_managed or self.queue_limit is None:
+            return
+        limit = self.queue_limit(spec.user)
+        if limit >= 0 and sum(queue.user == spec.user for queue in self._space.queues) >= limit:
+            raise LimitError(
+                f"user {spec.user!r} has {limit} queues already and may have no more (max-queues of "
+                "resource-limit-settings): delete one, or raise the limit"
+            )
+
+    def pause_queue(self, queue: Queue, *, paused: bool) -> None:
+        """Stop deliveries of a queue, or go on with them; that of a durable one outlives a restart."""
+        if paused:
+            queue.pause()
+        else:
+            queue.resume()
+            self._post.wake(queue)
+        if queue.durable and not queue.temporary:
+            self._post.storage.put(PAUSED, queue.name, b"" if paused else None)
+
+    def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> None:
+        """Delete a queue with its messages. Raises NoSuchQueueError; InvalidRequestError when a condition fails."""
+        queue = self._space.queue(name)
+        if queue is None:
+            raise NoSuchQueueError(f"queue {name!r} does not exist")
+        if if_unused and queue.consumer_count:
+            raise InvalidRequestError(f"queue {name!r} has {queue.consumer_count} consumers")
+        if if_empty and self._post.message_count(queue):
+            raise InvalidRequestError(f"queue {name!r} has {self._post.message_count(queue)} messages")
+        post = self._post
+        for consumer in list(queue.consumers):
+            post.discard(queue, queue.acknowledge(queue.remove_consumer(consumer)))
+            closed = getattr(consumer, "queue_deleted", None)
+            if closed is not None:
+                closed(queue)
+        post.drop(queue)
+        self._space.remove_queue(queue.name)
+        if queue.durable and not queue.temporary:
+            post.storage.put(QUEUE, queue.name, None)
+            if queue.paused:
+                post.storage.put(PAUSED, queue.name, None)
+        self._changed()
+        post.trail.event("queue-deleted", queue=queue.name, address=queue.address)
+        log.info("queue deleted name=%s address=%s", queue.name, queue.address)
+        self._maybe_delete_address(queue.address, post.wall_ms())
+
+    def maybe_delete(self, queue: Queue, now: int | None = None) -> bool:
+        """Delete an automatically deleted queue whose time has come; true if it is gone."""
+        now = self._post.wall_ms() if now is None else now
+        if not queue_removable(queue, self._space.settings(queue.address), now) or self._post.in_flight(queue):
+            return False
+        if queue.attributes.auto_delete_message_count >= 0 and self._post.pages.unread(queue):
+            return False
+        self.delete_queue(queue.name)
+        return True
+
+    def _maybe_delete_address(self, name: str, now: int) -> None:
+        address = self._space.address(name)
+        if address is None or address.queues:
+            return
+        if not address.unused_since:
+            address.unused_since = now
+        if address.temporary or address_removable(address, self._space.settings(name), now):
+            self.delete_address(name)
+
+    def reap(self) -> None:
+        """Delete what is unused; called every address-queue-scan-period."""
+        now = self._post.wall_ms()
+        for queue in list(self._space.queues):
+            self.maybe_delete(queue, now)
+        for address in list(self._space.addresses):
+            self._maybe_delete_address(address.name, now)
+
+    # -- configuration
+
+    def apply_configuration(self, configuration: Configuration) -> None:
+        """Create what broker.xml names and does not exist; on reload, delete what config-delete-* says."""
+        names = set()
+        queue_names = set()
+        for given in configuration.addresses:
+            names.add(given.name)
+            address = self._space.address(given.name)
+            types = _configured_types(given)
+            if address is None:
+                address = self.create_address(given.name, types, configuration_managed=True)
+            else:
+                address.configuration_managed = True
+                address.auto_created = False
+                if not types <= address.routing_types:
+                    address.routing_types |= types
+                self._keep_address(address)
+            for queue in given.queues:
+                queue_names.add(queue.name)
+                self._apply_queue(given.name, queue)
+        for queue_here in list(self._space.queues):
+            policy = self._space.settings(queue_here.address).config_delete_queues
+            gone = queue_here.spec.configuration_managed and queue_here.name not in queue_names
+            if gone and policy is ConfigDelete.FORCE:
+                self.delete_queue(queue_here.name)
+        for address in list(self._space.addresses):
+            policy = self._space.settings(address.name).config_delete_addresses
+            if address.configuration_managed and address.name not in names and policy is ConfigDelete.FORCE:
+                self.delete_address(address.name, force=True)
+        self._changed()
+
+    def _apply_queue(self, address: str, given: QueueConfig) -> None:
+        spec = QueueSpec(
+            name=given.name,
+            address=address,
+            routing_type=given.routing_type,
+            durable=given.durable,
+            selector=given.filter,
+            user=given.user,
+            configuration_managed=True,
+            **{
+                name: getattr(given, name)
+                for name in (
+                    "max_consumers",
+                    "purge_on_no_consumers",
+                    "exclusive",
+                    "group_rebalance",
+                    "group_rebalance_pause_dispatch",
+                    "group_buckets",
+                    "group_first_key",
+                    "last_value",
+                    "last_value_key",
+                    "non_destructive",
+                    "consumers_before_dispatch",
+                    "delay_before_dispatch",
+                    "ring_size",
+                    "enabled",
+                )
+            },
+        )
+        queue = self._space.queue(given.name)
+        if queue is None:
+            self.create_queue(spec, auto_address=False)
+        elif queue.address != address or queue.routing_type is not given.routing_type:
+            log.warning(
+                "queue %s is on address %s as %s, broker.xml wants %s on %s: delete the queue to have it changed",
+                given.name,
+                queue.address,
+                queue.routing_type.name,
+                given.routing_type.name,
+                address,
+            )
+
+    def reload_settings(self) -> None:
+        """Address settings changed: every cached decision is made anew."""
+        for queue in self._space.queues:
+            queue.apply_settings(self._space.settings(queue.address))
+        self._changed()
+
+    # -- restart
+
+    def restore(self, recovered: Recovered) -> None:
+        """Rebuild addresses, queues and their contents (as ids; messages are read when needed)."""
+        for (kind, key), value in recovered.bindings.items():
+            if kind == ADDRESS:
+                kept = msgspec.msgpack.decode(value)
+                self._space.add_address(
+                    Address(
+                        key,
+                        {RoutingType(each) for each in kept["routing_types"]},
+                        auto_created=kept["auto_created"],
+                        internal=kept["internal"],
+                        configuration_managed=kept["configuration_managed"],
+                    )
+                ).used = True
+        known: dict[int, Queue] = {}
+        for (kind, _), value in recovered.bindings.items():
+            if kind == QUEUE:
+                kept = msgspec.msgpack.decode(value)
+                values = {name: each for name, each in kept["spec"].items() if name in _SPEC_FIELDS}
+                values["routing_type"] = RoutingType(values["routing_type"])
+                spec = QueueSpec(**values)
+                if self._space.address(spec.address) is None:
+                    self._space.add_address(Address(spec.address, (values["routing_type"],)))
+                queue = self._restored(spec, kept["id"])
+                queue.used = True
+                queue.unused_since = self._post.wall_ms()
+                if (PAUSED, spec.name) in recovered.bindings:
+                    queue.pause()
+                self._add_queue(queue)
+                known[queue.id] = queue
+        counts: dict[int, dict[int, int]] = {}
+        for (queue_id, message_id), count in recovered.delivery_counts.items():
+            counts.setdefault(queue_id, {})[message_id] = count
+        schedules: dict[int, dict[int, int]] = {}
+        for (queue_id, message_id), deliver_at in recovered.schedules.items():
+            schedules.setdefault(queue_id, {})[message_id] = deliver_at
+        for queue_id, priorities in recovered.queues.items():
+            found = known.get(queue_id)
+            if found is None:
+                # Its queue was deleted and the crash came before the record that drops its messages.
+                self._post.storage.append_drop_queue(queue_id)
+                continue
+            for priority in sorted(priorities, reverse=True):
+                found.restore(priority, priorities[priority], counts.get(queue_id), schedules.get(queue_id))
+            if found.scheduled:
+                self._post.plan_timer(found.next_due())
+        for name, duplicates in recovered.duplicates.items():
+            account = self._post.accounts.get(split_fqqn(name)[0])
+            account.duplicates = DuplicateCache(account.settings.id_cache_size)
+            account.duplicates.restore(duplicates)
+
+    def _restored(self, spec: QueueSpec, queue_id: int) -> Queue:
+        """A queue that was there before. What earlier versions accepted as its filter does not keep a broker down."""
+        settings = self._space.settings(spec.address)
+        try:
+            return Queue.create(spec, settings, queue_id)
+        except SelectorError as error:
+            queue = Queue.create(spec, settings, queue_id, strict=False)
+            log.warning("queue %r keeps a filter that is no longer accepted and takes less: %s", spec.name, error)
+            return queue
+
+    # -- inside
+
+    def _add_queue(self, queue: Queue) -> None:
+        queue.trail = self._post.trail.queue(queue.address, queue.name)
+        self._space.add_queue(queue)
+
+    def _keep_address(self, address: Address) -> None:
+        if address.temporary:
+            return
+        value = {
+            "routing_types": sorted(int(each) for each in address.routing_types),
+            "auto_created": address.auto_created,
+            "internal": address.internal,
+            "configuration_managed": address.configuration_managed,
+        }
+        self._post.storage.put(ADDRESS, address.name, msgspec.msgpack.encode(value))
+
+    def _changed(self) -> None:
+        self.sendable.clear()
+        self._space.changed()
+
+
+def _types(address: Address) -> str:
+    return "+".join(sorted(each.name for each in address.routing_types)) or "without routing type"
+
+
+def _configured_types(given: AddressConfig) -> set[RoutingType]:
+    return set(given.routing_types) | {queue.routing_type for queue in given.queues}

@@ -1,0 +1,399 @@
+"""Who a client is and what it may do.
+
+Passwords are checked against SCRAM verifiers in a thread (PBKDF2 releases the interpreter), certificates
+against a mapping file, permissions against broker.xml's security-settings: the most specific match wins.
+Sessions call this; it knows no socket and no protocol but SCRAM's messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import logging
+import secrets
+import time
+from collections import Counter, OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pollux.config.model import PermissionType as Permission
+from pollux.config.model import permissions_for
+from pollux.config.saslprep import saslprep
+from pollux.config.users import Users
+from pollux.config.verifiers import DEFAULT_ITERATIONS, SALT_BYTES, Verifier
+from pollux.errors import AuthenticationError, LimitError, NotPermittedError
+from pollux.session.scram import MAXIMUM_MESSAGE, ScramExchange
+from pollux.session.throttle import Throttle
+from pollux.store.audit import Trail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pollux.config.model import Configuration
+    from pollux.session.base import Peer
+
+__all__ = ["Identity", "Permission", "ScramServer", "Security"]
+
+#: The address whose ``manage`` permission opens the HTTP API, as in Artemis.
+MANAGEMENT_ADDRESS = "activemq.management"
+SCRAM_MECHANISM = "SCRAM-SHA-256"
+#: What every refused log-in is told, whatever was wrong.
+REFUSED = "the user name or the password is wrong"
+#: Longest user name and password taken, characters.
+MAXIMUM_CREDENTIAL = 1024
+#: PBKDF2 in flight at a time: each takes a core; more would take the event loop's.
+_CHECKERS = 2
+_NO_ROLES: frozenset[str] = frozenset()
+
+logger = logging.getLogger("pollux.security")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A proven user. ``roles`` are those at log-in; checks use what the files say now.
+
+    ``administrator`` is the operating system user that runs the broker, who may do everything.
+    """
+
+    user: str
+    roles: frozenset[str] = _NO_ROLES
+    administrator: bool = False
+
+
+class ScramServer:
+    """One SCRAM exchange of one connection: ``first`` then ``final``; then ``identity`` is set."""
+
+    __slots__ = ("_exchange", "_peer", "_security", "identity")
+
+    def __init__(self, security: Security, exchange: ScramExchange, peer: Peer | None) -> None:
+        self._security = security
+        self._exchange = exchange
+        self._peer = peer
+        self.identity: Identity | None = None
+
+    def first(self, message: bytes) -> bytes:
+        """client-first in, server-first out. Raises AuthenticationError."""
+        try:
+            answer = self._exchange.first(message)
+        except AuthenticationError as error:
+            self._security.log_failure(self._exchange.user, self._peer, SCRAM_MECHANISM, str(error))
+            raise
+        self._security.slow_down(self._exchange.user, self._peer)
+        return answer
+
+    def final(self, message: bytes) -> bytes:
+        """client-final in, server-final out. Raises AuthenticationError."""
+        user = self._exchange.user
+        try:
+            answer = self._exchange.final(message)
+        except AuthenticationError as error:
+            self._security.failed(user, self._peer, SCRAM_MECHANISM, str(error))
+            raise AuthenticationError(REFUSED) from error
+        self.identity = self._security.succeeded(user, self._peer)
+        return answer
+
+
+class Security:
+    """Authentication, permissions and limits of one broker. All methods are called in the loop's thread.
+
+    ``hold`` keeps one connection (by id) from being read for some seconds; the server supplies it.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        users: Users,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        hold: Callable[[int, float], None] | None = None,
+        trail: Trail | None = None,
+    ) -> None:
+        self._clock = clock
+        self._trail = trail or Trail.off()
+        self._hold = hold
+        self._hash_key = secrets.token_bytes(32)
+        self._executor = ThreadPoolExecutor(_CHECKERS, thread_name_prefix="pollux-login")
+        self._throttle = Throttle(
+            configuration.security.login_delay / 1000, configuration.security.max_login_delay / 1000
+        )
+        #: HMAC of user, password and verifier -> until when it holds.
+        self._verified: OrderedDict[bytes, float] = OrderedDict()
+        self._checking: dict[bytes, asyncio.Future[bool]] = {}
+        self._granted: dict[tuple[str, str, str | None], frozenset[str]] = {}
+        #: Connection id -> user, and how many each user has.
+        self._connections: dict[int, str] = {}
+        self._per_user: Counter[str] = Counter()
+        self.failures = 0
+        self.successes = 0
+        self._users = Users()
+        self.reload(configuration, users)
+
+    def reload(self, configuration: Configuration, users: Users) -> set[str]:
+        """Use these from now on. Returns the users that are gone: their connections are to be closed."""
+        known = set(self._users.verifiers)
+        self._configuration = configuration
+        # A match with "::" is about one queue (or a pattern of FQQNs) and goes before those about addresses.
+        settings = configuration.security_settings
+        self._queue_matches = replace(
+            configuration, security_settings=tuple(setting for setting in settings if "::" in setting.match)
+        )
+        self._address_matches = replace(
+            configuration, security_settings=tuple(setting for setting in settings if "::" not in setting.match)
+        )
+        self._users = users
+        self._enabled = configuration.security_enabled
+        self._anonymous = configuration.security.anonymous_user
+        self._role_mappings = {
+            mapping.from_role: frozenset(mapping.to_roles) for mapping in configuration.role_mappings
+        }
+        counted = Counter(verifier.iterations for verifier in users.verifiers.values())
+        #: Unknown users are shown the iterations most users have.
+        self._decoy_iterations = counted.most_common(1)[0][0] if counted else DEFAULT_ITERATIONS
+        self._granted.clear()
+        self._verified.clear()
+        self._limits = {limit.match: limit for limit in configuration.resource_limit_settings}
+        return known - set(users.verifiers)
+
+    def close(self) -> None:
+        """Let the checking threads end."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    # -- who
+
+    async def authenticate_password(self, user: str | None, password: str | None, peer: Peer) -> Identity:
+        """The identity that ``user`` and ``password`` prove; no user at all means anonymous.
+
+        Raises AuthenticationError, late when there were failures before; its text never says which part was wrong.
+        """
+        if not self._enabled:
+            return Identity(user or self._anonymous or "anonymous")
+        if user is None and password is None:
+            return self.anonymous(peer)
+        name, secret = self._prepare(user or "", password or "")
+        verifier, known = self._lookup(name)
+        key = self._cache_key(name, secret, verifier)
+        now = self._clock()
+        if known and self._verified.get(key, 0.0) > now:
+            self._throttle.succeeded(peer.address, name, now)
+            return self._identity(name)
+        wait = self._throttle.reserve(peer.address, name, now)
+        if wait is None:
+            self.log_failure(name, peer, "password", "too many failed attempts, not checked")
+            raise AuthenticationError(REFUSED)
+        if wait > 0.0:
+            await asyncio.sleep(wait)
+        correct = await self._check(key, secret, verifier)
+        if not (correct and known and secret):
+            self.failed(name, peer, "password", REFUSED)
+            raise AuthenticationError(REFUSED)
+        self._remember(key)
+        return self.succeeded(name, peer)
+
+    def authenticate_certificate(self, peer: Peer) -> Identity:
+        """The identity the client's verified certificate is mapped to (certificate-users-file)."""
+        subject = peer.certificate_subject
+        user = self._users.certificate_user(subject) if subject is not None else None
+        if user is None:
+            reason = "the client showed no certificate" if subject is None else "the certificate is mapped to no user"
+            self.log_failure(subject or "", peer, "certificate", reason)
+            raise AuthenticationError(reason)
+        return self.succeeded(user, peer)
+
+    def anonymous(self, peer: Peer) -> Identity:
+        """The configured anonymous user; AuthenticationError when there is none."""
+        if not self._enabled:
+            return Identity(self._anonymous or "anonymous")
+        if self._anonymous is None:
+            self.log_failure("", peer, "anonymous", "log-in is required")
+            raise AuthenticationError("log-in is required: this broker has no anonymous user")
+        return self._identity(self._anonymous)
+
+    @property
+    def anonymous_allowed(self) -> bool:
+        """Whether :meth:`anonymous` would succeed: sessions offer the mechanism only then."""
+        return not self._enabled or self._anonymous is not None
+
+    def scram(self, mechanism: str, peer: Peer | None = None) -> ScramServer:
+        """A new exchange of ``mechanism`` (SCRAM-SHA-256). With ``peer``, failures are slowed down by source."""
+        if mechanism != SCRAM_MECHANISM:
+            raise AuthenticationError(f"the mechanism {mechanism[:40]!r} is not supported")
+        return ScramServer(self, ScramExchange(self._lookup), peer)
+
+    def user_names(self) -> dict[str, frozenset[str]]:
+        """Every user with its effective roles, for management."""
+        return {user: self._roles_of(user) for user in sorted(self._users.verifiers)}
+
+    # -- outcome of attempts
+
+    def slow_down(self, user: str, peer: Peer | None) -> None:
+        """Hold the connection back as earlier failures of its source and user demand; may refuse it."""
+        if peer is None:
+            return
+        wait = self._throttle.reserve(peer.address, user, self._clock())
+        if wait is None:
+            self.log_failure(user, peer, SCRAM_MECHANISM, "too many failed attempts, not checked")
+            raise AuthenticationError(REFUSED)
+        if wait > 0.0 and self._hold is not None:
+            self._hold(peer.connection_id, wait)
+
+    def failed(self, user: str, peer: Peer | None, mechanism: str, reason: str) -> None:
+        """Count and log a failed attempt."""
+        attempts = self._throttle.failed(peer.address if peer else "", user, self._clock())
+        self.log_failure(user, peer, mechanism, reason, attempts)
+
+    def log_failure(
+        self, user: str, peer: Peer | None, mechanism: str, reason: str, attempts: int | None = None
+    ) -> None:
+        """One line for each refused log-in, with its source."""
+        self.failures += 1
+        fields = {
+            "user": user,
+            "source": peer.address if peer else None,
+            "port": peer.port if peer else None,
+            "acceptor": peer.acceptor if peer else None,
+            "mechanism": mechanism,
+            "reason": reason,
+            "attempts": attempts,
+        }
+        logger.warning("log-in refused", extra={"fields": fields})
+        self._trail.event("login-failed", **fields)
+
+    def succeeded(self, user: str, peer: Peer | None) -> Identity:
+        """Count a successful attempt; returns its identity."""
+        self.successes += 1
+        if peer is not None:
+            self._throttle.succeeded(peer.address, user, self._clock())
+        return self._identity(user)
+
+    # -- what
+
+    def check(self, identity: Identity, permission: Permission, address: str, queue: str | None = None) -> None:
+        """Raise NotPermittedError unless ``identity`` has ``permission`` at ``address`` (or at the queue's FQQN)."""
+        granted = self._granted.get((identity.user, address, queue))
+        if granted is None:
+            granted = self._resolve(identity.user, address, queue)
+        if permission not in granted and self._enabled and not identity.administrator:
+            place = address if queue is None else f"{address}::{queue}"
+            fields = {"user": identity.user, "permission": permission.name, "address": place}
+            logger.info("permission refused", extra={"fields": fields})
+            raise NotPermittedError(
+                f"user {identity.user!r} does not have the permission {permission.name!r} at {place!r}"
+            )
+
+    def permitted(self, identity: Identity, permission: Permission, address: str, queue: str | None = None) -> bool:
+        """Whether :meth:`check` would pass; logs nothing."""
+        if not self._enabled or identity.administrator:
+            return True
+        granted = self._granted.get((identity.user, address, queue))
+        if granted is None:
+            granted = self._resolve(identity.user, address, queue)
+        return permission in granted
+
+    # -- limits
+
+    def connection_opened(self, identity: Identity, peer: Peer) -> None:
+        """Count a connection of this user; LimitError when it has as many as it may."""
+        if peer.connection_id in self._connections:
+            return
+        maximum = self._connection_limit(identity.user)
+        if 0 <= maximum <= self._per_user[identity.user]:
+            fields = {"user": identity.user, "source": peer.address, "limit": maximum}
+            logger.warning("connection refused: the user has as many as it may", extra={"fields": fields})
+            raise LimitError(f"user {identity.user!r} has {maximum} connections already, the configured maximum")
+        self._connections[peer.connection_id] = identity.user
+        self._per_user[identity.user] += 1
+        self._trail.event("client-login", connection=peer.connection_id, source=peer.address, user=identity.user)
+
+    def connection_closed(self, identity: Identity | None, peer: Peer) -> None:  # noqa: ARG002  (the session's view)
+        """Count down; harmless for a connection that was never counted."""
+        user = self._connections.pop(peer.connection_id, None)
+        if user is not None:
+            self._per_user[user] -= 1
+            if self._per_user[user] <= 0:
+                del self._per_user[user]
+
+    def queue_limit(self, user: str) -> int:
+        """Queues ``user`` may have at a time (resource-limit-settings); -1: no limit."""
+        limit = self._limits.get(user) or self._limits.get("#")
+        return limit.max_queues if limit is not None else -1
+
+    # -- inside
+
+    def _connection_limit(self, user: str) -> int:
+        limit = self._limits.get(user) or self._limits.get("#")
+        if limit is not None and limit.max_sessions >= 0:
+            return limit.max_sessions
+        return self._configuration.limits.max_connections_per_user
+
+    def _prepare(self, user: str, password: str) -> tuple[str, str]:
+        """SASLprep both; what cannot be prepared cannot be right, but takes the same path and time."""
+        if len(user) > MAXIMUM_CREDENTIAL or len(password) > MAXIMUM_CREDENTIAL:
+            return user[:MAXIMUM_CREDENTIAL], ""
+        try:
+            return saslprep(user), saslprep(password)
+        except ValueError:
+            return user, ""
+
+    def _lookup(self, user: str) -> tuple[Verifier, bool]:
+        """The verifier of ``user`` and True, or one that looks as real (same each time) and False."""
+        verifier = self._users.verifiers.get(user)
+        if verifier is not None:
+            return verifier, True
+        key = self._users.decoy_key
+        name = user.encode("utf-8", "surrogatepass")[:MAXIMUM_MESSAGE]
+        salt = hmac.digest(key, b"salt\0" + name, "sha256")[:SALT_BYTES]
+        return Verifier(
+            self._decoy_iterations,
+            salt,
+            hmac.digest(key, b"stored\0" + name, "sha256"),
+            hmac.digest(key, b"server\0" + name, "sha256"),
+        ), False
+
+    def _cache_key(self, user: str, password: str, verifier: Verifier) -> bytes:
+        """Names what was checked without keeping the password; a new verifier makes a new key."""
+        text = f"{len(user)}\0{user}\0{base64.b64encode(verifier.stored_key).decode()}\0{password}"
+        return hmac.digest(self._hash_key, text.encode("utf-8", "surrogatepass"), "sha256")
+
+    async def _check(self, key: bytes, password: str, verifier: Verifier) -> bool:
+        """PBKDF2 in a thread; the same credentials checked at the same time are checked once."""
+        running = self._checking.get(key)
+        if running is None:
+            loop = asyncio.get_running_loop()
+            running = loop.run_in_executor(self._executor, verifier.verify, password)
+            self._checking[key] = running
+            running.add_done_callback(lambda _: self._checking.pop(key, None))
+        return await asyncio.shield(running)
+
+    def _remember(self, key: bytes) -> None:
+        size = self._configuration.authentication_cache_size
+        lasts = self._configuration.security_invalidation_interval / 1000
+        if size > 0 and lasts > 0:
+            self._verified[key] = self._clock() + lasts
+            self._verified.move_to_end(key)
+            while len(self._verified) > size:
+                self._verified.popitem(last=False)
+
+    def _identity(self, user: str) -> Identity:
+        return Identity(user, self._roles_of(user))
+
+    def _roles_of(self, user: str) -> frozenset[str]:
+        """The roles the files give ``user`` now, with what role-mapping adds."""
+        roles = self._users.roles_of(user)
+        if user == self._anonymous:
+            roles |= frozenset(self._configuration.security.anonymous_roles)
+        for role in roles & self._role_mappings.keys():
+            roles |= self._role_mappings[role]
+        return roles
+
+    def _resolve(self, user: str, address: str, queue: str | None) -> frozenset[str]:
+        """The permissions ``user`` has at a place, remembered until something is reloaded."""
+        granted_to = permissions_for(self._queue_matches, f"{address}::{queue}") if queue is not None else {}
+        granted_to = granted_to or permissions_for(self._address_matches, address)
+        roles = self._roles_of(user)
+        granted = frozenset(name for name, allowed in granted_to.items() if roles & allowed)
+        if len(self._granted) >= max(1, self._configuration.authorization_cache_size):
+            self._granted.clear()
+        self._granted[(user, address, queue)] = granted
+        return granted

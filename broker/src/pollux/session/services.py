@@ -1,0 +1,32 @@
+"""What every session may use, handed over in one object when the connection is accepted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pollux.config.acceptors import AcceptorSettings
+    from pollux.config.model import Configuration
+    from pollux.session.core.conversation import CoreHub
+    from pollux.session.post_office import PostOffice
+    from pollux.session.security import Security
+
+
+@dataclass(slots=True)
+class Services:
+    """The broker as sessions see it."""
+
+    configuration: Configuration
+    post: PostOffice
+    security: Security
+    #: Milliseconds since the epoch.
+    wall_ms: Callable[[], int]
+    #: The other members a client may fail over to, as ``(host, port, scheme)``; empty for a single broker.
+    failover_servers: Callable[[], list[tuple[str, int, str]]]
+    #: The acceptor the connection came in by: its URI's parameters, typed and with their defaults.
+    acceptor: AcceptorSettings
+    #: What other brokers may ask for; None: they are not talked to.
+    core: CoreHub | None = None

@@ -1,0 +1,192 @@
+"""The bindings journal: a small map of (kind, key) to bytes that survives anything.
+
+One file ``bindings-EPOCH-NUMBER.segment`` in the bindings directory holds the whole map: a
+snapshot followed by changes. When changes outweigh what is alive a new file with a fresh snapshot
+replaces it. Each life starts with a file of its own, so a fenced predecessor changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import TYPE_CHECKING
+
+from pollux.store import records
+from pollux.store.files import FileOperations, write_all
+from pollux.store.format import (
+    FRAME_SIZE,
+    HEADER_SIZE,
+    DamagedRange,
+    FormatError,
+    Kind,
+    SegmentHeader,
+    decode_header,
+    frame,
+)
+from pollux.store.format import records as scan
+from pollux.store.records import RecordType
+from pollux.store.recovered import Damage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAME = re.compile(r"bindings-(\d{8,})-(\d{10,})\.segment")
+#: The file grows by blocks of written zeros, so that a change touches no metadata.
+_BLOCK = 1 << 20
+#: A snapshot, which a takeover writes before it serves, ends at a multiple of this.
+_FIRST_BLOCK = 64 << 10
+#: A new file is written when the changes are this much larger than what is alive.
+_WASTE_FACTOR = 4
+_WASTE_FLOOR = 4 << 20
+
+Key = tuple[str, str]
+
+
+def newest_file(directory: Path) -> Path | None:
+    """The file that holds the bindings, None in a new directory."""
+    names = ((NAME.fullmatch(path.name), path) for path in directory.iterdir())
+    found = [(int(match[1]), int(match[2]), path) for match, path in names if match]
+    return max(found)[2] if found else None
+
+
+def read_bindings(path: Path, node_id: bytes | None) -> tuple[dict[Key, bytes], list[Damage], SegmentHeader]:
+    """The map in a file, and what is damaged in it. Raises FormatError for a foreign or unreadable file."""
+    data = path.read_bytes()
+    header = decode_header(data, str(path))
+    if header.kind != Kind.BINDINGS:
+        raise FormatError(f"{path}: its header says {header.kind.name}, not bindings")
+    if node_id is not None and header.node_id != node_id:
+        raise FormatError(f"{path}: belongs to node {header.node_id.hex()}, this broker is node {node_id.hex()}")
+    values: dict[Key, bytes] = {}
+    damage: list[Damage] = []
+    view = memoryview(data)
+    for entry in scan(data, header.salt):
+        if isinstance(entry, DamagedRange):
+            kind = "torn-tail" if entry.tail else "corrupt"
+            words = f"{entry.end - entry.start} bytes of bindings hold no valid record"
+            damage.append(Damage(path, entry.start, entry.end - entry.start, kind, words))
+            continue
+        offset, length = entry
+        if data[offset + FRAME_SIZE] == RecordType.PUT:
+            binding_kind, key, value = records.decode_put(view[offset : offset + length])
+            if value is None:
+                values.pop((binding_kind, key), None)
+            else:
+                values[binding_kind, key] = value
+    return values, damage, header
+
+
+class Bindings:
+    """The map of one life. ``put`` in the loop; ``write`` in the writer thread."""
+
+    def __init__(self, directory: Path, files: FileOperations, *, node_id: bytes, epoch: int, salt: int) -> None:
+        self._directory = directory
+        self._files = files
+        self._node_id = node_id
+        self._epoch = epoch
+        self._salt = salt
+        #: Framed records: a snapshot is their concatenation.
+        self._live: dict[Key, bytes] = {}
+        self._live_bytes = 0
+        self._file_bytes = 0
+        # -- the writer's side
+        self._number = 0
+        self._fd = -1
+        self._path: Path | None = None
+        self._position = 0
+        self._size = 0
+
+    def load(self, node_id: bytes) -> tuple[dict[Key, bytes], list[Damage]]:
+        """Read the directory and start this life's file. Before any traffic, in a thread."""
+        path = newest_file(self._directory)
+        values: dict[Key, bytes] = {}
+        damage: list[Damage] = []
+        if path is not None:
+            values, damage, header = read_bindings(path, node_id)
+            if header.epoch >= self._epoch:
+                raise FormatError(f"{path}: written in epoch {header.epoch}, this life's epoch is {self._epoch}")
+        for (kind, key), value in values.items():
+            self._keep((kind, key), frame(records.put(kind, key, value), self._salt))
+        self._snapshot(b"".join(self._live.values()))
+        self._file_bytes = self._live_bytes
+        for other in self._directory.iterdir():
+            unfinished = other.name.startswith("bindings-") and other.suffix == ".tmp"
+            if other != self._path and (unfinished or NAME.fullmatch(other.name)):
+                # What was damaged is kept for whoever investigates.
+                if damage and other == path and any(found.kind == "corrupt" for found in damage):
+                    self._files.rename(other, other.with_suffix(".damaged"))
+                else:
+                    self._files.unlink(other)
+        return values, damage
+
+    def _keep(self, key: Key, record: bytes) -> None:
+        self._live_bytes += len(record) - len(self._live.get(key, b""))
+        self._live[key] = record
+
+    def put(self, kind: str, key: str, value: bytes | None) -> tuple[bytes, bool]:
+        """Change the map; (bytes for the file, whether they are a snapshot that starts a new one)."""
+        record = frame(records.put(kind, key, value), self._salt)
+        if value is None:
+            old = self._live.pop((kind, key), None)
+            if old is None:
+                return b"", False
+            self._live_bytes -= len(old)
+        else:
+            self._keep((kind, key), record)
+        self._file_bytes += len(record)
+        if self._file_bytes > _WASTE_FLOOR + _WASTE_FACTOR * self._live_bytes:
+            self._file_bytes = self._live_bytes
+            return b"".join(self._live.values()), True
+        return record, False
+
+    def write(self, changes: list[tuple[bytes, bool]]) -> None:
+        """Make changes durable, in order. In the writer thread. Raises OSError."""
+        data = b""
+        for number in range(len(changes) - 1, -1, -1):
+            if changes[number][1]:
+                # Everything before a snapshot is in it.
+                self._snapshot(changes[number][0])
+                changes = changes[number + 1 :]
+                break
+        data = b"".join([record for record, _ in changes])
+        if not data:
+            return
+        if self._position + len(data) > self._size:
+            grow = -(-(self._position + len(data) - self._size) // _BLOCK) * _BLOCK
+            write_all(self._files, self._fd, bytes(grow), self._size, sync=False)
+            self._files.fsync(self._fd)
+            self._size += grow
+        write_all(self._files, self._fd, data, self._position, sync=True)
+        self._position += len(data)
+
+    def _snapshot(self, data: bytes) -> None:
+        """Replace the file by one that starts with ``data``."""
+        self._number += 1
+        path = self._directory / f"bindings-{self._epoch:08d}-{self._number:010d}.segment"
+        unfinished = path.with_suffix(".tmp")
+        created = time.time_ns() // 1_000_000
+        header = SegmentHeader(Kind.BINDINGS, self._salt, self._node_id, self._epoch, self._number, created)
+        fd = self._files.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            content = header.encode() + data
+            size = -(-len(content) // _FIRST_BLOCK) * _FIRST_BLOCK
+            write_all(self._files, fd, content.ljust(size, b"\0"), 0, sync=False)
+            self._files.fsync(fd)
+            self._files.rename(unfinished, path)
+            self._files.sync_directory(self._directory)
+        except BaseException:
+            self._files.close(fd)
+            self._files.unlink(unfinished)
+            raise
+        if self._fd >= 0:
+            self._files.close(self._fd)
+            if self._path is not None:
+                self._files.unlink(self._path)
+        self._fd, self._path, self._position, self._size = fd, path, HEADER_SIZE + len(data), size
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._fd >= 0:
+            self._files.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,442 @@
+"""The writer: groups of encoded records to stable storage, in order, in one thread.
+
+The loop's side collects the records of one loop turn and hands them over as one chunk; the
+thread joins the chunks that wait (up to a cap), writes them with one synced write and reports
+back. Nothing after a failure is ever reported as stable. This module knows frames, not records'
+meanings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
+
+from crc32c import crc32c
+
+from pollux.errors import DiskFullError, StoreError
+from pollux.store.files import FileOperations, write_all
+from pollux.store.format import FRAME, FRAME_SIZE, MARKER
+from pollux.store.latency import LatencyHistogram
+from pollux.store.records import BATCH, RecordType
+from pollux.store.segments import NO_ROOM, RETRY_SECONDS, Segment, SegmentPool
+
+logger = logging.getLogger(__name__)
+
+StableCallback = Callable[[StoreError | None], None]
+#: A group commit takes chunks until it has this many records (or journal-buffer-size bytes).
+GROUP_RECORDS = 512
+#: Appended bytes that may wait for the disk; beyond, new messages are refused until it keeps up again.
+BACKLOG_BYTES = 128 << 20
+_JOIN_SECONDS = 10.0
+BATCH_SIZE = FRAME_SIZE + BATCH.size
+
+
+class Chunk:
+    """The records of one loop turn. ``parts`` joined are whole frames; ``before`` runs first, in the writer."""
+
+    __slots__ = ("before", "parts", "records", "size", "sync", "token")
+
+    def __init__(
+        self, token: int, parts: list[bytes], records: int, size: int, before: list[Callable[[], None]], *, sync: bool
+    ) -> None:
+        self.token = token
+        self.parts = parts
+        self.records = records
+        self.size = size
+        self.before = before
+        self.sync = sync
+
+
+class Journal:
+    """One life's writer. All public methods are for the loop's thread."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        files: FileOperations,
+        pool: SegmentPool | None,
+        *,
+        salt: int,
+        datasync: bool,
+        group_bytes: int,
+        full_disk_timeout: float,
+        guard: Callable[[], bool],
+        on_failure: Callable[[StoreError], None],
+        on_sealed: Callable[[Segment], None],
+        on_no_room: Callable[[str | None], None],
+        make_room: Callable[[], bool],
+        on_stall: Callable[[str | None], None],
+    ) -> None:
+        """``pool`` None: nothing is stored, everything is stable at once. ``full_disk_timeout`` in seconds;
+        ``group_bytes``: bytes of the largest write, which at most one record exceeds. ``make_room`` gives up something
+        that was set aside for a full disk, in the writer's thread; whether there was something.
+        """
+        self._loop = loop
+        self._files = files
+        self._pool = pool
+        self._salt = salt
+        self._datasync = datasync
+        self.group_bytes = group_bytes
+        self._full_disk_timeout = full_disk_timeout
+        self._guard = guard
+        self._on_failure = on_failure
+        self._on_sealed = on_sealed
+        self._on_no_room = on_no_room
+        self._make_room = make_room
+        self._on_stall = on_stall
+        # -- the loop's side
+        #: The open chunk; storage appends frames here itself (the hot path) and counts them.
+        self.parts: list[bytes] = []
+        self.records = 0
+        self.size = 0
+        self.sync = False
+        self.scheduled = False
+        self.failure: StoreError | None = None
+        self._before: list[Callable[[], None]] = []
+        #: The number of the open chunk.
+        self.token = 1
+        self._callbacks: deque[tuple[int, StableCallback]] = deque()
+        self._completing = False
+        #: (token, bytes, records, time of the hand-over) of the chunks that are not stable yet; the sum of their bytes.
+        self._waiting: deque[tuple[int, int, int, float]] = deque()
+        self._backlog = 0
+        self._stalled = False
+        #: From the end of the loop turn that appended a record until what waits for it is told that it is stable.
+        self.latencies = LatencyHistogram()
+        # -- shared: each is written by one side only
+        self._chunks: SimpleQueue[Chunk | None] = SimpleQueue()
+        self._stable = 0
+        self._notified = False
+        self._writer_error: StoreError | None = None
+        # -- the writer's side
+        self._segment: Segment | None = None
+        self._batch = 0
+        self.batches = 0
+        self.written_records = 0
+        self.written_bytes = 0
+        self._thread = threading.Thread(target=self._run, name="pollux-journal", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        if self._pool is not None:
+            self._thread.start()
+
+    # -- the loop's side ---------------------------------------------------------------------------
+
+    @property
+    def segment(self) -> Segment | None:
+        """The segment in use."""
+        return self._segment
+
+    @property
+    def stable_token(self) -> int:
+        """The last chunk that is stable."""
+        return self._stable
+
+    def append(self, body: bytes, *, sync: bool = True) -> None:
+        """Add one record (its body without the frame)."""
+        length = FRAME_SIZE + len(body)
+        self.parts += (FRAME.pack(MARKER, length, crc32c(body, self._salt ^ length)), body)
+        self.records += 1
+        self.size += length
+        if sync:
+            self.sync = True
+        if not self.scheduled:
+            self.schedule()
+        if self.size > self.group_bytes:
+            self.hand_over()
+
+    def before(self, operation: Callable[[], None]) -> None:
+        """Run ``operation`` in the writer thread before the records of this turn are written (pages, large files)."""
+        self._before.append(operation)
+        self.sync = True
+        if not self.scheduled:
+            self.schedule()
+
+    def schedule(self) -> None:
+        """See that what was appended is handed over at the end of this loop turn."""
+        self.scheduled = True
+        self._loop.call_soon(self._hand_over)
+
+    def hand_over(self) -> None:
+        """Hand over what was appended now (a turn that appends very much calls this in between)."""
+        if self._pool is None:
+            self.token += 1
+            self._stable = self.token - 1
+            for operation in self._before:
+                operation()
+            if not self._completing:
+                self._completing = True
+                self._loop.call_soon(self._complete)
+        elif self.failure is None:
+            self._chunks.put(
+                Chunk(self.token, self.parts, self.records, self.size, self._before, sync=self.sync and self._datasync)
+            )
+            self._waiting.append((self.token, self.size, self.records, time.monotonic()))
+            self._backlog += self.size
+            self.token += 1
+            if self._backlog > BACKLOG_BYTES and not self._stalled:
+                self._stalled = True
+                self._on_stall(f"{self._backlog} bytes wait for the disk: it does not keep up")
+        self.parts = []
+        # A new list even when it is empty: the chunk keeps this one, and what is added later must not run with it.
+        self._before = []
+        self.records = 0
+        self.size = 0
+        self.sync = False
+
+    def _hand_over(self) -> None:
+        self.scheduled = False
+        if self.parts or self._before:
+            self.hand_over()
+
+    def when_stable(self, callback: StableCallback) -> None:
+        """See :meth:`pollux.store.storage.Storage.when_stable`."""
+        token = self.token if self.parts or self._before else self.token - 1
+        self._callbacks.append((token, callback))
+        if (token <= self._stable or self.failure is not None) and not self._completing:
+            self._completing = True
+            self._loop.call_soon(self._complete)
+
+    def fail(self, error: StoreError) -> None:
+        """Nothing is stable from now on: tell every waiting callback, then the broker (once)."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        logger.critical("the store failed, nothing more is acknowledged: %s", error)
+        self._run_callbacks(None, error)
+        self._on_failure(error)
+
+    def _complete(self) -> None:
+        self._completing = False
+        self._notified = False
+        error = self.failure or self._writer_error
+        stable = self._stable
+        waiting = self._waiting
+        if waiting and waiting[0][0] <= stable:
+            now = time.monotonic()
+            while waiting and waiting[0][0] <= stable:
+                _, size, records, since = waiting.popleft()
+                self._backlog -= size
+                self.latencies.observe(now - since, records)
+        if self._stalled and self._backlog < BACKLOG_BYTES // 2:
+            self._stalled = False
+            self._on_stall(None)
+        if self.failure is not None:
+            self._run_callbacks(None, self.failure)
+            return
+        if self._callbacks and self._callbacks[0][0] <= stable:
+            if not self._guard():
+                self.fail(StoreError("the right to acknowledge has expired (lease guard)"))
+                return
+            self._run_callbacks(stable, None)
+        if error is not None:
+            self.fail(error)
+
+    def _run_callbacks(self, stable: int | None, error: StoreError | None) -> None:
+        callbacks = self._callbacks
+        while callbacks and (stable is None or callbacks[0][0] <= stable):
+            callback = callbacks.popleft()[1]
+            try:
+                callback(error)
+            except Exception as failed:
+                self._loop.call_exception_handler(
+                    {"message": "a completion callback of the journal failed", "exception": failed}
+                )
+
+    async def close(self) -> Segment | None:
+        """Write what is left, stop the thread; returns the segment that was in use."""
+        if self.parts or self._before:
+            self.hand_over()
+        if self._pool is not None:
+            self._chunks.put(None)
+            await asyncio.to_thread(self._thread.join, self._full_disk_timeout + _JOIN_SECONDS)
+            if self._thread.is_alive():
+                self.fail(StoreError("the disk does not answer: the journal's last write did not end"))
+                return None
+        self._complete()
+        segment, self._segment = self._segment, None
+        return segment
+
+    # -- the writer's side -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        get = self._chunks.get
+        get_nowait = self._chunks.get_nowait
+        most = self.group_bytes
+        held: Chunk | None = None
+        while True:
+            chunk = held if held is not None else get()
+            held = None
+            if chunk is None:
+                return
+            group = [chunk]
+            records, size = chunk.records, chunk.size
+            stop = False
+            while records < GROUP_RECORDS and size < most:
+                try:
+                    more = get_nowait()
+                except Empty:
+                    break
+                if more is None:
+                    stop = True
+                    break
+                if size + more.size > most:
+                    held = more
+                    break
+                group.append(more)
+                records += more.records
+                size += more.size
+            try:
+                self._write_group(group, records)
+            except (OSError, StoreError) as error:
+                self._writer_error = self._describe(error)
+                self._notify()
+                return
+            except Exception as error:
+                # Whatever it was: a writer that is gone without a word would leave every confirm waiting for ever.
+                logger.exception("the journal's writer failed")
+                self._writer_error = StoreError(f"the journal's writer failed: {error!r}")
+                self._notify()
+                return
+            self._stable = group[-1].token
+            self._notify()
+            if stop:
+                return
+
+    def _notify(self) -> None:
+        if not self._notified:
+            self._notified = True
+            try:
+                self._loop.call_soon_threadsafe(self._complete)
+            except RuntimeError:  # the loop was closed under us: nobody is left to tell
+                logger.warning("the event loop ended before the journal did")
+
+    def _describe(self, error: OSError | StoreError) -> StoreError:
+        if isinstance(error, StoreError):
+            return error
+        where = f"{self._segment.path}:{self._segment.position}" if self._segment else "the journal"
+        words = f"{error.strerror or error} (errno {error.errno})"
+        failure = StoreError(f"{where}: {words}; restart once the disk is sound")
+        failure.__cause__ = error
+        return failure
+
+    def _write_group(self, group: list[Chunk], records: int) -> None:
+        sync = False
+        for chunk in group:
+            sync = sync or chunk.sync
+            for operation in chunk.before:
+                self._with_room(operation)
+        data = group[0].parts
+        for chunk in group[1:]:
+            data += chunk.parts
+        if not data:
+            return
+        self._write(b"".join(data), sync=sync)
+        self.batches += 1
+        self.written_records += records
+
+    def _write(self, data: bytes, *, sync: bool) -> None:
+        """Write whole records, in as many segments as they need."""
+        segment = self._segment
+        while data:
+            if segment is None:
+                segment = self._next_segment(data)
+            room = segment.size - segment.position - BATCH_SIZE
+            fits = len(data) if len(data) <= room else _records_within(data, room)
+            if not fits:
+                self._seal(segment)
+                segment = None
+                continue
+            payload = data if fits == len(data) else data[:fits]
+            data = data[fits:] if fits != len(data) else b""
+            body = BATCH.pack(RecordType.BATCH, 0, len(payload), self._batch)
+            head = FRAME.pack(MARKER, BATCH_SIZE, crc32c(body, self._salt ^ BATCH_SIZE)) + body
+            self._write_at(segment, head + payload, sync=sync)
+            segment.position += BATCH_SIZE + len(payload)
+            self._batch += 1
+            self.written_bytes += BATCH_SIZE + len(payload)
+
+    def _write_at(self, segment: Segment, data: bytes, *, sync: bool) -> None:
+        def write() -> None:
+            written = self._files.write(segment.fd, data, segment.position, sync=sync)
+            if written < len(data):
+                rest = memoryview(data)[written:]
+                write_all(self._files, segment.fd, rest, segment.position + written, sync=sync)
+
+        # Writing the whole batch again is safe: its bytes are ours until they are stable.
+        self._with_room(write)
+
+    def _with_room(self, operation: Callable[[], None]) -> None:
+        """Carry out something that may be repeated, again while there is no room for it. Raises DiskFullError."""
+        deadline = 0.0
+        while True:
+            try:
+                operation()
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                where = error.filename or (self._segment.path if self._segment is not None else "the journal")
+                if not deadline:
+                    deadline = time.monotonic() + self._full_disk_timeout
+                    self._on_no_room(f"{where}: {error.strerror}")
+                    if self._pool is not None:
+                        self._pool.hold(held=True)
+                elif time.monotonic() >= deadline:
+                    raise DiskFullError(
+                        f"{where}: no room for what was accepted already within {self._full_disk_timeout:g} s"
+                    ) from error
+                # What was accepted must not wait for somebody to make room: everything behind it would, too. Others
+                # take what is given up as well: the next try is at once.
+                if not self._make_room():
+                    time.sleep(RETRY_SECONDS)
+            else:
+                if deadline:
+                    if self._pool is not None:
+                        self._pool.hold(held=False)
+                    self._on_no_room(None)
+                return
+
+    def _next_segment(self, data: bytes) -> Segment:
+        if self._pool is None:
+            raise StoreError("a store without persistence has no segments")
+        segment = self._pool.take(time.monotonic() + self._full_disk_timeout)
+        needed = segment.position + BATCH_SIZE + _first_record(data)
+        if needed > segment.size:
+            # A record larger than a segment gets a segment of its own size.
+            self._with_room(partial(self._enlarge, segment, needed))
+        self._segment = segment
+        return segment
+
+    def _enlarge(self, segment: Segment, size: int) -> None:
+        write_all(self._files, segment.fd, bytes(size - segment.size), segment.size, sync=True)
+        self._files.fsync(segment.fd)
+        segment.size = size
+
+    def _seal(self, segment: Segment) -> None:
+        self._segment = None
+        # Batches that were not synced one by one (journal-sync-* off) must be before the segment is left.
+        if self._datasync:
+            self._files.fdatasync(segment.fd)
+        self._files.close(segment.fd)
+        self._on_sealed(segment)
+
+
+def _first_record(data: bytes) -> int:
+    return int.from_bytes(data[4:8], "little")
+
+
+def _records_within(data: bytes, room: int) -> int:
+    """The length of the whole records at the start of ``data`` that fit in ``room``."""
+    position = 0
+    while True:
+        following = position + int.from_bytes(data[position + 4 : position + 8], "little")
+        if following > room:
+            return position
+        position = following

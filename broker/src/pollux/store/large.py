@@ -1,0 +1,352 @@
+"""Large messages: one file each, written and read in chunks by threads, never whole in memory.
+
+A file ``ID.msg`` in the large-messages directory holds the complete encoded message. It is synced
+before the journal record that names it is written, and deleted after the last acknowledgement is
+stable. Files no record names are removed at recovery.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pollux.errors import DiskFullError, StoreError
+from pollux.store.files import write_all
+from pollux.store.segments import NO_ROOM
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncIterator, Callable, Iterable
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    from pollux.store.files import FileOperations
+    from pollux.store.journal import Journal
+
+logger = logging.getLogger(__name__)
+
+#: A writer is ``full`` when it holds more than this: stop reading from the client.
+IN_FLIGHT_BYTES = 1 << 20
+#: Written bytes are synced in steps, so that the last sync, which delays confirmations, is short.
+_SYNC_STEP = 8 << 20
+CHUNK = 128 << 10
+
+
+class LargeMessage:
+    """The body of a large message: the file that holds its complete encoded form."""
+
+    __slots__ = ("id", "size")
+
+    def __init__(self, file_id: int, size: int) -> None:
+        self.id = file_id
+        self.size = size
+
+    def __repr__(self) -> str:
+        return f"<LargeMessage {self.id} {self.size} B>"
+
+
+class LargeWriter:
+    """One file being written. ``write`` until done, then ``finish``, or ``abort``; all in the loop's thread."""
+
+    def __init__(self, owner: LargeMessages, file_id: int, path: Path) -> None:
+        self.id = file_id
+        self.size = 0
+        self._owner = owner
+        self._path = path
+        self._chunks: deque[bytes] = deque()
+        self._held = 0
+        self._working = False
+        self._ended = False
+        self._aborted = False
+        self._on_drain: Callable[[], None] | None = None
+        self._error: OSError | None = None
+        # -- under the lock, in whichever thread writes
+        self._lock = threading.Lock()
+        self._fd = -1
+        self._position = 0
+        self._synced = 0
+        self._lost: OSError | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether the caller should wait for ``on_drain`` before it writes more."""
+        return self._held > IN_FLIGHT_BYTES
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once, in the loop, when ``full`` is false again, writing failed, or nothing more comes."""
+        self._on_drain = callback
+
+    def write(self, data: bytes) -> None:
+        """Add bytes. Raises DiskFullError (abort, refuse the message) or StoreError."""
+        self._check()
+        if self._ended:
+            raise StoreError("write() after finish() or abort()")
+        self._chunks.append(data)
+        self._held += len(data)
+        self.size += len(data)
+        if not self._working:
+            self._working = True
+            self._owner.submit(self._work)
+
+    def _check(self) -> None:
+        if self._chunks:  # what still has to be written finds no room either
+            self._owner.check_written_room()
+        if self._error is not None:
+            if self._error.errno in NO_ROOM:
+                raise DiskFullError(f"{self._path}: {self._error.strerror}")
+            raise StoreError(f"{self._path}: {self._error}")
+
+    def finish(self, *, durable: bool = True) -> LargeMessage:
+        """The file is complete. Append the message's record after this, in the same loop turn or later.
+
+        Before anything done from now on is stable, the file is whole, and with ``durable`` on stable storage: nobody
+        may read it earlier. Raises as ``write``.
+        """
+        self._check()
+        self._ended = True
+        self._owner.before(partial(self._complete, sync=durable and self._owner.sync))
+        # Whoever writes the rest does not count it: a caller that waits for this writer would wait for ever.
+        self._drained()
+        return LargeMessage(self.id, self.size)
+
+    def abort(self) -> None:
+        """Forget the message: the file is deleted."""
+        self._ended = True
+        self._aborted = True
+        self._owner.submit(self._remove)
+        self._drained()
+
+    # -- in threads --------------------------------------------------------------------------------
+
+    def _drain_chunks(self, *, step: bool) -> int:
+        """Write what waits; the bytes written. Under the lock."""
+        files = self._owner.files
+        if self._fd < 0 and self._position == 0 and not self._aborted:
+            self._fd = files.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        written = 0
+        while self._chunks and not self._aborted:
+            # It leaves the queue once it is written: a write that found no room is repeated, by whoever comes next.
+            chunk = self._chunks[0]
+            write_all(files, self._fd, chunk, self._position, sync=False)
+            self._chunks.popleft()
+            self._position += len(chunk)
+            written += len(chunk)
+            if step and self._owner.sync and self._position - self._synced >= _SYNC_STEP:
+                self._sync(files.fdatasync)
+                self._synced = self._position
+        return written
+
+    def _sync(self, sync: Callable[[int], None]) -> None:
+        try:
+            sync(self._fd)
+        except OSError as error:
+            # The kernel tells once of what it could not write: a sync that succeeds after this one says nothing.
+            self._lost = error
+            raise
+
+    def _work(self) -> None:
+        try:
+            with self._lock:
+                written = self._drain_chunks(step=True)
+        except OSError as error:
+            self._owner.in_loop(self._failed, error)
+        else:
+            self._owner.in_loop(self._worked, written)
+
+    def _complete(self, *, sync: bool) -> None:
+        """In the journal's writer: the rest of the bytes, the sync, and the directory's."""
+        with self._lock:
+            # What found no room still waits in the queue, and the journal's writer waits for room.
+            if self._error is not None and self._error.errno not in NO_ROOM:
+                raise self._error
+            if self._lost is None:
+                self._drain_chunks(step=False)
+                if sync:
+                    with suppress(OSError):
+                        self._sync(self._owner.files.fsync)
+            if self._lost is not None:
+                words = f"{self._lost.strerror or self._lost} (errno {self._lost.errno})"
+                raise StoreError(f"{self._path}: {words} at its sync; restart once the disk is sound")
+            self._close()
+        if sync:
+            self._owner.files.sync_directory(self._path.parent)
+
+    def _remove(self) -> None:
+        with self._lock:
+            self._close()
+            self._owner.files.unlink(self._path)
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            self._owner.files.close(self._fd)
+            self._fd = -1
+
+    # -- back in the loop --------------------------------------------------------------------------
+
+    def _worked(self, written: int) -> None:
+        was_full = self.full
+        self._held -= written
+        if self._chunks and not self._ended:
+            self._owner.submit(self._work)
+        else:
+            self._working = False
+        if was_full and not self.full:
+            self._drained()
+
+    def _failed(self, error: OSError) -> None:
+        self._error = error
+        self._working = False
+        if error.errno not in NO_ROOM:
+            self._owner.failed(StoreError(f"{self._path}: {error.strerror or error} (errno {error.errno})"))
+        self._drained()
+
+    def _drained(self) -> None:
+        callback, self._on_drain = self._on_drain, None
+        if callback is not None:
+            callback()
+
+
+class LargeReader:
+    """Reads one file from its start in chunks. Keep at most one ``read`` under way."""
+
+    def __init__(self, owner: LargeMessages, path: Path, size: int) -> None:
+        self._owner = owner
+        self._path = path
+        self.size = size
+        self.position = 0
+        self._fd = -1
+        self._closed = False
+
+    async def read(self, length: int = CHUNK) -> bytes:
+        """Up to ``length`` bytes, empty at the end. Raises StoreError when the file is gone or shorter than it was."""
+        data = await self._owner.run(self._read, min(length, self.size - self.position))
+        self.position += len(data)
+        return data
+
+    def _read(self, length: int) -> bytes:
+        if length <= 0 or self._closed:
+            return b""
+        try:
+            if self._fd < 0:
+                self._fd = self._owner.files.open(self._path, os.O_RDONLY)
+            data = self._owner.files.read(self._fd, length, self.position)
+        except OSError as error:
+            raise StoreError(f"{self._path}: {error.strerror or error}") from error
+        if not data:
+            raise StoreError(f"{self._path}: ends at {self.position} of {self.size} bytes")
+        return data
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while data := await self.read():
+            yield data
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._closed = True
+        self._owner.submit(self._close)
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            self._owner.files.close(self._fd)
+            self._fd = -1
+
+
+class LargeMessages:
+    """The large-messages directory. For the loop's thread."""
+
+    def __init__(
+        self,
+        directory: Path,
+        files: FileOperations,
+        loop: asyncio.AbstractEventLoop,
+        threads: Executor,
+        *,
+        next_id: Callable[[], int],
+        failed: Callable[[StoreError], None],
+        sync: bool,
+        check_room: Callable[[], None],
+        check_written_room: Callable[[], None],
+    ) -> None:
+        self.files = files
+        self.failed = failed
+        self.sync = sync
+        self._check_room = check_room
+        self.check_written_room = check_written_room
+        self._directory = directory
+        self._loop = loop
+        self._threads = threads
+        self._next_id = next_id
+        self._journal: Journal | None = None
+
+    def attach(self, journal: Journal) -> None:
+        """The journal whose records name the files."""
+        self._journal = journal
+
+    def path(self, file_id: int) -> Path:
+        """Where a large message's file is."""
+        return self._directory / f"{file_id}.msg"
+
+    def create(self) -> LargeWriter:
+        """Begin a new file. Raises DiskFullError while new messages are refused."""
+        self._check_room()
+        file_id = self._next_id()
+        self._directory.mkdir(parents=True, exist_ok=True)
+        return LargeWriter(self, file_id, self.path(file_id))
+
+    def open(self, large: LargeMessage) -> LargeReader:
+        """Read a file from its start."""
+        return LargeReader(self, self.path(large.id), large.size)
+
+    def delete(self, file_id: int) -> None:
+        """Delete a file after what this loop turn appends (the last acknowledgement, its commit) is stable."""
+        journal = self._journal
+        if journal is None:
+            raise StoreError("recover() first")
+        # Not at once: the acknowledgement may be appended after this call, and a file that goes before it would be
+        # missing when a crash keeps the acknowledgement off the disk.
+        self._loop.call_soon(journal.when_stable, partial(self._delete_now, file_id))
+
+    def _delete_now(self, file_id: int, error: StoreError | None) -> None:
+        if error is None:
+            self.submit(lambda: self.files.unlink(self.path(file_id)))
+
+    def remove_orphans(self, wanted: Iterable[int]) -> int:
+        """Delete the files no record names; how many. In a thread, at recovery."""
+        keep = {self.path(file_id) for file_id in wanted}
+        orphans = [path for path in self._directory.glob("*.msg") if path not in keep]
+        for path in orphans:
+            self.files.unlink(path)
+        if orphans:
+            logger.info("removed %d large message files without a message", len(orphans))
+        return len(orphans)
+
+    # -- for writers and readers -------------------------------------------------------------------
+
+    def before(self, operation: Callable[[], None]) -> None:
+        """Run in the journal's writer before what is appended next."""
+        if self._journal is None:
+            raise StoreError("recover() first")
+        self._journal.before(operation)
+
+    def submit(self, function: Callable[[], None]) -> None:
+        """Run in a thread; after shutdown nothing runs any more (recovery removes what is left)."""
+        try:
+            self._threads.submit(function)
+        except RuntimeError:
+            logger.debug("large message work after the store was closed")
+
+    async def run(self, function: Callable[[int], bytes], length: int) -> bytes:
+        """Run in a thread and wait."""
+        return await self._loop.run_in_executor(self._threads, function, length)
+
+    def in_loop(self, function: Callable[..., None], *values: object) -> None:
+        """Run in the loop, from a thread."""
+        try:
+            self._loop.call_soon_threadsafe(function, *values)
+        except RuntimeError as error:
+            logger.debug("the event loop ended first: %s", error)

@@ -1,0 +1,246 @@
+"""When to checkpoint, and what to do with a finished one: the broker's side of the checkpointer.
+
+Keeps the list of sealed segments that no checkpoint holds yet. Runs the checkpointer as a
+subprocess, installs its result as the index of cold reads and deletes what it made superfluous.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pollux.errors import StoreError
+from pollux.store.checkpoint import Checkpoint, read_checkpoint
+from pollux.store.checkpointer import Job, Result, Source, unreferenced
+from pollux.store.format import HEADER_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pollux.store.files import FileOperations
+    from pollux.store.reserve import Reserve
+    from pollux.store.settings import StoreSettings
+
+logger = logging.getLogger(__name__)
+
+#: A checkpoint costs time in proportion to itself: wait for this many times its size of new records ...
+_CHECKPOINT_FACTOR = 2
+#: ... but never for more than this, which bounds what recovery has to replay.
+_MOST_BYTES = 1 << 30
+_RUN_SECONDS = 600.0
+_FIRST_RETRY = 1.0
+_LAST_RETRY = 60.0
+#: How long a stop waits for the one file that is being deleted (a store may hang).
+_DELETE_SECONDS = 10.0
+
+
+def due_bytes(settings: StoreSettings, checkpoint_size: int) -> int:
+    """After how many un-checkpointed bytes the next checkpoint is due. Pure."""
+    configured = settings.journal_compact_min_files * settings.journal_file_size
+    return min(max(configured, _CHECKPOINT_FACTOR * checkpoint_size), max(_MOST_BYTES, settings.journal_file_size))
+
+
+class Maintenance:
+    """Checkpoints of one life. For the loop's thread."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        files: FileOperations,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        epoch: int,
+        reserve: Reserve,
+        base: Checkpoint | None,
+        sealed: list[tuple[Source, int]],
+        guard: Callable[[], bool],
+        on_installed: Callable[[Checkpoint, list[Path]], None],
+        on_fenced: Callable[[StoreError], None],
+    ) -> None:
+        """``sealed``: segments recovery replayed, with the bytes used in each, in order."""
+        self._settings = settings
+        self._files = files
+        self._loop = loop
+        self._epoch = epoch
+        self._reserve = reserve
+        self._base = base
+        self._sealed = [source for source, _ in sealed]
+        self._bytes = [used for _, used in sealed]
+        self._guard = guard
+        self._on_installed = on_installed
+        self._on_fenced = on_fenced
+        self._task: asyncio.Task[None] | None = None
+        self._retry = _FIRST_RETRY
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopping = False
+        self._ended = False
+        self._deleting: asyncio.Task[None] | None = None
+        self.checkpoints = 0
+        self.last_result: Result | None = None
+
+    def room(self, *, full: bool) -> None:
+        """The disk became full, or has room again."""
+        if full:
+            self._in_thread(self._reserve.release)
+            self.consider(urgent=True)
+        else:
+            self._in_thread(self._reserve.make)
+
+    def _in_thread(self, function: Callable[[], bool]) -> None:
+        try:
+            self._loop.run_in_executor(None, function)
+        except RuntimeError:
+            logger.debug("reserve work after the executor was shut down")
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._task is not None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of records that recovery would have to replay, the segment in use not counted."""
+        return sum(self._bytes)
+
+    def sealed(self, source: Source, used: int) -> None:
+        """A segment is complete."""
+        self._sealed.append(source)
+        self._bytes.append(used)
+        self.consider()
+
+    def consider(self, *, urgent: bool = False) -> None:
+        """Start a checkpoint if one is due; ``urgent`` (full disk): if there is anything to fold."""
+        if self._task is not None or self._stopping or not self._sealed or self._timer is not None:
+            return
+        size = self._base.size if self._base is not None else 0
+        enabled = self._settings.journal_compact_min_files > 0
+        if urgent or (enabled and self.pending_bytes >= due_bytes(self._settings, size)):
+            self._task = self._loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self._checkpoint()
+        except (StoreError, OSError, TimeoutError) as error:
+            logger.warning("a checkpoint failed, the next try is in %.0f s: %s", self._retry, error or "timeout")
+            self._timer = self._loop.call_later(self._retry, self._try_again)
+            self._retry = min(2 * self._retry, _LAST_RETRY)
+        else:
+            self._retry = _FIRST_RETRY
+        finally:
+            self._task = None
+        if self._timer is None:
+            self.consider()
+
+    def _try_again(self) -> None:
+        self._timer = None
+        self.consider(urgent=True)
+
+    async def _checkpoint(self) -> None:
+        # A copy: what is sealed while the checkpointer starts is not in its job, and stays for the next one.
+        sealed = list(self._sealed)
+        count = len(sealed)
+        result = await self._fold(sealed)
+        checkpoint = await asyncio.to_thread(
+            read_checkpoint, self._settings.journal_directory / result.checkpoint, self._settings.node_id
+        )
+        for words in result.damage:
+            logger.error("checkpoint: %s", words)
+        if not self._guard():
+            self._on_fenced(StoreError("the right to change the journal has expired (lease guard)"))
+            return
+        before = {file.name for file in self._base.files} if self._base is not None else set()
+        segments = {source.name for source in self._sealed}
+        bodies = [file.name for file in checkpoint.files if file.name not in before | segments]
+        directory = self._settings.journal_directory
+        await asyncio.to_thread(self._files.adopt, [*(directory / name for name in bodies), checkpoint.path])
+        dead = await asyncio.to_thread(unreferenced, directory, checkpoint)
+        self._base = checkpoint
+        self.checkpoints += 1
+        self.last_result = result
+        del self._sealed[:count], self._bytes[:count]
+        self._on_installed(checkpoint, dead)
+        # Its own task: who cancels this one must be able to wait for the thread.
+        self._deleting = self._loop.create_task(asyncio.to_thread(self._delete, dead))
+        await asyncio.shield(self._deleting)
+
+    def _delete(self, dead: list[Path]) -> None:
+        for path in dead:
+            if self._ended or not self._guard():
+                return
+            self._files.unlink(path)
+
+    def _job(self, segments: list[Source]) -> Job:
+        settings = self._settings
+        return Job(
+            directory=str(settings.journal_directory),
+            paging_directory=str(settings.paging_directory),
+            node_id=settings.node_id.hex(),
+            epoch=self._epoch,
+            base=self._base.path.name if self._base is not None else None,
+            segments=list(segments),
+            id_cache_size=settings.id_cache_size,
+            compact_percentage=settings.journal_compact_percentage,
+            segment_size=settings.journal_file_size,
+            broker=os.getpid(),
+        )
+
+    async def _fold(self, segments: list[Source]) -> Result:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "pollux.store.checkpointer",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(_RUN_SECONDS):
+                output, errors = await process.communicate(msgspec.json.encode(self._job(segments)))
+        except BaseException:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            raise
+        if process.returncode != 0:
+            text = errors.decode(errors="replace").strip().rpartition("\n")[2]
+            raise StoreError(f"the checkpointer ended with code {process.returncode}: {text}")
+        return msgspec.json.decode(output, type=Result)
+
+    async def stop(self, *, last: bool, seconds: float) -> bool:
+        """Stop; with ``last`` write a final checkpoint first. At most ``seconds``. True when it was written."""
+        self._stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        done = False
+        try:
+            async with asyncio.timeout(seconds):
+                if self._task is not None:
+                    await asyncio.wait([self._task])
+                if last and self._sealed:
+                    await self._checkpoint()
+                    done = True
+        except (StoreError, OSError, TimeoutError) as error:
+            logger.warning("no checkpoint at the stop (the next start replays the journal): %s", error or "timeout")
+        self._ended = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if self._deleting is not None:
+            # A file that goes while the next life lists the directory would stop its start.
+            await asyncio.wait([self._deleting], timeout=_DELETE_SECONDS)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return done
+
+
+def source_of(name: str, key: tuple[int, int], end: int, *, final: bool) -> tuple[Source, int]:
+    """A job's entry for a segment, and the bytes its records use."""
+    return Source(name, key[0], key[1], end, final), end - HEADER_SIZE

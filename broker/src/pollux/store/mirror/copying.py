@@ -1,0 +1,183 @@
+"""The first copy of a store to a replica, made while the store is in use.
+
+From the moment a link is attached it is told of every change. The files that are there already follow piece by piece:
+each piece is read and queued under the mirror's lock, so an old piece never follows a newer change. Pieces that the
+replica says it has (a hash for each) are not sent. All in a thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from typing import TYPE_CHECKING
+
+from pollux.errors import StoreError
+from pollux.store.mirror.operations import MAXIMUM_DATA, ROOTS, Operation, OperationType, mirrored_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pollux.store.mirror.mirror import Link, Mirror
+
+#: Bytes of a piece, and of its hash.
+PIECE = MAXIMUM_DATA
+HASH_SIZE = 16
+#: Bytes that may wait to be sent while files are copied, and how small the rest must be for the last step.
+_AHEAD = 8 << 20
+_NEARLY = 256 << 10
+_POLL = 0.005
+_ZEROS = bytes(PIECE)
+
+#: Files that recovery reads, and those that are written now and get such a name when they are complete.
+_SUFFIXES = frozenset((".segment", ".bodies", ".checkpoint", ".page", ".msg", ".tmp"))
+#: What belongs to a process, not to the store: its spare segment, its status.
+_OWN = ("spare-", ".")
+
+#: Path -> (size, hashes of its pieces).
+Inventory = dict[str, tuple[int, list[bytes]]]
+
+
+def piece_hash(data: bytes) -> bytes:
+    """What a piece is known by."""
+    return hashlib.blake2b(data, digest_size=HASH_SIZE).digest()
+
+
+def files_of(roots: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
+    """Every file of a store as (mirrored path, path); what recovery does not need is left out."""
+    for root, depth in ROOTS.items():
+        for path in sorted(roots[root].glob("/".join("*" * depth))):
+            kept = path.suffix in _SUFFIXES or path.name == "address.txt"
+            if kept and not path.name.startswith(_OWN) and path.is_file():
+                yield f"{root}/{path.relative_to(roots[root]).as_posix()}", path
+
+
+def inventory_of(roots: Mapping[str, Path]) -> Inventory:
+    """What a replica has."""
+    found: Inventory = {}
+    for name, path in files_of(roots):
+        with path.open("rb") as stream:
+            hashes = []
+            size = 0
+            while data := stream.read(PIECE):
+                hashes.append(piece_hash(data))
+                size += len(data)
+        found[name] = (size, hashes)
+    return found
+
+
+def copy_store(
+    mirror: Mirror, link: Link, inventory: Inventory, *, progress: Callable[[int, int], None] | None = None
+) -> None:
+    """Make the replica's files those of this store; returns when all is queued. Raises StoreError: the link is lost."""
+    with mirror.lock:
+        files = list(files_of(mirror.roots))
+        here = {name for name, _ in files}
+        for name in inventory:
+            if name not in here:
+                mirror.submit_to(link, Operation(OperationType.UNLINK, name))
+    total = sum(_size(path) for _, path in files)
+    done = 0
+    for name, path in files:
+        _, hashes = inventory.get(name, (0, []))
+        copy_file(mirror, link, name, path, hashes)
+        done += _size(path)
+        if progress is not None:
+            progress(done, total)
+
+
+def copy_file(mirror: Mirror, link: Link, name: str, path: Path, hashes: Sequence[bytes]) -> None:
+    """Queue one file as it is now; one that is deleted meanwhile is left out (the replica is told so too)."""
+    try:
+        stream = path.open("rb", buffering=0)
+    except FileNotFoundError:
+        return
+    with stream:
+        number = os.fstat(stream.fileno()).st_ino
+        position = index = 0
+        while True:
+            _wait_for_room(mirror, link)
+            with mirror.lock:
+                if _inode(path) != number:
+                    return
+                stream.seek(position)
+                data = stream.read(PIECE)
+                if not data:
+                    # Its size now; from here on the link hears of every change of it.
+                    mirror.submit_to(link, Operation(OperationType.SIZE, name, position))
+                    mirror.submit_to(link, Operation(OperationType.SYNC, name))
+                    return
+                known = index < len(hashes) and piece_hash(data) == hashes[index]
+                blank = index >= len(hashes) and data == _ZEROS[: len(data)]
+                if not known and not blank:
+                    mirror.submit_to(link, Operation(OperationType.WRITE, name, position, data))
+                position += len(data)
+                index += 1
+
+
+def copy_renamed(mirror: Mirror, link: Link, old: str, new: str, path: Path) -> None:
+    """A (small) file was renamed while others are copied: queue it whole. Call it with the lock held."""
+    mirror.submit_to(link, Operation(OperationType.UNLINK, old))
+    mirror.submit_to(link, Operation(OperationType.CREATE, new))
+    mirror.submit_to(link, Operation(OperationType.WRITE, new, data=path.read_bytes()))
+    mirror.submit_to(link, Operation(OperationType.SYNC, new))
+
+
+def adopt(mirror: Mirror, path: Path) -> None:
+    """Give every link a file that another process made; it gets its name there when it is complete."""
+    name = mirrored_name(mirror.roots, path)
+    if name is None:
+        return
+    for link in mirror.links:
+        unfinished = f"{name}.tmp"
+        with mirror.lock:
+            mirror.submit_to(link, Operation(OperationType.CREATE, unfinished))
+        copy_file(mirror, link, unfinished, path, ())
+        with mirror.lock:
+            if path.exists():
+                mirror.submit_to(link, Operation(OperationType.RENAME, unfinished, data=name.encode()))
+            else:
+                mirror.submit_to(link, Operation(OperationType.UNLINK, unfinished))
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return -1
+
+
+def _wait_for_room(mirror: Mirror, link: Link) -> None:
+    """Sending is slower than reading: memory stays bounded."""
+    before, since = link.queued, mirror.clock()
+    while link.queued > _AHEAD and link.lost is None:
+        time.sleep(_POLL)
+        if link.queued < before:
+            before, since = link.queued, mirror.clock()
+        if mirror.clock() - since > mirror.patience:
+            raise StoreError(f"replica {link.name} took nothing for {mirror.patience:g} s")
+    _check(link)
+
+
+def wait_nearly(mirror: Mirror, link: Link, seconds: float) -> None:
+    """Until little is left to send; whoever changes files waits for that too. Raises StoreError after ``seconds``."""
+    link.limit = _NEARLY // 2
+    deadline = mirror.clock() + seconds
+    while link.queued > _NEARLY and link.lost is None:
+        if mirror.clock() > deadline:
+            raise StoreError(f"replica {link.name} does not catch up with the changes within {seconds:g} s")
+        time.sleep(_POLL)
+    _check(link)
+
+
+def _check(link: Link) -> None:
+    if link.lost is not None:
+        raise StoreError(f"replica {link.name} is lost: {link.lost}")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

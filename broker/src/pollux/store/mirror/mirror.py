@@ -1,0 +1,252 @@
+"""Who is told of every change of the store's files, and whose word a sync waits for.
+
+Threads change files; the event loop sends what a link's queue holds. A change is numbered and queued while the lock is
+held under which it was made, so that every link sees the order of this disk. A sync returns when it is on this disk
+and every link that is *in sync* has confirmed it. A link that breaks, or confirms nothing for ``patience`` seconds
+while somebody waits, is lost: ``on_lost`` must first make sure that its copy is never taken for complete, then the
+waiting go on. When it cannot, the store fails: nothing is confirmed any more.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from pollux.store.mirror.operations import Operation, OperationType, encode, pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+logger = logging.getLogger("pollux.mirror")
+
+#: Seconds between two looks of a thread that waits (it is woken before when something happens).
+_LOOK = 0.5
+
+
+class Link:
+    """One replica, seen from the primary. ``wake`` is called in any thread when there is something to send."""
+
+    def __init__(self, name: str, wake: Callable[[], None]) -> None:
+        self.name = name
+        self.wake = wake
+        #: The newest operation that was queued, and the newest that was confirmed.
+        self.last = 0
+        self.confirmed = 0
+        #: Syncs wait for it.
+        self.in_sync = False
+        #: Why it is lost.
+        self.lost: str | None = None
+        #: Monotonic time at which it took or confirmed something last.
+        self.heard = 0.0
+        #: Bytes that wait to be sent, and how many may before those who change files have to wait.
+        self.queued = 0
+        self.limit = 0
+        self._queue: deque[bytes] = deque()
+        self._lock = threading.Lock()
+
+    def put(self, data: bytes) -> None:
+        """Queue an encoded operation."""
+        with self._lock:
+            self._queue.append(data)
+            self.queued += len(data)
+        self.wake()
+
+    def take(self, limit: int) -> bytes:
+        """Whole operations, together at most ``limit`` bytes (or one that is larger), to send now."""
+        parts: list[bytes] = []
+        size = 0
+        with self._lock:
+            queue = self._queue
+            while queue and (not parts or size + len(queue[0]) <= limit):
+                part = queue.popleft()
+                parts.append(part)
+                size += len(part)
+            self.queued -= size
+        return b"".join(parts)
+
+    def clear(self) -> None:
+        """Nothing will be sent any more."""
+        with self._lock:
+            self._queue.clear()
+            self.queued = 0
+
+
+class Mirror:
+    """See the module. ``clock`` is monotonic, seconds; ``maximum_queue`` bytes may wait for one replica."""
+
+    def __init__(
+        self,
+        roots: Mapping[str, Path],
+        *,
+        on_lost: Callable[[Link, str], bool],
+        maximum_queue: int = 16 << 20,
+        patience: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.roots = {name: path.absolute() for name, path in roots.items()}
+        #: Held while a file is changed and the change is queued, and while a piece of a file is read to be copied.
+        self.lock = threading.RLock()
+        self.maximum_queue = maximum_queue
+        self.patience = patience
+        self.clock = clock
+        self._on_lost = on_lost
+        self._number = 0
+        #: Replicas that are told of changes, and those (some lost, their loss not settled) that syncs wait for.
+        self._links: tuple[Link, ...] = ()
+        self._waited: tuple[Link, ...] = ()
+        self._changed = threading.Condition()
+        #: Why no sync may succeed any more.
+        self._refused: str | None = None
+
+    # -- links
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """The replicas that are told of changes now."""
+        return self._links
+
+    @property
+    def in_sync(self) -> tuple[Link, ...]:
+        """The replicas whose copy is complete."""
+        return tuple(link for link in self._links if link.in_sync)
+
+    def attach(self, link: Link) -> None:
+        """Tell ``link`` of every change from now on; no sync waits for it until :meth:`admit`."""
+        with self.lock:
+            link.last = link.confirmed = self._number
+            link.heard = self.clock()
+            link.limit = self.maximum_queue
+            self._links = (*self._links, link)
+
+    def admit(self, link: Link, mark: bytes) -> bool:
+        """From now on syncs wait for ``link``; ``mark`` tells it so, after everything before. False: it is lost."""
+        with self.lock, self._changed:
+            if link.lost is not None:
+                return False
+            link.in_sync = True
+            link.limit = self.maximum_queue
+            link.heard = self.clock()
+            self._waited = (*self._waited, link)
+            self._number += 1
+            self._put(link, Operation(OperationType.MARK, "", data=mark, number=self._number))
+        return True
+
+    def mark(self, data: bytes) -> None:
+        """Tell every link in sync something about its copy, in the order of the changes."""
+        with self.lock:
+            self._number += 1
+            for link in self.in_sync:
+                self._put(link, Operation(OperationType.MARK, "", data=data, number=self._number))
+
+    def confirm(self, link: Link, number: int) -> None:
+        """The replica has everything up to ``number``, synced where that was asked for."""
+        with self._changed:
+            if link.lost is None and link.confirmed < number <= link.last:
+                link.confirmed = number
+                link.heard = self.clock()
+                self._changed.notify_all()
+
+    def lose(self, link: Link, reason: str) -> None:
+        """The replica is gone or too slow. Blocks while its loss is settled: call it in a thread, without the lock."""
+        with self.lock, self._changed:
+            if link.lost is not None:
+                return
+            link.lost = reason
+            self._links = tuple(each for each in self._links if each is not link)
+            link.clear()
+            self._changed.notify_all()
+        link.wake()
+        if not link.in_sync:
+            return
+        logger.warning("a replica is lost", extra={"fields": {"replica": link.name, "reason": reason}})
+        try:
+            settled = self._on_lost(link, reason)
+        except Exception:
+            logger.exception("the loss of a replica could not be settled")
+            settled = False
+        with self._changed:
+            if settled:
+                self._waited = tuple(each for each in self._waited if each is not link)
+            else:
+                self._refused = f"replica {link.name} is lost ({reason}) and that could not be made known"
+            self._changed.notify_all()
+
+    # -- changes
+
+    def submit(self, operation: Operation, only: Callable[[Link], bool] | None = None) -> int:
+        """Queue a change for every link (``only`` some); call it with the lock held. Its number."""
+        self._number += 1
+        links = self._links if only is None else tuple(filter(only, self._links))
+        if links:
+            for piece in pieces(operation._replace(number=self._number)):
+                for link in links:
+                    self._put(link, piece)
+        return self._number
+
+    def submit_to(self, link: Link, operation: Operation) -> None:
+        """Queue a change for one link only (its copy of a file); call it with the lock held."""
+        if link.lost is None:
+            for piece in pieces(operation._replace(number=self._number)):
+                self._put(link, piece)
+
+    @staticmethod
+    def _put(link: Link, operation: Operation) -> None:
+        link.last = operation.number
+        link.put(encode(operation))
+
+    # -- waiting; never with the lock, never in the event loop
+
+    def drain(self, seconds: float) -> bool:
+        """Wait until every link in sync has confirmed all that was queued for it; whether it has."""
+        deadline = self.clock() + seconds
+        with self._changed:
+            while any(link.confirmed < link.last for link in self.in_sync):
+                left = deadline - self.clock()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(left, _LOOK))
+        return True
+
+    def throttle(self) -> None:
+        """Wait while a replica has more to take than is allowed; one that takes nothing is lost."""
+        for link in self._links:
+            if link.queued > link.limit:
+                self._wait_for_room(link)
+
+    def _wait_for_room(self, link: Link) -> None:
+        before, since = link.queued, self.clock()
+        while link.lost is None and link.queued > link.limit:
+            if link.queued < before:
+                before, since = link.queued, self.clock()
+            if self.clock() - since > self.patience:
+                self.lose(link, f"it took nothing for {self.patience:g} s")
+                return
+            with self._changed:
+                self._changed.wait(0.01)
+
+    def wait(self, number: int) -> None:
+        """Return when every link in sync has confirmed ``number``. Raises OSError when nothing may be confirmed."""
+        for link in self._waited:
+            self._wait_for(link, number)
+        if self._refused is not None:
+            raise OSError(errno.EROFS, self._refused)
+
+    def _wait_for(self, link: Link, number: int) -> None:
+        started = self.clock()
+        with self._changed:
+            while link.confirmed < number and link.lost is None:
+                left = max(link.heard, started) + self.patience - self.clock()
+                if left <= 0:
+                    break
+                self._changed.wait(min(left, _LOOK))
+            if link.confirmed >= number:
+                return
+        self.lose(link, f"it confirmed nothing for {self.patience:g} s")
+        with self._changed:
+            while link in self._waited and self._refused is None:
+                self._changed.wait(_LOOK)

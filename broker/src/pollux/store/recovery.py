@@ -1,0 +1,460 @@
+"""Reading a journal directory back: which files count, in which order, up to where.
+
+The rules are in docs/journal-format.md ("Recovery"). Read-only: the caller decides what to delete.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from pollux.errors import StoreError
+from pollux.store import records
+from pollux.store.checkpoint import Checkpoint, parse_name, read_checkpoint
+from pollux.store.format import (
+    FRAME_SIZE,
+    HEADER_SIZE,
+    DamagedRange,
+    FormatError,
+    Kind,
+    SegmentHeader,
+    decode_header,
+    valid_at,
+)
+from pollux.store.records import RecordType
+from pollux.store.recovered import Damage
+from pollux.store.state import OFFSET_MASK, PADDING, Replay, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from io import FileIO
+    from pathlib import Path
+
+SEGMENT_NAME = re.compile(r"pollux-(\d{8,})-(\d{10,})\.segment")
+#: Damaged ranges longer than this are isolated only up to here.
+_ISOLATE_LIMIT = 64 << 20
+_LOOK_BYTES = 1 << 18
+_QUICK_BYTES = 4096
+_ZEROS = bytes(_LOOK_BYTES)
+#: Missing files an error names.
+_NAMED = 10
+
+
+@dataclass(slots=True)
+class SegmentFile:
+    """A journal segment found in the directory. ``header`` None: both copies are unreadable."""
+
+    path: Path
+    epoch: int
+    sequence: int
+    size: int
+    header: SegmentHeader | None
+    #: True when the file was being made when the broker died: all zeros.
+    unfinished: bool = False
+    #: Whether it holds nothing behind its header, once somebody has looked.
+    empty: bool | None = None
+    #: Offset behind which nothing is read (recorded by the life that took over); None: the file's end.
+    limit: int | None = None
+    replay: Replay | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(epoch, sequence)."""
+        return self.epoch, self.sequence
+
+
+@dataclass(slots=True)
+class Journal:
+    """A journal directory as recovery sees it."""
+
+    #: The segments to replay, in order.
+    chain: list[SegmentFile] = field(default_factory=list)
+    #: Prepared but never written, or written by a fenced life: not replayed.
+    empty: list[SegmentFile] = field(default_factory=list)
+    fenced: list[SegmentFile] = field(default_factory=list)
+    #: Below the checkpoint: only bodies in them count.
+    folded: list[SegmentFile] = field(default_factory=list)
+    newest_epoch: int = 0
+
+
+def read_segments(directory: Path, node_id: bytes | None) -> list[SegmentFile]:
+    """Every journal segment with its header, in (epoch, sequence) order.
+
+    Raises FormatError for a version this Pollux cannot read or, unless ``node_id`` is None, another node's file.
+    """
+    found: list[SegmentFile] = []
+    for path in directory.iterdir():
+        match = SEGMENT_NAME.fullmatch(path.name)
+        if match is None:
+            continue
+        with path.open("rb") as stream:
+            head = stream.read(HEADER_SIZE)
+            size = os.fstat(stream.fileno()).st_size
+        segment = SegmentFile(path, int(match[1]), int(match[2]), size, None)
+        found.append(segment)
+        if not head.strip(b"\0"):
+            segment.unfinished = True
+            continue
+        try:
+            segment.header = decode_header(head, str(path))
+        except FormatError:
+            if head.startswith(b"PLXSEG") and _intact(head):
+                raise
+            continue
+        _check_header(segment, segment.header, node_id)
+    found.sort(key=lambda segment: segment.key)
+    return found
+
+
+def _intact(head: bytes) -> bool:
+    """Whether the header's checksum matches, so that what it says is meant."""
+    return any(
+        len(part) == 64 and crc32c(part[:60]) == int.from_bytes(part[60:], "little") for part in (head[:64], head[64:])
+    )
+
+
+def _check_header(segment: SegmentFile, header: SegmentHeader, node_id: bytes | None) -> None:
+    if node_id is not None and header.node_id != node_id:
+        raise FormatError(
+            f"{segment.path}: belongs to node {header.node_id.hex()}, this broker is node {node_id.hex()}; "
+            "point journal-directory elsewhere or move the files away"
+        )
+    if header.kind != Kind.JOURNAL or (header.epoch, header.sequence) != segment.key:
+        raise FormatError(f"{segment.path}: its header says {header.kind.name} {header.epoch}/{header.sequence}")
+
+
+@dataclass(slots=True)
+class Start:
+    """The START record of a life."""
+
+    epoch: int
+    ends: dict[tuple[int, int], int]
+    checkpoint: tuple[int, int, int] | None
+
+
+def read_starts(segments: list[SegmentFile]) -> list[Start]:
+    """The START records of all lives whose first segment is still there, by epoch."""
+    starts: dict[int, Start] = {}
+    for segment in segments:
+        if segment.epoch in starts or segment.header is None:
+            continue
+        with segment.path.open("rb") as stream:
+            head = stream.read(HEADER_SIZE + records.BATCH.size + FRAME_SIZE + (1 << 20))
+        view = memoryview(head)
+        position = HEADER_SIZE
+        for _ in range(2):
+            length = valid_at(view, position, len(view), segment.header.salt)
+            if length and view[position + FRAME_SIZE] == RecordType.START:
+                ends, checkpoint = records.decode_start(view[position : position + length])
+                starts[segment.epoch] = Start(segment.epoch, ends, checkpoint)
+                break
+            position += length or FRAME_SIZE
+    return [starts[epoch] for epoch in sorted(starts)]
+
+
+def is_empty(segment: SegmentFile, *, quick: bool = False) -> bool:
+    """Whether nothing was ever written behind the header.
+
+    ``quick`` looks at the beginning only, where a first write starts: enough for who only reads along.
+    """
+    if quick:
+        with segment.path.open("rb") as stream:
+            stream.seek(HEADER_SIZE)
+            return not stream.read(_QUICK_BYTES).strip(b"\0")
+    if segment.empty is None:
+        with segment.path.open("rb", buffering=0) as stream:
+            segment.empty = not any(True for _ in _written_parts(stream, HEADER_SIZE, segment.size))
+    return segment.empty
+
+
+def _written_parts(stream: FileIO, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes) of the parts of a file between two offsets that hold anything but zeros.
+
+    Most of a segment in use is zeros: they are read, for what damage may have left behind them, but not copied.
+    """
+    stream.seek(start)
+    while start < end and (part := stream.read(min(_LOOK_BYTES, end - start))):
+        # Bytes are compared by memcmp; views of them are not.
+        if part != (_ZEROS if len(part) == _LOOK_BYTES else bytes(len(part))):
+            yield start, part
+        start += len(part)
+
+
+def arrange(
+    segments: list[SegmentFile],
+    starts: list[Start],
+    folded: tuple[int, int],
+    ends: Mapping[tuple[int, int], int] | None,
+    *,
+    quick: bool = False,
+) -> Journal:
+    """Decide which segments count and up to where.
+
+    ``folded``: (epoch, sequence) of the last segment the checkpoint holds. ``ends``: limits given by the
+    activation besides those recorded in START records. ``quick``: see :func:`is_empty`.
+    """
+    journal = Journal()
+    limits: dict[tuple[int, int], int] = dict(ends or {})
+    for start in starts:
+        for key, end in start.ends.items():
+            limits[key] = min(end, limits.get(key, end))
+    last_start = starts[-1].epoch if starts else 0
+    for segment in segments:
+        if not segment.unfinished:
+            journal.newest_epoch = max(journal.newest_epoch, segment.epoch)
+        if segment.key <= folded:
+            journal.folded.append(segment)
+        elif segment.unfinished:
+            journal.empty.append(segment)
+        elif segment.epoch < last_start and segment.key not in limits:
+            # A later life began without knowing this file: whatever is in it came too late.
+            (journal.empty if is_empty(segment, quick=quick) else journal.fenced).append(segment)
+        elif limits.get(segment.key, HEADER_SIZE + 1) <= HEADER_SIZE or _unused(segment, segments, quick=quick):
+            segment.limit = limits.get(segment.key)
+            (journal.empty if is_empty(segment, quick=quick) else journal.fenced).append(segment)
+        else:
+            segment.limit = limits.get(segment.key)
+            journal.chain.append(segment)
+    return journal
+
+
+def _unused(segment: SegmentFile, segments: list[SegmentFile], *, quick: bool) -> bool:
+    """Whether the segment and every later one of the same life is empty: they were prepared ahead."""
+    return is_empty(segment, quick=quick) and all(
+        other.unfinished or is_empty(other, quick=quick)
+        for other in segments
+        if other.epoch == segment.epoch and other.sequence > segment.sequence
+    )
+
+
+def missing_sequences(chain: list[SegmentFile], starts: list[Start], after: int) -> list[int]:
+    """Sequence numbers behind ``after`` (the last folded one) that recovery needs and no segment has.
+
+    The START record of the newest life lists what it found: a gap it began with was accepted by an operator then.
+    That does not hold when the checkpoint it began with cannot be read any more.
+    """
+    present = {segment.sequence for segment in chain if segment.header is not None}
+    highest = max((segment.sequence for segment in chain), default=after)
+    first = after + 1
+    needed: set[int] = set()
+    if starts and after >= (starts[-1].checkpoint or (0, 0, 0))[2]:
+        newest = starts[-1]
+        needed = {sequence for _, sequence in newest.ends if sequence > after}
+        begun = min((segment.sequence for segment in chain if segment.epoch == newest.epoch), default=first)
+        known = max(needed, default=newest.checkpoint[2] if newest.checkpoint else 0) + 1
+        first = max(first, min(begun, known))
+    needed.update(range(first, highest + 1))
+    return sorted(needed - present)
+
+
+def replay_segment(
+    state: State,
+    segment: SegmentFile,
+    file: int,
+    buffer: bytearray,
+    *,
+    resume: Replay | None = None,
+    upto: int | None = None,
+) -> Replay:
+    """Fold one segment into ``state``; ``file`` is its number in the index's table.
+
+    ``buffer`` is grown as needed and used again for the next segment: what is behind the limit does not matter.
+    ``resume``: what was folded of it before; ``upto``: fold only what is before this offset.
+    """
+    if segment.header is None:
+        raise StoreError(f"{segment.path}: both copies of the header are damaged")
+    size = min(segment.size if upto is None else upto, segment.size if segment.limit is None else segment.limit)
+    # Zeros at the end hold no record: how far the buffer is filled is as good as the file's size.
+    filled = start = resume.end if resume is not None else 0
+    with segment.path.open("rb", buffering=0) as stream:
+        for offset, part in _written_parts(stream, start, size):
+            end = offset + len(part)
+            if len(buffer) < end + PADDING:
+                buffer.extend(bytes(end + PADDING - len(buffer)))
+            buffer[filled:offset] = bytes(offset - filled)
+            buffer[offset:end] = part
+            filled = end
+    if len(buffer) < max(filled, HEADER_SIZE) + PADDING:
+        buffer.extend(bytes(max(filled, HEADER_SIZE) + PADDING - len(buffer)))
+    replay = state.replay(buffer, segment.header.salt, file, filled, resume)
+    segment.replay = replay
+    return replay
+
+
+def late_bytes(segment: SegmentFile) -> int:
+    """How many bytes a fenced life wrote behind the recorded end."""
+    if segment.limit is None or segment.limit >= segment.size:
+        return 0
+    with segment.path.open("rb") as stream:
+        stream.seek(segment.limit)
+        return len(stream.read().rstrip(b"\0"))
+
+
+def isolate(directory: Path, segment: SegmentFile, damaged: DamagedRange) -> Path | None:
+    """Copy a damaged range beside the journal, for whoever investigates. None when that fails (disk full)."""
+    target = directory / "isolated" / f"{segment.path.name}-{damaged.start}-{damaged.end}-{time.time_ns()}"
+    try:
+        target.parent.mkdir(exist_ok=True)
+        with segment.path.open("rb") as stream:
+            stream.seek(damaged.start)
+            target.write_bytes(stream.read(min(damaged.end - damaged.start, _ISOLATE_LIMIT)))
+    except OSError:
+        return None
+    return target
+
+
+def settle_segment(state: State, directory: Path, segment: SegmentFile, *, final: bool, keep: bool) -> list[Damage]:
+    """What the replay of one segment found wrong; called right after it, before the next one is replayed.
+
+    ``final``: the segment is the last of its life, so the end of its last write may be torn and nothing in that
+    write was confirmed. With ``keep`` damaged bytes are copied aside.
+    """
+    found: list[Damage] = []
+    replay = segment.replay
+    if replay is None:
+        return found
+    # Where the write begins that may be torn: its BATCH record. Nothing of it was confirmed.
+    torn_from = replay.last_batch[0] if final else 1 << 62
+    for damaged in replay.damaged:
+        length = damaged.end - damaged.start
+        if damaged.start >= torn_from and damaged.tail:
+            kind, words = "torn-tail", f"{length} bytes of the last write, never confirmed, are incomplete"
+        elif damaged.tail:
+            kind, words = "corrupt", f"{length} bytes hold no valid record and nothing valid follows in the file"
+        else:
+            kind, words = "corrupt", f"{length} bytes hold no valid record; reading went on at offset {damaged.end}"
+        kept = isolate(directory, segment, damaged) if keep and kind == "corrupt" else None
+        found.append(Damage(segment.path, damaged.start, length, kind, words, kept))
+    found += _settle_incomplete(state, segment, torn_from)
+    late = late_bytes(segment)
+    if late and segment.limit is not None:
+        words = f"{late} bytes were written after another life took over; they are not replayed"
+        found.append(Damage(segment.path, segment.limit, late, "late-writes", words))
+    if final:
+        state.end_of_life()
+    return found
+
+
+def _settle_incomplete(state: State, segment: SegmentFile, torn_from: int) -> list[Damage]:
+    """Decide about commits whose transactions lost records to damage.
+
+    In the very last write nothing was confirmed, so the transaction did not happen. Anywhere else the commit
+    was confirmed: what is left of it counts, and the loss is reported.
+    """
+    found: list[Damage] = []
+    for incomplete in state.incomplete:
+        offset = incomplete.location & OFFSET_MASK
+        if offset >= torn_from:
+            continue
+        state.commit(incomplete.tx, incomplete.pending)
+        words = (
+            f"transaction {incomplete.tx} was committed with {incomplete.expected} records, "
+            f"{len(incomplete.pending)} of them could be read"
+        )
+        found.append(Damage(segment.path, offset, 0, "corrupt", words))
+    state.incomplete.clear()
+    return found
+
+
+def check_batches(chain: list[SegmentFile]) -> list[Damage]:
+    """Writes missing between two segments of one life: a tail that reads as zeros leaves no other trace."""
+    found: list[Damage] = []
+    for before, after in itertools.pairwise(chain):
+        first, second = before.replay, after.replay
+        if before.epoch != after.epoch or before.sequence + 1 != after.sequence or first is None or second is None:
+            continue
+        expected = first.last_number + 1
+        if second.first_number > expected and not first.damaged and not second.damaged:
+            words = f"writes {expected} to {second.first_number - 1} of epoch {before.epoch} are missing at the end"
+            found.append(Damage(before.path, first.end, before.size - first.end, "corrupt", words))
+    return found
+
+
+def damaged_headers(chain: list[SegmentFile]) -> list[Damage]:
+    """Segments whose header cannot be read: nothing in them can be verified."""
+    return [
+        Damage(segment.path, 0, segment.size, "missing-segment", "both copies of the segment's header are damaged")
+        for segment in chain
+        if segment.header is None
+    ]
+
+
+def check_missing(
+    directory: Path, chain: list[SegmentFile], starts: list[Start], after: int, *, allowed: bool
+) -> list[Damage]:
+    """Gaps in the sequence. Raises StoreError unless ``allowed``: what is missing may hold confirmed messages."""
+    missing = missing_sequences(chain, starts, after)
+    if not missing:
+        return []
+    names = ", ".join(str(sequence) for sequence in missing[:20])
+    if not allowed:
+        raise StoreError(
+            f"{directory}: journal segments {names} are missing or unreadable; put them back, or start once with "
+            "allow-missing-segments to go on without the messages and acknowledgements they held"
+        )
+    return [Damage(directory, 0, 0, "missing-segment", f"segment {sequence} is missing") for sequence in missing]
+
+
+def choose_checkpoint(
+    directory: Path, starts: list[Start], node_id: bytes | None
+) -> tuple[Checkpoint | None, list[Damage]]:
+    """The checkpoint to start from, and what is wrong with newer ones.
+
+    A checkpoint counts when the newest life wrote it, or when that life's START record says it began with it:
+    one that a fenced predecessor finished later may hold records nobody was promised.
+    """
+    found = [(key, path) for path in directory.iterdir() if (key := parse_name(path.name)) is not None]
+    damage: list[Damage] = []
+    for key, path in sorted(found, reverse=True):
+        if starts and key[0] < starts[-1].epoch and key != starts[-1].checkpoint:
+            continue
+        try:
+            return read_checkpoint(path, node_id), damage
+        except FormatError as error:
+            damage.append(Damage(path, 0, path.stat().st_size, "corrupt", f"the checkpoint cannot be used: {error}"))
+    return None, damage
+
+
+def last_of_lives(chain: list[SegmentFile]) -> set[tuple[int, int]]:
+    """The keys of the segments in which a life's writing ended."""
+    return set({segment.epoch: segment.key for segment in chain}.values())
+
+
+def fenced_damage(fenced: list[SegmentFile]) -> list[Damage]:
+    """Files a fenced life wrote: reported, never replayed."""
+    return [
+        Damage(segment.path, HEADER_SIZE, segment.size, "late-writes", "written after another life took over")
+        for segment in fenced
+    ]
+
+
+def _holds(path: Path, salt: int) -> bool:
+    """Whether a file is there and is the one a checkpoint means (another of the same name has another salt)."""
+    try:
+        with path.open("rb") as stream:
+            return decode_header(stream.read(HEADER_SIZE), str(path)).salt == salt
+    except (FileNotFoundError, FormatError):
+        return False
+
+
+def check_bodies(directory: Path, checkpoint: Checkpoint | None, *, allowed: bool) -> list[Damage]:
+    """Files a checkpoint says hold live messages, and that are gone. Raises StoreError unless ``allowed``."""
+    if checkpoint is None:
+        return []
+    gone = [file for file in checkpoint.files if not _holds(directory / file.name, file.salt)]
+    if gone and not allowed:
+        names = ", ".join(file.name for file in gone[:_NAMED]) + (" and more" if len(gone) > _NAMED else "")
+        raise StoreError(
+            f"{directory}: {names} with live messages are missing or others; put them back, or start once with "
+            "allow-missing-segments to go on without those messages"
+        )
+    return [
+        Damage(directory / file.name, 0, file.live, "missing-segment", f"{file.live} bytes of live messages are gone")
+        for file in gone
+    ]

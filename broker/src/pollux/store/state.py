@@ -1,0 +1,452 @@
+"""The state a journal describes: folds records, in order, into queues' contents.
+
+Used by recovery (in the broker) and by the checkpointer (in its own process) alike, so that a
+checkpoint cannot differ from a replay. Message bodies are never touched: a message is its id and
+its location. Pure: buffers in, values out.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from pollux.store import records
+from pollux.store.format import (
+    FRAME_SIZE,
+    HEADER_SIZE,
+    MARKER,
+    MINIMUM_RECORD,
+    DamagedRange,
+    data_end,
+    resynchronise,
+)
+from pollux.store.records import BATCH, EXTENDED, PAIR, TRIPLE, TX, U32, U64, RecordType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: A location is file << FILE_SHIFT | offset; files are numbers in the index's table.
+FILE_SHIFT = 32
+OFFSET_MASK = (1 << FILE_SHIFT) - 1
+
+#: Frame, type, flags and a message's fields with its first queue id; a shorter record is padded by what follows.
+_LOOK = struct.Struct("<IIIBBBBBBHHQQQQ")
+#: Bytes a buffer must have behind its last record for ``_LOOK``.
+PADDING = 64
+
+_PRIORITIES = 16
+_MESSAGE = int(RecordType.MESSAGE)
+_ACKS = int(RecordType.ACKS)
+_BATCH = int(RecordType.BATCH)
+
+
+@dataclass(slots=True)
+class Pending:
+    """What a transaction did so far; it counts when its commit is read."""
+
+    #: (message id, priority, queue ids, deliver at, address, duplicate id)
+    messages: list[tuple[int, int, tuple[int, ...], int, str, bytes | None]] = field(default_factory=list)
+    acknowledgements: list[tuple[int, list[int]]] = field(default_factory=list)
+    #: (message id, priority, queue ids)
+    references: list[tuple[int, int, tuple[int, ...]]] = field(default_factory=list)
+    duplicates: list[tuple[str, bytes]] = field(default_factory=list)
+    #: (store, page, queue id, message ids)
+    page_acks: list[tuple[int, int, int, list[int]]] = field(default_factory=list)
+    #: (store, page) the transaction wrote to
+    pages: list[tuple[int, int]] = field(default_factory=list)
+    xid: bytes | None = None
+
+    def __len__(self) -> int:
+        """The number of records."""
+        parts = (self.messages, self.acknowledgements, self.references, self.duplicates, self.page_acks, self.pages)
+        return sum(len(part) for part in parts)
+
+
+@dataclass(slots=True)
+class Replay:
+    """What one segment's replay met."""
+
+    records: int = 0
+    #: Where valid data ended.
+    end: int = HEADER_SIZE
+    damaged: list[DamagedRange] = field(default_factory=list)
+    #: (offset, payload bytes) of the last BATCH record, and the numbers of the first and last one.
+    last_batch: tuple[int, int] = (HEADER_SIZE, 0)
+    first_number: int = -1
+    last_number: int = -1
+
+
+@dataclass(slots=True)
+class IncompleteCommit:
+    """A commit that says more records than were found: some of its transaction's records are damaged."""
+
+    location: int
+    tx: int
+    expected: int
+    pending: Pending
+
+
+class State:
+    """Everything recovery rebuilds. ``finish`` must be called before reading ``queues``."""
+
+    def __init__(self, id_cache_size: int) -> None:
+        #: (queue id << 4 | priority) -> ids, in order of arrival; acknowledged ones still in until finish().
+        self.added: dict[int, array[int]] = {}
+        self.acknowledged: dict[int, set[int]] = {}
+        #: Added again after they were acknowledged (moved back): of these only the last occurrence counts.
+        self.readded: dict[int, set[int]] = {}
+        self.ids: array[int] = array("Q")
+        self.locations: array[int] = array("Q")
+        self.lengths: array[int] = array("I")
+        self.delivery_counts: dict[tuple[int, int], int] = {}
+        self.schedules: dict[tuple[int, int], int] = {}
+        self.duplicates: dict[str, dict[bytes, None]] = {}
+        self.pending: dict[int, Pending] = {}
+        #: Ids of large messages' files that some record names: message id -> file id.
+        self.large: dict[int, int] = {}
+        #: page records of the journal: see pollux.store.pages.
+        #: (store, page) -> queue -> acknowledged ids; an empty set means all of them.
+        self.page_acks: dict[tuple[int, int], dict[int, set[int]]] = {}
+        #: store -> pages nobody needs; 0 among them: none of the store's.
+        self.pages_done: dict[int, set[int]] = {}
+        #: store -> the first paged message whose duplicate id may be in its page only.
+        self.page_marks: dict[int, int] = {}
+        #: (store, page) -> committed transactions that wrote to it.
+        self.page_tx: dict[tuple[int, int], set[int]] = {}
+        self._id_cache_size = id_cache_size
+        #: Commits that say more records than were found, not applied yet.
+        self.incomplete: list[IncompleteCommit] = []
+
+    # -- the hot path ------------------------------------------------------------------------------
+
+    def replay(self, data: bytes | bytearray, salt: int, file: int, limit: int, resume: Replay | None = None) -> Replay:
+        """Fold the records of one segment. ``data`` holds the file's first ``limit`` bytes and PADDING more.
+
+        ``resume``: go on where that replay of the same segment ended, and add to it.
+        """
+        result = resume or Replay()
+        look, crc = _LOOK.unpack_from, crc32c
+        add_id, add_location, add_length = self.ids.append, self.locations.append, self.lengths.append
+        added = self.added
+        base = file << FILE_SHIFT
+        position = result.end
+        count = result.records
+        with memoryview(data) as view:
+            while True:
+                marker, length, expected, kind, flags, _, priority, _, _, _, queues, message_id, _, _, queue_id = look(
+                    view, position
+                )
+                end = position + length
+                if (
+                    marker != MARKER
+                    or end > limit
+                    or length < MINIMUM_RECORD
+                    or crc(view[position + FRAME_SIZE : end], salt ^ length) != expected
+                ):
+                    following = _damage(data, view, (position, limit), salt, result)
+                    if following < 0:
+                        break
+                    position = following
+                    continue
+                count += 1
+                if kind == _MESSAGE and queues == 1 and not flags & (TX | EXTENDED):
+                    add_id(message_id)
+                    add_location(base | position)
+                    add_length(length)
+                    key = queue_id << 4 | priority
+                    try:
+                        added[key].append(message_id)
+                    except KeyError:
+                        added[key] = array("Q", (message_id,))
+                elif kind == _BATCH:
+                    _, _, size, number = BATCH.unpack_from(view, position + FRAME_SIZE)
+                    result.last_batch = (position, size)
+                    result.last_number = number
+                    if result.first_number < 0:
+                        result.first_number = number
+                else:
+                    self._fold(kind, flags, view[position:end], base | position)
+                position = end
+        result.end = position
+        result.records = count
+        return result
+
+    # -- the other records -------------------------------------------------------------------------
+
+    def _fold(self, kind: int, flags: int, record: memoryview, location: int) -> None:
+        if kind == _ACKS:
+            self._fold_acks(flags, record)
+        elif kind == _MESSAGE:
+            self._fold_message(flags, record, location)
+        elif kind == RecordType.REFERENCES:
+            self._fold_references(flags, record)
+        elif kind == RecordType.DELIVERY_COUNT:
+            queue_id, message_id = PAIR.unpack_from(record, 14)
+            self.delivery_counts[queue_id, message_id] = U32.unpack_from(record, 30)[0]
+        elif kind == RecordType.SCHEDULE:
+            queue_id, message_id, deliver_at = TRIPLE.unpack_from(record, 14)
+            self.schedules[queue_id, message_id] = deliver_at
+        elif kind == RecordType.DUPLICATE_ID:
+            address, value = records.decode_duplicate_id(record)
+            if flags & TX:
+                self._transaction(record).duplicates.append((address, value))
+            else:
+                self.add_duplicate(address, value)
+        elif kind in (RecordType.PREPARE, RecordType.COMMIT, RecordType.ROLLBACK):
+            self._fold_outcome(kind, record, location)
+        elif kind == RecordType.DROP_QUEUE:
+            self.drop_queue(U64.unpack_from(record, 14)[0])
+        elif kind == RecordType.PAGE_ACKS:
+            position = records.FIELDS_TX if flags & TX else records.FIELDS
+            store, page, queue_id = TRIPLE.unpack_from(record, position)
+            ids = list(_ids(record, position + 24))
+            if flags & TX:
+                self._transaction(record).page_acks.append((store, page, queue_id, ids))
+            else:
+                self._acknowledge_page(store, page, queue_id, ids)
+        elif kind == RecordType.PAGE_TX:
+            store, page = PAIR.unpack_from(record, records.FIELDS_TX)
+            self._transaction(record).pages.append((store, page))
+        elif kind == RecordType.PAGE_MARK:
+            store, message_id = PAIR.unpack_from(record, records.FIELDS)
+            self.page_marks[store] = message_id
+        elif kind == RecordType.PAGE_DONE:
+            self._page_done(*PAIR.unpack_from(record, records.FIELDS))
+
+    def _acknowledge_page(self, store: int, page: int, queue_id: int, ids: list[int]) -> None:
+        queues = self.page_acks.setdefault((store, page), {})
+        if not ids:
+            queues[queue_id] = set()
+        elif queue_id not in queues:
+            queues[queue_id] = set(ids)
+        elif queues[queue_id]:
+            queues[queue_id].update(ids)
+
+    def _page_done(self, store: int, page: int) -> None:
+        self.pages_done.setdefault(store, set()).add(page)
+        self.page_acks.pop((store, page), None)
+        self.page_tx.pop((store, page), None)
+
+    def forget_pages(self, store: int) -> None:
+        """The store's directory is gone."""
+        self.pages_done.pop(store, None)
+        self.page_marks.pop(store, None)
+        for pages in (self.page_acks, self.page_tx):
+            for key in [key for key in pages if key[0] == store]:
+                del pages[key]
+
+    def _transaction(self, record: memoryview) -> Pending:
+        (tx,) = U64.unpack_from(record, 14)
+        pending = self.pending.get(tx)
+        if pending is None:
+            pending = self.pending[tx] = Pending()
+        return pending
+
+    def _fold_message(self, flags: int, record: memoryview, location: int) -> None:
+        position = records.FIELDS_TX if flags & TX else records.FIELDS
+        _, priority, _, _, _, queues, message_id, _, _ = records.MESSAGE_FIELDS.unpack_from(record, position)
+        queue_ids = struct.unpack_from(f"<{queues}Q", record, position + records.MESSAGE_FIELDS_SIZE)
+        self.ids.append(message_id)
+        self.locations.append(location)
+        self.lengths.append(len(record))
+        deliver_at, duplicate = 0, None
+        if flags & EXTENDED:
+            extension = records.message_extension(record)
+            deliver_at = extension.get("deliver_at", 0)
+            duplicate = extension.get("duplicate_id")
+            large = extension.get("large")
+            if large is not None:
+                self.large[message_id] = large[0]
+        address = records.message_address(record) if duplicate is not None else ""
+        entry = (message_id, priority, queue_ids, deliver_at, address, duplicate)
+        if flags & TX:
+            self._transaction(record).messages.append(entry)
+        else:
+            self._add_message(entry)
+
+    def _add_message(self, entry: tuple[int, int, tuple[int, ...], int, str, bytes | None]) -> None:
+        message_id, priority, queue_ids, deliver_at, address, duplicate = entry
+        for queue_id in queue_ids:
+            self._add(queue_id, priority, message_id)
+            if deliver_at:
+                self.schedules[queue_id, message_id] = deliver_at
+        if duplicate is not None:
+            self.add_duplicate(address, duplicate)
+
+    def _add(self, queue_id: int, priority: int, message_id: int) -> None:
+        key = queue_id << 4 | priority
+        ids = self.added.get(key)
+        if ids is None:
+            ids = self.added[key] = array("Q")
+        ids.append(message_id)
+
+    def _fold_references(self, flags: int, record: memoryview) -> None:
+        position = 22 if flags & TX else 14
+        priority, message_id = records.REFERENCE_FIELDS.unpack_from(record, position)
+        queue_ids = tuple(_ids(record, position + records.REFERENCE_FIELDS.size))
+        if flags & TX:
+            self._transaction(record).references.append((message_id, priority, queue_ids))
+        else:
+            self._add_references(message_id, priority, queue_ids)
+
+    def _add_references(self, message_id: int, priority: int, queue_ids: Iterable[int]) -> None:
+        for queue_id in queue_ids:
+            gone = self.acknowledged.get(queue_id)
+            if gone is not None and message_id in gone:
+                gone.discard(message_id)
+                self.readded.setdefault(queue_id, set()).add(message_id)
+            self._add(queue_id, priority, message_id)
+
+    def _fold_acks(self, flags: int, record: memoryview) -> None:
+        if flags & TX:
+            (queue_id,) = U64.unpack_from(record, 22)
+            self._transaction(record).acknowledgements.append((queue_id, list(_ids(record, 30))))
+        else:
+            (queue_id,) = U64.unpack_from(record, 14)
+            self.acknowledge(queue_id, _ids(record, 22))
+
+    def acknowledge(self, queue_id: int, ids: Iterable[int]) -> None:
+        """Take messages out of a queue."""
+        gone = self.acknowledged.get(queue_id)
+        if gone is None:
+            gone = self.acknowledged[queue_id] = set()
+        gone.update(ids)
+
+    def drop_queue(self, queue_id: int) -> None:
+        """Take everything out of a queue."""
+        for priority in range(_PRIORITIES):
+            self.added.pop(queue_id << 4 | priority, None)
+        self.readded.pop(queue_id, None)
+
+    def end_of_life(self) -> None:
+        """The life whose records were folded has ended: what it left undecided and unprepared never happened."""
+        for tx in [tx for tx, pending in self.pending.items() if pending.xid is None]:
+            del self.pending[tx]
+
+    def add_duplicate(self, address: str, value: bytes) -> None:
+        """Remember a duplicate id; the oldest of the address make room."""
+        kept = self.duplicates.get(address)
+        if kept is None:
+            kept = self.duplicates[address] = {}
+        kept.pop(value, None)
+        kept[value] = None
+        if len(kept) > self._id_cache_size:
+            del kept[next(iter(kept))]
+
+    def _fold_outcome(self, kind: int, record: memoryview, location: int) -> None:
+        (tx,) = U64.unpack_from(record, 14)
+        if kind == RecordType.PREPARE:
+            self.pending.setdefault(tx, Pending()).xid = bytes(record[26:])
+            return
+        pending = self.pending.pop(tx, None)
+        if kind == RecordType.ROLLBACK:
+            return
+        (expected,) = U32.unpack_from(record, 22)
+        found = len(pending) if pending else 0
+        if found != expected:
+            self.incomplete.append(IncompleteCommit(location, tx, expected, pending or Pending()))
+        elif pending is not None:
+            self.commit(tx, pending)
+
+    def commit(self, tx: int, pending: Pending) -> None:
+        """Make a transaction's records count."""
+        for store, page in pending.pages:
+            self.page_tx.setdefault((store, page), set()).add(tx)
+        for page_ack in pending.page_acks:
+            self._acknowledge_page(*page_ack)
+        for entry in pending.messages:
+            self._add_message(entry)
+        for message_id, priority, queue_ids in pending.references:
+            self._add_references(message_id, priority, queue_ids)
+        for queue_id, ids in pending.acknowledgements:
+            self.acknowledge(queue_id, ids)
+        for address, value in pending.duplicates:
+            self.add_duplicate(address, value)
+
+    def live_large(self, queues: dict[int, dict[int, array[int]]]) -> set[int]:
+        """The files of large messages that some queue or undecided transaction holds."""
+        return set(self.large_messages(queues).values())
+
+    def large_messages(self, queues: dict[int, dict[int, array[int]]]) -> dict[int, int]:
+        """Message id -> file of the large messages that some queue or undecided transaction holds."""
+        if not self.large:
+            return {}
+        live = {entry[0] for pending in self.pending.values() for entry in pending.messages} & self.large.keys()
+        for priorities in queues.values():
+            for ids in priorities.values():
+                live.update(self.large.keys() & set(ids))
+        return {message_id: self.large[message_id] for message_id in live}
+
+    def prune_numbers(self, queues: dict[int, dict[int, array[int]]]) -> None:
+        """Forget delivery counts and schedules of messages that are no longer in their queue."""
+        of_queue: dict[int, set[int]] = {}
+        for numbers in (self.delivery_counts, self.schedules):
+            for queue_id in {key[0] for key in numbers} - of_queue.keys():
+                of_queue[queue_id] = {one for ids in queues.get(queue_id, {}).values() for one in ids}
+            for key in [key for key in numbers if key[1] not in of_queue[key[0]]]:
+                del numbers[key]
+
+    def prune(self, queues: dict[int, dict[int, array[int]]]) -> set[int]:
+        """Forget what belongs to messages that are gone; the ids of all messages that still count."""
+        live: set[int] = set()
+        for priorities in queues.values():
+            for ids in priorities.values():
+                live.update(ids)
+        for pending in self.pending.values():
+            live.update(entry[0] for entry in pending.messages)
+        self.prune_numbers(queues)
+        self.large = {message_id: file for message_id, file in self.large.items() if message_id in live}
+        return live
+
+    # -- the result --------------------------------------------------------------------------------
+
+    def finish(self) -> dict[int, dict[int, array[int]]]:
+        """Queue id -> priority -> ids still in it, in order."""
+        queues: dict[int, dict[int, array[int]]] = {}
+        for key, added in self.added.items():
+            queue_id, priority = key >> 4, key & 15
+            gone = self.acknowledged.get(queue_id)
+            ids = array("Q", [message_id for message_id in added if message_id not in gone]) if gone else added
+            again = self.readded.get(queue_id)
+            if again:
+                ids = _last_occurrences(ids, again)
+            if ids:
+                queues.setdefault(queue_id, {})[priority] = ids
+        return queues
+
+
+def _last_occurrences(ids: array[int], again: set[int]) -> array[int]:
+    """``ids`` with only the last occurrence of those in ``again``."""
+    left = set(again)
+    kept: list[int] = []
+    for message_id in reversed(ids):
+        if message_id in again:
+            if message_id not in left:
+                continue
+            left.discard(message_id)
+        kept.append(message_id)
+    kept.reverse()
+    return array("Q", kept)
+
+
+def _ids(record: memoryview, position: int) -> array[int]:
+    ids = array("Q")
+    ids.frombytes(record[position:])
+    return ids
+
+
+def _damage(data: bytes | bytearray, view: memoryview, bounds: tuple[int, int], salt: int, result: Replay) -> int:
+    """Note what is at the start of ``bounds``; the offset to go on at, -1 at the end of the data."""
+    position, limit = bounds
+    found = resynchronise(data, view, position, limit, salt)
+    if found >= 0:
+        result.damaged.append(DamagedRange(position, found, tail=False))
+        return found
+    last = data_end(data, position, limit)
+    if last > position:
+        result.damaged.append(DamagedRange(position, last, tail=True))
+    return -1

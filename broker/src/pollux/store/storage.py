@@ -1,0 +1,752 @@
+"""The store's facade: everything the broker writes to disk goes through :class:`Storage`.
+
+All methods are called in the event loop's thread. Nothing here waits for a disk: appends are
+encoded and handed to one writer thread in groups, completion comes back through ``when_stable``.
+The store knows nothing of queues' contents, routing or protocols; ids are numbers to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from pollux.errors import DiskFullError, StoreError
+from pollux.store import records, recovery
+from pollux.store.bindings import NAME, Bindings
+from pollux.store.checkpoint import parse_name
+from pollux.store.files import FileOperations
+from pollux.store.format import FRAME, FRAME_SIZE, MARKER
+from pollux.store.index import Index, Reader, Run, plan, records_of, sorted_index
+from pollux.store.journal import Journal, StableCallback
+from pollux.store.large import LargeMessage, LargeMessages
+from pollux.store.maintenance import Maintenance, source_of
+from pollux.store.pages import PageStore
+from pollux.store.records import COUNT, DURABLE, MESSAGE_ONE, OUTCOME, SCHEDULE, RecordType
+from pollux.store.recovered import Damage, Recovered, recovered_of
+from pollux.store.reserve import Reserve
+from pollux.store.segments import NO_ROOM, RETRY_SECONDS, Segment, SegmentPool, segments_ahead
+from pollux.store.state import Replay, State
+from pollux.store.usage import DiskUsage, DiskWatch, Finder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from pollux.message import Message
+    from pollux.store.checkpoint import Checkpoint
+    from pollux.store.follower import Follower
+    from pollux.store.latency import LatencyHistogram
+    from pollux.store.settings import StoreSettings
+    from pollux.store.spare import Spare
+
+logger = logging.getLogger(__name__)
+
+#: Ids carry the epoch above this bit, so that no life repeats one of another's.
+EPOCH_SHIFT = 44
+#: ``append_message`` on the addresses seen lately does not encode the name again.
+_ADDRESSES_KEPT = 10_000
+#: Where files go that must not outlive the process (persistence-enabled is false).
+VOLATILE = "volatile"
+#: Queues a message record can name; more are added by references.
+MOST_QUEUES = 0xFFFF
+#: How long close() waits for the last checkpoint.
+CLOSE_SECONDS = 10.0
+_MESSAGE = int(RecordType.MESSAGE)
+
+
+class Storage:
+    """Journal, bindings, pages and large messages of one broker life.
+
+    ``open`` -> ``recover`` -> appends ... -> ``close``. Locking the directory is the activation's business.
+    """
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        *,
+        epoch: int,
+        loop: asyncio.AbstractEventLoop,
+        on_failure: Callable[[StoreError], None],
+        guard: Callable[[], bool] | None = None,
+        ends: Mapping[tuple[int, int], int] | None = None,
+        files: FileOperations | None = None,
+        follower: Follower | None = None,
+        spare: Spare | None = None,
+    ) -> None:
+        """Use :meth:`open`."""
+        if not settings.persistence_enabled:
+            # What does not fit in memory still goes to files, but to none that outlive this process.
+            settings = replace(
+                settings,
+                large_messages_directory=settings.large_messages_directory / VOLATILE,
+                paging_directory=settings.paging_directory / VOLATILE,
+                journal_datasync=False,
+            )
+        self.settings = settings
+        self.epoch = epoch
+        self.files = files or FileOperations()
+        self._loop = loop
+        self._on_failure = on_failure
+        self._guard = guard or _always
+        self._ends = ends
+        self._follower = follower
+        self._spare = spare
+        self._salt = int.from_bytes(os.urandom(4), "little")
+        self._next_id = (epoch << EPOCH_SHIFT) + 1
+        self._last_id = (epoch + 1) << EPOCH_SHIFT
+        self._addresses: dict[str, bytes] = {}
+        self._tx_records: dict[int, int] = {}
+        self._sync_plain = settings.journal_sync_non_transactional
+        self._sync_tx = settings.journal_sync_transactional
+        self._watch = DiskWatch(settings, self.files, loop, self._room_changed)
+        self._reserve = Reserve(settings.journal_directory, self.files, settings.journal_file_size)
+        #: How often the writer found no room, and who waits until what it took is set aside again.
+        self._shortages = 0
+        self._regaining: asyncio.Task[None] | None = None
+        #: True while new messages are refused (``append_message`` raises DiskFullError).
+        self.full = False
+        self._reader = Reader(self.files)
+        self._read_threads = ThreadPoolExecutor(1, thread_name_prefix="pollux-read")
+        self._file_threads = ThreadPoolExecutor(4, thread_name_prefix="pollux-files")
+        #: Large messages' files.
+        self.large = LargeMessages(
+            settings.large_messages_directory,
+            self.files,
+            loop,
+            self._file_threads,
+            next_id=self.next_id,
+            failed=self._fail,
+            sync=settings.journal_datasync,
+            check_room=self._check_room,
+            check_written_room=self._check_written_room,
+        )
+        #: Messages of addresses that page.
+        self.pages = PageStore(
+            settings,
+            self.files,
+            loop,
+            self._file_threads,
+            epoch=epoch,
+            salt=self._salt,
+            next_id=self.next_id,
+            large_body=LargeMessage,
+            append=self._append,
+            check_room=self._check_room,
+        )
+        self._indexes: list[Index] = []
+        self._segments = recovery.Journal()
+        self._checkpoint: Checkpoint | None = None
+        self._maintenance: Maintenance | None = None
+        self._bindings = Bindings(
+            settings.bindings_directory, self.files, node_id=settings.node_id, epoch=epoch, salt=self._salt
+        )
+        self._puts: list[tuple[bytes, bool]] = []
+        self._puts_token = 0
+        self._full_listeners: list[Callable[[DiskUsage], None]] = []
+        self._journal: Journal
+        self._pool: SegmentPool | None = None
+        self._recovered = False
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        settings: StoreSettings,
+        *,
+        epoch: int = 0,
+        loop: asyncio.AbstractEventLoop,
+        on_failure: Callable[[StoreError], None],
+        guard: Callable[[], bool] | None = None,
+        ends: Mapping[tuple[int, int], int] | None = None,
+        files: FileOperations | None = None,
+        follower: Follower | None = None,
+        spare: Spare | None = None,
+    ) -> Storage:
+        """Open the directories (made when absent). ``epoch`` must be larger than any on disk; 0 takes the next.
+
+        ``on_failure`` is called once, in the loop, when the store failed (EIO, failed sync, guard expired): the
+        broker must stop. ``guard`` is asked (in the loop) after each sync and before its callbacks.
+        ``ends``: (epoch, sequence) -> offset, where recovery must stop reading older segments.
+        ``files`` replaces the system calls (tests). ``follower`` has read the journal along: recovery goes on from it.
+        ``spare``: a segment that was filled meanwhile.
+        Raises StoreError for a directory that is not this node's.
+        """
+        if settings.persistence_enabled:
+            newest = await asyncio.to_thread(_prepare_directories, settings)
+            if epoch and epoch <= newest:
+                raise StoreError(
+                    f"{settings.journal_directory} was written in epoch {newest}; "
+                    f"epoch {epoch} is not newer, so this activation does not own it"
+                )
+            epoch = epoch or newest + 1
+        return cls(
+            settings,
+            epoch=epoch or 1,
+            loop=loop,
+            on_failure=on_failure,
+            guard=guard,
+            ends=ends,
+            files=files,
+            follower=follower,
+            spare=spare,
+        )
+
+    # -- recovery ----------------------------------------------------------------------------------
+
+    async def recover(self) -> Recovered:
+        """Read everything back. Must be awaited once, before the first append."""
+        if self._recovered:
+            raise StoreError("recover() was called twice")
+        self._recovered = True
+        if not self.settings.persistence_enabled:
+            await asyncio.to_thread(self._remove_volatile)
+            self._journal = self._make_journal(None)
+            return Recovered()
+        began = time.perf_counter()
+        recovered = await asyncio.to_thread(self._replay)
+        folded = self._checkpoint.key[2] if self._checkpoint is not None else 0
+        sequence = max((segment.sequence for segment in self._segments.chain), default=folded) + 1
+        self._pool = SegmentPool(
+            self.settings.journal_directory,
+            self.files,
+            size=self.settings.journal_file_size,
+            ahead=segments_ahead(self.settings.journal_min_files, self.settings.journal_pool_files),
+            salt=self._salt,
+            node_id=self.settings.node_id,
+            epoch=self.epoch,
+            first_sequence=sequence,
+            created=time.time_ns() // 1_000_000,
+            on_room=partial(self._no_room, Finder.POOL),
+            on_error=self._pool_failed,
+            spare=self._spare,
+        )
+        self._journal = self._make_journal(self._pool)
+        self._pool.start()
+        await self._first_segment(self._pool)
+        self._journal.start()
+        await self._begin_life()
+        self._watch.start()
+        recovered.seconds = time.perf_counter() - began
+        for damage in recovered.damage:
+            logger.log(logging.INFO if damage.kind == "torn-tail" else logging.ERROR, "recovery: %s", damage)
+        return recovered
+
+    def _remove_volatile(self) -> None:
+        for directory in (self.settings.large_messages_directory, self.settings.paging_directory):
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _make_journal(self, pool: SegmentPool | None) -> Journal:
+        journal = Journal(
+            self._loop,
+            self.files,
+            pool,
+            salt=self._salt,
+            datasync=self.settings.journal_datasync,
+            group_bytes=self.settings.journal_buffer_size,
+            full_disk_timeout=self.settings.full_disk_timeout / 1000,
+            guard=self._guard,
+            on_failure=self._failed,
+            on_sealed=self._sealed,
+            on_no_room=partial(self._no_room, Finder.WRITER),
+            make_room=self._make_written_room,
+            on_stall=self._watch.stalled,
+        )
+        self.large.attach(journal)
+        self.pages.journal = journal
+        return journal
+
+    def _replay(self) -> Recovered:
+        """In a thread, before any traffic: load the checkpoint, fold what came after it."""
+        settings = self.settings
+        directory = settings.journal_directory
+        segments = recovery.read_segments(directory, settings.node_id)
+        starts = recovery.read_starts(segments)
+        checkpoint, damage = recovery.choose_checkpoint(directory, starts, settings.node_id)
+        folded = checkpoint.key[1:] if checkpoint is not None else (0, 0)
+        journal = recovery.arrange(segments, starts, folded, self._ends)
+        damage += recovery.damaged_headers(journal.chain)
+        allowed = settings.allow_missing_segments
+        damage += recovery.check_missing(directory, journal.chain, starts, folded[1], allowed=allowed)
+        damage += recovery.check_bodies(directory, checkpoint, allowed=allowed)
+        journal.chain = [segment for segment in journal.chain if segment.header is not None]
+        progress = self._follower.take(checkpoint, journal.chain) if self._follower is not None else None
+        done: list[Replay] = []
+        finished = 0
+        if progress is not None:
+            state, done, finished = progress.state, progress.replays, progress.finished
+            damage += progress.damage
+        else:
+            state = State(settings.id_cache_size)
+            if checkpoint is not None:
+                checkpoint.load_into(state, bodies=False)
+        replayed = 0
+        buffer = bytearray()
+        finals = recovery.last_of_lives(journal.chain)
+        for number, segment in enumerate(journal.chain):
+            if number < finished:
+                segment.replay = done[number]
+                continue
+            resume = done[number] if number < len(done) else None
+            before = resume.records if resume is not None else 0
+            replayed += recovery.replay_segment(state, segment, number, buffer, resume=resume).records - before
+            final = segment.key in finals
+            damage += recovery.settle_segment(state, directory, segment, final=final, keep=True)
+        damage += recovery.check_batches(journal.chain)
+        damage += recovery.fenced_damage(journal.fenced)
+        self._segments = journal
+        self._checkpoint = checkpoint
+        self._indexes = [
+            sorted_index(
+                [segment.path for segment in journal.chain],
+                [segment.header.salt for segment in journal.chain if segment.header is not None],
+                state.ids,
+                state.locations,
+                state.lengths,
+            )
+        ]
+        if checkpoint is not None:
+            self._indexes.append(checkpoint.index(directory))
+        values, bindings_damage = self._load_bindings()
+        large, page_damage = self.pages.recover(state)
+        recovered = recovered_of(state, damage + bindings_damage + page_damage)
+        self.large.remove_orphans(large | state.live_large(recovered.queues))
+        recovered.bindings = values
+        recovered.replayed_records = replayed
+        recovered.checkpoint = checkpoint.path if checkpoint is not None else None
+        self._tx_records = {tx: len(pending) for tx, pending in state.pending.items()}
+        return recovered
+
+    def _load_bindings(self) -> tuple[dict[tuple[str, str], bytes], list[Damage]]:
+        """In a thread. Waits for room on a full disk, as long as somebody wants this life."""
+        waited = False
+        while True:
+            try:
+                found = self._bindings.load(self.settings.node_id)
+            except OSError as error:
+                if error.errno not in NO_ROOM or self._closed or not self._guard():
+                    raise
+                if not waited:
+                    waited = True
+                    self._no_room(Finder.BINDINGS, f"{self.settings.bindings_directory}: {error.strerror}")
+                    self._make_room()
+                else:
+                    time.sleep(RETRY_SECONDS)
+            else:
+                if waited:
+                    self._no_room(Finder.BINDINGS, None)
+                return found
+
+    def _make_room(self) -> None:
+        """A life that begins on a full disk gives up what was set aside for that, and what nobody will write to."""
+        self._reserve.release()
+        for segment in self._segments.empty:
+            self.files.unlink(segment.path)
+
+    async def _first_segment(self, pool: SegmentPool) -> None:
+        """Wait for the first segment: on a full disk until there is room, as long as somebody wants this life."""
+        while not await asyncio.to_thread(pool.ready, 1.0):
+            if self._closed or not self._guard():
+                raise StoreError("no room for the first journal segment, and the right to wait for it is over")
+            if pool.no_room:
+                await asyncio.to_thread(self._make_room)
+
+    async def _begin_life(self) -> None:
+        """Record durably what this life has read of its predecessors', before it writes anything else."""
+        journal = self._segments
+        ends = {segment.key: segment.replay.end for segment in journal.chain if segment.replay is not None}
+        self._journal.append(records.start(ends, self._checkpoint.key if self._checkpoint is not None else None))
+        for address, value in self.pages.unrecorded:
+            self.append_duplicate_id(address, value)
+        stable: asyncio.Future[None] = self._loop.create_future()
+        self._journal.when_stable(lambda error: _settle(stable, error))
+        await stable
+        for segment in journal.empty:
+            self.files.unlink(segment.path)
+        finals = recovery.last_of_lives(journal.chain)
+        self._maintenance = Maintenance(
+            self.settings,
+            self.files,
+            self._loop,
+            epoch=self.epoch,
+            reserve=self._reserve,
+            base=self._checkpoint,
+            sealed=[
+                source_of(segment.path.name, segment.key, ends[segment.key], final=segment.key in finals)
+                for segment in journal.chain
+            ],
+            guard=self._guard,
+            on_installed=self._installed,
+            on_fenced=self._journal.fail,
+        )
+        self._maintenance.room(full=False)
+        self._maintenance.consider()
+
+    def _installed(self, checkpoint: Checkpoint, dead: list[Path]) -> None:
+        """A new checkpoint holds everything recovery replayed: cold reads use it from now on."""
+        self._checkpoint = checkpoint
+        self._indexes = [checkpoint.index(self.settings.journal_directory)]
+        self._read_threads.submit(self._forget, dead)
+
+    def _forget(self, dead: list[Path]) -> None:
+        for path in dead:
+            self._reader.forget(path)
+
+    # -- appending ---------------------------------------------------------------------------------
+
+    def next_id(self) -> int:
+        """A fresh id (messages, queues, transactions), never used before, in this life or another."""
+        value = self._next_id
+        if value >= self._last_id:
+            raise StoreError("this life has used up its ids; restart the broker")
+        self._next_id = value + 1
+        return value
+
+    def append_message(self, message: Message, queue_ids: Sequence[int], tx: int = 0) -> None:
+        """Store a durable message for the given queues. Raises DiskFullError while ``full``."""
+        if self.full:
+            self._check_room()
+        if len(queue_ids) > MOST_QUEUES:
+            self.append_message(message, queue_ids[:MOST_QUEUES], tx)
+            for start in range(MOST_QUEUES, len(queue_ids), MOST_QUEUES):
+                some = queue_ids[start : start + MOST_QUEUES]
+                self.append_references(message.id, some, tx, priority=message.priority)
+            return
+        journal = self._journal
+        address = self._addresses.get(message.address)
+        if address is None:
+            address = self._encode_address(message.address)
+        data = message.data
+        if (
+            tx
+            or len(queue_ids) != 1
+            or message.deliver_at
+            or message.duplicate_id is not None
+            or message.annotations
+            or message.group is not None
+            or message.last_value is not None
+            or message.large is not None
+            or message.user is not None
+            or message.group_sequence
+        ):
+            head = records.message_head(message, queue_ids, tx, address)
+            if tx:
+                self._tx_records[tx] = self._tx_records.get(tx, 0) + 1
+        else:
+            routing = message.routing_type
+            head = (
+                MESSAGE_ONE.pack(
+                    _MESSAGE,
+                    DURABLE,
+                    message.encoding,
+                    message.priority,
+                    0 if routing is None else 2 if routing else 1,
+                    0,
+                    len(address),
+                    1,
+                    message.id,
+                    message.timestamp,
+                    message.expiration,
+                    queue_ids[0],
+                )
+                + address
+            )
+        length = FRAME_SIZE + len(head) + len(data)
+        journal.parts += (
+            FRAME.pack(MARKER, length, crc32c(data, crc32c(head, self._salt ^ length))),
+            head,
+            data,
+        )
+        journal.records += 1
+        journal.size += length
+        if self._sync_plain and not tx:
+            journal.sync = True
+        if not journal.scheduled:
+            journal.schedule()
+        if journal.size > journal.group_bytes:
+            journal.hand_over()
+
+    def _check_room(self) -> None:
+        if self.full:
+            raise DiskFullError(self._watch.reason or "the disk is full")
+
+    def _check_written_room(self) -> None:
+        if self.full and self._watch.no_room_reason is not None:
+            raise DiskFullError(self._watch.no_room_reason)
+
+    def _encode_address(self, address: str) -> bytes:
+        if len(self._addresses) >= _ADDRESSES_KEPT:
+            self._addresses.clear()
+        encoded = address.encode()
+        if len(encoded) > 0xFFFF:
+            raise StoreError(f"an address of {len(encoded)} bytes cannot be stored; the limit is 65535")
+        self._addresses[address] = encoded
+        return encoded
+
+    def _append(self, body: bytes, tx: int = 0) -> None:
+        if tx:
+            self._tx_records[tx] = self._tx_records.get(tx, 0) + 1
+        self._journal.append(body, sync=self._sync_plain and not tx)
+
+    def append_references(self, message_id: int, queue_ids: Sequence[int], tx: int = 0, *, priority: int = 4) -> None:
+        """Add a message that is already stored to more queues. ``priority`` is the message's."""
+        self._append(records.references(message_id, priority, queue_ids, tx), tx)
+
+    def append_acks(self, queue_id: int, message_ids: Sequence[int], tx: int = 0) -> None:
+        """Take messages out of a queue for good (consumed, expired, dropped)."""
+        if message_ids:
+            self._append(records.acks(queue_id, message_ids, tx), tx)
+
+    def append_drop_queue(self, queue_id: int) -> None:
+        """Take everything out of a queue (purge, delete): cheaper than an ack for each message."""
+        self._append(records.drop_queue(queue_id))
+
+    def append_delivery_count(self, queue_id: int, message_id: int, count: int) -> None:
+        """Remember the number of failed deliveries."""
+        self._append(COUNT.pack(RecordType.DELIVERY_COUNT, 0, queue_id, message_id, min(count, 0xFFFFFFFF)))
+
+    def append_schedule(self, queue_id: int, message_id: int, deliver_at: int) -> None:
+        """Remember a delivery time (ms since the epoch), replacing the message's own; 0 clears it."""
+        self._append(SCHEDULE.pack(RecordType.SCHEDULE, 0, queue_id, message_id, deliver_at))
+
+    def append_duplicate_id(self, address: str, duplicate_id: bytes, tx: int = 0) -> None:
+        """Remember a duplicate id that no message in the journal has (``Message.duplicate_id`` needs no record)."""
+        if self.settings.persist_id_cache:
+            self._append(records.duplicate_id(address, duplicate_id, tx), tx)
+
+    def append_prepare(self, tx: int, xid: bytes) -> None:
+        """Keep the transaction's records across a restart until commit or rollback."""
+        count = self._tx_records.get(tx, 0)
+        self._journal.append(OUTCOME.pack(RecordType.PREPARE, 0, tx, count) + xid, sync=self._sync_tx)
+
+    def append_commit(self, tx: int) -> None:
+        """The records appended with ``tx`` count from here on."""
+        count = self._tx_records.pop(tx, 0)
+        self._journal.append(OUTCOME.pack(RecordType.COMMIT, 0, tx, count), sync=self._sync_tx)
+
+    def append_rollback(self, tx: int) -> None:
+        """The records appended with ``tx`` never happened."""
+        self._tx_records.pop(tx, None)
+        self._journal.append(OUTCOME.pack(RecordType.ROLLBACK, 0, tx, 0), sync=self._sync_tx)
+
+    def when_stable(self, callback: StableCallback) -> None:
+        """Call ``callback(None)`` in the loop when everything appended so far is on stable storage.
+
+        Callbacks run in the order given, never within this call. After a failure each gets the error.
+        """
+        self._journal.when_stable(callback)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    async def read_messages(self, message_ids: Sequence[int]) -> list[Message | None]:
+        """Read recovered ("cold") messages from disk, in the order asked; None for one that is gone or damaged.
+
+        Raises StoreError when the disk cannot be read, and for a message of this life that is not cold yet.
+        """
+        result: list[Message | None] = [None] * len(message_ids)
+        wanted = list(enumerate(message_ids))
+        for _ in range(3):
+            runs, missing = plan(self._indexes, [message_id for _, message_id in wanted])
+            for place in missing:
+                if wanted[place][1] >= self.epoch << EPOCH_SHIFT:
+                    raise StoreError(f"message {wanted[place][1]} was written in this life and is not cold")
+            again: list[tuple[int, int]] = []
+            for start in range(0, len(runs), 16):
+                some = runs[start : start + 16]
+                try:
+                    parts = await self._loop.run_in_executor(self._read_threads, self._read, some)
+                except OSError as error:
+                    raise StoreError(f"the journal cannot be read: {error}") from error
+                for run, data in zip(some, parts, strict=True):
+                    if data is None:
+                        # Compaction deleted the file: the new index tells where the records are now.
+                        again += [wanted[place] for place, _, _ in run.entries]
+                        continue
+                    for place, record in records_of(run, data):
+                        if record is None:
+                            logger.error("message %d cannot be read back: its record is damaged", wanted[place][1])
+                        else:
+                            result[wanted[place][0]] = records.decode_message(record, LargeMessage)[0]
+            wanted = again
+            if not wanted:
+                break
+        return result
+
+    def _read(self, runs: list[Run]) -> list[bytes | None]:
+        return [self._reader.read(run) for run in runs]
+
+    # -- bindings ----------------------------------------------------------------------------------
+
+    def put(self, kind: str, key: str, value: bytes | None) -> None:
+        """Keep a value in the bindings journal; None deletes it."""
+        if not self.settings.persistence_enabled:
+            return
+        change = self._bindings.put(kind, key, value)
+        if not change[0]:
+            return
+        if self._puts_token != self._journal.token:
+            # The first change of this chunk: later ones of the same chunk join its list.
+            self._puts_token = self._journal.token
+            self._puts = []
+            self._journal.before(partial(self._bindings.write, self._puts))
+        self._puts.append(change)
+
+    # -- the disk ----------------------------------------------------------------------------------
+
+    def on_full_change(self, callback: Callable[[DiskUsage], None]) -> None:
+        """Call ``callback`` in the loop whenever ``full`` changes."""
+        self._full_listeners.append(callback)
+
+    @property
+    def latencies(self) -> LatencyHistogram:
+        """How long each record took until it was stable; see :class:`pollux.store.journal.Journal`."""
+        return self._journal.latencies
+
+    def usage(self) -> DiskUsage:
+        """The disk as last looked at (every disk-scan-period)."""
+        return self._watch.usage()
+
+    def _room_changed(self, usage: DiskUsage) -> None:
+        self.full = usage.full
+        if self._maintenance is not None:
+            self._maintenance.room(full=usage.full)
+        for listener in self._full_listeners:
+            listener(usage)
+
+    def _no_room(self, finder: Finder, reason: str | None) -> None:
+        """From any thread: why it finds no room, None when it found some."""
+        self._in_loop(self._room_found, finder, reason)
+
+    def _room_found(self, finder: Finder, reason: str | None) -> None:
+        if reason is not None:
+            self._shortages += 1
+            self._watch.no_room(finder, reason)
+        elif finder is Finder.BINDINGS:
+            self._watch.no_room(finder, None)  # before there is a pool, and a reserve
+        elif self._regaining is None and not self._closed:
+            self._regaining = self._loop.create_task(self._regain())
+
+    async def _regain(self) -> None:
+        """There is room again when what a shortage took can be set aside again: with less it would soon be back."""
+        while True:
+            before = self._shortages
+            busy = self._maintenance is not None and self._maintenance.busy
+            waiting = self._pool is not None and self._pool.no_room
+            if not busy and not waiting and await asyncio.to_thread(self._reserve.make) and self._shortages == before:
+                break
+            await asyncio.sleep(RETRY_SECONDS)
+        self._regaining = None
+        self._watch.no_room(Finder.WRITER, None)
+        self._watch.no_room(Finder.POOL, None)
+
+    def _make_written_room(self) -> bool:
+        """In the writer's thread: give up what is set aside for a full disk; False when nothing is left."""
+        return self._reserve.release() or (self._pool is not None and self._pool.give_up())
+
+    def _pool_failed(self, error: OSError) -> None:
+        failure = StoreError(f"{self.settings.journal_directory}: a segment cannot be made: {error}")
+        failure.__cause__ = error
+        self._in_loop(self._journal.fail, failure)
+
+    def _in_loop(self, function: Callable[..., None], *values: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *values)
+        except RuntimeError:
+            logger.warning("the event loop ended before the store did")
+
+    def _failed(self, error: StoreError) -> None:
+        self._on_failure(error)
+
+    def _fail(self, error: StoreError) -> None:
+        self._journal.fail(error)
+
+    def _sealed(self, segment: Segment) -> None:
+        """From the writer's thread: a segment is complete."""
+        self._in_loop(self._add_sealed, segment)
+
+    def _add_sealed(self, segment: Segment) -> None:
+        if self._maintenance is not None:
+            self._maintenance.sealed(
+                *source_of(segment.path.name, (segment.epoch, segment.sequence), segment.position, final=False)
+            )
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    async def close(self, *, checkpoint: bool = True) -> None:
+        """Write and sync what was appended, run its callbacks, write a checkpoint (bounded time), let go of files.
+
+        Without ``checkpoint`` whoever opens the store next replays more, but gets it sooner.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if not self._recovered or not hasattr(self, "_journal"):
+            return  # recovery was never begun, or failed before there was anything to write with
+        await self._watch.stop()
+        if self._regaining is not None:
+            self._regaining.cancel()
+            await asyncio.wait([self._regaining])
+        segment = await self._journal.close()
+        if segment is not None:
+            self.files.close(segment.fd)
+            # What the writer sealed is announced by call_soon_threadsafe: let that come first.
+            await asyncio.sleep(0)
+            self._add_sealed(segment)
+        if self._maintenance is not None:
+            healthy = self._journal.failure is None and segment is not None
+            await self._maintenance.stop(last=healthy and checkpoint, seconds=CLOSE_SECONDS if checkpoint else 0.05)
+        if self._pool is not None:
+            if checkpoint:
+                await asyncio.to_thread(self._pool.close)
+            else:
+                self._pool.abandon()
+        self._bindings.close()
+        self._read_threads.shutdown(wait=False)
+        self._file_threads.shutdown(wait=False)
+        self._reader.close()
+        if not self.settings.persistence_enabled:
+            await asyncio.to_thread(self._remove_volatile)
+
+
+def _always() -> bool:
+    return True
+
+
+def _settle(future: asyncio.Future[None], error: StoreError | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+def _prepare_directories(settings: StoreSettings) -> int:
+    """Make the directories; the newest epoch on disk."""
+    for directory in (
+        settings.journal_directory,
+        settings.bindings_directory,
+        settings.large_messages_directory,
+        settings.paging_directory,
+    ):
+        directory.mkdir(parents=True, exist_ok=True, mode=0o750)
+    segments = recovery.read_segments(settings.journal_directory, settings.node_id)
+    names = (parse_name(path.name) for path in settings.journal_directory.iterdir())
+    # A life that died while it started may have left nothing but its bindings.
+    bindings = (NAME.fullmatch(path.name) for path in settings.bindings_directory.iterdir())
+    return max(
+        [
+            *(segment.epoch for segment in segments),
+            *(key[0] for key in names if key is not None),
+            *(int(found[1]) for found in bindings if found is not None),
+        ],
+        default=0,
+    )

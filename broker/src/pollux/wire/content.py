@@ -1,0 +1,48 @@
+"""The protocol-neutral view of a message: what selectors see and what crosses between protocols.
+
+Each codec has ``decode_content(message) -> Content`` for what it stored; sessions encode a
+foreign message from its :class:`Content`. This keeps N protocols at N decoders and N encoders.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from pollux.message import Message
+
+#: What a property may hold: the JMS primitive types plus bytes.
+PropertyValue = str | int | float | bool | bytes | None
+
+
+@dataclass(slots=True)
+class Content:
+    """A decoded message. ``body`` is UTF-8 where ``text`` is true, else opaque bytes.
+
+    ``delivery_mode``, priority, expiration and timestamp live on the ``Message``.
+    """
+
+    body: bytes = b""
+    text: bool = False
+    properties: dict[str, PropertyValue] = field(default_factory=dict)
+    message_id: str | int | bytes | UUID | None = None
+    correlation_id: str | int | bytes | UUID | None = None
+    content_type: str | None = None
+    content_encoding: str | None = None
+    reply_to: str | None = None
+    subject: str | None = None
+
+
+def content_of(message: Message) -> Content:
+    """The decoded view of ``message``, cached on it. Undecodable parts are left out, never raised."""
+    cached = message.content
+    if isinstance(cached, Content):
+        return cached
+    from pollux.wire import decoders
+
+    content = decoders.DECODERS[message.encoding](message)
+    message.content = content
+    return content

@@ -1,0 +1,34 @@
+"""Which codec decodes which stored encoding; each is imported when the first such message is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pollux.message import Encoding, Message
+from pollux.wire.content import Content
+
+Decoder = Callable[[Message], Content]
+
+
+def _amqp(message: Message) -> Content:
+    from pollux.wire.amqp.content import decode_content
+
+    DECODERS[Encoding.AMQP] = decode_content
+    return decode_content(message)
+
+
+def _stomp(message: Message) -> Content:
+    from pollux.wire.stomp.content import decode_content
+
+    DECODERS[Encoding.STOMP] = decode_content
+    return decode_content(message)
+
+
+def _mqtt(message: Message) -> Content:
+    from pollux.wire.mqtt.content import decode_content
+
+    DECODERS[Encoding.MQTT] = decode_content
+    return decode_content(message)
+
+
+DECODERS: dict[Encoding, Decoder] = {Encoding.AMQP: _amqp, Encoding.STOMP: _stomp, Encoding.MQTT: _mqtt}

@@ -1,0 +1,164 @@
+"""MQTT control packets as values, other than the two on the hot path.
+
+A client's PUBLISH is a tuple and its plain PUBACK an ``int`` (see :mod:`pollux.wire.mqtt.decoder`);
+everything else is one of these. Versions are the protocol levels of CONNECT: 4 (3.1.1) and 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pollux.wire.mqtt.reasons import ReasonCode
+
+if TYPE_CHECKING:
+    from pollux.wire.mqtt.properties import Properties
+
+V311 = 4
+V5 = 5
+
+
+@dataclass(slots=True)
+class Will:
+    """The message to publish when the client goes without saying so (MQTT 5, section 3.1.3.2)."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    properties: Properties = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Connect:
+    """CONNECT (section 3.1). ``clean_start`` is 3.1.1's clean session. ``version`` is the protocol level asked for."""
+
+    client_id: str
+    version: int = V5
+    clean_start: bool = True
+    keep_alive: int = 0
+    username: str | None = None
+    password: bytes | None = None
+    will: Will | None = None
+    properties: Properties = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ConnAck:
+    """CONNACK (section 3.2). ``reason`` is 3.1.1's return code when decoded from that version."""
+
+    session_present: bool = False
+    reason: int = ReasonCode.SUCCESS
+    properties: Properties = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Publish:
+    """PUBLISH (section 3.3) in full; brokers decode the tuple form instead."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    dup: bool = False
+    packet_id: int = 0
+    properties: Properties = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Ack:
+    """PUBACK, PUBREC, PUBREL or PUBCOMP (sections 3.4 to 3.7): ``kind`` is the packet type."""
+
+    kind: int
+    packet_id: int
+    reason: int = ReasonCode.SUCCESS
+    properties: Properties = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Filter:
+    """One topic filter of a SUBSCRIBE with its options (section 3.8.3.1)."""
+
+    topic_filter: str
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+
+
+@dataclass(slots=True)
+class Subscribe:
+    """SUBSCRIBE (section 3.8)."""
+
+    packet_id: int
+    filters: list[Filter]
+    properties: Properties = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class SubAck:
+    """SUBACK (section 3.9): a granted QoS or a failure for each filter, in order."""
+
+    packet_id: int
+    reasons: list[int]
+    properties: Properties = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Unsubscribe:
+    """UNSUBSCRIBE (section 3.10)."""
+
+    packet_id: int
+    filters: list[str]
+    properties: Properties = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class UnsubAck:
+    """UNSUBACK (section 3.11); 3.1.1 has no reasons in it."""
+
+    packet_id: int
+    reasons: list[int] = field(default_factory=list)
+    properties: Properties = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class PingReq:
+    """PINGREQ (section 3.12)."""
+
+
+@dataclass(slots=True)
+class PingResp:
+    """PINGRESP (section 3.13)."""
+
+
+@dataclass(slots=True)
+class Disconnect:
+    """DISCONNECT (section 3.14)."""
+
+    reason: int = ReasonCode.SUCCESS
+    properties: Properties = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Auth:
+    """AUTH (section 3.15), MQTT 5 only."""
+
+    reason: int = ReasonCode.SUCCESS
+    properties: Properties = field(default_factory=dict)
+
+
+Packet = (
+    Connect
+    | ConnAck
+    | Publish
+    | Ack
+    | Subscribe
+    | SubAck
+    | Unsubscribe
+    | UnsubAck
+    | PingReq
+    | PingResp
+    | Disconnect
+    | Auth
+)
