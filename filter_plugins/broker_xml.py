@@ -1,0 +1,69 @@
+"""Filters for the template of broker.xml: what an inventory writes briefly, in the shape the file needs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from xml.sax.saxutils import escape, quoteattr
+
+#: Of a queue in broker.xml, these are elements; everything else is an attribute.
+_ELEMENTS = ("filter", "durable", "user")
+#: Settings whose value is an address that has to exist.
+_TARGETS = ("dead-letter-address", "expiry-address")
+
+
+def text_of(value: Any) -> str:
+    """A value as broker.xml spells it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def queue(given: Any) -> dict[str, Any]:
+    """A queue given as its name or as a dictionary: ``name``, ``attributes`` (pairs) and ``elements`` (XML)."""
+    if not isinstance(given, Mapping):
+        return {"name": str(given), "attributes": [], "elements": []}
+    attributes = [
+        (name.replace("_", "-"), text_of(value)) for name, value in given.items() if name not in ("name", *_ELEMENTS)
+    ]
+    elements = []
+    for name in _ELEMENTS:
+        if name in given:
+            value = text_of(given[name])
+            elements.append(
+                f"<filter string={quoteattr(value)}/>" if name == "filter" else f"<{name}>{escape(value)}</{name}>"
+            )
+    return {"name": str(given["name"]), "attributes": sorted(attributes), "elements": elements}
+
+
+def dead_letters(settings: Mapping[str, Any]) -> list[str]:
+    """The addresses that address-settings send messages to."""
+    return [str(settings[name]) for name in _TARGETS if settings.get(name)]
+
+
+def anycast(name: str) -> dict[str, Any]:
+    """An address with one queue of its name."""
+    return {"name": name, "anycast": [name]}
+
+
+def accounts(users: Sequence[Mapping[str, Any]], stored: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Users with name, password (the inventory's, else the generated one) and roles."""
+    return [
+        {
+            "name": str(user["name"]),
+            "password": str(user.get("password") or stored.get(str(user["name"]), "")),
+            "roles": list(user["roles"]),
+        }
+        for user in users
+    ]
+
+
+class FilterModule:
+    """What Ansible loads."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """The filters by name."""
+        return {
+            "pollux_queue": queue,
+            "pollux_dead_letters": dead_letters,
+            "pollux_anycast": anycast,
+            "pollux_accounts": accounts,
+        }

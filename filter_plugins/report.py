@@ -1,0 +1,100 @@
+"""Filters for what brokers said (results of pollux_info): a report for people, and what is wrong. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def _said(hostvars: Mapping[str, Any], host: str, variable: str) -> Mapping[str, Any]:
+    try:
+        found = hostvars[host][variable]
+    except KeyError:
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def plan(topology: Mapping[str, Any]) -> list[str]:
+    """A line for each group and each of its members: what an inventory means."""
+    lines = []
+    for name, group in topology["groups"].items():
+        store = group["store"]
+        place = f" on {store['source']}" if store["source"] else ""
+        kept = f", journal in {store['path']}{place}" if group["policy"] == "shared_store" else ""
+        lines.append(f"group {name} ({group['policy']}{', symmetric' if group['symmetric'] else ''}){kept}")
+        lines.append(f"  clients: {group['client_url']}")
+        for host in group["members"]:
+            broker = topology["brokers"][host]
+            ports = ", ".join(f"{acceptor['name']} {acceptor['netloc']}" for acceptor in broker["acceptors"])
+            lines.append(
+                f"  {host}: {broker['preferred'] or 'equal'}, {ports}, management {broker['management']['url']}"
+            )
+    return lines
+
+
+def report(topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: str) -> list[str]:
+    """A line for each group and each of its members; ``variable`` holds a member's answer."""
+    lines = []
+    for name, group in topology["groups"].items():
+        lines.append(f"group {name}: {group['client_url']}")
+        for host in group["members"]:
+            said = _said(hostvars, host, variable)
+            if not said:
+                lines.append(f"  {host}: not asked")
+                continue
+            parts = [str(said.get("state"))]
+            if said.get("epoch"):
+                parts.append(f"epoch {said['epoch']}")
+            if said.get("messages") is not None:
+                parts.append(f"{said['messages']} messages")
+            if said.get("version"):
+                parts.append(f"version {said['version']}")
+            if said.get("reason") and said.get("state") not in ("live", "ready"):
+                parts.append(str(said["reason"]))
+            parts += [f"needs a restart: {reason}" for reason in said.get("restart_reasons") or ()]
+            lines.append(f"  {host}: {', '.join(parts)}")
+    return lines
+
+
+def trouble(topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: str, asked: Sequence[str]) -> list[str]:
+    """What is wrong with groups all of whose members were asked: no live, two lives, a member that cannot take over."""
+    lines = []
+    for name, group in topology["groups"].items():
+        if not set(group["members"]) <= set(asked):
+            continue
+        states = {host: str(_said(hostvars, host, variable).get("state", "not asked")) for host in group["members"]}
+        lives = [host for host, state in states.items() if state == "live"]
+        if len(lives) != 1:
+            lines.append(f"group {name} has {len(lives)} live brokers ({', '.join(lives) or 'none'}), expected one")
+        lines += [
+            f"{host} of group {name} cannot take over: it is {state}"
+            for host, state in states.items()
+            if state not in ("live", "ready")
+        ]
+    return lines
+
+
+def manifest(topology: Mapping[str, Any], group: str, user: str) -> dict[str, Any]:
+    """Who takes part in a drill, as ``pollux drill`` reads it; the password is in a file beside it."""
+    members = []
+    for host in topology["groups"][group]["members"]:
+        broker = topology["brokers"][host]
+        members.append(
+            {
+                "name": host,
+                "url": broker["connector"]["uri"],
+                "management": broker["management"]["url"],
+                "pid_file": f"{broker['run']}/pollux.pid",
+                "start": [f"{broker['root']}/bin/start"],
+                "stop": [f"{broker['root']}/bin/stop"],
+            }
+        )
+    return {"members": members, "user": user, "password_file": "password"}
+
+
+class FilterModule:
+    """What Ansible loads."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """The filters by name."""
+        return {"pollux_plan": plan, "pollux_report": report, "pollux_trouble": trouble, "pollux_manifest": manifest}

@@ -1,0 +1,279 @@
+"""A fault of the lab under traffic, judged by the ledger: `pollux drill` with hosts that can lose their power.
+
+Runs where the hosts' addresses are reachable (inside of the own engine's network namespace). One list of steps is one
+run; each step has a report of its own, as `pollux drill` writes it, and a line in the summary with its recovery time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from lab import faults
+from lab.places import LabError
+from lab.program import Program
+from pollux.client.url import Wire, parse_url
+from pollux.drill import report as reports
+from pollux.drill.errors import UnavailableError
+from pollux.drill.manifest import parse
+from pollux.drill.members import Members, now
+from pollux.drill.run import Drill, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from lab.hosts import Host
+    from pollux.drill.manifest import Manifest, Member
+
+    Say = Callable[[str], None]
+    Mark = Callable[[str, float], None]
+    Served = Callable[[], Awaitable[None]]
+
+#: Clients look for the live broker often and never give up; a dead connection is noticed after two seconds.
+CLIENT_OPTIONS = (
+    "reconnectAttempts=-1&retryInterval=10&maxRetryInterval=100&initialConnectAttempts=50&clientFailureCheckPeriod=2000"
+)
+#: Seconds of traffic before the fault, and at least in all.
+BEFORE, AT_LEAST = 2.0, 6.0
+#: What taking over, recovering, and becoming a complete pair again may take, seconds.
+LIMIT = 90.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One fault: on `host` (the live of that moment if it is empty), held for `hold` seconds, then undone.
+
+    `takeover`: whether another member has to become live before it is undone ("any": not judged). Instead of a fault
+    it may be "none" (traffic only) or "run": `options` are then those of :class:`lab.program.Program`, a program (a
+    playbook of the bundle) that works on the hosts while traffic flows.
+    """
+
+    fault: str
+    host: str = ""
+    hold: float = 0.0
+    takeover: Literal["yes", "no", "any"] = "yes"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    #: The live of before has to stop serving within so many seconds (0: not judged): its store was taken from it.
+    stops_within: float = 0.0
+    #: What each wait may take, seconds; slow machines (emulated ones) need more.
+    limit: float = LIMIT
+    #: Whether the pair must be complete again at the end.
+    complete: bool = True
+    name: str = ""
+    #: Messages a second, for each protocol.
+    rate: int = 200
+    #: Bytes of a message.
+    size: int = 256
+    #: Whether messages are refused while it is broken (a full disk): they must be, and nobody may take over for it.
+    refusals: bool = False
+    #: How often, one after the other (multiplied by the environment variable POLLUX_LAB_REPEAT).
+    repeat: int = 1
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> Step:
+        """From JSON; raises LabError for what it does not know."""
+        known = set(cls.__dataclass_fields__)
+        if unknown := sorted(set(given) - known):
+            raise LabError(f"a drill's step has no {', '.join(unknown)}; it has: {', '.join(sorted(known))}")
+        if given.get("takeover", "yes") not in ("yes", "no", "any"):
+            raise LabError(f"takeover is yes, no or any, not {given['takeover']!r}")
+        step = cls(**given)
+        if step.fault not in ("none", "run", *faults.FAULTS):
+            raise LabError(f"there is no fault {step.fault!r}; there are: none, run, {', '.join(faults.FAULTS)}")
+        if step.fault == "run":
+            Program.parse(step.options)
+        return step
+
+    @property
+    def label(self) -> str:
+        """What the report calls it."""
+        return self.name or self.fault
+
+
+class Breaker:
+    """Carries a step out while traffic flows."""
+
+    def __init__(self, step: Step, manifest: Manifest, hosts: Mapping[str, Host], directory: Path) -> None:
+        self._step = step
+        self._directory = directory
+        self._manifest = manifest
+        self._hosts = hosts
+        self.takeover_ms: float | None = None
+        self.fail_stop_ms: float | None = None
+
+    async def __call__(self, mark: Mark, note: Say, served: Served) -> None:
+        """Break, wait for what must happen, repair, wait for the pair. Raises UnavailableError."""
+        async with Members(self._manifest, self._manifest.user, self._manifest.password) as members:
+            try:
+                if self._step.fault == "run":
+                    await self._run(members, mark, note)
+                else:
+                    await self._break(members, mark, note, served)
+            except LabError as error:
+                raise UnavailableError(str(error)) from error
+
+    async def _run(self, members: Members, mark: Mark, note: Say) -> None:
+        program = Program.parse(self._step.options)
+        mark(self._step.label, now())
+        note(await program.run(self._directory / "output.log"))
+        if self._step.complete:
+            await self._wait_for_pair(members, note)
+
+    async def _break(self, members: Members, mark: Mark, note: Say, served: Served) -> None:
+        step = self._step
+        live = await members.wait_for_live(step.limit)
+        fault = faults.make(step.fault, self._hosts[step.host or live.name], **step.options)
+        await asyncio.to_thread(fault.prepare)
+        began = time.monotonic()
+        try:
+            at = await asyncio.to_thread(fault.apply)
+            mark(fault.text, now() if at is None else at)
+            if step.stops_within:
+                await self._wait_until_stopped(members, live, now() if at is None else at, note)
+            await asyncio.to_thread(fault.check)
+            if step.takeover == "yes":
+                other = await members.wait_for_live(step.limit, other_than=live)
+                self.takeover_ms = (time.monotonic() - began) * 1000
+                note(f"{other.name} is live, {self.takeover_ms:.0f} ms after the fault")
+                await served()
+            await asyncio.sleep(max(step.hold - (time.monotonic() - began), 0))
+            if step.takeover == "no" and (found := await members.live()) not in (live, None):
+                raise UnavailableError(f"{found.name if found else 'nobody'} is live: nobody should have taken over")
+        finally:
+            await asyncio.to_thread(fault.undo)
+        await asyncio.to_thread(fault.check_undone)
+        note("undone")
+        await served()
+        if step.complete:
+            await self._wait_for_pair(members, note)
+
+    async def _wait_until_stopped(self, members: Members, live: Member, at: float, note: Say) -> None:
+        """Wait until the live of before does not serve any more. Raises UnavailableError when that takes too long."""
+        while (await members.look(live)).live:
+            if now() - at > self._step.limit * 1000:
+                raise UnavailableError(f"{live.name} still serves {self._step.limit:g} s after the fault")
+            await asyncio.sleep(0.02)
+        self.fail_stop_ms = now() - at
+        note(f"{live.name} serves nobody any more, {self.fail_stop_ms:.0f} ms after the fault")
+        if self.fail_stop_ms > self._step.stops_within * 1000:
+            raise UnavailableError(f"{live.name} stopped {self.fail_stop_ms:.0f} ms after it lost its store")
+
+    async def _wait_for_pair(self, members: Members, note: Say) -> None:
+        """Wait until one member is live and all others can take over."""
+        deadline = time.monotonic() + self._step.limit
+        while True:
+            seen = await asyncio.gather(*(members.look(member) for member in members.members))
+            states = {member.name: one.state for member, one in zip(members.members, seen, strict=True)}
+            if list(states.values()).count("live") == 1 and set(states.values()) <= {"live", "ready"}:
+                note(f"complete again: {', '.join(f'{name} {state}' for name, state in states.items())}")
+                return
+            if time.monotonic() > deadline:
+                raise UnavailableError(f"not complete again within {self._step.limit:g} s: {states}")
+            await asyncio.sleep(0.1)
+
+
+async def _drill(
+    step: Step, manifest: Manifest, directory: Path, protocols: Sequence[str], breaker: Breaker
+) -> dict[str, Any]:
+    urls = ",".join(member.url for member in manifest.members)
+    plan = Plan(
+        target=parse_url(f"({urls})?{CLIENT_OPTIONS}"),
+        protocols=tuple(Wire(name) for name in protocols),
+        fault=None,
+        seconds=AT_LEAST,
+        rate=step.rate,
+        size=step.size,
+        refusals=step.refusals,
+        fault_after=BEFORE,
+        limit=step.limit,
+        breaker=breaker if step.fault != "none" else None,
+        breaker_name=step.label,
+    )
+    outcome = await Drill(plan, manifest, directory).run()
+    found = reports.build(plan, outcome)
+    reports.write(directory, found)
+    return found
+
+
+def adapted(given: Mapping[str, Any], reached: Mapping[str, Callable[[int], str]]) -> dict[str, Any]:
+    """The bundle's manifest for hosts of the lab: ports as this machine reaches them, no processes.
+
+    `reached` maps a host and a port of it to HOST:PORT.
+    """
+    members = []
+    for member in given["members"]:
+        name = member["name"]
+        if name not in reached:
+            raise LabError(f"{name} is no host of the lab")
+        ports = [urlsplit(member[key]).port for key in ("url", "management")]
+        if None in ports:
+            raise LabError(f"{name}: {member['url']} and {member['management']} must name ports")
+        client, management = (reached[name](port) for port in ports if port is not None)
+        members.append(
+            {
+                "name": name,
+                "url": f"tcp://{client}",
+                "management": f"http://{management}",
+                "pid_file": f"{name}.pid",
+                "start": ["true"],
+            }
+        )
+    return {**given, "members": members}
+
+
+def run(
+    manifest_path: Path, steps: Sequence[Step], hosts: Mapping[str, Host], directory: Path, protocols: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Carry out the steps one after the other; ends with the first that is not clean. Returns their summaries."""
+    given = json.loads(manifest_path.read_text(encoding="utf-8"))
+    manifest = parse(adapted(given, {name: host.reach for name, host in hosts.items()}), manifest_path)
+    summaries: list[dict[str, Any]] = []
+    times = int(os.environ.get("POLLUX_LAB_REPEAT", "1"))
+    repeated = [step for step in steps for _ in range(step.repeat * times)]
+    for number, step in enumerate(repeated, start=1):
+        where = directory / f"{number:02}-{step.label}"
+        breaker = Breaker(step, manifest, hosts, where)
+        where.mkdir(parents=True, exist_ok=True)
+        found = asyncio.run(_drill(step, manifest, where, protocols, breaker))
+        summary = summarize(step, found, breaker.takeover_ms, breaker.fail_stop_ms)
+        summaries.append(summary)
+        _say(summary, found)
+        (directory / "summary.json").write_text(json.dumps(summaries, indent=1) + "\n")
+        if found["result"] != "clean" or (found["rto_ms_overall"] is None and step.fault != "none"):
+            raise LabError(f"{step.label}: {'; '.join(found['problems']) or 'an invariant broke'}; report: {where}")
+    return summaries
+
+
+_COUNTS = ("lost", "duplicated", "phantom", "two_lives", "order_violations")
+
+
+def summarize(
+    step: Step, found: Mapping[str, Any], takeover_ms: float | None, fail_stop_ms: float | None = None
+) -> dict[str, Any]:
+    """What is kept of a report: counts and times."""
+    return {
+        "step": step.label,
+        "result": found["result"],
+        **{name: found[name] for name in ("confirmed", "received", *_COUNTS)},
+        "rto_ms": found["rto_ms_overall"],
+        "takeover_ms": None if takeover_ms is None else round(takeover_ms),
+        "fail_stop_ms": None if fail_stop_ms is None else round(fail_stop_ms),
+    }
+
+
+def _say(summary: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    rto = "-" if summary["rto_ms"] is None else f"{summary['rto_ms']:.0f} ms"
+    broken = ", ".join(f"{summary[name]} {name.replace('_', ' ')}" for name in _COUNTS)
+    sys.stdout.write(f"{summary['step']}: {summary['result']}, RTO {rto}, {summary['confirmed']} confirmed, {broken}\n")
+    for at in found["notes"]:
+        sys.stdout.write(f"  {at['at_ms'] / 1000:7.2f} s  {at['text']}\n")
+    for problem in found["problems"]:
+        sys.stdout.write(f"  PROBLEM {problem}\n")
+    sys.stdout.flush()

@@ -1,0 +1,81 @@
+"""A program that works on the hosts while traffic flows, and what is expected of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lab.places import LabError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+#: A playbook never takes longer than this unless it hangs (seconds).
+TIMEOUT = 600.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command, how it has to end, and what it has to say."""
+
+    command: tuple[str, ...]
+    #: Whether it has to end with 0 or with something else.
+    succeeds: bool = True
+    #: Texts its output must hold.
+    says: tuple[str, ...] = ()
+    #: Kill it (SIGKILL, with all it started here) as soon as its output holds this text: a controller that broke down.
+    kill_at: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> Program:
+        """From JSON; raises LabError for what it does not know."""
+        known = set(cls.__dataclass_fields__)
+        if unknown := sorted(set(given) - known):
+            raise LabError(f"a program has no {', '.join(unknown)}; it has: {', '.join(sorted(known))}")
+        if not given.get("command"):
+            raise LabError("a program needs a command")
+        tuples = {name: tuple(given[name]) for name in ("command", "says") if name in given}
+        return cls(**{**given, **tuples})
+
+    async def run(self, log: Path) -> str:
+        """Run it with its output in `log`; what happened, in words. Raises LabError when it is not what is expected."""
+        process = await asyncio.create_subprocess_exec(
+            *self.command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, **self.environment},
+            start_new_session=True,
+        )
+        said: list[str] = []
+        killed = False
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                while process.stdout is not None and (line := await process.stdout.readline()):
+                    said.append(line.decode(errors="replace"))
+                    if self.kill_at and self.kill_at in said[-1] and not killed:
+                        killed = True
+                        os.killpg(process.pid, signal.SIGKILL)
+                status = await process.wait()
+        except TimeoutError:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise LabError(f"{self.command[0]}: no end after {TIMEOUT:g} s; output: {log}") from None
+        finally:
+            text = "".join(said)
+            await asyncio.to_thread(log.write_text, text)
+        name = " ".join(self.command[:1])
+        if self.kill_at:
+            if not killed:
+                raise LabError(f"{name} ended with {status} before it said {self.kill_at!r}; output: {log}")
+            return f"killed at {self.kill_at!r}"
+        if (status == 0) != self.succeeds:
+            raise LabError(f"{name} ended with {status}; output: {log}\n{text[-1500:]}")
+        missing = [each for each in self.says if each not in " ".join(text.split())]
+        if missing:
+            raise LabError(f"{name} did not say {missing}; output: {log}")
+        return f"ended with {status}, as expected"

@@ -1,0 +1,186 @@
+"""Runs molecule scenarios in the lab and does not believe them: the guard judges what they did."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import yaml
+
+from lab import disks, guard, hypervisor, image, machines, wheels
+from lab.engine import Engine, ensure
+from lab.places import PLACES, ROOT, SCENARIOS, LabError, Places
+from lab.processes import run
+from lab.record import VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+#: One scenario never takes longer than this unless it hangs (seconds).
+SCENARIO_TIMEOUT = 1800
+BASE = SCENARIOS / "lab" / "base.yml"
+
+
+def names() -> list[str]:
+    """All scenarios."""
+    return sorted(path.parent.name for path in SCENARIOS.glob("*/molecule.yml"))
+
+
+class Containers:
+    """What a scenario on containers stands on: an engine, started if none answers."""
+
+    def __init__(self, places: Places = PLACES) -> None:
+        self._places = places
+        self._engine = ensure(places)
+
+    def settings(self) -> dict[str, str]:
+        """The environment that base.yml and the scenarios refer to."""
+        environment = self._engine.environment
+        version = run(["docker", "info", "--format", "{{.CgroupVersion}}"], environment=environment).stdout.strip()
+        return {
+            **_settings(self._places),
+            **environment,
+            "POLLUX_LAB_IMAGE": image.ensure(self._engine, self._places),
+            "POLLUX_LAB_CGROUPS": "/sys/fs/cgroup/systemd:/sys/fs/cgroup/systemd:rw"
+            if version == "1"
+            else "/sys/fs/cgroup:/sys/fs/cgroup:rw",
+        }
+
+    def enter(self, command: list[str]) -> list[str]:
+        """Molecule talks to the engine, so it runs where the lab does."""
+        return command
+
+    def forget(self, name: str) -> None:
+        """Remove what a scenario leaves."""
+        forget(name, self._engine)
+
+
+class Machines:
+    """What a scenario on virtual machines stands on: their network namespace, in which molecule runs."""
+
+    def __init__(self, places: Places = PLACES) -> None:
+        disks.needs()
+        self._places = places
+        hypervisor.prepare(places)
+
+    def settings(self) -> dict[str, str]:
+        """The environment that base.yml and the scenarios refer to."""
+        disks.ensure(self._places)
+        return {
+            **_settings(self._places),
+            "POLLUX_LAB_SSH": f"-F {machines.ssh_config(self._places)}",
+            "POLLUX_LAB_INSIDE": "1",
+        }
+
+    def enter(self, command: list[str]) -> list[str]:
+        """Molecule and everything it starts reach the machines by their addresses."""
+        return hypervisor.enter(command, self._places)
+
+    def forget(self, name: str) -> None:
+        """Remove what a scenario leaves."""
+        machines.down(name, self._places)
+
+
+def ground_of(name: str, places: Places = PLACES) -> Containers | Machines:
+    """What the scenario of this name stands on. Raises LabError when it is not there."""
+    if name not in names():
+        raise LabError(f"there is no scenario {name!r}; there are: {', '.join(names())}")
+    return Machines(places) if machines.on_machines(name) else Containers(places)
+
+
+def _settings(places: Places) -> dict[str, str]:
+    """What scenarios of both kinds refer to."""
+    return {
+        "POLLUX_ROOT": str(ROOT),
+        "POLLUX_LAB_PYTHON": sys.executable,
+        # Molecule judges the files of all scenarios before it runs one: each name has a value, if only one that fits.
+        **dict.fromkeys(("POLLUX_LAB_IMAGE", "POLLUX_LAB_CGROUPS", "POLLUX_LAB_SSH"), "none"),
+        "POLLUX_LAB_CGROUPNS": "host",
+        "POLLUX_LAB_WHEELHOUSE": str(wheels.ensure(places)),
+        # Testinfra and molecule look for ansible's programs in the path.
+        "PATH": f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', '')}",  # noqa: PTH120
+        # A user's own settings must not change what a scenario does.
+        "ANSIBLE_HOME": str(places.state / "ansible"),
+        "ANSIBLE_FORCE_COLOR": "0",
+        "PY_COLORS": "0",
+        "NO_COLOR": "1",
+    }
+
+
+def molecule(words: Sequence[str]) -> list[str]:
+    """The command line of molecule."""
+    return [sys.executable, "-m", "molecule", "-c", str(BASE), *words]
+
+
+def run_whole(name: str, *, keep: bool = False, places: Places = PLACES) -> float:
+    """Run one scenario whole; returns seconds. Raises LabError when it failed, or only seemed to work."""
+    ground = ground_of(name, places)
+    scenario = guard.read(SCENARIOS / name, yaml.safe_load(BASE.read_text(encoding="utf-8")))
+    record = places.state / name / "record.jsonl"
+    record.parent.mkdir(parents=True, exist_ok=True)
+    for left in (record, *record.parent.glob("*.log")):  # what an earlier run said must not be taken for this one's
+        left.unlink(missing_ok=True)
+    environment = {**os.environ, **ground.settings(), VARIABLE: str(record)}
+    if keep:  # `--destroy never` keeps what an earlier run left, too: begin with nothing
+        run(ground.enter(molecule(["destroy", "-s", name])), timeout=SCENARIO_TIMEOUT, environment=environment)
+    command = ground.enter(molecule(["test", "-s", name, *(["--destroy", "never"] if keep else [])]))
+    log = record.with_name("molecule.log")
+    began = time.monotonic()
+    status = _run(command, environment, log)
+    seconds = time.monotonic() - began
+    if not keep:
+        ground.forget(name)
+    output = log.read_text(encoding="utf-8", errors="replace")
+    if status != 0:
+        raise LabError(f"scenario {name} failed after {seconds:.0f} s (molecule ended with {status}); log: {log}")
+    if trouble := guard.problems(scenario, output, guard.records_in(record)):
+        raise LabError(f"scenario {name} ended well but did not do what it should:\n  " + "\n  ".join(trouble))
+    return seconds
+
+
+def _run(command: list[str], environment: dict[str, str], log: Path) -> int:
+    """Run molecule with its output shown and kept; its exit status."""
+    with (
+        log.open("wb") as kept,
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process,
+    ):
+        # Molecule has a process group of its own; it ends with this program, however that ends.
+        end = threading.Timer(SCENARIO_TIMEOUT, os.killpg, (process.pid, signal.SIGTERM))
+        end.start()
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        try:
+            for line in process.stdout or ():
+                kept.write(line)
+                kept.flush()
+                sys.stdout.buffer.write(line)
+                sys.stdout.buffer.flush()
+            return process.wait()
+        finally:
+            end.cancel()
+            signal.signal(signal.SIGTERM, before)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+
+
+def forget(name: str, engine: Engine) -> None:
+    """Remove what a scenario leaves: volumes, and containers if it was broken off."""
+    prefix = f"pollux-lab-{name}"
+    found = run(["docker", "ps", "--all", "--quiet", "--filter", f"network={prefix}"], environment=engine.environment)
+    for container in found.stdout.split():
+        run(["docker", "rm", "--force", "--volumes", container], check=False, environment=engine.environment)
+    for kind in ("volume", "network"):
+        run(["docker", kind, "rm", prefix], check=False, environment=engine.environment)

@@ -1,0 +1,75 @@
+"""Every inventory of cases.yml is refused by site.yml with exactly its messages, and nothing was touched."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+CASES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parents[1] / "cases.yml").read_text())
+HOSTS = {
+    # Addresses for documentation: nothing answers there, so a case that is not refused fails.
+    "castor": {"ansible_host": "192.0.2.11", "broker_preferred": "live"},
+    "pollux": {"ansible_host": "192.0.2.12", "broker_preferred": "backup"},
+}
+
+
+def inventory(case: dict[str, Any], secrets: Path) -> dict[str, Any]:
+    """The valid pair with the differences of a case."""
+    common = {
+        "broker_group": "twins",
+        "broker_wheelhouse": os.environ["POLLUX_LAB_WHEELHOUSE"],
+        "shared_store_type": "local",
+        "broker_secrets_file": str(secrets),
+        **case.get("all", {}),
+    }
+    hosts = {name: {**variables, **case.get(name, {})} for name, variables in HOSTS.items()}
+    return {"brokers": {"hosts": hosts, "vars": common}}
+
+
+def deploy(case: dict[str, Any], directory: Path) -> tuple[int, list[str], bool]:
+    """Run site.yml: its exit status, the lines of its refusal, and whether secrets were written."""
+    directory.mkdir()
+    path, secrets = directory / "hosts.yml", directory / "secrets.yml"
+    path.write_text(yaml.safe_dump(inventory(case, secrets)))
+    # Messages as JSON in one line: wrapping them would change them.
+    environment = {**os.environ, "ANSIBLE_CALLBACK_RESULT_FORMAT": "json", "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
+    done = subprocess.run(
+        [f"{Path(sys.executable).parent}/ansible-playbook", "-i", str(path), str(ROOT / "playbooks" / "site.yml")],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    found = re.search(r"FAILED! => (\{.*?\n\}|\{.*\})", done.stdout, re.DOTALL)
+    lines = yaml.safe_load(found[1])["msg"] if found else [done.stdout[-2000:] + done.stderr[-1000:]]
+    return done.returncode, list(lines), secrets.exists()
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, list[str], bool]]:
+    base = tmp_path_factory.mktemp("inventories")
+    with ThreadPoolExecutor(2) as threads:
+        done = [(case["name"], threads.submit(deploy, case, base / str(number))) for number, case in enumerate(CASES)]
+        return {name: each.result() for name, each in done}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_it_is_refused_with_exactly_its_messages(
+    case: dict[str, Any], refusals: dict[str, tuple[int, list[str], bool]]
+) -> None:
+    status, lines, wrote_secrets = refusals[case["name"]]
+    assert status != 0
+    assert lines[0] == "The inventory is refused; nothing was changed."
+    assert sorted(lines[1:]) == sorted(case["refused"])
+    assert not wrote_secrets

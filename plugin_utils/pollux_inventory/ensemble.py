@@ -1,0 +1,147 @@
+"""The ZooKeeper ensemble: which hosts are its nodes, what it must not be, and where brokers find it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pollux_inventory.model import netloc
+from pollux_inventory.placing import locate, ports
+from pollux_inventory.problems import Problem
+from pollux_inventory.reading import read, read_member
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pollux_inventory.member import Member, Variables
+
+PORTS = ("zookeeper_client_port", "zookeeper_peer_port", "zookeeper_election_port")
+HIGHEST_ID = 255
+
+
+def read_nodes(
+    hostvars: Mapping[str, Variables],
+    groups: Mapping[str, Sequence[str]],
+    specifications: Mapping[str, Mapping[str, Any]],
+    problems: list[Problem],
+) -> list[Member]:
+    """The nodes in the inventory's order; a node without an id of its own has its position, from 1."""
+    name = next((read(given, "topology_zookeeper") for given in hostvars.values() if "topology_zookeeper" in given), "")
+    nodes = []
+    for position, host in enumerate(groups.get(str(name or "zookeeper"), ()), 1):
+        node = read_member(host, hostvars[host], specifications, problems)
+        locate(node, problems)
+        node.address = node.value["zookeeper_address"] or node.address
+        node.value["zookeeper_id"] = node.value["zookeeper_id"] or position
+        nodes.append(node)
+    return nodes
+
+
+def connect_string_of(nodes: Sequence[Member]) -> str:
+    """Where clients find the ensemble; empty without one."""
+    return ",".join(netloc(node.address, node.value["zookeeper_client_port"]) for node in nodes)
+
+
+def check_ensemble(nodes: Sequence[Member], brokers: Sequence[Member], problems: list[Problem]) -> None:
+    """An odd number of nodes that do not fail together, with ids and ports of their own."""
+    if nodes and (len(nodes) < 3 or len(nodes) % 2 == 0):
+        reason = "no majority is left when one fails" if len(nodes) < 3 else "no more may fail than with one less"
+        problems.append(
+            Problem("inventory", "topology_zookeeper", f"{len(nodes)} ZooKeeper nodes: {reason}", "make it 3 or 5")
+        )
+    taken = {
+        (broker.machine, port): f"{variable} of {broker.name}" for broker in brokers for port, variable in ports(broker)
+    }
+    for index, node in enumerate(nodes):
+        _check_node(node, nodes[:index], taken, problems)
+    problems += [
+        Problem(nodes[0].name, name, "differs between the nodes", "set it for the whole ensemble")
+        for name in ("zookeeper_tick_ms", "zookeeper_session_most_ms", "zookeeper_service_manager")
+        if len({node.value[name] for node in nodes}) > 1
+    ]
+
+
+def _check_node(
+    node: Member, earlier: Sequence[Member], taken: dict[tuple[str, int], str], problems: list[Problem]
+) -> None:
+    """Rules about one node. ``taken``: who has which port of which machine; what is this node's is added."""
+    value = node.value
+
+    def add(variable: str, what: str, remedy: str) -> None:
+        problems.append(Problem(node.name, variable, what, remedy))
+
+    number = value["zookeeper_id"]
+    if not 1 <= number <= HIGHEST_ID:
+        add("zookeeper_id", f"{number} is outside of 1 to {HIGHEST_ID}", "choose another")
+    for variable in PORTS:
+        port = value[variable]
+        if not 0 < port < 65536:
+            add(variable, f"port {port} is outside of 1 to 65535", "choose another port")
+        mine = f"{variable} of {node.name}"
+        whose = taken.setdefault((node.machine, port), mine)
+        if whose != mine:
+            add(variable, f"port {port} is taken by {whose} on the same machine", "choose another port")
+    for other in earlier:
+        if other.value["zookeeper_id"] == number:
+            add("zookeeper_id", f"{number} is also that of {other.name}", "give every node an id of its own")
+        if other.machine == node.machine and not value["topology_single_machine_reason"].strip():
+            add(
+                "ansible_host",
+                f"is on the same machine ({node.machine}) as the ZooKeeper node {other.name}",
+                "move it to another machine, or say why one is enough in topology_single_machine_reason",
+            )
+    if value["zookeeper_tick_ms"] < 100:
+        add("zookeeper_tick_ms", f"{value['zookeeper_tick_ms']} is too short", "give it at least 100")
+    if value["zookeeper_heap_mb"] < 64:
+        add("zookeeper_heap_mb", f"{value['zookeeper_heap_mb']} is too little", "give it at least 64")
+    for name in ("zookeeper_root", "zookeeper_data"):
+        if not value[name].startswith("/"):
+            add(name, f"{value[name]!r} is not an absolute path", "write the path from / on")
+
+
+def check_coordination(broker: Member, nodes: Sequence[Member], problems: list[Problem]) -> None:
+    """A replicated broker knows where ZooKeeper is, and asks for sessions that it grants."""
+    value = broker.value
+    if value["broker_ha_policy"] != "replication" or value["broker_zookeeper"]:
+        return
+    if not nodes:
+        problems.append(
+            Problem(
+                broker.name,
+                "broker_zookeeper",
+                "is not set, and the inventory has no ZooKeeper, so nobody can say which member may serve",
+                "add the group zookeeper with 3 or 5 hosts, or name an ensemble that is there",
+            )
+        )
+        return
+    session = value["broker_session_ms"]
+    least, most = 2 * nodes[0].value["zookeeper_tick_ms"], nodes[0].value["zookeeper_session_most_ms"]
+    if not least <= session <= most:
+        problems.append(
+            Problem(
+                broker.name,
+                "broker_session_ms",
+                f"{session} is outside of what the ensemble grants ({least} to {most})",
+                "change it, or zookeeper_tick_ms (two ticks are the least) or zookeeper_session_most_ms",
+            )
+        )
+
+
+def node_model(node: Member, nodes: Sequence[Member]) -> dict[str, Any]:
+    """One node, and all of them as each must know them."""
+    value = node.value
+    return {
+        "name": node.name,
+        "id": value["zookeeper_id"],
+        "address": node.address,
+        "client_port": value["zookeeper_client_port"],
+        "servers": [
+            {
+                "id": each.value["zookeeper_id"],
+                "address": each.address,
+                "peer_port": each.value["zookeeper_peer_port"],
+                "election_port": each.value["zookeeper_election_port"],
+            }
+            for each in nodes
+        ],
+        "others": [each.name for each in nodes if each is not node],
+    }

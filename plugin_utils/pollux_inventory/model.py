@@ -1,0 +1,115 @@
+"""What templates print: the groups and their members, with everything derived."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pollux_inventory.member import Member
+
+
+def netloc(address: str, port: int) -> str:
+    """Address and port as in a URI."""
+    try:
+        six = ipaddress.ip_address(address).version == 6
+    except ValueError:
+        six = False
+    return f"[{address}]:{port}" if six else f"{address}:{port}"
+
+
+def connector_of(member: Member) -> dict[str, Any]:
+    """How others reach a broker: its first acceptor."""
+    first = member.acceptors[0] if member.acceptors else {"port": 0, "tls": False}
+    query = "?sslEnabled=true" if first["tls"] else ""
+    return {"name": member.name, "uri": f"tcp://{netloc(member.address, first['port'])}{query}", "tls": first["tls"]}
+
+
+def group_model(group: str, mates: Sequence[Member]) -> dict[str, Any]:
+    """One group, whose members are in the order of preference."""
+    first = mates[0]
+    value = first.value
+    connectors = [connector_of(mate) for mate in mates]
+    uris = ",".join(connector["uri"] for connector in connectors)
+    return {
+        "name": group,
+        "policy": value["broker_ha_policy"],
+        "symmetric": len(mates) > 1 and not any(mate.preferred for mate in mates),
+        "members": [mate.name for mate in mates],
+        "live": next((mate.name for mate in mates if mate.preferred == "live"), ""),
+        "connectors": connectors,
+        "client_url": f"({uris})?reconnectAttempts=-1" if len(mates) > 1 else uris,
+        "store": {
+            "type": value["shared_store_type"],
+            "mount": value["shared_store_path"],
+            "path": f"{value['shared_store_path'].rstrip('/')}/{group}",
+            "source": value["shared_store_source"],
+            "options": ",".join(value["shared_store_options"]),
+            "lease_ms": value["shared_store_lease_seconds"] * 1000 if value["shared_store_type"] == "nfs4" else 0,
+        },
+    }
+
+
+def _management(member: Member, machine: str) -> str:
+    """The HTTP address of a broker as seen from a machine; empty where it cannot be reached from there."""
+    address = member.value["broker_management_address"]
+    port = member.value["broker_management_port"] + member.value["broker_port_offset"]
+    if address in ("0.0.0.0", "::"):  # noqa: S104  (compared, not bound)
+        address = member.address
+    elif member.machine != machine and (address == "localhost" or address.startswith("127.") or address == "::1"):
+        return ""
+    return f"http://{netloc(address, port)}"
+
+
+def _protocols(acceptor: Mapping[str, Any], *, for_members: bool) -> list[str]:
+    """What an acceptor serves, nothing for everything; ``for_members``: where other members connect to copy."""
+    given = list(acceptor.get("protocols") or [])
+    return [*given, "CORE"] if given and for_members and "CORE" not in given else given
+
+
+def member_model(member: Member, mates: Sequence[Member], connect_string: str) -> dict[str, Any]:
+    """One broker. ``mates`` are all members of its group, this one too; ``connect_string`` is the site's ensemble's."""
+    value = member.value
+    policy = value["broker_ha_policy"]
+    shared, replicated = policy == "shared_store", policy == "replication"
+    store = f"{value['shared_store_path'].rstrip('/')}/{member.group}" if shared else value["broker_data"]
+    return {
+        "name": member.name,
+        "group": member.group,
+        "policy": policy,
+        "part": "backup" if member.preferred == "backup" else "primary",
+        "preferred": member.preferred,
+        "start_order": mates.index(member),
+        "members": len(mates),
+        "address": member.address,
+        "machine": member.machine,
+        "acceptors": [
+            {
+                "name": acceptor["name"],
+                "port": acceptor["port"],
+                "protocols": _protocols(acceptor, for_members=replicated and acceptor is member.acceptors[0]),
+                "tls": acceptor["tls"],
+                "parameters": dict(acceptor.get("parameters") or {}),
+                "netloc": netloc(value["broker_bind_address"], acceptor["port"]),
+            }
+            for acceptor in member.acceptors
+        ],
+        "management": {
+            "address": value["broker_management_address"],
+            "port": value["broker_management_port"] + value["broker_port_offset"],
+            "url": _management(member, member.machine),
+        },
+        "connector": connector_of(member),
+        "connectors": [connector_of(mate) for mate in mates],
+        "peers": [mate.name for mate in mates if mate is not member],
+        "peer_urls": [url for mate in mates if mate is not member and (url := _management(mate, member.machine))],
+        "store": store,
+        "zookeeper": (value["broker_zookeeper"] or connect_string) if replicated else "",
+        "root": value["broker_root"],
+        "etc": value["broker_etc"],
+        "data": value["broker_data"],
+        "run": value["broker_run"],
+        "log": value["broker_log"],
+    }

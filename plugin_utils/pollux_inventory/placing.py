@@ -1,0 +1,59 @@
+"""Where a broker is and which ports it has."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from pollux_inventory.problems import Problem
+from pollux_inventory.reading import UnreadableError, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pollux_inventory.member import Member
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def locate(member: Member, problems: list[Problem]) -> None:
+    """Where a host is: its address for others, and which machine it is."""
+    value, given = member.value, member.given
+    connection: dict[str, Any] = {}
+    for name in ("ansible_host", "ansible_connection"):
+        try:
+            connection[name] = read(given, name) if name in given else ""
+        except UnreadableError as error:
+            problems.append(Problem(member.name, name, f"cannot be evaluated: {error}", "define what it refers to"))
+            connection[name] = ""
+    host = str(connection["ansible_host"] or member.name)
+    member.address = value["broker_address"] or host
+    local = connection["ansible_connection"] == "local"
+    member.machine = value["broker_machine"] or ("the controller" if local else host)
+
+
+def place(member: Member, problems: list[Problem]) -> None:
+    """Where a broker is, its group, and which ports it has."""
+    value = member.value
+    member.group = value["broker_group"] or member.name
+    locate(member, problems)
+    for variable, text in (("broker_group", member.group), ("inventory_hostname", member.name)):
+        if not _NAME.fullmatch(text):
+            problems.append(
+                Problem(
+                    member.name, variable, f"{text!r} cannot be the name of a directory", "use letters, digits, . _ -"
+                )
+            )
+    offset = value["broker_port_offset"]
+    for acceptor in value["broker_acceptors"]:
+        member.acceptors.append({**acceptor, "tls": acceptor.get("tls", False), "port": acceptor["port"] + offset})
+    if not member.acceptors:
+        problems.append(
+            Problem(member.name, "broker_acceptors", "is empty, so no client can connect", "add an acceptor")
+        )
+
+
+def ports(member: Member) -> Iterable[tuple[int, str]]:
+    for acceptor in member.acceptors:
+        yield acceptor["port"], f"broker_acceptors[{acceptor['name']}]"
+    yield member.value["broker_management_port"] + member.value["broker_port_offset"], "broker_management_port"

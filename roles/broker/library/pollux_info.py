@@ -1,0 +1,236 @@
+#!/usr/bin/python
+"""What a broker says about itself; the one source of the gates in playbooks. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = r"""
+module: pollux_info
+short_description: The state of a Pollux broker, and gates on it
+description:
+  - Asks the broker on this host through C(pollux status), and returns its activation, node id, epoch, queue depths.
+  - With O(expect), waits until the broker says it is in one of the given states, and fails when it does not within
+    O(wait) seconds. No answer is no state, and a gate never passes without an answer (unless C(stopped) is expected).
+  - Changes nothing, and does the same in check mode.
+options:
+  program:
+    description: The C(pollux) program of the installation.
+    type: path
+    required: true
+  pid_file:
+    description: File with the broker's process id, where the service manager leaves one.
+    type: path
+  log:
+    description: The broker's log; its last lines are part of the message when a gate fails.
+    type: path
+  notes:
+    description: File that lists why the broker needs a restart, if it does.
+    type: path
+  expect:
+    description: >-
+      States that pass - V(live) serves clients, V(ready) is a backup that can take over, V(stopped) has no process;
+      besides, any other activation state of the broker.
+    type: list
+    elements: str
+    default: []
+  group_epoch:
+    description: The broker must have this activation epoch or a later one.
+    type: int
+  wait:
+    description: Seconds to wait for O(expect).
+    type: float
+    default: 0
+  release:
+    description: The broker must run this release of the bundle's.
+    type: str
+    default: ""
+  give_up:
+    description: >-
+      Whether a broker without a process fails at once instead of after O(wait) seconds; for a process that was started
+      a moment ago and that nobody starts again.
+    type: bool
+    default: false
+author: Pollux
+"""
+EXAMPLES = r"""
+- name: Wait until the backup can take over
+  pollux_info:
+    program: /opt/pollux/bin/pollux
+    expect: [ready]
+    wait: 60
+"""
+RETURN = r"""
+running: {description: Whether a process answers or is known to run., type: bool, returned: always}
+state: {description: Activation state; V(stopped) or V(unreachable) without an answer., type: str, returned: always}
+role: {description: What the broker is now - live or backup., type: str, returned: always}
+epoch: {description: Epoch of the activation., type: int, returned: when the broker answers}
+node_id: {description: Node id of the store., type: str, returned: when the broker answers}
+holder: {description: Who holds the store., type: str, returned: when the broker answers}
+release: {description: Release of the bundle's that runs; empty if unknown., type: str, returned: always}
+restart_reasons: {description: Why a restart is needed., type: list, returned: always}
+status: {description: The whole answer., type: dict, returned: when the broker answers}
+"""
+#: One question may take this long, seconds.
+ANSWER_TIMEOUT = 20.0
+POLL_INTERVAL = 0.25
+LOG_LINES = 12
+
+
+def process_runs(pid_file: str | None) -> bool:
+    """Whether the process of the file exists."""
+    if not pid_file:
+        return False
+    try:
+        os.kill(int(Path(pid_file).read_text(encoding="ascii")), 0)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def ask(program: str, timeout: float) -> tuple[dict[str, Any] | None, str]:
+    """The broker's status, or None and the reason. Raises TimeoutExpired, which says nothing about the broker."""
+    try:
+        done = subprocess.run(
+            [program, "status", "--json"], capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except FileNotFoundError:
+        return None, f"{program} is not installed"
+    except OSError as error:
+        return None, str(error)
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        answer = None
+    if isinstance(answer, dict) and "name" in answer:
+        return answer, ""
+    said = (done.stderr or done.stdout).strip().splitlines()
+    return None, said[-1] if said else f"pollux status ended with {done.returncode}"
+
+
+def running_release(pid: Any) -> str:
+    """The release that a process was started from: its program is the Python of that release's environment."""
+    try:
+        program = Path(f"/proc/{int(pid)}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
+    except (OSError, TypeError, ValueError):
+        return ""
+    parts = Path(program).parts
+    return parts[-3] if len(parts) > 4 and (parts[-4], parts[-2]) == ("releases", "bin") else ""
+
+
+def observe(params: dict[str, Any], timeout: float) -> dict[str, Any]:
+    """What can be said about the broker now."""
+    try:
+        answer, reason = ask(params["program"], timeout)
+    except subprocess.TimeoutExpired:
+        reason = f"pollux status did not answer within {timeout:.0f} s"
+        return {"running": True, "state": "unreachable", "role": "", "release": "", "reason": reason}
+    if answer is None:
+        runs = process_runs(params["pid_file"])
+        state = "unreachable" if runs else "stopped"
+        return {"running": runs, "state": state, "role": "", "release": "", "reason": reason}
+    activation = answer.get("activation") or {}
+    state = str(activation.get("state") or "")
+    if state in ("", "stopped"):
+        # Who answers has a process: its activation has not begun yet, or has ended just now.
+        state = str(answer.get("state") or "unknown")
+    replication = activation.get("replication") or {}
+    if state == "ready" and not replication.get("in_sync", True):
+        state = "catching_up"  # it wants to serve, and its copy is not complete yet
+    store = answer.get("store") or {}
+    return {
+        "running": True,
+        "state": state,
+        "role": str(activation.get("role") or ("live" if state == "live" else "")),
+        "epoch": int(activation.get("epoch") or store.get("epoch") or 0),
+        "node_id": str(activation.get("node_id") or answer.get("nodeId") or ""),
+        "holder": str(activation.get("holder") or ""),
+        "reason": str(activation.get("reason") or ""),
+        "ready": bool(answer.get("ready")),
+        "messages": answer.get("messages"),
+        "connections": answer.get("connections"),
+        "version": str(answer.get("version") or ""),
+        "release": running_release(answer.get("pid")),
+        "status": answer,
+    }
+
+
+def tail(path: str | None) -> list[str]:
+    """The last lines of the log."""
+    try:
+        with Path(path or "").open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 16384))
+            return file.read().decode("utf-8", "replace").splitlines()[-LOG_LINES:]
+    except OSError:
+        return []
+
+
+def passes(found: dict[str, Any], params: dict[str, Any]) -> bool:
+    """Whether what was found is what is expected. Anything unknown does not pass."""
+    if params["expect"] and found["state"] not in params["expect"]:
+        return False
+    if params["release"] and found["release"] != params["release"]:
+        return False
+    minimum = params["group_epoch"]
+    return minimum is None or found.get("epoch", -1) >= minimum
+
+
+def main() -> None:
+    """The module's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "program": {"type": "path", "required": True},
+            "pid_file": {"type": "path"},
+            "log": {"type": "path"},
+            "notes": {"type": "path"},
+            "expect": {"type": "list", "elements": "str", "default": []},
+            "group_epoch": {"type": "int"},
+            "wait": {"type": "float", "default": 0.0},
+            "release": {"type": "str", "default": ""},
+            "give_up": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    started = time.monotonic()
+    deadline = started + params["wait"]
+    while True:
+        # The last question has time for its answer too: a message that says why beats one second saved.
+        left = max(5.0, deadline - time.monotonic())
+        found = observe(params, min(ANSWER_TIMEOUT, left) if params["wait"] else ANSWER_TIMEOUT)
+        if passes(found, params) or time.monotonic() >= deadline:
+            break
+        if params["give_up"] and found["state"] == "stopped":
+            break
+        time.sleep(POLL_INTERVAL)
+    found["waited"] = round(time.monotonic() - started, 2)
+    try:
+        found["restart_reasons"] = Path(params["notes"] or "").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        found["restart_reasons"] = []
+    if not passes(found, params):
+        wanted = " or ".join(params["expect"]) or "known"
+        if params["group_epoch"] is not None:
+            wanted += f" in epoch {params['group_epoch']} or later"
+        if params["release"]:
+            wanted += f" with release {params['release']}"
+        told = [found["reason"], f"release {found['release']}" if params["release"] and found["release"] else ""]
+        why = f" ({'; '.join(filter(None, told))})" if any(told) else ""
+        module.fail_json(
+            msg=f"expected the broker to be {wanted} within {params['wait']:g} s, but it is {found['state']}{why}",
+            log=tail(params["log"]),
+            **found,
+        )
+    module.exit_json(changed=False, **found)
+
+
+if __name__ == "__main__":
+    main()
