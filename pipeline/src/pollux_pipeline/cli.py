@@ -1,0 +1,383 @@
+"""`pollux-pipeline JOB`: the command line of the jobs, their progress and exit codes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from pollux_pipeline.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from pollux_pipeline.jobs.base import Result, Run
+    from pollux_pipeline.sources.inputs import Inputs
+
+EXIT_CLEAN, EXIT_FAILED, EXIT_USAGE, EXIT_FINDINGS = 0, 1, 2, 3
+
+app = typer.Typer(
+    name="pollux-pipeline",
+    help="What happened to every message: jobs over Pollux journals and ledgers, on Spark.",
+    epilog=(
+        "Exit codes: 0 clean; 1 Spark failed; 2 bad input or usage; 3 findings (see the report). "
+        "Needs Java 17 or newer."
+    ),
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Input = Annotated[
+    list[Path],
+    typer.Option(
+        "--input", "-i", help="A ledger, or a directory with journals, ledgers or both below it; several times."
+    ),
+]
+Output = Annotated[
+    Path, typer.Option("--output", "-o", help="Directory for tables (Parquet), report.html, result.json.")
+]
+Master = Annotated[str, typer.Option("--master", help="Spark master: local[*], spark://HOST:7077, yarn, k8s://...")]
+Memory = Annotated[str, typer.Option("--memory", help="Memory of the driver (in local mode of all).")]
+Conf = Annotated[list[str] | None, typer.Option("--conf", help="A Spark property, NAME=VALUE; several times.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+class Spark:
+    """Where and with what Spark runs."""
+
+    def __init__(self, master: str, memory: str, conf: list[str] | None) -> None:
+        self.master = master
+        self.memory = memory
+        self._conf = conf or []
+
+    def settings(self) -> dict[str, str]:
+        """The properties of --conf. Raises InputError."""
+        found: dict[str, str] = {}
+        for text in self._conf:
+            name, equals, value = text.partition("=")
+            if not equals or not name.startswith("spark."):
+                raise InputError(f"--conf {text}: expected spark.NAME=VALUE")
+            found[name] = value
+        return found
+
+
+class Progress:
+    """Steps on standard error: a line that replaces itself on a terminal, a line each elsewhere.
+
+    The terminal's line also says how long a step takes already, and how far Spark is with what it does for it.
+    """
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._terminal = sys.stderr.isatty()
+        self._text = ""
+        self._began = 0.0
+        self._ended = threading.Event()
+        self._watcher: threading.Thread | None = None
+
+    def tell(self, text: str) -> None:
+        """Show what is being done now."""
+        self._text, self._began = text, time.monotonic()
+        if self._terminal:
+            sys.stderr.write(f"\r\x1b[K{self._job}: {text} ...")
+        else:
+            sys.stderr.write(f"{self._job}: {text}\n")
+        sys.stderr.flush()
+
+    def watch(self, tasks: Callable[[], tuple[int, int]]) -> None:
+        """Bring a terminal's line up to date every second until `done`. `tasks`: how many are done, of how many."""
+        if self._terminal:
+            self._watcher = threading.Thread(target=self._follow, args=(tasks,), daemon=True)
+            self._watcher.start()
+
+    def _follow(self, tasks: Callable[[], tuple[int, int]]) -> None:
+        while not self._ended.wait(1):
+            finished, every = tasks()
+            far = f", {finished} of {every} tasks" if every else ""
+            took = time.monotonic() - self._began
+            sys.stderr.write(f"\r\x1b[K{self._job}: {self._text} ... {took:.0f} s{far}")
+            sys.stderr.flush()
+
+    def done(self) -> None:
+        """Leave the terminal's line empty."""
+        self._ended.set()
+        if self._watcher is not None:
+            self._watcher.join()
+            self._watcher = None
+        if self._terminal:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def execute(
+    job: Callable[[Run], Result],
+    inputs: Callable[[], Inputs],
+    output: Path,
+    *,
+    spark: Spark,
+    as_json: bool,
+    options: dict[str, Any] | None = None,
+) -> NoReturn:
+    """Run a job, print its verdict and exit as its result says."""
+    name = getattr(job, "__name__", "job")
+    progress = Progress(name)
+    try:
+        result = _run(job, inputs(), output, options or {}, progress, spark=spark)
+    except InputError as error:
+        progress.done()
+        _stop(f"pollux-pipeline {name}: {error}", EXIT_USAGE)
+    except OSError as error:
+        progress.done()
+        _stop(f"pollux-pipeline {name}: {error.filename or output}: {error.strerror or error}", EXIT_USAGE)
+    progress.done()
+    if as_json:
+        sys.stdout.write(json.dumps(result.as_dict(), indent=2, default=str) + "\n")
+    else:
+        sys.stdout.write(f"{result.verdict}\n")
+        if result.report is not None:
+            sys.stdout.write(f"report: {result.report}\n")
+    sys.stdout.flush()
+    sys.exit(EXIT_CLEAN if result.clean else EXIT_FINDINGS)
+
+
+def _run(
+    job: Callable[[Run], Result],
+    inputs: Inputs,
+    output: Path,
+    options: dict[str, Any],
+    progress: Progress,
+    *,
+    spark: Spark,
+) -> Result:
+    from py4j.protocol import Py4JError
+
+    from pollux_pipeline.jobs.base import Run
+    from pollux_pipeline.session import build_session
+
+    settings = spark.settings()
+    quiet_spark()
+    progress.tell(f"starting Spark ({spark.master})")
+    session = build_session(spark.master, memory=spark.memory, settings=settings)
+    from pyspark.errors import PySparkException
+
+    progress.watch(lambda: running_tasks(session))
+    try:
+        return job(Run(session, inputs, output.absolute(), options, progress.tell))
+    except (PySparkException, Py4JError) as error:
+        progress.done()
+        _failed(error)
+    finally:
+        progress.done()
+        session.stop()
+
+
+def running_tasks(session: SparkSession) -> tuple[int, int]:
+    """How many tasks of the stages that run now are done, and how many they have."""
+    from py4j.protocol import Py4JError
+
+    tracker = session.sparkContext.statusTracker()
+    try:
+        found = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+    except (Py4JError, OSError):  # the JVM is gone: the job itself finds out, and says so
+        return 0, 0
+    stages = [stage for stage in found if stage is not None]
+    return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
+
+
+def _failed(error: Exception) -> NoReturn:
+    """Spark's own failures: the one line of a long text that says something."""
+    text = str(error)
+    if "InputError: " in text:
+        _stop(f"pollux-pipeline: {text.rpartition('InputError: ')[2].splitlines()[0]}", EXIT_USAGE)
+    # py4j's first line names only the call; what went wrong is the next one.
+    nothing = ("at ", "An error occurred while calling ")
+    lines = [line.strip().removeprefix(": ") for line in text.splitlines()]
+    lines = [line for line in lines if line and not line.startswith(nothing)]
+    _stop(f"pollux-pipeline: Spark failed: {lines[0][:500] if lines else type(error).__name__}", EXIT_FAILED)
+
+
+def _stop(text: str, code: int) -> NoReturn:
+    sys.stderr.write(text + "\n")
+    sys.exit(code)
+
+
+def quiet_spark() -> None:
+    """Keep Spark's start-up chatter off the terminal; errors still come through."""
+    configuration = Path(__file__).parent / "log4j2.properties"
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={configuration.as_uri()}")
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+
+
+def _found(paths: list[Path]) -> Callable[[], Inputs]:
+    from pollux_pipeline.sources.inputs import find
+
+    return lambda: find([str(path) for path in paths])
+
+
+@app.callback()
+def _root() -> None:
+    """What happened to every message: jobs over Pollux journals and ledgers, on Spark."""
+
+
+@app.command("reconcile", epilog="Example: pollux-pipeline reconcile -i drill/ledger.txt -i castor/data -o out")
+def reconcile(
+    inputs: Input,
+    output: Output,
+    *,
+    queue: Annotated[
+        list[str] | None, typer.Option(help="A queue each message must have been received from; several times.")
+    ] = None,
+    master: Master = "local[*]",
+    memory: Memory = "2g",
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:
+    """Find what was lost, duplicated, invented, out of order or is stuck; what each activation cost."""
+    from pollux_pipeline.jobs.reconcile import reconcile as job
+
+    options = {"queues": queue or []}
+    execute(job, _found(inputs), output, spark=Spark(master, memory, conf), as_json=as_json, options=options)
+
+
+SideA = Annotated[Path, typer.Option("--a", help="Data directory of one side: its journal and bindings.")]
+SideB = Annotated[Path, typer.Option("--b", help="Data directory of the other side.")]
+
+
+def _sides(a: Path, b: Path, options: dict[str, Any]) -> Callable[[], Inputs]:
+    """Inputs of the jobs that compare two journals: checked, and put into `options`."""
+
+    def check() -> Inputs:
+        from pollux_pipeline.jobs.pair import check_sides
+        from pollux_pipeline.sources.inputs import Inputs
+
+        options["sides"] = check_sides(a, b)
+        return Inputs((options["sides"]["a"], options["sides"]["b"]), ())
+
+    return check
+
+
+@app.command(
+    "compare_journals", epilog="Example: pollux-pipeline compare_journals --a castor/data --b pollux/data -o out"
+)
+def compare_journals(
+    a: SideA,
+    b: SideB,
+    output: Output,
+    *,
+    master: Master = "local[*]",
+    memory: Memory = "2g",
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:
+    """Tell which of two stopped journals of one node is the newest, as a whole and for each queue."""
+    from pollux_pipeline.jobs.compare_journals import compare_journals as job
+
+    options: dict[str, Any] = {}
+    execute(job, _sides(a, b, options), output, spark=Spark(master, memory, conf), as_json=as_json, options=options)
+
+
+@app.command("split_brain", epilog="Example: pollux-pipeline split_brain --a castor/data --b pollux/data -o out")
+def split_brain(
+    a: SideA,
+    b: SideB,
+    output: Output,
+    *,
+    keep: Annotated[str, typer.Option(help="Which side's data is kept: a, b, or auto (the longer tail).")] = "auto",
+    master: Master = "local[*]",
+    memory: Memory = "2g",
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:
+    """Find what each of two lives accepted and consumed alone, and write a plan that merges them exactly once."""
+    from pollux_pipeline.jobs.split_brain import split_brain as job
+
+    if keep not in ("a", "b", "auto"):
+        _stop(f"pollux-pipeline split_brain: --keep {keep}: is not one of a, b, auto", EXIT_USAGE)
+    options: dict[str, Any] = {"keep": keep}
+    execute(job, _sides(a, b, options), output, spark=Spark(master, memory, conf), as_json=as_json, options=options)
+
+
+@app.command("ingest", epilog="Example: pollux-pipeline ingest -i /var/lib/pollux/data -o /srv/lake --live")
+def ingest(
+    inputs: Input,
+    output: Output,
+    *,
+    live: Annotated[bool, typer.Option("--live", help="The brokers run: leave their last write for later.")] = False,
+    master: Master = "local[*]",
+    memory: Memory = "2g",
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:
+    """Add what is new in journals and ledgers to a Parquet lake, each record exactly once."""
+    from pollux_pipeline.jobs.ingest import ingest as job
+
+    execute(job, _found(inputs), output, spark=Spark(master, memory, conf), as_json=as_json, options={"live": live})
+
+
+@app.command("sizing", epilog="Example: pollux-pipeline sizing -i castor/data -i pollux/data -o out --load 90000")
+def sizing(
+    inputs: Input,
+    output: Output,
+    *,
+    load: Annotated[int, typer.Option(min=0, help="Messages a second to plan for; 0: the busiest second seen.")] = 0,
+    capacity: Annotated[int, typer.Option(min=1, help="Messages a second that one pair takes.")] = 40_000,
+    master: Master = "local[*]",
+    memory: Memory = "2g",
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:
+    """Show throughput, depth and skew over time, and how many pairs a load takes."""
+    from pollux_pipeline.jobs.sizing import sizing as job
+
+    options = {"load": load, "capacity": capacity}
+    execute(job, _found(inputs), output, spark=Spark(master, memory, conf), as_json=as_json, options=options)
+
+
+@app.command(
+    "archive", epilog="Example: pollux-pipeline archive --lake /srv/lake -o /srv/lake/retention --keep-days 30"
+)
+def archive(
+    lake: Annotated[Path, typer.Option("--lake", help="Directory that `ingest` wrote.")],
+    output: Output,
+    *,
+    keep_days: Annotated[int, typer.Option(min=0, help="Days that stay as they are; older ones are packed.")] = 30,
+    drop_days: Annotated[int, typer.Option(min=0, help="Packed days older than this are deleted; 0: never.")] = 0,
+    master: Master = "local[*]",
+    memory: Memory = "2g",
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:
+    """Pack old days of a lake, and delete very old ones."""
+    from pollux_pipeline.jobs.archive import archive as job
+    from pollux_pipeline.sources.inputs import Inputs
+
+    if drop_days and drop_days < keep_days:
+        _stop(f"pollux-pipeline archive: --drop-days {drop_days} is before --keep-days {keep_days}", EXIT_USAGE)
+    options = {"lake": str(lake.absolute()), "keep_days": keep_days, "drop_days": drop_days}
+    nothing = Inputs((), ())
+    execute(job, lambda: nothing, output, spark=Spark(master, memory, conf), as_json=as_json, options=options)
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        _stop("pollux-pipeline: interrupted; run it again, it starts over", EXIT_FAILED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""What every job has: inputs, an output directory, tables as Parquet, a result, progress."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from pollux_pipeline.sources.inputs import Inputs
+
+#: Rows that a report or a summary shows of one table at most.
+SHOWN = 50
+#: Bytes of input for each file of a large table, and how many files there are at most. Not a matter of how many
+#: tasks there are: a cluster writes the same files as one machine.
+_FILE_BYTES, _MOST_FILES = 64 << 20, 512
+#: Tables on the way; deleted at the end.
+_STAGE = "_stage"
+#: Damage every crash leaves behind; told, but no finding.
+NORMAL_DAMAGE = ("torn-tail", "late-writes")
+
+
+def count_where(condition: str) -> Column:
+    """How many rows of a group a SQL condition holds for."""
+    return f.count_if(f.expr(condition))
+
+
+@dataclass(slots=True)
+class Result:
+    """What a job found. `findings`: name -> how many; all zero is clean."""
+
+    job: str
+    output: Path
+    findings: dict[str, int] = field(default_factory=dict)
+    #: Figures that are neither good nor bad.
+    facts: dict[str, Any] = field(default_factory=dict)
+    report: Path | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Whether there is nothing to look into."""
+        return not any(self.findings.values())
+
+    @property
+    def verdict(self) -> str:
+        """One line."""
+        found = [f"{count} {name.replace('_', ' ')}" for name, count in self.findings.items() if count]
+        facts = ", ".join(
+            f"{value:,} {name.replace('_', ' ')}" for name, value in self.facts.items() if type(value) is int
+        )
+        return f"{self.job}: {'clean' if self.clean else 'FINDINGS: ' + ', '.join(found)}" + (
+            f" ({facts})" if facts else ""
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For --json and result.json."""
+        return {
+            "format": 1,
+            "job": self.job,
+            "result": "clean" if self.clean else "findings",
+            "findings": self.findings,
+            "facts": self.facts,
+            "output": str(self.output),
+            "report": str(self.report) if self.report else None,
+        }
+
+
+class Run:
+    """One run of a job. Tables are written under the output directory; `result.json` comes last."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        inputs: Inputs,
+        output: Path,
+        options: dict[str, Any] | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        self.spark = spark
+        self.inputs = inputs
+        self.output = output
+        self.options = options or {}
+        self._tell = tell or (lambda _: None)
+        self._started = time.monotonic()
+        output.mkdir(parents=True, exist_ok=True)
+        (output / "result.json").unlink(missing_ok=True)
+
+    def step(self, text: str) -> None:
+        """Say what is being done now."""
+        self._tell(text)
+
+    def write(self, name: str, frame: DataFrame, *, spread: str | None = None) -> DataFrame:
+        """Write a table and read it back. Replaces the table of a run before.
+
+        The same rows give the same files, byte for byte, however many tasks and machines there are: they are sorted by
+        all columns, in one file, or with `spread` in as many as the input's size asks for, by that column's hash. Only
+        Spark's UUID in their names, and the order in which a Parquet footer lists a column's encodings, are of one run.
+        """
+        split = frame.repartition(self._files, spread) if spread else frame.repartition(1)
+        return self._write(name, split.sortWithinPartitions(*frame.columns))
+
+    def stage(self, name: str, frame: DataFrame) -> DataFrame:
+        """Write a table that is needed several times on the way, in whatever order, and read it back."""
+        return self._write(f"{_STAGE}/{name}", frame)
+
+    def _write(self, name: str, frame: DataFrame) -> DataFrame:
+        path = str(self.output / name)
+        frame.write.mode("overwrite").option("partitionOverwriteMode", "static").parquet(path)
+        return self.spark.read.schema(frame.schema).parquet(path)
+
+    @cached_property
+    def _files(self) -> int:
+        """How many files a large table gets."""
+        places = {*self.inputs.journals, *self.inputs.ledgers, *self.inputs.audits}
+        places |= set(self.options.get("sides", {}).values())
+        return min(max(1, sum(map(_size_of, places)) // _FILE_BYTES), _MOST_FILES)
+
+    def first(self, frame: DataFrame, count: int = SHOWN) -> list[dict[str, Any]]:
+        """The first rows of an ordered table, for the report. Never more than `count`."""
+        return [row.asDict(recursive=True) for row in frame.limit(count).collect()]
+
+    def finish(self, result: Result) -> Result:
+        """Delete what was needed on the way and write result.json. A run without it did not finish."""
+        shutil.rmtree(self.output / _STAGE, ignore_errors=True)
+        result.facts["seconds"] = round(time.monotonic() - self._started, 3)
+        path = self.output / "result.json"
+        unfinished = path.with_suffix(".tmp")
+        unfinished.write_text(json.dumps(result.as_dict(), indent=2, default=str) + "\n")
+        unfinished.replace(path)
+        return result
+
+
+def _size_of(place: str) -> int:
+    """Bytes of a file, or of all files below a directory; what was deleted meanwhile counts nothing."""
+    path = Path(place)
+    files = [Path(at) / name for at, _, names in os.walk(path) for name in names] if path.is_dir() else [path]
+    size = 0
+    for file in files:
+        with suppress(FileNotFoundError):
+            size += file.stat().st_size
+    return size

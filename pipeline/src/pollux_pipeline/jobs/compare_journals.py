@@ -1,0 +1,96 @@
+"""`compare_journals`: which of two stopped journals of one node id is the newest, as a whole and for each queue."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+
+from pollux_pipeline.jobs import pair as pairs
+from pollux_pipeline.jobs.base import NORMAL_DAMAGE, Result, Run, count_where
+from pollux_pipeline.report import page, svg
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def compare_journals(run: Run) -> Result:
+    """Write `queues`, `damage` and the report. Option `sides`: {"a": directory, "b": directory}. Raises InputError."""
+    pair = pairs.load(run)
+    result = Result("compare_journals", run.output)
+    run.step("comparing queues")
+    queues = run.write("queues", _queues(pairs.compared(pair)))
+    ends = {row.side: row.asDict(recursive=True) for row in pair.ends.collect()}
+    damage = pair.damage.filter(~f.col("damage").isin(*NORMAL_DAMAGE))
+    result.findings = {
+        "diverged": int(verdict(ends)["newest"] == "diverged"),
+        "damage": damage.count(),
+    }
+    result.facts = verdict(ends) | {"a": run.options["sides"]["a"], "b": run.options["sides"]["b"]}
+    sections = [
+        ("Verdict", f"<p>{escape(result.facts['answer'])}</p>"),
+        ("Where they end", page.table([_end(side, ends[side]) for side in pairs.SIDES])),
+    ]
+    shown = run.first(queues.orderBy(f.desc(f.col("only_a") + f.col("only_b")), "queue"), 200)
+    bars = [(one["queue"], {"only a": one["only_a"], "only b": one["only_b"]}) for one in shown[:20]]
+    sections.append(("Queues", svg.bars(bars, description="Messages that one side has alone") + page.table(shown)))
+    sections.append(("Damage", page.table(run.first(pair.damage.drop("node_id").orderBy("side", "file", "offset")))))
+    result.report = page.write(run.output / "report.html", result, sections, title="comparison of two journals")
+    return run.finish(result)
+
+
+def verdict(ends: dict[str, Any]) -> dict[str, Any]:
+    """`newest` (a, b, same or diverged) and the answer in words."""
+    alone = {side: _wrote_alone(ends[side]) for side in pairs.SIDES}
+    if not alone["a"] and not alone["b"]:
+        return {"newest": "same", "answer": "both hold the same records: start either"}
+    told = {side: f"{ends[side]['alone']:,} records, {ends[side]['alone_lives']:,} lives" for side in pairs.SIDES}
+    if alone["a"] and alone["b"]:
+        place = _place(ends["a"]["first"] or ends["b"]["first"])
+        words = (
+            f"both were written behind {place} (a alone: {told['a']}; b alone: {told['b']}): "
+            "neither may be thrown away; run `pollux-pipeline split_brain`"
+        )
+        return {"newest": "diverged", "answer": words}
+    newest = "a" if alone["a"] else "b"
+    older = "b" if newest == "a" else "a"
+    words = f"{newest} is the newest: it has everything {older} has, and more ({told[newest]}); start {newest}"
+    return {"newest": newest, "answer": words}
+
+
+def _wrote_alone(end: dict[str, Any]) -> bool:
+    return bool(end["alone"] or end["alone_lives"])
+
+
+def _place(position: dict[str, int] | None) -> str:
+    if position is None:
+        return "-"
+    return f"epoch {position['epoch']}, segment {position['segment']}, byte {position['offset']}"
+
+
+def _end(side: str, end: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "side": side,
+        "records": end["records"],
+        "alone": end["alone"],
+        "parts from the other at": _place(end["first"]),
+        "last record": _place(end["last"]),
+    }
+
+
+def _queues(compared: DataFrame) -> DataFrame:
+    return compared.groupBy("queue").agg(
+        count_where("a_live").alias("messages_a"),
+        count_where("b_live").alias("messages_b"),
+        count_where("only = 'a'").alias("only_a"),
+        count_where("only = 'b'").alias("only_b"),
+        count_where("a_live and b_live is not null and not b_live").alias("consumed_by_b_only"),
+        count_where("b_live and a_live is not null and not a_live").alias("consumed_by_a_only"),
+        f.timestamp_millis(f.max("a_timestamp")).alias("newest_a"),
+        f.timestamp_millis(f.max("b_timestamp")).alias("newest_b"),
+        f.when(count_where("only = 'a'") > count_where("only = 'b'"), "a")
+        .when(count_where("only = 'b'") > count_where("only = 'a'"), "b")
+        .otherwise("same")
+        .alias("more_alone"),
+    )

@@ -1,0 +1,68 @@
+"""Figures of `reconcile` for its report: throughput over time, latency, by address, by broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+
+from pollux_pipeline.jobs.base import count_where
+from pollux_pipeline.jobs.latency import percentiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pollux_pipeline.jobs.base import Result, Run
+
+
+def figures(run: Run, messages: DataFrame, events: DataFrame, result: Result, sections: dict[str, Any]) -> None:
+    """Write `throughput`, `latency`, `by_address`, `by_broker`; add totals to the result, rows to the sections."""
+    totals = messages.agg(
+        count_where("sent_ms is not null").alias("sent"),
+        count_where("confirmed_ms is not null").alias("confirmed"),
+        f.sum("received").alias("received"),
+    ).first()
+    if totals is not None:
+        result.facts |= {name: int(value or 0) for name, value in totals.asDict().items()}
+    sections["faults"] = run.first(
+        events.filter("kind = 'F'").select(f.col("time").alias("at_ms"), "text").orderBy("at_ms"), 200
+    )
+    span = events.filter("kind != 'F'").agg(f.min("time").alias("low"), f.max("time").alias("high"))
+    width = f.greatest(f.ceil((f.col("high") - f.col("low")) / 200 / 100) * 100, f.lit(100))
+    throughput = (
+        events.filter("kind in ('C', 'R')")
+        .select("kind", "time")
+        .crossJoin(f.broadcast(span.select("low", width.alias("width"))))
+        .groupBy(
+            (f.floor((f.col("time") - f.col("low")) / f.col("width")) * f.col("width") + f.col("low")).alias("at_ms"),
+            f.col("width").alias("width_ms"),
+        )
+        .agg(count_where("kind = 'C'").alias("confirmed"), count_where("kind = 'R'").alias("received"))
+    )
+    throughput = run.write("throughput", throughput)
+    sections["throughput"] = run.first(throughput.orderBy("at_ms"), 400)
+    address = f.coalesce(f.nullif(f.col("group"), f.lit("")), f.nullif("producer", f.lit("")), f.lit("(unknown)"))
+    named = messages.withColumn("address", f.coalesce(f.nullif(f.expr("get(receptions, 0).queue"), f.lit("")), address))
+    spent = {
+        name: f.col(end) - f.col("sent_ms") for name, end in (("confirm", "confirmed_ms"), ("receive", "received_ms"))
+    }
+    latency = run.write("latency", percentiles(named, "address", spent, (0.5, 0.9, 0.99, 0.999)))
+    sections["latency"] = run.first(latency.orderBy("address"))
+    by_address = run.write(
+        "by_address",
+        named.groupBy("address").agg(
+            f.count("*").alias("messages"),
+            count_where("state = 'lost'").alias("lost"),
+            count_where("state = 'stuck'").alias("stuck"),
+            count_where("size(duplicated) > 0").alias("duplicated"),
+            count_where("state = 'phantom'").alias("phantom"),
+        ),
+    )
+    sections["by_address"] = run.first(by_address.orderBy(f.desc("lost"), f.desc("duplicated"), "address"))
+    by_broker = run.write(
+        "by_broker",
+        events.filter("kind in ('C', 'R')")
+        .groupBy(f.coalesce(f.nullif("broker", f.lit("")), f.lit("(unknown)")).alias("broker"))
+        .agg(count_where("kind = 'C'").alias("confirmed"), count_where("kind = 'R'").alias("received")),
+    )
+    sections["by_broker"] = run.first(by_broker.orderBy("broker"))

@@ -1,0 +1,149 @@
+"""`ingest`: journals, audit trails and ledgers to a Parquet lake, by date and node, each record exactly once.
+
+Journals and trails are read as a stream up to what is there now (`availableNow`), so that the next run goes on where
+this one ended, also after it was killed in the middle: Spark's checkpoint says which batch comes next, and a batch that
+is written again replaces what it wrote before, because its number is a partition of the lake. Ledgers are replaced as a
+whole, by file.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as f
+
+from pollux_pipeline.errors import InputError
+from pollux_pipeline.jobs import evidence
+from pollux_pipeline.jobs.base import NORMAL_DAMAGE, Result, Run, count_where
+from pollux_pipeline.report import page, svg
+from pollux_pipeline.schemas import journal_schema
+from pollux_pipeline.sources.ledger import read_ledgers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+#: Times a stream is started when its Python process does not come up in time.
+_STARTS = 30
+
+
+def ingest(run: Run) -> Result:
+    """Write `journal` and `audit` (partitioned by date, node, batch) and `ledger` (by file).
+
+    Option `live`: the brokers run.
+    """
+    inputs = run.inputs
+    if not inputs.ledgers and not inputs.journals and not inputs.audits:
+        raise InputError("--input: give a ledger, a journal, an audit trail, or a directory with any of them")
+    result = Result("ingest", run.output)
+    lake = str(run.output / "journal")
+    if inputs.journals:
+        run.step("reading journals")
+        _journals(run, lake)
+    if inputs.audits:
+        run.step("reading audit trails")
+        _audits(run)
+    if inputs.ledgers:
+        run.step("reading ledgers")
+        lines = read_ledgers(run.spark, inputs.ledgers).drop("at")
+        named = lines.withColumn("ledger", f.regexp_replace("file", "[^A-Za-z0-9._-]+", "_"))
+        writer = named.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+        writer.partitionBy("ledger").parquet(str(run.output / "ledger"))
+    sections: list[tuple[str, str]] = []
+    if (run.output / "journal").is_dir():
+        run.step("counting")
+        records = run.spark.read.parquet(lake)
+        days = records.groupBy("date", "node").agg(
+            f.count("*").alias("records"),
+            count_where("record_type = 'MESSAGE'").alias("messages"),
+            f.coalesce(f.sum("size"), f.lit(0)).alias("message_bytes"),
+            count_where("damage is not null").alias("damage"),
+        )
+        shown = run.first(days.orderBy(f.desc("date"), "node"), 400)
+        plot = svg.bars(
+            [(f"{one['date']} {one['node'][:8]}", {"messages": one["messages"]}) for one in shown[:20]],
+            description="Messages of each day and node",
+        )
+        sections.append(("What the lake holds", plot + page.table(shown)))
+        result.facts["records"] = sum(one["records"] for one in shown)
+        damage = records.filter(f.col("damage").isNotNull())
+        found = run.first(damage.select("file", "offset", "length", "damage", "detail").orderBy("file", "offset"))
+        sections.append(("Damage", page.table(found)))
+        result.findings["damage"] = damage.filter(~f.col("damage").isin(*NORMAL_DAMAGE)).count()
+    if (run.output / "audit").is_dir():
+        run.step("counting events")
+        _events(run, result, sections)
+    result.report = page.write(run.output / "report.html", result, sections, title="the lake")
+    return run.finish(result)
+
+
+def _journals(run: Run, lake: str) -> None:
+    columns = ",".join(journal_schema().names)
+    live = "true" if run.options.get("live") else "false"
+    options = {"paths": json.dumps(list(run.inputs.journals)), "columns": columns, "live": live}
+    stream = run.spark.readStream.format("pollux_journal").options(**options).load()
+    _append(run, stream, f.coalesce("created", f.lit(0)), lake, "_checkpoint")
+
+
+def _audits(run: Run) -> None:
+    options = {"paths": json.dumps(list(run.inputs.audits))}
+    stream = run.spark.readStream.format("pollux_audit").options(**options).load()
+    _append(run, stream, f.coalesce("time", f.lit(0)), str(run.output / "audit"), "_checkpoint_audit")
+
+
+def finish_stream(start: Callable[[], StreamingQuery]) -> None:
+    """Run a stream of what is there now to its end.
+
+    Spark gives the Python process that plans a stream 10 s to start, which is not a setting, and fails the query when a
+    busy machine takes longer. Nothing was read then: the query is started again, from its checkpoint.
+    """
+    for attempt in range(_STARTS):
+        try:
+            start().awaitTermination()
+        except StreamingQueryException as error:
+            if attempt + 1 == _STARTS or "failed to connect back" not in str(error):
+                raise
+        else:
+            return
+
+
+def _append(run: Run, stream: DataFrame, time: Column, place: str, checkpoint: str) -> None:
+    """Add what a stream has now, by day and node. A batch that is written again replaces what it wrote before."""
+
+    def write(batch: DataFrame, number: int) -> None:
+        run.step(f"writing batch {number}")
+        dated = batch.select(
+            "*",
+            f.to_date(f.timestamp_millis(time)).alias("date"),
+            f.coalesce(f.nullif("node_id", f.lit("")), f.lit("unknown")).alias("node"),
+            f.lit(number).alias("batch"),
+        )
+        writer = dated.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+        writer.partitionBy("date", "node", "batch").parquet(place)
+
+    writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(run.output / checkpoint))
+    finish_stream(writer.trigger(availableNow=True).start)
+
+
+def _events(run: Run, result: Result, sections: list[tuple[str, str]]) -> None:
+    """What the lake's trails tell: when brokers became live, and how many events of each kind there are."""
+    events = run.spark.read.parquet(str(run.output / "audit"))
+    days = events.groupBy("date", "node").agg(
+        f.count("*").alias("events"),
+        count_where("queue is not null").alias("message_events"),
+        count_where("event = 'client-connected'").alias("clients_connected"),
+        count_where("event = 'broker-live'").alias("activations"),
+        count_where("damage is not null").alias("damage"),
+    )
+    shown = run.first(days.orderBy(f.desc("date"), "node"), 400)
+    result.facts["events"] = sum(one["events"] for one in shown)
+    live = evidence.activations(evidence.lifecycle(events)).orderBy(f.desc("live_at"))
+    times = ("live_at", "stopped_at")
+    known = [{**one, **{name: one[name] and page.clock(one[name]) for name in times}} for one in run.first(live)]
+    sections += [("Audit trails", page.table(shown)), ("Activations, as the brokers noted them", page.table(known))]
+    real = events.filter(f.col("damage").isNotNull() & ~f.col("damage").isin(*NORMAL_DAMAGE))
+    result.findings["audit_damage"] = real.count()

@@ -1,0 +1,154 @@
+"""`sizing`: throughput and depth over time, skew by address and by hash partition, and how many pairs a load takes."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
+from pollux_pipeline.errors import InputError
+from pollux_pipeline.jobs import state
+from pollux_pipeline.jobs.base import Result, Run
+from pollux_pipeline.report import page, svg
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: Messages per second a pair is counted with unless told otherwise: measured, see docs/benchmarks.md.
+CAPACITY = 40_000
+#: Stretches of time of the depths, and queues that the report draws.
+_STRETCHES, _DRAWN = 200, 4
+_PAIRS = (1, 2, 3, 4, 6, 8)
+
+
+def sizing(run: Run) -> Result:
+    """Write `throughput`, `addresses`, `depth`, `partitions` and the report. Options: `load` (messages/s; 0: the peak
+    that was seen), `capacity` (messages/s of one pair)."""
+    if not run.inputs.journals:
+        raise InputError("--input: give directories with journals")
+    result = Result("sizing", run.output)
+    run.step("reading journals")
+    rows = run.stage("journal", state.journal(run.spark, run.inputs.journals))
+    messages = rows.filter((rows.record_type == "MESSAGE") & rows.kind.isin("journal", "page") & ~rows.fenced)
+    second = f.floor(f.col("timestamp") / 1000)
+    throughput = messages.groupBy(second.alias("second")).agg(
+        f.count("*").alias("messages"), f.sum("size").alias("bytes")
+    )
+    throughput = run.write("throughput", throughput)
+    addresses = messages.groupBy("address").agg(
+        f.count("*").alias("messages"),
+        f.sum("size").alias("bytes"),
+        f.max("size").alias("largest"),
+        f.count_distinct("node_id").alias("nodes"),
+    )
+    addresses = run.write("addresses", addresses)
+    depth = run.write("depth", _depth(rows), spread="queue")
+    partitions = run.write("partitions", _partitions(addresses))
+    totals = throughput.agg(
+        f.sum("messages").alias("messages"),
+        f.max("messages").alias("peak"),
+        f.percentile_approx("messages", 0.99).alias("p99"),
+        f.count("*").alias("seconds"),
+    ).first()
+    peak = int(totals.peak or 0) if totals is not None else 0
+    load = int(run.options.get("load") or 0) or peak
+    capacity = int(run.options.get("capacity") or CAPACITY)
+    spread = {row.pairs: row.skew for row in partitions.collect()}
+    pairs = next((n for n in _PAIRS if load / n * spread.get(n, 1.0) <= capacity), None)
+    result.facts = {
+        "messages": int(totals.messages or 0) if totals is not None else 0,
+        "busiest_second": peak,
+        "load": load,
+        "pairs": pairs if pairs is not None else math.ceil(load / capacity),
+    }
+    result.findings = {"one_address_too_busy": int(pairs is None)}
+    over_time = run.first(throughput.orderBy("second"), 2000)
+    shown = run.first(addresses.orderBy(f.desc("messages"), "address"), 200)
+    lines = svg.lines(
+        [one["second"] * 1000.0 for one in over_time],
+        {"messages": [float(one["messages"]) for one in over_time]},
+        unit="per second",
+        description="Messages accepted in each second",
+    )
+    busiest = [(one["address"] or "?", {"messages": one["messages"]}) for one in shown[:20]]
+    deepest_now = depth.groupBy("node_id", "queue").agg(f.max("depth").alias("deepest"))
+    most = [one["queue"] for one in run.first(deepest_now.orderBy(f.desc("deepest"), "queue"), _DRAWN)]
+    changes = depth.filter(f.col("queue").isin(most)).groupBy("queue", "at_ms").agg(f.sum("change").alias("change"))
+    drawn = _depths(run.first(changes.orderBy("at_ms", "queue"), (_STRETCHES + 1) * _DRAWN), most)
+    deepest = run.first(depth.groupBy("queue").agg(f.max("depth").alias("deepest")).orderBy(f.desc("deepest"), "queue"))
+    advice = f"<p>{load:,} messages/s at {capacity:,} messages/s for each pair: " + (
+        f"<b>{pairs}</b> pair(s).</p>" if pairs else "more pairs do not help, one address is too busy.</p>"
+    )
+    sections = [
+        ("How many pairs", advice + page.table(run.first(partitions.orderBy("pairs")))),
+        ("Throughput", lines),
+        ("Skew by address", svg.bars(busiest, description="Messages of each address") + page.table(shown)),
+        ("Depth of the deepest queues", drawn + page.table(deepest)),
+    ]
+    result.report = page.write(run.output / "report.html", result, sections, title="sizing")
+    return run.finish(result)
+
+
+def _depths(rows: list[dict[str, Any]], queues: list[str]) -> str:
+    """Lines over time from changes. Queues of one name on several brokers are added up."""
+    times = sorted({row["at_ms"] for row in rows})
+    changes = {(row["queue"], row["at_ms"]): row["change"] for row in rows}
+    series = {
+        queue: [float(depth) for depth in accumulate(changes.get((queue, time), 0) for time in times)]
+        for queue in queues
+    }
+    return svg.lines([float(time) for time in times], series, unit="messages", description="Depth of queues over time")
+
+
+def _depth(rows: DataFrame) -> DataFrame:
+    """node_id, queue, at_ms, change, depth: how deep each queue was at the end of each stretch of time.
+
+    Acknowledgements have no times in a journal. Each record is given the newest time that a message before it in the
+    same life had, or the life's own: positions order the journal. Spans are divided into up to _STRETCHES.
+    """
+    records = rows.filter((rows.kind == "journal") & ~rows.fenced & rows.damage.isNull())
+    changing = records.filter(records.record_type.isin("MESSAGE", "REFERENCES", "ACKS")).select(
+        *("node_id", "epoch", "segment", "offset", "created", "timestamp"),
+        f.when(f.col("record_type") == "ACKS", f.array("queue_id")).otherwise(f.col("queue_ids")).alias("queue_ids"),
+        f.when(f.col("record_type") == "ACKS", -f.size("message_ids")).otherwise(1).alias("change"),
+    )
+    # In two steps, so that a long life is not sorted by one task: newest of the segments before, newest within.
+    life = ("node_id", "epoch")
+    segments = changing.groupBy(*life, "segment").agg(f.max("timestamp").alias("newest"))
+    earlier = Window.partitionBy(*life).orderBy("segment").rowsBetween(Window.unboundedPreceding, -1)
+    before = segments.select(*life, "segment", f.max("newest").over(earlier).alias("before"))
+    within = Window.partitionBy(*life, "segment").orderBy("offset")
+    timed = changing.withColumn("within", f.max("timestamp").over(within)).join(
+        f.broadcast(before), [*life, "segment"], "left"
+    )
+    timed = timed.withColumn("at", f.greatest("created", "before", "within"))
+    span = timed.agg(f.min("at").alias("low"), f.max("at").alias("high"))
+    width = f.greatest(f.ceil((f.col("high") - f.col("low")) / _STRETCHES / 1000) * 1000, f.lit(1000))
+    cut = timed.crossJoin(f.broadcast(span.select("low", width.alias("width"))))
+    at = f.floor((f.col("at") - f.col("low")) / f.col("width")) * f.col("width") + f.col("low")
+    changes = (
+        cut.select("node_id", "epoch", f.explode("queue_ids").alias("queue_id"), at.alias("at_ms"), "change")
+        .groupBy("node_id", "queue_id", "at_ms")
+        .agg(f.sum("change").alias("change"))
+    )
+    order = Window.partitionBy("node_id", "queue_id").orderBy("at_ms")
+    names = f.broadcast(state.queue_names(rows))
+    named = changes.withColumn("depth", f.sum("change").over(order)).join(names, ["node_id", "queue_id"], "left")
+    queue = f.coalesce("queue", f.col("queue_id").cast("string"))
+    return named.select("node_id", queue.alias("queue"), "at_ms", "change", "depth")
+
+
+def _partitions(addresses: DataFrame) -> DataFrame:
+    """For each number of pairs, how much more the busiest gets than its share when addresses are spread by hash."""
+    spread = addresses.withColumn("pairs", f.explode(f.array(*(f.lit(n) for n in _PAIRS))))
+    spread = spread.groupBy("pairs", f.pmod(f.xxhash64("address"), f.col("pairs")).alias("pair")).agg(
+        f.sum("messages").alias("messages")
+    )
+    return spread.groupBy("pairs").agg(
+        f.max("messages").alias("busiest"),
+        f.sum("messages").alias("messages"),
+        (f.max("messages") / f.sum("messages") * f.col("pairs")).alias("skew"),
+    )

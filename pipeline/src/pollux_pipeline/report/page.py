@@ -1,0 +1,206 @@
+"""Reports as one HTML page that needs nothing else: inline styles and SVG, no scripts, no links."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from pollux_pipeline.report import svg
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from pollux_pipeline.jobs.base import Result
+
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;max-width:1080px;margin:2em auto;padding:0 1em;color:#222;background:#fff}
+h1{font-size:1.5em;margin-bottom:.2em} h2{font-size:1.15em;margin-top:2em}
+.badge{display:inline-block;padding:.1em .7em;border-radius:.3em;color:#fff;font-weight:600}
+.good{background:#2ca02c}.found{background:#d62728}
+.cards{display:flex;flex-wrap:wrap;gap:.6em;margin:1em 0}
+.card{border:1px solid #ddd;border-radius:.4em;padding:.4em .9em;min-width:6em}
+.card b{display:block;font-size:1.4em;font-variant-numeric:tabular-nums}.bad{border-color:#d62728;background:#fdecec}
+.scroll{overflow-x:auto}table{border-collapse:collapse;margin:.5em 0;font-size:.88em}
+td,th{padding:.2em 1.1em .2em 0;text-align:left;vertical-align:top;overflow-wrap:anywhere}td:not(.n){min-width:7.5em}
+th{border-bottom:1px solid #ccc;vertical-align:bottom;overflow-wrap:normal}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}td.n{white-space:nowrap}
+svg{width:100%;height:auto;font:12px system-ui,sans-serif}.muted{color:#777}
+"""
+
+
+def number(value: Any) -> str:
+    """A figure for people."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return str(value)
+
+
+def cards(values: Mapping[str, Any], *, bad: Iterable[str] = ()) -> str:
+    """Figures in boxes; those in `bad` are red when they are not zero."""
+    red = set(bad)
+    boxes = (
+        f'<div class="card{" bad" if name in red and value else ""}"><b>{escape(number(value))}</b>'
+        f"{escape(name.replace('_', ' '))}</div>"
+        for name, value in values.items()
+    )
+    return f'<div class="cards">{"".join(boxes)}</div>'
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
+    """Rows as a table; numbers to the right."""
+    if not rows:
+        return '<p class="muted">none</p>'
+    names = list(columns or rows[0])
+    numeric = {name for name in names if all(isinstance(row[name], (int, float, type(None))) for row in rows)}
+
+    def cell(tag: str, name: str, text: str) -> str:
+        return f"<{tag}{' class=n' if name in numeric else ''}>{escape(text)}</{tag}>"
+
+    head = "".join(cell("th", name, name.replace("_", " ")) for name in names)
+    body = "".join(f"<tr>{''.join(cell('td', name, number(row[name])) for name in names)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def write(path: Path, result: Result, sections: Iterable[tuple[str, str]], *, title: str) -> Path:
+    """Write a page: title with the verdict, figures, then sections of (heading, markup)."""
+    verdict = "clean" if result.clean else "findings"
+    facts = {name: value for name, value in result.facts.items() if isinstance(value, (int, float))}
+    figures = {**result.findings, **facts}
+    body = [
+        f'<h1>{escape(title)} <span class="badge {"good" if result.clean else "found"}">{verdict}</span></h1>',
+        f'<p class="muted">{escape(result.verdict)}</p>',
+        cards(figures, bad=result.findings),
+        *(f"<h2>{escape(heading)}</h2>\n{markup}" for heading, markup in sections if markup),
+    ]
+    text = (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
+        f"<title>Pollux {escape(title)}: {verdict}</title><style>{_STYLE}</style></head>\n"
+        "<body>\n" + "\n".join(body) + "\n</body></html>\n"
+    )
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+    return path
+
+
+def write_reconcile(path: Path, result: Result, found: Mapping[str, Any]) -> Path:
+    """The report of `reconcile`."""
+    sections: list[tuple[str, str]] = []
+    throughput = found.get("throughput") or []
+    start = throughput[0]["at_ms"] if throughput else 0.0
+    activations = [_activation(one, start) for one in found.get("activations") or []]
+    if throughput:
+        marks = [(one["at_ms"], one["text"], svg.BAD) for one in found["faults"][:10]]
+        marks += [
+            (one["first_ms"] + start, f"{one['broker']}, epoch {one['epoch']}", "#555")
+            for one in activations[:10]
+            if one["first_ms"] is not None
+        ]
+        marks.sort()
+        sections.append(("Throughput, with faults and activations", _throughput(throughput, marks)))
+        sections.append(("Latency in ms by address", _latency(found["latency"])))
+        rows = [
+            (one["address"], {"lost": one["lost"], "duplicated": one["duplicated"]}) for one in found["by_address"][:20]
+        ]
+        plot = svg.bars(rows, description="Lost and duplicated messages of each address", bad=("lost",))
+        hurt = any(values["lost"] or values["duplicated"] for _, values in rows)
+        sections.append(("Loss and duplicates by address", (plot if hurt else "") + table(found["by_address"])))
+        rows = [
+            (one["broker"], {"confirmed": one["confirmed"], "received": one["received"]}) for one in found["by_broker"]
+        ]
+        sections.append(("Skew: messages by broker", svg.bars(rows, description="Messages of each broker")))
+    if "activations" in found:
+        title = "Activations (first, last and fault in ms from the ledger's first entry)"
+        sections.insert(min(1, len(sections)), (title, table(activations)))
+    if found.get("trail"):
+        sections.append(("As the brokers noted it, with activations", _noted(found["trail"], found["activations"])))
+    if "waiting" in found:
+        rows = [(str(one["queue"]), {"messages": one["messages"]}) for one in found["waiting"][:20]]
+        plot = svg.bars(rows, description="Messages waiting in each queue") if rows else ""
+        sections.append(("Waiting in queues, as the journals say", plot or '<p class="muted">nothing waits</p>'))
+    if "damage" in found:
+        sections.append(("Damage", table(found["damage"], ("file", "offset", "length", "damage", "detail"))))
+    sections.append(("Findings (up to 20 of each kind; all are in findings/)", table(found["examples"])))
+    return write(path, result, sections, title="reconciliation")
+
+
+def _activation(one: Mapping[str, Any], start: float) -> dict[str, Any]:
+    """A row for people: short node id, times from the first entry, the brokers' clocks as dates."""
+    shown: dict[str, Any] = {**one, "node": str(one["node"] or "")[:8]}
+    for name in ("first_ms", "last_ms", "fault_ms"):
+        shown[name] = None if one[name] is None else one[name] - start
+    for name in ("live_at", "stopped_at"):
+        shown[name] = None if one[name] is None else clock(one[name])
+    return shown
+
+
+def clock(milliseconds: int) -> str:
+    """A moment of a broker's clock, in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def _noted(rows: Sequence[Mapping[str, Any]], activations: Sequence[Mapping[str, Any]]) -> str:
+    """Messages over time, or clients where no message is noted, with activations at the brokers' own times."""
+    messages = any(row[name] for row in rows for name in ("accepted", "delivered", "acknowledged"))
+    names = ("accepted", "acknowledged") if messages else ("connected", "disconnected")
+    live = [one for one in activations if one["live_at"] is not None]
+    marks = sorted((float(one["live_at"]), f"{one['broker']}, epoch {one['epoch']}", svg.BAD) for one in live)[-12:]
+    words = "Messages" if messages else "Clients that connected and disconnected"
+    plot = _over_time(rows, names, marks, unit=f"{'messages' if messages else 'clients'}/s", description=words)
+    return plot + f'<p class="muted">From {escape(clock(rows[0]["at_ms"]))} UTC.</p>'
+
+
+def _throughput(rows: Sequence[Mapping[str, Any]], marks: Sequence[tuple[float, str, str]]) -> str:
+    words = "Messages confirmed and received over time"
+    return _over_time(rows, ("confirmed", "received"), marks, unit="messages/s", description=words)
+
+
+def _over_time(
+    rows: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    marks: Sequence[tuple[float, str, str]],
+    *,
+    unit: str,
+    description: str,
+) -> str:
+    """Rates in stretches of equal width (`at_ms`, `width_ms`); those without a row are zero."""
+    width = float(rows[0]["width_ms"])
+    start, last = rows[0]["at_ms"], rows[-1]["at_ms"]
+    by_time = {round((row["at_ms"] - start) / width): row for row in rows}
+    count = min(round((last - start) / width), 2000)
+    times = [float(start + index * width) for index in range(count + 1)]
+    series = {
+        name: [by_time[index][name] * 1000 / width if index in by_time else 0.0 for index in range(count + 1)]
+        for name in names
+    }
+    return svg.lines(times, series, marks, unit=unit, description=description)
+
+
+def _latency(rows: Sequence[Mapping[str, Any]]) -> str:
+    flat = [
+        {
+            "address": row["address"],
+            **{
+                f"{name} {label}": (row[name] or [None] * 4)[index]
+                for name in ("confirm", "receive")
+                for index, label in enumerate(("p50", "p90", "p99", "p99.9"))
+            },
+            "confirm max": row["confirm_max"],
+            "receive max": row["receive_max"],
+        }
+        for row in rows
+    ]
+    plotted = [
+        (row["address"], {name: row[name] or 0.0 for name in ("confirm p50", "confirm p99", "receive p99")})
+        for row in flat[:12]
+    ]
+    return svg.bars(plotted, description="Latency percentiles of each address in milliseconds") + table(flat)

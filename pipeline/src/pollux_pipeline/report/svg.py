@@ -1,0 +1,119 @@
+"""Plots as inline SVG: lines over time and horizontal bars. Pure: numbers in, markup out."""
+
+from __future__ import annotations
+
+from html import escape
+from math import floor, log10
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+COLOURS = ("#1f77b4", "#e07b00", "#2ca02c", "#9467bd", "#8c564b", "#17becf")
+BAD = "#d62728"
+_WIDTH, _HEIGHT = 1000, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 15, 30, 36
+_BAR = 22
+_LABEL = 230
+
+
+def nice(value: float) -> float:
+    """The next round number at or above `value`."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** floor(log10(value))
+    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= value)
+
+
+def lines(
+    times: Sequence[float],
+    series: Mapping[str, Sequence[float]],
+    marks: Sequence[tuple[float, str, str]] = (),
+    *,
+    unit: str,
+    description: str,
+) -> str:
+    """Lines over time (milliseconds; the axis counts seconds from the first). `marks`: (time, text, colour)."""
+    if not times:
+        return '<p class="muted">nothing to plot</p>'
+    start, end = times[0], max(times[-1], times[0] + 1)
+    top = nice(max((max(values, default=0) for values in series.values()), default=0))
+    bottom = _HEIGHT - _BOTTOM
+
+    def x(time: float) -> float:
+        return _LEFT + (min(max(time, start), end) - start) / (end - start) * (_WIDTH - _LEFT - _RIGHT)
+
+    def y(value: float) -> float:
+        return bottom - value / top * (bottom - _TOP)
+
+    parts: list[str] = []
+    for step in range(5):
+        value = top * step / 4
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="#eee"/>'
+        )
+        parts.append(f'<text x="{_LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end" fill="#777">{value:,.6g}</text>')
+    span = (end - start) / 1000
+    interval = nice(span / 8)
+    for tick in range(int(span / interval) + 1):
+        at = x(start + tick * interval * 1000)
+        parts.append(
+            f'<text x="{at:.1f}" y="{bottom + 16}" text-anchor="middle" fill="#777">{tick * interval:,.6g}</text>'
+        )
+    parts.append(f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end" fill="#777">seconds</text>')
+    for index, (time, text, colour) in enumerate(marks):
+        at = x(time)
+        parts.append(
+            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{bottom}" stroke="{colour}" stroke-dasharray="4 3"/>'
+        )
+        anchor = "end" if at > _WIDTH * 0.75 else "start"
+        offset = -4 if anchor == "end" else 4
+        row = _TOP + 12 + 14 * (index % 4)
+        parts.append(
+            f'<text x="{at + offset:.1f}" y="{row}" text-anchor="{anchor}" fill="{colour}">{escape(text[:60])}</text>'
+        )
+    for index, (name, values) in enumerate(series.items()):
+        colour = COLOURS[index % len(COLOURS)]
+        points = " ".join(f"{x(time):.1f},{y(value):.1f}" for time, value in zip(times, values, strict=True))
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
+        parts.append(f'<rect x="{_LEFT + 10 + 190 * index}" y="6" width="12" height="10" fill="{colour}"/>')
+        parts.append(f'<text x="{_LEFT + 26 + 190 * index}" y="15">{escape(name)} ({escape(unit)})</text>')
+    return _svg(_HEIGHT, parts, description)
+
+
+def bars(rows: Sequence[tuple[str, Mapping[str, float]]], *, description: str, bad: Sequence[str] = ()) -> str:
+    """For each row one bar of each of its numbers. Names in `bad` are drawn in red."""
+    if not rows:
+        return '<p class="muted">nothing to plot</p>'
+    names = list(rows[0][1])
+    top = nice(max((value for _, values in rows for value in values.values()), default=0))
+    height = 24 + len(rows) * (_BAR * len(names) + 8)
+    parts: list[str] = []
+    colours = {name: BAD if name in bad else COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}
+    for index, name in enumerate(names):
+        parts.append(f'<rect x="{_LABEL + 150 * index}" y="2" width="12" height="10" fill="{colours[name]}"/>')
+        parts.append(f'<text x="{_LABEL + 16 + 150 * index}" y="11">{escape(name)}</text>')
+    y = 24
+    for label, values in rows:
+        middle = y + _BAR * len(names) / 2
+        shown = escape(label if len(label) <= 34 else label[:15] + "…" + label[-18:])
+        title = f"<title>{escape(label)}</title>"
+        parts.append(f'<text x="{_LABEL - 8}" y="{middle + 4:.1f}" text-anchor="end">{title}{shown}</text>')
+        for name in names:
+            value = values[name]
+            width = value / top * (_WIDTH - _LABEL - 90)
+            parts.append(
+                f'<rect x="{_LABEL}" y="{y}" width="{max(width, 0.5):.1f}" height="{_BAR - 6}" fill="{colours[name]}"/>'
+            )
+            parts.append(f'<text x="{_LABEL + width + 6:.1f}" y="{y + 12}" fill="#555">{value:,.6g}</text>')
+            y += _BAR
+        y += 8
+    return _svg(height, parts, description)
+
+
+def _svg(height: int, parts: Sequence[str], description: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(description, quote=True)}">'
+        + "".join(parts)
+        + "</svg>"
+    )

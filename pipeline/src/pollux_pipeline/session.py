@@ -1,0 +1,101 @@
+"""The Spark session every job runs in, and the check that there is a Java to run it with."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from pollux_pipeline.errors import InputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OLDEST_JAVA = 17
+#: What the JVM of the driver may take; jobs never bring data to it.
+DRIVER_MEMORY = "2g"
+#: Bytes of a text or Parquet file that one task reads.
+STRETCH = str(32 << 20)
+
+
+def check_java() -> None:
+    """Raise InputError, in one line that says what to install, when Spark would not find a Java it can use."""
+    remedy = "install one (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    if java is None:
+        where = f"JAVA_HOME={home} has no bin/java" if home else "there is no java in PATH"
+        raise InputError(f"Spark needs Java {OLDEST_JAVA} or newer and {where}: {remedy}")
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
+    match = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    if told.returncode or match is None:
+        raise InputError(f"Spark needs Java {OLDEST_JAVA} or newer and {java} does not run: {remedy}")
+    if int(match[1]) < OLDEST_JAVA:
+        raise InputError(f"Spark needs Java {OLDEST_JAVA} or newer, {java} is version {match[1]}: {remedy}")
+
+
+def build_session(
+    master: str = "local[*]",
+    *,
+    name: str = "pollux-pipeline",
+    memory: str = DRIVER_MEMORY,
+    settings: dict[str, str] | None = None,
+) -> SparkSession:
+    """A session on `master` with our data sources registered. Raises InputError when Java or the master is not there.
+
+    `settings`: Spark properties that win over ours.
+    """
+    check_java()
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    local = master.startswith("local")
+    values = {
+        "spark.app.name": name,
+        "spark.driver.memory": memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.adaptive.skewJoin.enabled": "true",
+        # One task for each stretch of a file, of a size that does not depend on how many cores there are: entries of
+        # a ledger are numbered within their stretch, and what is written is the same wherever it is computed.
+        "spark.sql.files.maxPartitionBytes": STRETCH,
+        "spark.sql.files.openCostInBytes": STRETCH,
+        "spark.sql.sources.partitionOverwriteMode": "dynamic",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.streaming.metricsEnabled": "false",
+        "spark.python.worker.reuse": "true",
+        "spark.log.level": "ERROR",
+    }
+    if local:
+        values["spark.driver.host"] = "127.0.0.1"
+        values["spark.driver.bindAddress"] = "127.0.0.1"
+        values["spark.sql.shuffle.partitions"] = "32"
+    builder = SparkSession.builder.master(master)
+    for key, value in (values | (settings or {})).items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:  # py4j raises many types; none of them says more than its text
+        raise InputError(f"--master {master}: Spark did not start: {_first_line(error)}") from error
+    register(session)
+    return session
+
+
+def register(session: SparkSession) -> None:
+    """Make our formats known to a session."""
+    from pollux_pipeline.sources.audit import AuditSource
+    from pollux_pipeline.sources.journal import JournalSource
+
+    session.dataSource.register(JournalSource)
+    session.dataSource.register(AuditSource)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__

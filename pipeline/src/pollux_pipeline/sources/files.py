@@ -1,0 +1,285 @@
+"""Which files of a data directory are read, and what can be said of them without reading their records.
+
+Everything in the segment format below a directory is found: journal segments, bodies, bindings, pages; of checkpoints
+the one that recovery would begin with. Headers and START records decide, by the rules of docs/journal-format.md
+("Lives and fencing", "Recovery"), which bytes count. Unlike recovery nothing is refused: a file that cannot be used is
+reported as damage, and the others are read.
+
+Runs where the data source is planned (on the driver); reads a header of each file, never their records.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pollux.errors import StoreError
+from pollux.store import recovery
+from pollux.store.bindings import NAME as BINDINGS_NAME
+from pollux.store.checkpointer import BODIES_NAME
+from pollux.store.format import HEADER_SIZE, FormatError, Kind, SegmentHeader, decode_header
+from pollux.store.recovery import SEGMENT_NAME, SegmentFile
+from pollux_pipeline.errors import InputError
+
+PAGE_NAME = re.compile(r"(\d{10,})\.page")
+_NAMES = {Kind.JOURNAL: SEGMENT_NAME, Kind.BODIES: BODIES_NAME, Kind.BINDINGS: BINDINGS_NAME, Kind.PAGE: PAGE_NAME}
+#: Missing sequence numbers that are reported one by one; the rest as one row.
+_MISSING_NAMED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file, or what is to be read of it. `kind`: journal, bodies, bindings, page or checkpoint."""
+
+    path: str
+    kind: str
+    node_id: str
+    epoch: int
+    segment: int
+    salt: int
+    size: int
+    created: int
+    #: The first byte that is read; 0: from the first record.
+    start: int = 0
+    #: The first byte that is not read; None: to the end of the file.
+    end: int | None = None
+    #: Bytes from here on were written after another life took over; None: none of them.
+    limit: int | None = None
+    #: Its life wrote nothing behind this segment: an incomplete last write is a torn tail.
+    final: bool = False
+    #: The checkpoint holds what the records of this segment did; only bodies in it are still of use.
+    folded: bool = False
+    #: Number of the directory of pages; 0 for other files.
+    store: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Bytes that cannot be used, seen before reading any record. Becomes a row with `damage` and `detail`."""
+
+    path: str
+    kind: str
+    damage: str
+    detail: str
+    node_id: str = ""
+    epoch: int = 0
+    segment: int = 0
+    offset: int = 0
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be read, in the order in which it was written, and what is wrong with the rest."""
+
+    parts: tuple[Part, ...]
+    problems: tuple[Problem, ...]
+
+
+def directories(paths: list[str]) -> list[Path]:
+    """Every directory at or below `paths` that holds files of a store, sorted. Raises InputError."""
+    found: set[Path] = set()
+    for name in paths:
+        path = Path(name)
+        if not path.exists():
+            raise InputError(f"{path}: does not exist; give a journal directory or an instance's data directory")
+        if not path.is_dir():
+            raise InputError(f"{path}: is not a directory; give a journal directory or an instance's data directory")
+        for place, below, names in os.walk(path):
+            below[:] = sorted(one for one in below if one != "isolated")
+            if any(_kind_of(one) is not None or one.endswith(".checkpoint") for one in names):
+                found.add(Path(place))
+    return sorted(found)
+
+
+def plan(paths: list[str]) -> Plan:
+    """Decide what to read of the directories at and below `paths`. Raises InputError when one does not exist."""
+    parts: list[Part] = []
+    problems: list[Problem] = []
+    for directory in directories(paths):
+        found = plan_directory(directory)
+        parts += found.parts
+        problems += found.problems
+    return Plan(tuple(parts), tuple(problems))
+
+
+def plan_directory(directory: Path) -> Plan:
+    """Decide what to read of the files of one directory."""
+    problems: list[Problem] = []
+    segments: list[SegmentFile] = []
+    others: list[Part] = []
+    for path in sorted(directory.iterdir()):
+        kind = _kind_of(path.name)
+        if kind is None:
+            continue
+        try:
+            with path.open("rb") as stream:
+                head = stream.read(HEADER_SIZE)
+                size = os.fstat(stream.fileno()).st_size
+        except FileNotFoundError:  # deleted by a running broker since the directory was listed
+            continue
+        header, problem = _header(path, kind, head, size)
+        if problem is not None:
+            problems.append(problem)
+        if kind is Kind.JOURNAL:
+            epoch, sequence = _numbers(path.name, kind)
+            segment = SegmentFile(path, epoch, sequence, size, header, unfinished=not head.strip(b"\0"))
+            segments.append(segment)
+        elif header is not None:
+            others.append(_part(path, header, size))
+    segments.sort(key=lambda segment: segment.key)
+    parts, more = _journal(directory, segments)
+    parts += others
+    return Plan(tuple(parts), tuple(problems + more + _foreign(parts)))
+
+
+def _kind_of(name: str) -> Kind | None:
+    return next((kind for kind, pattern in _NAMES.items() if pattern.fullmatch(name)), None)
+
+
+def _numbers(name: str, kind: Kind) -> tuple[int, int]:
+    """Epoch and sequence as the file's name says; pages have no epoch in theirs."""
+    match = _NAMES[kind].fullmatch(name)
+    numbers = [int(group) for group in match.groups()] if match else []
+    return (0, numbers[0]) if kind is Kind.PAGE else (numbers[0], numbers[1])
+
+
+def _header(path: Path, kind: Kind, head: bytes, size: int) -> tuple[SegmentHeader | None, Problem | None]:
+    """The header, or what is wrong with it; (None, None) for a file that was only being made."""
+    if not head.strip(b"\0") and len(head) == HEADER_SIZE:
+        return None, None
+    epoch, sequence = _numbers(path.name, kind)
+    where: dict[str, Any] = {"epoch": epoch, "segment": sequence, "length": size}
+    name = kind.name.lower()
+    if len(head) < HEADER_SIZE:
+        return None, Problem(str(path), name, "cut", f"{size} bytes are too few for a segment", **where)
+    try:
+        header = decode_header(head, str(path))
+    except FormatError as error:
+        words = str(error).removeprefix(f"{path}: ")
+        unknown = "format version" in words or "unknown segment kind" in words
+        return None, Problem(str(path), name, "unknown-version" if unknown else "bad-header", words, **where)
+    said = (0 if kind is Kind.PAGE else header.epoch, header.sequence)
+    if header.kind != kind or said != (epoch, sequence):
+        words = f"its header says {header.kind.name.lower()} {header.epoch}/{header.sequence}"
+        return None, Problem(str(path), name, "bad-header", words, header.node_id.hex(), **where)
+    return header, None
+
+
+def _part(path: Path, header: SegmentHeader, size: int) -> Part:
+    store = int(path.parent.name) if header.kind is Kind.PAGE and path.parent.name.isdigit() else 0
+    name = header.kind.name.lower()
+    return Part(
+        str(path),
+        name,
+        header.node_id.hex(),
+        header.epoch,
+        header.sequence,
+        header.salt,
+        size,
+        header.created,
+        store=store,
+        final=header.kind is not Kind.BODIES,
+    )
+
+
+def _journal(directory: Path, segments: list[SegmentFile]) -> tuple[list[Part], list[Problem]]:
+    problems: list[Problem] = []
+    try:
+        starts = recovery.read_starts(segments)
+    except (StoreError, ValueError, KeyError, OSError) as error:
+        starts = []
+        problems.append(Problem(str(directory), "journal", "corrupt", f"a START record cannot be read: {error}"))
+    checkpoint, found = recovery.choose_checkpoint(directory, starts, None)
+    problems += [Problem(str(one.file), "checkpoint", one.kind, one.detail, length=one.length) for one in found]
+    folded = checkpoint.key[1:] if checkpoint is not None else (0, 0)
+    arranged = recovery.arrange(segments, starts, folded, None)
+    finals = recovery.last_of_lives(arranged.chain)
+    parts: list[Part] = []
+    fenced = {segment.key for segment in arranged.fenced}
+    kept = {segment.key for segment in (*arranged.folded, *arranged.chain)} | fenced
+    for segment in segments:
+        if segment.header is None or segment.key not in kept:
+            continue
+        part = _part(segment.path, segment.header, segment.size)
+        part = replace(
+            part,
+            final=segment.key in finals,
+            folded=segment.key <= folded,
+            limit=HEADER_SIZE if segment.key in fenced else segment.limit,
+        )
+        parts.append(part)
+    problems += _short(parts, segments)
+    missing = recovery.missing_sequences(arranged.chain, starts, folded[1])
+    unreadable = {segment.sequence for segment in segments if segment.header is None and not segment.unfinished}
+    gone = [sequence for sequence in missing if sequence not in unreadable]
+    words = "segment {} is missing; what it held is unknown"
+    problems += [
+        Problem(str(directory), "journal", "missing-segment", words.format(number), segment=number)
+        for number in gone[:_MISSING_NAMED]
+    ]
+    if len(gone) > _MISSING_NAMED:
+        words = f"{len(gone) - _MISSING_NAMED} more segments are missing"
+        problems.append(Problem(str(directory), "journal", "missing-segment", words))
+    if checkpoint is not None:
+        node = bytes(checkpoint.path.read_bytes()[16:32]).hex()
+        size = checkpoint.path.stat().st_size
+        parts.insert(0, Part(str(checkpoint.path), "checkpoint", node, *checkpoint.key[1:], 0, size, 0, final=True))
+        present = {Path(part.path).name: part.salt for part in parts}
+        bodies = {path.name for path in directory.iterdir() if BODIES_NAME.fullmatch(path.name)}
+        problems += [
+            Problem(str(directory / body.name), "bodies", "missing-segment", f"{body.live} bytes of messages are gone")
+            for body in checkpoint.files
+            if body.live and body.name not in bodies and present.get(body.name) != body.salt
+        ]
+    return parts, problems
+
+
+def _short(parts: list[Part], segments: list[SegmentFile]) -> list[Problem]:
+    """Segments shorter than the others of their life: they are made at full length, so something cut them."""
+    sizes: dict[int, Counter[int]] = {}
+    for segment in segments:
+        sizes.setdefault(segment.epoch, Counter())[segment.size] += 1
+    usual = {epoch: max(counts, key=lambda size: (counts[size], -size)) for epoch, counts in sizes.items()}
+    return [
+        Problem(
+            part.path,
+            "journal",
+            "cut",
+            f"{part.size} bytes, the segments of its life have {usual[part.epoch]}",
+            part.node_id,
+            part.epoch,
+            part.segment,
+            part.size,
+            usual[part.epoch] - part.size,
+        )
+        for part in parts
+        if part.size < usual[part.epoch]
+    ]
+
+
+def _foreign(parts: list[Part]) -> list[Problem]:
+    """Files of another node than most of the directory."""
+    counts = Counter(part.node_id for part in parts)
+    if len(counts) < 2:
+        return []
+    owner = max(counts, key=lambda node: (counts[node], node))
+    return [
+        Problem(
+            part.path,
+            part.kind,
+            "foreign-node",
+            f"belongs to node {part.node_id}, the directory to node {owner}",
+            part.node_id,
+            part.epoch,
+            part.segment,
+            0,
+            part.size,
+        )
+        for part in parts
+        if part.node_id != owner
+    ]
