@@ -1,0 +1,152 @@
+"""How long until the other broker confirms: kill -9 of the live under load, trial after trial.
+
+    .venv/bin/python benchmarks/failover.py                          # Pollux, and ActiveMQ when it is installed
+    .venv/bin/python benchmarks/failover.py --brokers pollux --protocols amqp --write     # rewrites only these rows
+    .venv/bin/python benchmarks/failover.py --brokers activemq activemq-tuned --trials 10 --write
+
+Two brokers on one shared directory on loopback. A producer sends without a pause; the live is killed, and the time runs
+from the signal until the other one confirms its first message, be it a new one or one that was under way and is sent
+again. The killed broker is started again and waits as the backup for the next trial. Once with an empty journal, once
+with `--messages` in it. The kills fall evenly over the time between a backup's looks at the lock. Nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import os
+import signal
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from failover_pairs import LIMIT, PAIRS
+from failover_table import COLUMNS, Circumstances, delays, markdown, merged, row, rows_of
+from pollux.client.traffic import body_of, publisher
+from pollux.client.url import Wire, parse_url
+from throughput import REPORT, read_section, write_section
+
+if TYPE_CHECKING:
+    from failover_pairs import Pair
+    from pollux.client.stream import Stream
+    from pollux.client.url import Endpoint
+
+SECTION = "failover"
+PROTOCOLS = (Wire.AMQP, Wire.STOMP)
+#: Seconds of load before each kill.
+LOAD = 0.5
+#: Messages under way at most.
+WINDOW = 500
+
+
+async def fill(pair: Pair, protocol: Wire, messages: int, size: int) -> None:
+    """Put messages into a queue that nobody reads."""
+    place = pair.destination("failover.backlog")
+    sender = publisher(protocol, parse_url(pair.url), place, lambda _name, _stream: None, window=2000)
+    await sender.start()
+    for number in range(messages):
+        await sender.send(f"b{number}", body_of(f"b{number}", size))
+    await sender.drain()
+    await sender.close()
+
+
+async def trial(pair: Pair, protocol: Wire, run: str) -> float:
+    """Send, kill, and return the milliseconds until the other broker confirms something."""
+    loop = asyncio.get_running_loop()
+    killed = 0.0
+    served: asyncio.Future[Endpoint] = loop.create_future()
+    recovered: asyncio.Future[float] = loop.create_future()
+
+    def on_confirmed(_name: str, stream: Stream) -> None:
+        if not served.done():
+            served.set_result(stream.endpoint)
+        # Confirms that the killed one had sent are still read after its end.
+        elif killed and stream.endpoint != served.result() and not recovered.done():
+            recovered.set_result((loop.time() - killed) * 1000)
+
+    place = pair.destination("failover.load")
+    sender = publisher(protocol, parse_url(pair.url), place, on_confirmed, window=WINDOW)
+    await sender.start()
+
+    async def load() -> None:
+        for number in itertools.count(1):
+            name = f"{run}-{number}"
+            await sender.send(name, body_of(name, 256))
+            if number % 50 == 0:
+                await asyncio.sleep(0.01)
+
+    sending = asyncio.create_task(load())
+    await asyncio.wait_for(served, LIMIT)
+    await asyncio.sleep(LOAD)
+    # There is something to send also when all that may be under way is.
+    sender.window += 100
+    os.kill(pair.live, signal.SIGKILL)
+    killed = loop.time()
+    try:
+        return await asyncio.wait_for(recovered, LIMIT)
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        await sender.close()
+
+
+def measure(pair: Pair, protocol: Wire, arguments: argparse.Namespace, messages: int) -> tuple[str, ...]:
+    """Run the trials on a new pair; return a row of the table."""
+    about = Circumstances(pair.name, protocol.upper(), messages, os.getloadavg()[0], f"{datetime.now(UTC):%Y-%m-%d}")
+    times = []
+    try:
+        pair.start()
+        if messages:
+            asyncio.run(fill(pair, protocol, messages, arguments.size))
+        for number, delay in enumerate(delays(arguments.trials, pair.interval)):
+            time.sleep(pair.settled + delay)
+            times.append(asyncio.run(trial(pair, protocol, f"{messages}-{number}")))
+            pair.swap()
+    finally:
+        pair.close()
+    return row(about, times)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--brokers", nargs="+", choices=list(PAIRS), help="default: all that are installed")
+    parser.add_argument("--protocols", nargs="+", type=Wire, choices=PROTOCOLS, default=PROTOCOLS)
+    parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument("--messages", type=int, default=1_000_000, help="messages of the second run; 0 leaves it out")
+    parser.add_argument("--size", type=int, default=1024, help="bytes of each of them")
+    parser.add_argument("--write", action="store_true", help="write the rows into the table in docs/benchmarks.md")
+    arguments = parser.parse_args()
+    console = Console(width=160)
+    before = rows_of(read_section(SECTION))
+    rows = []
+    for name in arguments.brokers or PAIRS:
+        installed, make = PAIRS[name]
+        if not installed():
+            console.print(f"{name} is not installed: left out")
+            continue
+        for protocol in arguments.protocols:
+            for messages in dict.fromkeys((0, arguments.messages)):
+                if protocol not in make.protocols:
+                    continue
+                with tempfile.TemporaryDirectory(prefix="pollux-failover-") as directory:
+                    found = measure(make(Path(directory)), protocol, arguments, messages)
+                console.print(*found, sep="  ")
+                rows.append(found)
+    table = Table(*COLUMNS, title="kill -9 of the live to the first confirmed message")
+    for each in rows:
+        table.add_row(*each)
+    console.print(table)
+    if arguments.write:
+        write_section(SECTION, markdown(merged(before, rows)))
+        console.print(f"written into {REPORT}")
+
+
+if __name__ == "__main__":
+    main()

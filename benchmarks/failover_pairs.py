@@ -1,0 +1,264 @@
+"""The pairs that benchmarks/failover.py kills: Pollux from this checkout, and Debian's ActiveMQ when it is installed.
+
+Two brokers on one shared directory on loopback, of which one serves. Nothing of an installed service's data or
+configuration is touched; what was started is stopped by its process id.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from peers import activemq_installed, free_port, kahadb, spawn_activemq
+from pollux.client.url import Wire
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from support.broker import PASSWORD, POLLUX, USER, BrokerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Whoever has the lock stays live: a restarted primary waits like a backup.
+ROLES = ("<primary/>", "<backup><allow-failback>false</allow-failback></backup>")
+LIMIT = 120.0
+#: The clients look for the other broker so often, milliseconds.
+RETRY = 5
+#: Settings of the tuned ActiveMQ, milliseconds: what is left is its start, and the lock is still checked.
+TUNED_ACQUIRE = 50
+TUNED_KEEP_ALIVE = 50
+#: Between a slave's looks at the lock unless ActiveMQ is told otherwise, seconds.
+DEFAULT_ACQUIRE = 10.0
+#: ActiveMQ's checkpoints are 5 s apart; a start reads what came after the last one again.
+CHECKPOINT = 6.0
+SLAVE = "is locked by another server"
+#: What ActiveMQ says when it serves.
+MASTER = "Connector stomp started"
+
+
+class Pair(ABC):
+    """Two brokers, one of which serves."""
+
+    #: In the table.
+    name: str
+    #: What its clients can speak here.
+    protocols: tuple[Wire, ...]
+    #: Seconds between the backup's looks at the lock, 0 when too short to matter.
+    interval = 0.0
+    #: Seconds that a live is given before the load, so that what earlier trials sent is not part of its journal's tail.
+    settled = 0.0
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start the first and wait until it serves, then the second until it waits."""
+
+    @property
+    @abstractmethod
+    def brokers(self) -> str:
+        """The brokers and the login for a client's URL."""
+
+    @property
+    def url(self) -> str:
+        """A client's URL that fails over."""
+        brokers, _, login = self.brokers.partition("?")
+        patience = f"reconnectAttempts=-1&retryInterval={RETRY}&initialConnectAttempts=-1"
+        return f"({brokers})?{patience}" + (f"&{login}" if login else "")
+
+    def destination(self, queue: str) -> str:
+        """A queue in the client's words."""
+        return queue
+
+    @property
+    @abstractmethod
+    def live(self) -> int:
+        """Process id of the one that serves."""
+
+    @abstractmethod
+    def swap(self) -> None:
+        """After the live was killed: wait until the other one serves, and start the killed one until it waits."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Kill both."""
+
+
+class Member(BrokerProcess):
+    """One Pollux broker of a pair."""
+
+    def __init__(self, directory: Path, shared: Path, name: str, role: str) -> None:
+        super().__init__(directory, addresses="", core=f"<ha-policy><shared-store>{role}</shared-store></ha-policy>")
+        text = self.configuration.read_text().replace("<name>test</name>", f"<name>{name}</name>")
+        self.configuration.write_text(text.replace(">data/", f">{shared}/"))
+
+    def spawn(self) -> None:
+        """Start it; its log goes to a file."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [POLLUX, "run", str(self.configuration)], cwd=self.directory, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def state(self) -> str:
+        """Its activation state, empty while nothing answers."""
+        try:
+            return str(self.api("/api/v1/status")["activation"]["state"])
+        except (OSError, KeyError, TypeError, ValueError):
+            return ""
+
+    def wait_for(self, *states: str) -> None:
+        """Wait until it is in one of these states."""
+        deadline = time.monotonic() + LIMIT
+        while self.state() not in states:
+            if time.monotonic() > deadline or not self.running:
+                raise SystemExit(f"not {states}: {self.state()}\n{self.log_tail()}")
+            time.sleep(0.02)
+
+
+class PolluxPair(Pair):
+    """Pollux from this checkout."""
+
+    name = "Pollux"
+    protocols = (Wire.AMQP, Wire.STOMP)
+
+    def __init__(self, directory: Path) -> None:
+        shared = directory / "shared"
+        shared.mkdir(parents=True)
+        names = ("castor", "pollux")
+        self.members = [Member(directory / name, shared, name, role) for name, role in zip(names, ROLES, strict=True)]
+
+    def start(self) -> None:
+        first, second = self.members
+        first.spawn()
+        first.wait_for("live")
+        second.spawn()
+        second.wait_for("ready")
+
+    @property
+    def brokers(self) -> str:
+        ports = ",".join(f"tcp://127.0.0.1:{member.port}" for member in self.members)
+        return f"{ports}?user={USER}&password={quote(PASSWORD)}"
+
+    @property
+    def live(self) -> int:
+        process = self.members[0].process
+        assert process is not None
+        return process.pid
+
+    def swap(self) -> None:
+        killed, other = self.members
+        assert killed.process is not None
+        killed.process.wait()
+        killed.process = None
+        other.wait_for("live")
+        killed.spawn()
+        killed.wait_for("ready")
+        self.members.reverse()
+
+    def close(self) -> None:
+        for member in self.members:
+            if member.running:
+                member.kill()
+
+
+class ActiveMQ:
+    """One ActiveMQ broker of a pair; it opens its port when it has the lock."""
+
+    def __init__(self, directory: Path, store: str) -> None:
+        self.directory = directory
+        self.store = store
+        self.log = directory / "log"
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        #: Bytes that earlier processes wrote into the log.
+        self.past = 0
+
+    def spawn(self) -> None:
+        """Start it."""
+        self.past = self.log.stat().st_size if self.log.exists() else 0
+        self.process = spawn_activemq(self.directory, self.port, self.store)
+
+    def wait_for(self, words: str) -> None:
+        """Wait until this process has said something."""
+        deadline = time.monotonic() + LIMIT
+        while words.encode() not in (said := self.log.read_bytes()[self.past :]):
+            if self.process is None or self.process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"{self.directory} did not say {words!r}:\n{said.decode(errors='replace')[-3000:]}")
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        """Have no process any more."""
+        if self.process is not None:
+            if self.process.poll() is None:
+                os.kill(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+
+class ActiveMQPair(Pair):
+    """ActiveMQ classic's shared-file master and slave as they are by default. Debian's has no AMQP transport."""
+
+    name = "ActiveMQ, default"
+    protocols = (Wire.STOMP,)
+    interval = DEFAULT_ACQUIRE
+    settled = CHECKPOINT
+    #: Milliseconds, None for what ActiveMQ does when not told: see peers.kahadb.
+    acquire: int | None = None
+    keep_alive: int | None = None
+
+    def __init__(self, directory: Path) -> None:
+        store = kahadb(directory / "shared", acquire=self.acquire, keep_alive=self.keep_alive)
+        self.members = [ActiveMQ(directory / name, store) for name in ("a", "b")]
+
+    def start(self) -> None:
+        first, second = self.members
+        first.spawn()
+        first.wait_for(MASTER)
+        second.spawn()
+        second.wait_for(SLAVE)
+
+    @property
+    def brokers(self) -> str:
+        return ",".join(f"tcp://127.0.0.1:{member.port}" for member in self.members)
+
+    def destination(self, queue: str) -> str:
+        return f"/queue/{queue}"
+
+    @property
+    def live(self) -> int:
+        process = self.members[0].process
+        assert process is not None
+        return process.pid
+
+    def swap(self) -> None:
+        killed, other = self.members
+        killed.end()
+        other.wait_for(MASTER)
+        killed.spawn()
+        killed.wait_for(SLAVE)
+        self.members.reverse()
+
+    def close(self) -> None:
+        for member in self.members:
+            member.end()
+
+
+class TunedActiveMQPair(ActiveMQPair):
+    """The same, looking at the lock as often as helps."""
+
+    name = f"ActiveMQ, lock looked at every {TUNED_ACQUIRE} ms"
+    interval = TUNED_ACQUIRE / 1000
+    acquire = TUNED_ACQUIRE
+    keep_alive = TUNED_KEEP_ALIVE
+
+
+#: What --brokers takes: whether it is installed, and what makes a pair in a directory.
+PAIRS: dict[str, tuple[Callable[[], bool], type[PolluxPair | ActiveMQPair]]] = {
+    "pollux": (lambda: True, PolluxPair),
+    "activemq": (activemq_installed, ActiveMQPair),
+    "activemq-tuned": (activemq_installed, TunedActiveMQPair),
+}

@@ -1,0 +1,282 @@
+"""The pipeline: how fast journals are scanned and histories reconciled, and what that takes. Prints tables.
+
+    .venv/bin/python benchmarks/pipeline.py [--sizes 1,5,10] [--master local[2]] [--directory /var/tmp] [--write]
+
+Journals and ledgers of the given sizes (millions of records and entries) are generated, then each measurement runs in a
+process of its own: a scan with pruned columns, first cold and then warm (the same session again); `reconcile` of the
+ledger; and the same reconcile in one process with pyarrow and pandas. Memory: "peak" is the highest resident size of
+the JVM (in local mode driver and executors are one: it fills what it may have), "held" what its heap still holds after
+the job and a collection (what a driver would keep of the input), "driver" the highest resident size of Python's driver.
+"CPU s" is what the JVM, Python's workers and the driver used together: where other work runs at the same time it says
+what the seconds do not. Sizes are measured in the order given; the table is written after each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from journals import large_journal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MILLION = 1_000_000
+COLUMNS = "record_type,message_id,queue_id,timestamp,size"
+MEMORY = "2g"
+HEADING = "## The pipeline\n\n"
+
+
+def large_ledger(path: Path, entries: int) -> None:
+    """Sent, confirmed and received by two brokers of a pair; 1 in 1,000 messages lost, 1 in 1,000 doubled."""
+    messages = entries // 3
+    with path.open("w", encoding="ascii", buffering=1 << 20) as stream:
+        stream.write("pollux-ledger 1\n")
+        for number in range(messages):
+            at = number * 0.02
+            group = number % 100
+            broker, epoch = ("castor", 1) if number < messages // 2 else ("pollux", 2)
+            name = f"message-{number}"
+            stream.write(
+                f"S\t{at:.3f}\t{name}\tp{group % 10}\tgroup-{group}\t{number}\n"
+                f"C\t{at + 0.7:.3f}\t{name}\tnode\t{broker}\t{epoch}\n"
+            )
+            if number % 1000 == 7:
+                continue
+            received = f"R\t{at + 1.5:.3f}\t{name}\tqueue-{group % 20}\t0\tc{group % 10}\t{broker}\t{epoch}\n"
+            stream.write(received)
+            if number % 1000 == 8:
+                stream.write(received)
+
+
+# -- what runs in processes of their own ---------------------------------------------------------------------------
+
+
+def measured_session(master: str) -> Any:
+    """A quiet session."""
+    from pollux_pipeline.cli import quiet_spark
+    from pollux_pipeline.session import build_session
+
+    quiet_spark()
+    return build_session(master, memory=MEMORY)
+
+
+def memory_of_jvm(session: Any) -> int:
+    """Highest resident size of the JVM in bytes."""
+    pid = int(session.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # noqa: SLF001
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) * 1024 if found else 0
+
+
+def heap_held(session: Any) -> int:
+    """Bytes that the JVM's heap holds after a collection."""
+    runtime = session.sparkContext._jvm.java.lang.Runtime.getRuntime()  # noqa: SLF001
+    for _ in range(3):
+        session.sparkContext._jvm.java.lang.System.gc()  # noqa: SLF001
+    return int(runtime.totalMemory() - runtime.freeMemory())
+
+
+def cpu_seconds() -> float:
+    """What this process, its descendants and those of them that have ended have used of the processors."""
+    parents: dict[int, int] = {}
+    used: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        pid = int(path.parent.name)
+        parents[pid] = int(fields[1])
+        used[pid] = sum(map(int, fields[11:15]))
+    mine = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
+        mine |= more
+    return sum(used.get(pid, 0) for pid in mine) / os.sysconf("SC_CLK_TCK")
+
+
+def scan(master: str, directory: str, _: str) -> dict[str, Any]:
+    """Seconds of a first and of three more scans."""
+    session = measured_session(master)
+    times = []
+    for _round in range(4):
+        began, used = time.perf_counter(), cpu_seconds()
+        frame = session.read.format("pollux_journal").option("columns", COLUMNS).load(directory)
+        frame.write.format("noop").mode("overwrite").save()
+        times.append((time.perf_counter() - began, cpu_seconds() - used))
+    warm, cpu = (min(each) for each in zip(*times[1:], strict=True))
+    return {"cold": times[0][0], "warm": warm, "cpu": cpu, "jvm": memory_of_jvm(session)}
+
+
+def reconcile(master: str, ledger: str, output: str) -> dict[str, Any]:
+    """Seconds of the job, its session's start not included, and what it found."""
+    from pollux_pipeline.jobs.base import Run
+    from pollux_pipeline.jobs.reconcile import reconcile as job
+    from pollux_pipeline.sources.inputs import find
+
+    session = measured_session(master)
+    began, used = time.perf_counter(), cpu_seconds()
+    result = job(Run(session, find([ledger]), Path(output)))
+    seconds, cpu = time.perf_counter() - began, cpu_seconds() - used
+    memory = {"jvm": memory_of_jvm(session), "held": heap_held(session)}
+    return {"seconds": seconds, "cpu": cpu, "findings": result.findings, **memory}
+
+
+def pandas(_: str, ledger: str, __: str) -> dict[str, Any]:
+    """The same questions (lost, doubled, out of order, latency) with pyarrow and pandas, all of it in memory."""
+    import pandas as pd
+
+    began, used = time.perf_counter(), cpu_seconds()
+    names = ["kind", "time", "id", "a", "b", "c", "d", "e"]
+    options: dict[str, Any] = {"sep": "\t", "names": names, "skiprows": 1, "engine": "c", "quoting": 3}
+    lines = pd.read_csv(ledger, dtype=dict.fromkeys(names, "string[pyarrow]") | {"time": "float64"}, **options)
+    sent = lines[lines.kind == "S"].drop_duplicates("id", keep="last").set_index("id")
+    confirmed = lines[lines.kind == "C"].groupby("id")["time"].min()
+    received = lines[lines.kind == "R"].sort_values("time", kind="stable")
+    lost = confirmed.index.difference(pd.Index(received.id.unique()))
+    again = received[received.duplicated(["id", "a"]) & (received.b == "0")]
+    joined = received[received.b == "0"].join(sent[["a", "b", "c"]], on="id", rsuffix="_sent")
+    joined["sequence"] = joined.c_sent.astype("int64")
+    newest = joined.groupby(["a_sent", "b_sent", "a"])["sequence"].cummax()
+    disorder = joined[joined.sequence < newest]
+    latency = (confirmed - sent.time).quantile([0.5, 0.99])
+    found = {
+        "lost": len(lost),
+        "duplicated": len(again),
+        "order_violations": len(disorder),
+        "p99": float(latency[0.99]),
+    }
+    return {"seconds": time.perf_counter() - began, "cpu": cpu_seconds() - used, "findings": found}
+
+
+STEPS = {"scan": scan, "reconcile": reconcile, "pandas": pandas}
+
+
+def in_process(step: str, master: str, path: Path, output: Path) -> dict[str, Any]:
+    """Run a step in a process of its own; its answer and its highest resident size."""
+    command = [sys.executable, __file__, "--step", step, "--master", master, str(path), str(output)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{step} failed:\n{done.stderr[-2000:]}")
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+# -- the report ----------------------------------------------------------------------------------------------------
+
+
+def mebibytes(value: float) -> str:
+    """For people."""
+    return f"{value / (1 << 20):,.0f}"
+
+
+def measure(sizes: list[float], master: str, directory: Path, console: Console) -> Iterator[tuple[float, list[str]]]:
+    """The size (in millions) and the row of the table, as soon as each is known."""
+    for size in sizes:
+        load = os.getloadavg()[0]
+        work = Path(tempfile.mkdtemp(prefix="pollux-pipeline-", dir=directory))
+        try:
+            console.print(f"{size:g} M: generating")
+            records = large_journal(work / "journal", round(size * MILLION))
+            large_ledger(work / "ledger.txt", round(size * MILLION))
+            console.print(f"{size:g} M: scanning")
+            scanned = in_process("scan", master, work / "journal", work / "out")
+            shutil.rmtree(work / "journal")
+            console.print(f"{size:g} M: reconciling")
+            judged = in_process("reconcile", master, work / "ledger.txt", work / "out")
+            console.print(f"{size:g} M: with pandas")
+            alone = in_process("pandas", master, work / "ledger.txt", work / "out")
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        for name in ("lost", "duplicated", "order_violations"):
+            if judged["findings"][name] != alone["findings"][name]:
+                raise SystemExit(f"{name}: reconcile {judged['findings'][name]}, pandas {alone['findings'][name]}")
+        row = [
+            f"{size:g} M",
+            f"{load:.1f}",
+            f"{records / scanned['cold']:,.0f}",
+            f"{records / scanned['warm']:,.0f}",
+            f"{records / scanned['cpu']:,.0f}",
+            f"{judged['seconds']:.1f}",
+            f"{judged['cpu']:.1f}",
+            f"{size * MILLION / judged['seconds']:,.0f}",
+            mebibytes(judged["jvm"]),
+            mebibytes(judged["held"]),
+            mebibytes(judged["driver"]),
+            f"{alone['seconds']:.1f}",
+            f"{alone['cpu']:.1f}",
+            mebibytes(alone["driver"]),
+        ]
+        yield size, row
+
+
+HEADERS = (
+    *("size", "load before", "scan cold, records/s", "scan warm, records/s", "scan warm, records/CPU s", "reconcile s"),
+    *("reconcile CPU s", "entries/s", "peak MiB", "held MiB", "driver MiB", "pandas s", "pandas CPU s", "pandas MiB"),
+)
+
+
+def main() -> None:
+    """Measure and print; with --write also into docs/benchmarks.md."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="1,5,10", help="millions, separated by commas")
+    parser.add_argument("--master", default="local[2]", help="Spark master")
+    parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="where the data is made")  # noqa: S108
+    parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")
+    parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
+    parser.add_argument("rest", nargs="*", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.step:
+        answer = STEPS[given.step](given.master, *given.rest)
+        answer["driver"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        sys.stdout.write("\n" + json.dumps(answer) + "\n")
+        sys.stdout.flush()
+        os._exit(0)  # the session's threads need not be waited for
+    console = Console()
+    found: dict[float, list[str]] = {}
+    for size, row in measure([float(size) for size in given.sizes.split(",")], given.master, given.directory, console):
+        found[size] = row
+        console.print(dict(zip(HEADERS, row, strict=True)))
+        if given.write:
+            write_report([found[each] for each in sorted(found)], given.master)
+    table = Table(title=f"pipeline, {given.master}, driver {MEMORY}")
+    for header in HEADERS:
+        table.add_column(header, justify="right")
+    for size in sorted(found):
+        table.add_row(*found[size])
+    console.print(table)
+
+
+def write_report(rows: list[list[str]], master: str) -> None:
+    """Put the table between the marks of docs/benchmarks.md, which the first run makes."""
+    from throughput import REPORT, write_section
+
+    if "<!-- pipeline: written by benchmarks -->" not in REPORT.read_text():
+        marks = "<!-- pipeline: written by benchmarks -->\n<!-- end of pipeline -->\n"
+        REPORT.write_text(REPORT.read_text().rstrip() + "\n\n" + HEADING + marks)
+    lines = [
+        f"Measured {datetime.now(UTC):%Y-%m-%d}, `{master}`, driver {MEMORY}.",
+        f"Scan: columns {COLUMNS}. Reconcile: a ledger with that many entries; pandas: the same in one process.",
+        "",
+        "| " + " | ".join(HEADERS) + " |",
+        "|" + "---|" * len(HEADERS),
+        *("| " + " | ".join(row) + " |" for row in rows),
+    ]
+    write_section("pipeline", "\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

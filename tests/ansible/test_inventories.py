@@ -1,0 +1,84 @@
+"""The inventories of this checkout are accepted by ansible and by the topology filter, and refused with the remedy."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.bundle import prod_inventory
+
+ROOT = Path(__file__).resolve().parents[2]
+ANSIBLE = Path(sys.executable).parent
+PLAYBOOKS = sorted(path.name for path in (ROOT / "playbooks").glob("*.yml"))
+
+
+def playbook(tmp: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run ansible-playbook with nothing of the user's settings."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    environment |= {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_HOME": str(tmp / "ansible")}
+    environment |= {"LC_ALL": "C.UTF-8", "ANSIBLE_NOCOLOR": "1", "POLLUX_LOCAL": str(tmp / "local"), "COLUMNS": "4000"}
+    command = [str(ANSIBLE / "ansible-playbook"), *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110, check=False)
+
+
+@pytest.mark.parametrize("name", ["local", "prod", "example-replication"])
+def test_every_playbook_is_understood(name: str, tmp_path: Path) -> None:
+    books = [f"playbooks/{book}" for book in PLAYBOOKS]
+    done = playbook(tmp_path, "--syntax-check", "-i", f"inventories/{name}", *books)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_without_its_vault_the_example_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    done = playbook(tmp_path, "-i", prod_inventory(tmp_path), "playbooks/site.yml")
+    assert done.returncode != 0
+    said = " ".join(done.stdout.split())
+    assert "The inventory is refused; nothing was changed." in said
+    for name in ("vault_cluster_password", "vault_users_key", "vault_passwords"):
+        assert f"create the vault file that defines {name} (see vault.yml.example" in said, done.stdout
+    assert "changed=0" in said
+    assert "changed=1" not in said
+
+
+def test_with_the_vault_that_its_example_says_how_to_make_it_is_accepted(tmp_path: Path) -> None:
+    inventory = prod_inventory(tmp_path)
+    directory = inventory / "group_vars" / "brokers"
+    commands = [
+        line.removeprefix("#").strip()
+        for line in (directory / "vault.yml.example").read_text().splitlines()
+        if line.startswith("#   ")
+    ]
+    assert commands[-1].startswith("ansible-vault encrypt")
+    (tmp_path / "pass").write_text("a password of the vault\n")
+    (tmp_path / "pass").chmod(0o600)
+    vault = f"{ANSIBLE / 'ansible-vault'} encrypt --vault-password-file {tmp_path / 'pass'} vault.yml"
+    script = "\n".join([*commands[:-1], "cat vault.yml > ../../plain", vault])
+    subprocess.run(["bash", "-euc", script], cwd=directory, check=True, capture_output=True, timeout=60)
+    plain = (inventory / "plain").read_text()
+    assert "GENERATE" not in plain.split("vault_cluster_password", 1)[1]
+    secrets = re.findall(r"(?m): ([0-9a-f]{48})$", plain)
+    assert len(set(secrets)) == 5
+    done = playbook(
+        tmp_path, "-i", inventory, "--vault-password-file", tmp_path / "pass", "playbooks/validate.yml", "-vv"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "group pair3 (shared_store), journal in /srv/pollux/pair3 on nfs2.example.com:/srv/pollux" in done.stdout
+    assert "unreachable=0" in done.stdout
+    for secret in secrets:
+        assert secret not in done.stdout + done.stderr
+
+
+def test_the_example_of_replication_is_accepted(tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    inventory = checkout / "inventories" / "example-replication"
+    shutil.copytree(ROOT / "inventories" / "example-replication", inventory)
+    (checkout / ".pollux" / "wheelhouse").mkdir(parents=True)
+    (checkout / ".pollux" / "wheelhouse" / "requirements.txt").touch()
+    done = playbook(tmp_path, "-i", inventory, "playbooks/validate.yml", "-vv")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "group pair2 (replication)" in done.stdout

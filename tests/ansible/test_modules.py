@@ -1,0 +1,219 @@
+"""The modules of the broker role, run by Ansible: all or nothing, nothing secret shown, nothing changed twice."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.modules import ROOT, results
+
+SECRET = "canary-of-the-cluster-password"
+
+
+def call(tmp: Path, module: str, *flags: str, **arguments: Any) -> dict[str, Any]:
+    """Run a module on this machine; returns its result, with what was printed in ``printed``."""
+    command = ["ansible", "localhost", "-i", "localhost,", "-m", module, "-a", json.dumps(arguments), *flags]
+    return results(tmp / "ansible", *command)["localhost"]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> dict[str, Any]:
+    """Arguments that write a directory, a link, a secret file and a file that is checked."""
+    run = tmp_path / "broker" / "run"
+    note = [{"path": str(run / "reload-needed"), "line": "broker.xml was changed"}]
+    return {
+        "directories": [{"path": str(run), "mode": "0750"}],
+        "links": [{"path": str(tmp_path / "broker" / "current"), "target": "releases/1"}],
+        "secret_files": [{"path": str(run / "secrets.env"), "content": f"A='{SECRET}'\n", "mode": "0600"}],
+        "files": [
+            {"path": str(run / "first"), "content": "one\n", "mode": "0755"},
+            {
+                "path": str(run / "broker.xml"),
+                "content": "<good/>\n",
+                "mode": "0640",
+                "validate": "grep -q good %s",
+                "notes": note,
+            },
+        ],
+    }
+
+
+def test_everything_is_written_once_with_its_mode_and_its_note(tmp_path: Path, place: dict[str, Any]) -> None:
+    run = tmp_path / "broker" / "run"
+    tried = call(tmp_path, "pollux_files", "--check", "--diff", **place)
+    assert tried["changed"]
+    assert not run.exists()
+    done = call(tmp_path, "pollux_files", "--diff", **place)
+    assert done["changed"]
+    assert (run / "secrets.env").read_text() == f"A='{SECRET}'\n"
+    modes = {path.name: path.stat().st_mode & 0o777 for path in run.iterdir()}
+    assert modes == {"secrets.env": 0o600, "first": 0o755, "broker.xml": 0o640, "reload-needed": 0o640}
+    assert run.stat().st_mode & 0o777 == 0o750
+    assert (run / "reload-needed").read_text() == "broker.xml was changed\n"
+    assert (tmp_path / "broker" / "current").readlink() == Path("releases/1")
+    assert "<good/>" in json.dumps(done["diff"])
+    for result in (tried, done):
+        assert SECRET not in result["printed"]
+    again = call(tmp_path, "pollux_files", "--diff", **place)
+    assert not again["changed"]
+    assert again["changed_paths"] == []
+
+
+def test_one_file_that_is_refused_keeps_all_from_being_replaced(tmp_path: Path, place: dict[str, Any]) -> None:
+    run = tmp_path / "broker" / "run"
+    call(tmp_path, "pollux_files", **place)
+    (run / "reload-needed").unlink()
+    place["files"][0]["content"] = "two\n"
+    place["files"][1]["content"] = "<bad/>\n"
+    place["secret_files"][0]["content"] = "A='another'\n"
+    done = call(tmp_path, "pollux_files", **place)
+    assert done["failed"]
+    assert "broker.xml is refused, nothing was replaced" in done["msg"]
+    assert (run / "first").read_text() == "one\n"
+    assert SECRET in (run / "secrets.env").read_text()
+    assert not (run / "reload-needed").exists()
+
+
+def test_wheels_for_another_python_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "releases").mkdir()
+    done = call(
+        tmp_path,
+        "pollux_install",
+        releases=str(tmp_path / "releases"),
+        name="0.1.0-x",
+        version="0.1.0",
+        archive=str(tmp_path / "none.tar"),
+        python=sys.executable,
+        made_for="3.6",
+        keep=1,
+    )
+    assert done["failed"]
+    assert "the wheelhouse is for Python 3.6" in done["msg"]
+    assert "tools/wheelhouse.py" in done["msg"]
+
+
+def test_users_are_written_once_and_a_member_that_has_them_writes_the_same(tmp_path: Path) -> None:
+    def users(directory: str, password: str) -> dict[str, Any]:
+        place = tmp_path / directory
+        place.mkdir(exist_ok=True)
+        return call(
+            tmp_path,
+            "pollux_users",
+            users=[{"name": "ada", "password": password, "roles": ["amq", "admin"]}],
+            key=SECRET,
+            package=str(ROOT / "broker" / "src"),
+            users_file=str(place / "users"),
+            roles_file=str(place / "roles"),
+            note=str(place / "reload-needed"),
+        )
+
+    first = users("a", "a-password-of-ada")
+    assert (first["failed"], first["added"]) == (False, ["ada"])
+    assert not users("a", "a-password-of-ada")["changed"]
+    assert users("b", "a-password-of-ada")["changed"]
+    assert (tmp_path / "a" / "users").read_text() == (tmp_path / "b" / "users").read_text()
+    assert (tmp_path / "a" / "users").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "a" / "reload-needed").read_text() == "the users were changed\n"
+    again = users("a", "another-password-of-ada")
+    assert again["changed_users"] == ["ada"]
+    assert "another-password" not in again["printed"]
+
+
+@pytest.fixture
+def upgraded(tmp_path: Path) -> dict[str, Any]:
+    """A broker with release 1 running, of which a copy is kept before it is upgraded to release 2."""
+    root = tmp_path / "broker"
+    for name in ("1", "2"):
+        (root / "releases" / name).mkdir(parents=True)
+        (root / "releases" / name / "complete").write_text(f"0.{name}\n")
+    (root / "current").symlink_to("releases/1")
+    (root / "broker.xml").write_text("<one/>")
+    (root / "broker.xml").chmod(0o640)
+    return {
+        "directory": str(root / "rollback"),
+        "link": str(root / "current"),
+        "files": [str(root / "broker.xml"), str(root / "later")],
+        "running": "1",
+        "target": "2",
+    }
+
+
+def test_what_ran_before_an_upgrade_is_brought_back_with_its_modes(tmp_path: Path, upgraded: dict[str, Any]) -> None:
+    root = tmp_path / "broker"
+    tried = call(tmp_path, "pollux_rollback", "--check", state="saved", **upgraded)
+    assert (tried["changed"], tried["kept"]) == (True, False)
+    saved = call(tmp_path, "pollux_rollback", state="saved", **upgraded)
+    assert (saved["changed"], saved["kept"], saved["release"]) == (True, True, "1")
+    assert (root / "rollback").stat().st_mode & 0o777 == 0o700
+    (root / "current").unlink()
+    (root / "current").symlink_to("releases/2")
+    (root / "broker.xml").write_text("<two/>")
+    (root / "broker.xml").chmod(0o600)
+    (root / "later").write_text("came with release 2")
+    # The same upgrade again, after it was broken off here: what it has left half done is not what worked.
+    again = call(tmp_path, "pollux_rollback", state="saved", **upgraded)
+    assert (again["changed"], again["release"]) == (False, "1")
+    call(tmp_path, "pollux_rollback", state="restored", **upgraded)
+    assert (root / "current").readlink() == Path("releases/1")
+    assert (root / "broker.xml").read_text() == "<one/>"
+    assert (root / "broker.xml").stat().st_mode & 0o777 == 0o640
+    assert not (root / "later").exists()
+    gone = call(tmp_path, "pollux_rollback", state="forgotten", directory=upgraded["directory"])
+    assert (gone["changed"], gone["kept"]) == (True, False)
+    assert not (root / "rollback").exists()
+
+
+def test_what_an_old_upgrade_left_is_not_what_the_next_one_goes_back_to(
+    tmp_path: Path, upgraded: dict[str, Any]
+) -> None:
+    root = tmp_path / "broker"
+    call(tmp_path, "pollux_rollback", state="saved", **upgraded)
+    (root / "current").unlink()
+    (root / "current").symlink_to("releases/2")
+    (root / "broker.xml").write_text("<two/>")
+    # It runs release 2 now, as its link says, and is upgraded to a third one.
+    saved = call(tmp_path, "pollux_rollback", state="saved", **{**upgraded, "running": "2", "target": "3"})
+    assert (saved["changed"], saved["release"]) == (True, "2")
+    assert (root / "rollback" / "0").read_text() == "<two/>"
+
+
+def test_nothing_is_brought_back_that_is_not_there(tmp_path: Path, upgraded: dict[str, Any]) -> None:
+    root = tmp_path / "broker"
+    nothing = call(tmp_path, "pollux_rollback", state="restored", **upgraded)
+    assert nothing["failed"]
+    assert "nothing was kept to go back to" in nothing["msg"]
+    call(tmp_path, "pollux_rollback", state="saved", **upgraded)
+    (root / "broker.xml").write_text("<two/>")
+    (root / "releases" / "1" / "complete").unlink()
+    gone = call(tmp_path, "pollux_rollback", state="restored", **upgraded)
+    assert gone["failed"]
+    assert "not installed any more" in gone["msg"]
+    assert (root / "broker.xml").read_text() == "<two/>"
+
+
+def test_a_broker_that_begins_to_join_is_waited_for(tmp_path: Path) -> None:
+    """Breaks when an answer before the activation began counts as no process: the gate would give up at once."""
+    answers = [
+        {"name": "castor", "state": "joining", "activation": {"state": "stopped", "reason": "not started"}},
+        {"name": "castor", "state": "live", "activation": {"state": "live", "role": "live"}},
+    ]
+    program = tmp_path / "pollux"
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import json, pathlib, sys\n"
+        f"asked = pathlib.Path({str(tmp_path / 'asked')!r})\n"
+        "number = len(asked.read_text()) if asked.exists() else 0\n"
+        "asked.write_text('.' * (number + 1))\n"
+        f"print(json.dumps({answers!r}[min(number, 1)]))\n"
+    )
+    program.chmod(0o755)
+    found = call(tmp_path, "pollux_info", program=str(program), expect=["live"], wait=60, give_up=True)
+    assert found["state"] == "live", found
+    (tmp_path / "asked").unlink()
+    early = call(tmp_path, "pollux_info", program=str(program), expect=["stopped"])
+    assert early["state"] == "joining", "who answers has a process"
+    assert early["failed"]

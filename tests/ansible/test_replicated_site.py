@@ -1,0 +1,151 @@
+"""site.yml with three ZooKeeper nodes and a replicated pair as processes of this machine, and what operators do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from support.broker import free_port
+from support.bundle import Site, command_lines
+from support.zookeeper import PLACES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from support.bundle import Run
+
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.processes]
+NODES = ("zk1", "zk2", "zk3")
+
+
+class ReplicatedSite(Site):
+    """A site whose brokers have a store each, and its ensemble."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, {"broker_ha_policy": "replication", "broker_session_ms": 10_000})
+        self.first: Run
+        hosts = self.inventory / "hosts.yml"
+        hosts.write_text(yaml.safe_dump({"brokers": yaml.safe_load(hosts.read_text())["brokers"]}))
+        #: What stands in the inventory beside the brokers.
+        self.nodes: dict[str, dict[str, Any]] = {
+            name: {
+                **{f"zookeeper_{kind}_port": free_port() for kind in ("client", "peer", "election")},
+                "zookeeper_root": str(self.local / name),
+                "zookeeper_data": str(self.local / name / "data"),
+            }
+            for name in NODES
+        }
+        self.write()
+
+    def write(self, **more: Any) -> None:
+        """Write the ensemble's part of the inventory; `more` is for all of its nodes."""
+        variables = {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": "{{ ansible_playbook_python }}",
+            "topology_single_machine_reason": "a test",
+            "zookeeper_service_manager": "none",
+            "zookeeper_address": "127.0.0.1",
+            "zookeeper_bind_address": "127.0.0.1",
+            "zookeeper_heap_mb": 64,
+            "zookeeper_jars": [str(place) for place in PLACES],
+            **more,
+        }
+        text = yaml.safe_dump({"zookeeper": {"hosts": self.nodes, "vars": variables}}, sort_keys=False)
+        (self.inventory / "zookeeper.yml").write_text(text)
+
+    def deploy(self) -> None:
+        """Run site.yml, first in check mode."""
+        self.run("site.yml", "--check", "--diff").succeeded()
+        assert self.node_pids() == {}
+        self.first = self.run("site.yml", "--diff").succeeded()
+
+    def node_pids(self) -> dict[str, int]:
+        """The process ids of the nodes that run."""
+        found = {}
+        for pid, command in command_lines():
+            for name in NODES:
+                if f"{self.local / name / 'zoo.cfg'}".encode() in command.split(b"\0"):
+                    found[name] = pid
+        return found
+
+    def stop(self) -> None:
+        super().stop()
+        for pid in self.node_pids().values():
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicatedSite]:
+    made = ReplicatedSite(tmp_path_factory.mktemp("replicated"))
+    try:
+        made.deploy()
+        yield made
+    finally:
+        made.stop()
+
+
+def test_a_second_run_changes_nothing_and_no_secret_is_shown(site: ReplicatedSite) -> None:
+    site.settled_live()
+    assert len(site.node_pids()) == 3
+    secrets = yaml.safe_load((site.local / "secrets.yml").read_text())
+    for name in ("coordination_password", "ensemble_password", "cluster_password"):
+        assert len(secrets[name]) > 12
+        assert secrets[name] not in site.first.output
+        assert not any(secrets[name].encode() in command for _, command in command_lines())
+    assert site.run("site.yml", "--diff").succeeded().changed == []
+
+
+def test_a_killed_live_is_replaced_and_comes_back(site: ReplicatedSite) -> None:
+    """The preferred live gets a head start at the first deployment, so it serves until then."""
+    assert site.settled_live() == "castor"
+    before = len(site.history())
+    os.kill(site.pids()["castor"], signal.SIGKILL)
+    site.run("site.yml").succeeded()
+    assert site.live() == "pollux"
+    site.run("failback.yml").succeeded()
+    assert site.live() == "castor"
+    assert [one["to"] for one in site.history()][before:] == ["pollux", "castor"]
+
+
+def test_nodes_are_restarted_one_by_one_while_the_pair_serves(site: ReplicatedSite) -> None:
+    live, before = site.settled_live(), site.node_pids()
+    epoch = site.history()[-1]["epoch"]
+    site.write(zookeeper_session_most_ms=50_000)
+    changed = site.run("site.yml").succeeded()
+    assert {result.host for result in changed.changed} == set(NODES)
+    assert site.node_pids() == before, "nothing that runs is restarted"
+    site.run("restart_zookeeper.yml").succeeded()
+    after = site.node_pids()
+    assert set(after) == set(NODES)
+    assert not set(after.values()) & set(before.values())
+    assert (site.live(), site.history()[-1]["epoch"]) == (live, epoch)
+    assert site.run("restart_zookeeper.yml").succeeded().changed == []
+    assert site.node_pids() == after
+
+
+def test_no_node_is_restarted_while_another_one_does_not_serve(site: ReplicatedSite) -> None:
+    site.settled_live()
+    subprocess.run([str(site.local / "zk3" / "stop")], check=True, capture_output=True, timeout=60)
+    before = site.node_pids()
+    run = site.run("restart_zookeeper.yml", extra={"restart_all_nodes": True})
+    assert run.code != 0
+    assert "does not serve after 10 s: [Errno 111] Connection refused" in run.output
+    assert site.node_pids() == before
+    site.run("site.yml").succeeded()
+    assert len(site.node_pids()) == 3
+
+
+def test_a_node_never_changes_its_number(site: ReplicatedSite) -> None:
+    site.nodes = dict(reversed(list(site.nodes.items())))
+    site.write()
+    run = site.run("site.yml")
+    assert run.code != 0
+    assert any("never changes its number" in line for failure in run.failures for line in failure.message)
+    site.nodes = dict(reversed(list(site.nodes.items())))
+    site.write()

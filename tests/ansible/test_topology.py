@@ -1,0 +1,210 @@
+"""The topology filter: what an inventory means, and what it is refused for. Pure: no Ansible runs here."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _load() -> Any:
+    specification = importlib.util.spec_from_file_location("pollux_topology", ROOT / "filter_plugins" / "topology.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules["pollux_topology"] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+topology = _load()
+OPTIONS = {
+    role: yaml.safe_load((ROOT / "roles" / role / "meta" / "argument_specs.yml").read_text())["argument_specs"]["main"][
+        "options"
+    ]
+    for role in topology.ROLES
+}
+PASSWORD = "a-long-enough-password-0815"
+
+
+def broker(preferred: str, **variables: Any) -> dict[str, Any]:
+    return {
+        "inventory_dir": "/inventory",
+        "broker_group": "pair1",
+        "broker_preferred": preferred,
+        "broker_wheelhouse": "/wheels",
+        **variables,
+    }
+
+
+def model(*, secrets: dict[str, Any] | None = None, files: bool = True, **hosts: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = topology.topology(hosts, {"brokers": list(hosts)}, OPTIONS, secrets or {}, lambda _: files)
+    return found
+
+
+def test_a_pair() -> None:
+    found = model(b=broker("backup"), a=broker("live", broker_port_offset=10))
+    assert found["problems"] == []
+    assert found["groups"]["pair1"]["members"] == ["a", "b"]
+    assert found["groups"]["pair1"]["client_url"] == "(tcp://a:61626,tcp://b:61616)?reconnectAttempts=-1"
+    assert found["brokers"]["a"]["part"] == "primary"
+    assert found["brokers"]["b"]["part"] == "backup"
+    assert found["brokers"]["b"]["peers"] == ["a"]
+    assert found["brokers"]["a"]["store"] == found["brokers"]["b"]["store"] == "/srv/pollux/pair1"
+    assert found["brokers"]["a"]["etc"] == "/opt/pollux/etc"
+
+
+REFUSED = [
+    ({"broker_preferred": "live"}, "b: broker_preferred: a is the preferred live of group 'pair1' already."),
+    ({"ansible_host": "a"}, "b: ansible_host: is on the same machine (a) as a, and both are in group 'pair1'."),
+    (
+        {"broker_prefered": "live"},
+        "b: broker_prefered: is not a variable of this bundle. Remedy: write broker_preferred.",
+    ),
+    ({"broker_slave": True}, "b: broker_slave: has another name here. Remedy: use broker_preferred: backup."),
+    ({"broker_cluster_password": "CHANGE ME!!"}, "b: broker_cluster_password: is a default password"),
+    ({"broker_cluster_password": "short"}, "b: broker_cluster_password: has fewer than 12 characters."),
+    (
+        {"shared_store_lease_seconds": 4},
+        "b: shared_store_lease_seconds: the lease of 4000 ms is shorter than the guard",
+    ),
+    ({"broker_port_offset": "ten"}, "b: broker_port_offset: must be an integer, is text."),
+    ({"broker_ha_policy": "shared-store"}, "b: broker_ha_policy: 'shared-store' is not one of 'none', 'shared_store'"),
+    ({"broker_root": "opt"}, "b: broker_root: 'opt' is not an absolute path."),
+    ({"broker_core_settings": {"name": "x"}}, "b: broker_core_settings: 'name' is derived by this bundle."),
+]
+
+
+@pytest.mark.parametrize(("variables", "message"), REFUSED)
+def test_refused_with_host_variable_and_remedy(variables: dict[str, Any], message: str) -> None:
+    found = model(a=broker("live"), b=broker("backup", **variables))
+    assert any(problem.startswith(message) for problem in found["problems"]), found["problems"]
+    assert all("Remedy: " in problem for problem in found["problems"])
+
+
+@pytest.mark.parametrize("option", ["vers=3", "nfsvers=3", "nolock", "hard", "async", "proto=udp"])
+def test_mount_options_that_no_failover_survives(option: str) -> None:
+    options = ["vers=4.1", "soft", "sync", "noac", "lookupcache=none", option]
+    store = {"shared_store_type": "nfs4", "shared_store_source": "nfs:/pollux", "shared_store_options": options}
+    found = model(a=broker("live", **store), b=broker("backup", **store))
+    assert [problem.split(" is refused")[0] for problem in found["problems"]] == [
+        f"a, b: shared_store_options: '{option}'"
+    ]
+
+
+def test_every_problem_at_once_and_no_secret_in_any() -> None:
+    wrong = {"broker_cluster_password": "canary-1", "shared_store_lease_seconds": 1, "broker_typo": 1}
+    found = model(a=broker("live", **wrong), b=broker("live", **wrong))
+    # Said once for both hosts, but for the second live, which is b's alone.
+    assert {problem.split(": ")[1] for problem in found["problems"]} == {*wrong, "broker_preferred"}
+    assert sorted({problem.split(": ")[0] for problem in found["problems"]}) == ["a, b", "b"]
+    assert "canary" not in "\n".join(found["problems"])
+
+
+def test_a_missing_secrets_file_is_refused_where_nothing_may_be_generated() -> None:
+    found = model(
+        files=False, a=broker("live", broker_secrets_generate=False, broker_wheelhouse="", broker_source="/s")
+    )
+    assert any(
+        problem.startswith("a: broker_secrets_file: there is no file /inventory/secrets.yml")
+        for problem in found["problems"]
+    )
+
+
+def test_one_machine_with_a_reason() -> None:
+    reason = {"topology_single_machine_reason": "a laptop", "ansible_host": "m"}
+    found = model(
+        a=broker("live", broker_root="/a", **reason),
+        b=broker("backup", broker_root="/b", broker_service_name="pollux-b", broker_port_offset=1, **reason),
+    )
+    assert found["problems"] == []
+    clash = model(a=broker("live", **reason), b=broker("backup", **reason))
+    assert any("b: broker_acceptors[all]: port 61616 is taken" in problem for problem in clash["problems"])
+    assert any("directory /opt/pollux is taken" in problem for problem in clash["problems"])
+
+
+def test_a_variable_that_is_undefined_inside_is_named_whatever_ansible_calls_undefined() -> None:
+    class UndefinedMarker(jinja2.StrictUndefined):
+        """As ansible-core 2.19 hands it to filters."""
+
+    found = model(a=broker("live", broker_cluster_password=UndefinedMarker("'vault_x' is undefined")))
+    assert any("cannot be evaluated: 'vault_x' is undefined" in problem for problem in found["problems"])
+    assert any("vault file that defines vault_x" in problem for problem in found["problems"])
+
+
+def replicated(count: int = 3, *, brokers: dict[str, Any] | None = None, **nodes: dict[str, Any]) -> dict[str, Any]:
+    """A replicated pair and an ensemble of `count` nodes; `nodes` are the variables of some of them."""
+    hosts: dict[str, dict[str, Any]] = {
+        "a": broker("live", broker_ha_policy="replication", **(brokers or {})),
+        "b": broker("backup", broker_ha_policy="replication", **(brokers or {})),
+    }
+    names = [f"z{number}" for number in range(1, count + 1)]
+    hosts |= {name: {"inventory_dir": "/inventory", **nodes.get(name, {})} for name in names}
+    groups = {"brokers": ["a", "b"], "zookeeper": names}
+    found: dict[str, Any] = topology.topology(hosts, groups, OPTIONS, {}, lambda _: True)
+    return found
+
+
+def test_a_replicated_pair_knows_its_ensemble() -> None:
+    found = replicated(z2={"zookeeper_client_port": 2281, "zookeeper_address": "fd00::2"}, z3={"zookeeper_id": 7})
+    assert found["problems"] == []
+    assert found["brokers"]["a"]["zookeeper"] == "z1:2181,[fd00::2]:2281,z3:2181"
+    assert found["brokers"]["a"]["store"] == "/opt/pollux/data"
+    assert [node["id"] for node in found["zookeeper"].values()] == [1, 2, 7]
+    assert [server["id"] for server in found["zookeeper"]["z3"]["servers"]] == [1, 2, 7]
+    assert found["zookeeper"]["z2"]["others"] == ["z1", "z3"]
+    assert {"coordination_password", "ensemble_password"} <= set(found["secrets"]["names"])
+    # The other member comes to the first acceptor, whatever clients may speak there.
+    assert found["brokers"]["a"]["acceptors"][0]["protocols"] == ["AMQP", "STOMP", "MQTT", "CORE"]
+    assert model(a=broker("live"), b=broker("backup"))["brokers"]["a"]["acceptors"][0]["protocols"][-1] == "MQTT"
+    assert model(a=broker("live"), b=broker("backup"))["secrets"]["names"] == ["cluster_password", "users_key"]
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        (lambda: replicated(0), "a, b: broker_zookeeper: is not set, and the inventory has no ZooKeeper"),
+        (lambda: replicated(1), "inventory: topology_zookeeper: 1 ZooKeeper nodes: no majority is left"),
+        (lambda: replicated(4), "inventory: topology_zookeeper: 4 ZooKeeper nodes: no more may fail than with one"),
+        (lambda: replicated(z2={"zookeeper_id": 3}), "z3: zookeeper_id: 3 is also that of z2"),
+        (lambda: replicated(z2={"zookeeper_id": 256}), "z2: zookeeper_id: 256 is outside of 1 to 255"),
+        (lambda: replicated(z2={"ansible_host": "z1"}), "z2: ansible_host: is on the same machine (z1) as the Zoo"),
+        (
+            lambda: replicated(z1={"zookeeper_peer_port": 2181}),
+            "z1: zookeeper_peer_port: port 2181 is taken by zookeeper_client_port of z1",
+        ),
+        (
+            lambda: replicated(z1={"ansible_host": "a", "zookeeper_client_port": 61616}),
+            "z1: zookeeper_client_port: port 61616 is taken by broker_acceptors[all] of a",
+        ),
+        (lambda: replicated(z1={"zookeeper_tick_ms": 400}), "z1: zookeeper_tick_ms: differs between the nodes"),
+        (
+            lambda: replicated(brokers={"broker_session_ms": 900}),
+            "a, b: broker_session_ms: 900 is outside of what the ensemble grants (1000 to 60000)",
+        ),
+        (lambda: replicated(z1={"zookeeper_port": 1}), "z1: zookeeper_port: is not a variable of this bundle"),
+        (lambda: replicated(z1={"zookeeper_data": "data"}), "z1: zookeeper_data: 'data' is not an absolute path"),
+        (
+            lambda: model(a=broker("", broker_ha_policy="replication", broker_zookeeper="z:2181")),
+            "a: broker_group: group 'pair1' has one member, so there is nobody to replicate to",
+        ),
+    ],
+)
+def test_an_ensemble_that_cannot_work_is_refused(found: Any, problem: str) -> None:
+    told = found()["problems"]
+    assert any(line.startswith(problem) for line in told), told
+    assert all("Remedy: " in line for line in told)
+
+
+def test_an_ensemble_of_somebody_else_needs_no_group() -> None:
+    found = replicated(0, brokers={"broker_zookeeper": "zk.example.com:2181"})
+    assert found["problems"] == []
+    assert found["brokers"]["b"]["zookeeper"] == "zk.example.com:2181"
+    assert "ensemble_password" not in found["secrets"]["names"]

@@ -1,0 +1,53 @@
+"""The broker's systemd unit: what depends on how its group is kept available."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jinja2
+import pytest
+from typer.testing import CliRunner
+
+from pollux.cli.app import app
+from support.bundle import ROOT
+
+VARIABLES: dict[str, Any] = {
+    "broker_root": "/opt/pollux",
+    "broker_etc": "/opt/pollux/etc",
+    "broker_run": "/run/pollux",
+    "broker_data": "/var/lib/pollux",
+    "broker_system_user": "pollux",
+    "broker_system_group": "pollux",
+    "broker_watchdog_seconds": 30,
+    "broker_start_timeout": 900,
+    "broker_stop_timeout": 120,
+    "broker_open_files": 65536,
+    "broker_group_readable": False,
+    "shared_store_path": "/var/lib/pollux/shared",
+    "__topology": {"groups": {"one": {"store": {"type": "nfs4"}}}},
+}
+
+
+def rendered(policy: str) -> list[str]:
+    """The lines of the unit, rendered as Ansible does; a variable that is not given is an error."""
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, autoescape=False)  # noqa: S701
+    source = (ROOT / "roles" / "broker" / "templates" / "pollux.service.j2").read_text()
+    me = {"name": "castor", "group": "one", "policy": policy, "store": "/var/lib/pollux/shared/one"}
+    return environment.from_string(source).render(VARIABLES, __broker_me=me).splitlines()
+
+
+def test_a_replicated_broker_s_session_is_closed_when_its_process_is_gone() -> None:
+    (line,) = [line for line in rendered("replication") if line.startswith("ExecStopPost=")]
+    found = re.fullmatch(r"ExecStopPost=-/opt/pollux/current/bin/pollux (.+) --config /opt/pollux/etc/broker.xml", line)
+    assert found is not None, "its failure must not make the unit fail"
+    # The words are a command that there is.
+    shown = CliRunner().invoke(app, [*found[1].split(), "--help"])
+    assert shown.exit_code == 0
+    assert "ZooKeeper" in shown.output
+
+
+@pytest.mark.parametrize("policy", ["live_only", "shared_store"])
+def test_nothing_of_it_where_there_is_no_session(policy: str) -> None:
+    """A shared store that hangs must not hold up the stop."""
+    assert not [line for line in rendered(policy) if line.startswith("ExecStopPost")]

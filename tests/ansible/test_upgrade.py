@@ -1,0 +1,172 @@
+"""rolling_upgrade.yml on a pair that runs: who is upgraded when, what is rolled back, and that nothing is lost.
+
+The pair is this module's own: an upgrade changes what the others' pair is deployed with. The releases are built from
+copies of the sources with a raised version; the broken one ends as soon as it is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lab import drill, program, wheels
+from support.bundle import MEMBERS, PLAYBOOK, ROOT, Site, tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.processes]
+#: The task before which a broker that is upgraded is stopped, and after which it has the new release.
+CONFIGURES = "Write the configuration"
+
+
+class Releases:
+    """Sources of the version that is deployed, of the next one, and of one that does not become ready."""
+
+    def __init__(self, directory: Path) -> None:
+        text = (ROOT / "broker" / "pyproject.toml").read_text()
+        self.version = re.findall(r'(?m)^version = "(.*)"$', text)[0]
+        self.next_version = wheels.raised(self.version)
+        self.next = self._sources(directory / "next", self.next_version)
+        self.broken = self._sources(directory / "broken", wheels.raised(self.next_version))
+        with (self.broken / "src" / "pollux" / "cli" / "__init__.py").open("a") as file:
+            file.write(wheels.BROKEN)
+
+    def _sources(self, target: Path, version: str) -> Path:
+        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(ROOT / "broker", target, ignore=ignored)
+        for name in ("pyproject.toml", f"src/{wheels.VERSION_FILE}"):
+            text = (target / name).read_text()
+            assert f'"{self.version}"' in text
+            (target / name).write_text(text.replace(f'"{self.version}"', f'"{version}"', 1))
+        return target
+
+
+class LocalHost:
+    """As much of a host of the lab as a drill needs for brokers of this machine."""
+
+    def reach(self, port: int) -> str:
+        return f"127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory: pytest.TempPathFactory) -> Releases:
+    return Releases(tmp_path_factory.mktemp("releases"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    found = Site(tmp_path_factory.mktemp("upgrade"))
+    try:
+        found.run("site.yml").succeeded()
+        yield found
+    finally:
+        found.stop()
+
+
+def upgraded(site: Site, source: Path, *flags: str) -> Any:
+    """Run the playbook for a release."""
+    return site.run("rolling_upgrade.yml", *flags, extra={"broker_source": str(source)})
+
+
+def links(site: Site) -> dict[str, str]:
+    """The release that each member's next start would run."""
+    return {member: str((site.local / member / "current").readlink()) for member in MEMBERS}
+
+
+def installed(site: Site) -> dict[str, dict[str, tuple[int, str]]]:
+    """What each member is configured with and started by; without what the broker itself writes into etc/run."""
+    found = {f"{member}/{part}": tree(site.local / member / part) for member in MEMBERS for part in ("etc", "bin")}
+    return {
+        part: {name: what for name, what in files.items() if name.split("/")[0] != "run"}
+        for part, files in found.items()
+    }
+
+
+def versions(site: Site) -> set[str]:
+    """The versions that run."""
+    return {site.pollux(member, "status")["version"] for member in MEMBERS}
+
+
+def backup_of(site: Site) -> str:
+    """The member that waits."""
+    live = site.live()
+    return next(member for member in MEMBERS if member != live)
+
+
+def test_a_release_that_does_not_become_ready_is_rolled_back(site: Site, releases: Releases) -> None:
+    live, backup = site.live(), backup_of(site)
+    before, pids, history = (links(site), installed(site)), site.pids(), site.history()
+    run = upgraded(site, releases.broken)
+    assert run.code != 0
+    said = run.failures[-1].message[0]
+    assert f"did not become ready on {backup}, which runs {before[0][backup].split('/')[1]} again and is ready" in said
+    assert (links(site), installed(site)) == before
+    assert not (site.local / backup / "rollback").exists()
+    after = site.pids()
+    assert after[live] == pids[live], "the live was left alone"
+    assert after[backup] != pids[backup]
+    assert site.history() == history, "nobody handed over"
+    assert site.run("status.yml").succeeded().changed == []
+
+
+def test_a_run_that_was_broken_off_goes_on_and_nothing_is_lost(site: Site, releases: Releases, tmp_path: Path) -> None:
+    live, backup, history = site.live(), backup_of(site), site.history()
+    (tmp_path / "next.json").write_text(json.dumps({"broker_source": str(releases.next)}))
+    command = [str(PLAYBOOK), str(ROOT / "playbooks" / "rolling_upgrade.yml"), "-i", str(site.inventory)]
+    command += ["-e", f"@{tmp_path / 'next.json'}"]
+    environment = {**site.environment(tmp_path / "record", tmp_path / "log"), "ANSIBLE_STDOUT_CALLBACK": "default"}
+    options = {"command": command, "environment": environment}
+    killed = program.Program.parse({**options, "kill_at": CONFIGURES})
+    assert "killed" in asyncio.run(killed.run(tmp_path / "broken-off"))
+    assert (site.local / backup / "rollback" / "manifest.json").exists(), "it was broken off in the middle"
+    assert site.pollux(live, "status")["activation"]["state"] == "live"
+
+    again = {**options, "says": [f"upgrade to version {releases.next_version}"]}
+    step = drill.Step.parse({"fault": "run", "name": "again", "options": again, "rate": 50})
+    hosts: Any = {member: LocalHost() for member in MEMBERS}
+    (found,) = drill.run(manifest(site, tmp_path), [step], hosts, tmp_path / "reports", ["amqp", "stomp", "mqtt"])
+    assert (found["result"], found["lost"], found["two_lives"]) == ("clean", 0, 0)
+    assert found["confirmed"] > 3000, "more than what was confirmed before it began"
+    assert versions(site) == {releases.next_version}
+    assert site.live() == backup
+    after = site.history()
+    assert after[:-1] == history
+    assert (after[-1]["from"], after[-1]["to"]) == (live, backup), "one handover in all"
+    assert [member for member in MEMBERS if (site.local / member / "rollback").exists()] == []
+
+    pids = site.pids()
+    third = upgraded(site, releases.next).succeeded()
+    assert "nothing is to be upgraded" in third.output
+    assert third.changed == []
+    older = upgraded(site, ROOT / "broker")
+    assert older.code != 0
+    assert f"{releases.version} is older" in older.failures[0].message[0]
+    planned = upgraded(site, ROOT / "broker", "--check", "-e", "rolling_upgrade_older=true").succeeded()
+    assert f"in this order: {live}, {backup}" in " ".join(planned.output.split())
+    assert site.pids() == pids
+    assert versions(site) == {releases.next_version}
+
+
+def manifest(site: Site, directory: Path) -> Path:
+    """Who takes part in a drill, as the client that may send, receive and ask."""
+    password = (site.local / "secrets.yml").read_text().partition("drill: ")[2].split()[0]
+    (directory / "password").touch(mode=0o600)
+    (directory / "password").write_text(password)
+    members = [
+        {
+            "name": member,
+            "url": f"tcp://127.0.0.1:{61616 + site.offset + 100 * number}",
+            "management": f"http://127.0.0.1:{8161 + site.offset + 100 * number}",
+        }
+        for number, member in enumerate(MEMBERS)
+    ]
+    path = directory / "manifest.json"
+    path.write_text(json.dumps({"members": members, "user": "drill", "password_file": str(directory / "password")}))
+    return path

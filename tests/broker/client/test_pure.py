@@ -1,0 +1,281 @@
+"""The client's decisions without any I/O: URLs, retry arithmetic, balancing, message encoding."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pollux.client import traffic
+from pollux.client.balancing import PACKAGE, POLICIES, order
+from pollux.client.dialer import Dialer
+from pollux.client.errors import ConnectionLostError, LoginError, SendRefusedError, UrlError
+from pollux.client.messages import Message, decode
+from pollux.client.retry import UNLIMITED, RetryPolicy
+from pollux.client.traffic_amqp import AmqpPublisher
+from pollux.client.url import PARAMETERS, REFUSED, Endpoint, Options, Target, Wire, parse_url
+
+
+def test_the_url_of_the_reference() -> None:
+    target = parse_url("(tcp://myhost:61616,tcp://myhost2:61616)?reconnectAttempts=5")
+    assert target.endpoints == (Endpoint("myhost", 61616), Endpoint("myhost2", 61616))
+    assert target.options.reconnect_attempts == 5
+    assert target.options.retry == RetryPolicy(2000, 1.0, 2000)
+
+
+def test_every_option_is_read() -> None:
+    target = parse_url(
+        "tcp://a?reconnectAttempts=-1&initialConnectAttempts=3&retryInterval=100&retryIntervalMultiplier=1.5"
+        "&maxRetryInterval=2000&connect-timeout-millis=7&connectionTTL=8&clientFailureCheckPeriod=9&callTimeout=10"
+        "&callFailoverTimeout=11&confirmationWindowSize=12&consumerWindowSize=13&useTopologyForLoadBalancing=false"
+        f"&connectionLoadBalancingPolicyClassName={PACKAGE}FirstElementConnectionLoadBalancingPolicy"
+        "&user=u&password=p%26w&clientID=c&sslEnabled=true&trustStorePath=t&keyStorePath=k&keyPath=y&verifyHost=false"
+        "&trustAll=true&protocol=mqtt"
+    )
+    assert target.options == Options(
+        reconnect_attempts=-1,
+        initial_connect_attempts=3,
+        retry=RetryPolicy(100, 1.5, 2000),
+        connect_timeout=7,
+        connection_ttl=8,
+        client_failure_check_period=9,
+        call_timeout=10,
+        call_failover_timeout=11,
+        confirmation_window_size=12,
+        consumer_window_size=13,
+        policy="FirstElementConnectionLoadBalancingPolicy",
+        use_topology=False,
+        user="u",
+        password="p&w",
+        client_id="c",
+        ssl_enabled=True,
+        ca_file="t",
+        certificate_file="k",
+        key_file="y",
+        verify_host=False,
+        trust_all=True,
+        protocol=Wire.MQTT,
+    )
+    assert "p&w" not in repr(target)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("tcp://a?reconnectAttempt=5", "did you mean 'reconnectAttempts'"),
+        ("tcp://a?reconnectAttempts=-2", "out of range"),
+        ("tcp://a?reconnectAttempts=x", "not a whole number"),
+        ("tcp://a?initialConnectAttempts=0", "never connect"),
+        ("tcp://a?retryInterval=300&maxRetryInterval=200", "larger than maxRetryInterval"),
+        ("tcp://a?retryIntervalMultiplier=0.5", "out of range"),
+        ("tcp://a?blockOnAcknowledge=true", "not supported"),
+        ("tcp://a?verifyHost=false", "needs sslEnabled=true"),
+        ("tcp://a?sslEnabled=true&keyPath=x", "needs 'keyStorePath'"),
+        ("tcp://a?connectionLoadBalancingPolicyClassName=Random", "is not one of"),
+        ("tcp://a?protocol=amqq", "did you mean 'amqp'"),
+        ("udp://231.7.7.7:9876", "not built yet"),
+        ("jgroups://x", "not built yet"),
+        ("vm://0", "not supported"),
+        ("http://a", "unknown scheme"),
+        ("tcp://a:0", "port 0"),
+        ("(tcp://a?user=x,tcp://b?user=y)", "differs between brokers"),
+        ("", "no URI"),
+    ],
+)
+def test_what_a_url_may_not_say(url: str, words: str) -> None:
+    with pytest.raises(UrlError) as caught:
+        parse_url(url)
+    assert words in str(caught.value)
+
+
+def test_everything_wrong_is_said_at_once() -> None:
+    with pytest.raises(UrlError) as caught:
+        parse_url("tcp://a?callTimeout=x&retryInterval=y")
+    assert "callTimeout" in str(caught.value)
+    assert "retryInterval" in str(caught.value)
+    assert not PARAMETERS.keys() & REFUSED.keys()
+
+
+def test_an_interval_above_the_default_maximum_raises_it() -> None:
+    assert parse_url("tcp://a?retryInterval=9000").options.retry == RetryPolicy(9000, 1.0, 9000)
+    assert parse_url("tcp://a?maxRetryInterval=100").options.retry == RetryPolicy(100, 1.0, 100)
+
+
+def test_the_pauses_of_the_reference() -> None:
+    """An interval of 1000 ms doubled each time: 1000, 2000, 4000."""
+    policy = RetryPolicy(1000, 2.0, 60_000)
+    assert list(policy.pauses(4)) == [0, 1000, 2000, 4000]
+    assert list(RetryPolicy(1000, 2.0, 3000).pauses(5)) == [0, 1000, 2000, 3000, 3000]
+    assert list(policy.pauses(0)) == []
+
+
+@given(
+    interval=st.integers(0, 10_000),
+    multiplier=st.floats(1, 100),
+    maximum=st.integers(0, 100_000),
+    attempts=st.integers(0, 200),
+)
+def test_pauses_grow_up_to_the_maximum(interval: int, multiplier: float, maximum: int, attempts: int) -> None:
+    policy = RetryPolicy(interval, multiplier, maximum)
+    pauses = list(policy.pauses(attempts))
+    assert len(pauses) == attempts
+    assert pauses == sorted(pauses)
+    assert all(0 <= pause <= maximum for pause in pauses)
+    assert pauses[1:] == pytest.approx([policy.pause(failed) for failed in range(1, attempts)])
+
+
+def test_unlimited_attempts_do_not_end_or_overflow() -> None:
+    pauses = RetryPolicy(1, 1000.0, 5).pauses(UNLIMITED)
+    assert [next(pauses) for _ in range(100_000)][-1] == 5
+
+
+@given(count=st.integers(1, 10), seed=st.integers(), name=st.sampled_from(sorted(POLICIES)))
+def test_policies_choose_what_exists(count: int, seed: int, name: str) -> None:
+    policy = POLICIES[name](random.Random(seed))  # noqa: S311  (reproducible)
+    chosen = [policy.select(count) for _ in range(3 * count)]
+    assert set(chosen) <= set(range(count))
+    if name.startswith("RoundRobin"):
+        assert set(chosen[:count]) == set(range(count))
+        assert chosen[:count] == chosen[count : 2 * count]
+    elif name.startswith(("RandomSticky", "First")):
+        assert len(set(chosen)) == 1
+    assert sorted(order(chosen[0], count)) == list(range(count))
+
+
+class Clock:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        """Note the pause; take no time."""
+        if seconds:
+            self.pauses.append(seconds)
+        await asyncio.sleep(0)
+
+
+def dialer(url: str) -> tuple[Dialer, Clock]:
+    """A dialer that starts with the first broker, on a clock of the test."""
+    clock = Clock()
+    target: Target = parse_url(
+        url + "&connectionLoadBalancingPolicyClassName=FirstElementConnectionLoadBalancingPolicy"
+    )
+    return Dialer(target, sleep=clock.sleep), clock
+
+
+async def test_a_refused_connection_means_the_next_at_once() -> None:
+    found, clock = dialer("(tcp://a,tcp://b,tcp://c)?retryInterval=100")
+    tried: list[str] = []
+
+    async def opener(endpoint: Endpoint) -> str:
+        tried.append(endpoint.host)
+        if endpoint.host != "c":
+            raise ConnectionRefusedError
+        return endpoint.host
+
+    assert await found.first(opener) == "c"
+    assert tried == ["a", "b", "c"]
+    assert clock.pauses == []
+
+
+async def test_a_lost_broker_is_tried_last_and_pauses_lie_between_passes() -> None:
+    found, clock = dialer(
+        "(tcp://a,tcp://b)?retryInterval=100&retryIntervalMultiplier=2&maxRetryInterval=300&reconnectAttempts=4"
+    )
+    tried: list[str] = []
+    alive = True
+
+    async def opener(endpoint: Endpoint) -> str:
+        tried.append(endpoint.host)
+        if not alive:
+            raise ConnectionRefusedError
+        return endpoint.host
+
+    assert await found.first(opener) == "a"
+    alive = False
+    tried.clear()
+    with pytest.raises(ConnectionLostError, match="4 attempt"):
+        await found.again(opener)
+    assert tried == ["b", "a"] * 4
+    assert clock.pauses == [0.1, 0.2, 0.3]
+
+
+async def test_no_reconnect_attempts_means_none() -> None:
+    found, _ = dialer("tcp://a?retryInterval=1")
+
+    async def opener(endpoint: Endpoint) -> str:
+        return endpoint.host
+
+    await found.first(opener)
+    with pytest.raises(ConnectionLostError, match="reconnectAttempts is 0"):
+        await found.again(opener)
+
+
+async def test_a_refused_login_is_not_repeated() -> None:
+    found, clock = dialer("(tcp://a,tcp://b)?initialConnectAttempts=-1")
+
+    async def opener(endpoint: Endpoint) -> str:
+        raise LoginError(endpoint.host)
+
+    with pytest.raises(LoginError, match="a"):
+        await found.first(opener)
+    assert clock.pauses == []
+
+
+async def test_learnt_brokers_are_tried_too() -> None:
+    found, _ = dialer("tcp://a?retryInterval=1&reconnectAttempts=1")
+    found.learn([Endpoint("b", 1), Endpoint("a", 61616), Endpoint("b", 1)])
+    assert found.endpoints == [Endpoint("a", 61616), Endpoint("b", 1)]
+    apart, _ = dialer("tcp://a?useTopologyForLoadBalancing=false")
+    apart.learn([Endpoint("b", 1)])
+    assert apart.endpoints == [Endpoint("a", 61616)]
+
+
+TEXTS = st.text(max_size=300)
+
+
+@given(
+    body=st.one_of(st.binary(max_size=5000), TEXTS),
+    identifier=st.none() | TEXTS,
+    properties=st.dictionaries(
+        st.text(max_size=20).filter(lambda name: name != "_AMQ_DUPL_ID"),
+        st.one_of(TEXTS, st.booleans(), st.integers(-(2**63), 2**63 - 1), st.binary(max_size=40)),
+        max_size=5,
+    ),
+    duplicate=st.none() | st.text(min_size=1, max_size=50),
+    priority=st.integers(0, 9),
+    durable=st.booleans(),
+)
+def test_messages_come_back_as_they_were(
+    *,
+    body: bytes | str,
+    identifier: str | None,
+    properties: dict[str, str | bool | int | bytes],
+    duplicate: str | None,
+    priority: int,
+    durable: bool,
+) -> None:
+    message = Message(body, id=identifier, properties={**properties}, durable=durable, priority=priority, group_id="g")
+    found = decode(message.encode(duplicate))
+    assert (found.body, found.id, found.group_id) == (body, identifier, "g")
+    assert found.duplicate_id == duplicate
+    assert {name: value for name, value in found.properties.items() if name != "_AMQ_DUPL_ID"} == properties
+    assert (found.priority, found.durable) == (priority, durable)
+    assert not found.redelivered
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+async def test_a_refused_message_ends_a_publisher_unless_the_broker_may_refuse(*, allowed: bool) -> None:
+    publisher = traffic.publisher(Wire.AMQP, parse_url("tcp://nobody"), "a", lambda *_: None)
+    refused: list[SendRefusedError] = []
+    if allowed:
+        publisher.on_refused = refused.append
+    outcome: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    outcome.set_exception(SendRefusedError("amqp:resource-limit-exceeded: the disk is full"))
+    assert isinstance(publisher, AmqpPublisher)
+    publisher._settled("1", outcome)
+    assert (len(refused), publisher.failure is None) == ((1, True) if allowed else (0, False))

@@ -1,0 +1,130 @@
+"""Keepers of one group in one process, on a real directory, for tests of what they do. Not a test module."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
+
+from pollux.ha.keeper import Keeper
+from pollux.ha.machine import Machine, Phase
+from pollux.ha.node_state import Holder, StoreState, read_state
+from pollux.ha.places import Places
+from pollux.ha.shared_store import Role, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pollux.errors import PolluxError
+    from pollux.ha.keeper import Claim
+    from pollux.ha.node_state import NodeState
+
+#: Nothing here takes this long; a test that waits for it has failed.
+PATIENCE = 30.0
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
+    """Wait for something that other threads do."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.005)
+
+
+class Party:
+    """One member: its keeper, and what the keeper told the server."""
+
+    def __init__(self, store: Path, name: str, settings: Settings) -> None:
+        self.machine = Machine(lambda: time.time_ns() // 1_000_000)
+        self.claims: list[Claim] = []
+        self.asked_back: list[str] = []
+        self.fences: list[str] = []
+        self.refusals: list[PolluxError] = []
+        self.claim = threading.Event()
+        self.end = threading.Event()
+        self.keeper = Keeper(
+            settings,
+            Places(store / "journal", store / "journal", store / "bindings"),
+            Holder(f"{name}-id", name, "host", 1, settings.role.value),
+            self.machine,
+            self,
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+        )
+
+    # -- what the keeper says, from its thread
+
+    def claimed(self, claim: Claim) -> None:
+        self.claims.append(claim)
+        self.claim.set()
+
+    def hand_back(self, reason: str) -> None:
+        self.asked_back.append(reason)
+
+    def fenced(self, reason: str) -> None:
+        self.fences.append(reason)
+        self.end.set()
+
+    def refused(self, error: PolluxError) -> None:
+        self.refusals.append(error)
+        self.end.set()
+
+    # -- what a server does
+
+    def start(self) -> Self:
+        self.keeper.start()
+        return self
+
+    def serve(self) -> Self:
+        """Wait for the right to serve, and be live."""
+        assert self.claim.wait(PATIENCE), (self.machine.position, self.refusals)
+        self.keeper.serving().result(PATIENCE)
+        return self
+
+    def wait_for(self, phase: Phase) -> Self:
+        wait_until(lambda: self.machine.phase is phase, f"{self.keeper.me.name} is {phase}")
+        return self
+
+    def leave(self, state: StoreState, *, stay: bool = False) -> None:
+        """Stop in order and leave this in the state file."""
+        self.machine.to(Phase.STOPPING, "the test says so")
+        self.keeper.release(state, stay=stay).result(PATIENCE)
+        self.keeper.close()
+
+
+class Store:
+    """A shared directory and its members."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "journal").mkdir(parents=True)
+        (path / "bindings").mkdir()
+        self.parties: list[Party] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for party in self.parties:
+            party.keeper.close()
+
+    @property
+    def node(self) -> Path:
+        """The node directory."""
+        return self.path / "journal" / "node"
+
+    def state(self) -> NodeState:
+        """The state file."""
+        found = read_state(self.node)
+        assert found is not None
+        return found
+
+    def member(self, name: str, settings: Settings) -> Party:
+        """A member that was not started yet."""
+        self.parties.append(Party(self.path, name, settings))
+        return self.parties[-1]
+
+
+PRIMARY, BACKUP = Settings(Role.PRIMARY), Settings(Role.BACKUP)
+SYMMETRIC = replace(PRIMARY, role=Role.SYMMETRIC)

@@ -1,0 +1,266 @@
+"""What members do to the store, step by step: real keepers on a real directory, held where it matters."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from broker.ha.group import BACKUP, PATIENCE, PRIMARY, SYMMETRIC, Store, wait_until
+from pollux.ha import keeper as keeper_module
+from pollux.ha.locks import LockFile, LockTimeoutError
+from pollux.ha.machine import Phase
+from pollux.ha.node_state import STATE_FILE, StateFileError, StoreState, read_state, write_state
+from pollux.ha.places import BACKUP_LOCK, FAILBACK_LOCK, LIVE_LOCK
+from pollux.ha.shared_store import Action, decide
+from pollux.store.checkpoint import write_checkpoint
+from pollux.store.files import FileOperations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pollux.ha.node_state import NodeState
+    from pollux.ha.shared_store import Decision, Settings, Snapshot
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path) as store:
+        yield store
+
+
+@pytest.mark.parametrize("left", [StoreState.LIVE, StoreState.PAUSED])
+def test_what_the_live_left_is_read_after_its_lock_was_obtained(
+    store: Store, monkeypatch: pytest.MonkeyPatch, left: StoreState
+) -> None:
+    """A backup that has just read the state when the live leaves must not go by what it read."""
+    live = store.member("a", PRIMARY).start().serve()
+    backup = store.member("b", BACKUP).start().wait_for(Phase.READY)
+    steps: list[str] = []
+
+    def slow_read(directory: Path) -> NodeState | None:
+        found = read_state(directory)
+        waiter = backup.keeper._queue.waits_for_lock
+        if not steps and found is not None and waiter is not None and live.machine.phase is Phase.LIVE:
+            steps.append("read")
+            # Between this read and the next thing the backup does, the live leaves and the lock comes.
+            live.leave(left, stay=left is StoreState.LIVE)
+            wait_until(lambda: waiter.lock is not None, "the lock came")
+        return found
+
+    def read(directory: Path) -> NodeState | None:
+        mine = threading.current_thread() is backup.keeper._thread
+        return slow_read(directory) if mine else read_state(directory)
+
+    monkeypatch.setattr(keeper_module, "read_state", read)
+    wait_until(lambda: steps, "the backup looks")
+    if left is StoreState.PAUSED:
+        wait_until(lambda: "PAUSED" in backup.machine.position.reason, "it knows that the live was stopped on purpose")
+        assert not backup.claims
+    else:
+        backup.serve()
+        assert store.state().stay, "an administrator's switchover is not forgotten"
+
+
+def test_a_request_that_comes_while_a_backup_takes_over_is_not_overwritten(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = store.member("a", PRIMARY).start().serve()
+    backup = store.member("b", BACKUP).start().wait_for(Phase.READY)
+    asked: list[LockFile] = []
+
+    def late(snapshot: Snapshot, settings: Settings, now: float) -> Decision:
+        decision = decide(snapshot, settings, now)
+        if decision.action is Action.ACTIVATE and snapshot.me == "b-id" and not asked:
+            lock = LockFile.open(store.node / FAILBACK_LOCK)
+            assert lock.try_lock()
+            asked.append(lock)
+            write_state(store.node, replace(store.state(), state=StoreState.FAILING_BACK))
+        return decision
+
+    monkeypatch.setattr(keeper_module, "decide", late)
+    live.leave(StoreState.LIVE)
+    wait_until(lambda: asked and "preferred broker that asked" in backup.machine.position.reason, "it lets go")
+    assert not backup.claims
+    assert store.state().state is StoreState.FAILING_BACK
+    asked[0].close()
+    assert backup.claim.wait(PATIENCE), "the one that asked is gone: nobody is stranded"
+
+
+def test_a_state_file_that_is_damaged_while_a_member_asks_for_the_store_is_looked_at_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Breaks when damage that the look before has not seen counts as a fault of ours: a traceback in the log."""
+    store.member("a", PRIMARY).start().serve().leave(StoreState.LIVE)
+    backup = store.member("b", BACKUP).start().serve()
+    damaged: list[str] = []
+
+    def read(directory: Path) -> NodeState | None:
+        caller = sys._getframe(1)
+        if not damaged and caller.f_code.co_name == "_change" and caller.f_locals["self"].me.name == "a":
+            damaged.append("once")
+            raise StateFileError("damaged meanwhile")
+        return read_state(directory)
+
+    monkeypatch.setattr(keeper_module, "read_state", read)
+    store.member("a", PRIMARY).start()
+    wait_until(lambda: backup.asked_back, "it asks again")
+    assert damaged
+    records = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [(record.message, record.fields["reason"]) for record in records] == [  # type: ignore[attr-defined]
+        ("the store cannot be used now", "damaged meanwhile")
+    ]
+
+
+def test_the_former_live_stays_a_standby_after_a_switchover_and_its_own_restarts(store: Store) -> None:
+    """Maintenance on the former live restarts it several times; each time it waits until it is asked."""
+    store.member("a", PRIMARY).start().serve().leave(StoreState.LIVE, stay=True)
+    backup = store.member("b", BACKUP).start().serve()
+    for _ in range(2):
+        former = store.member("a", PRIMARY).start().wait_for(Phase.READY)
+        # Each look would ask for the store; three of them are enough to see that it does not.
+        looks = former.keeper._beat_at
+        wait_until(lambda before=looks, one=former: one.keeper._beat_at > before, "it looked and saw the live's sign")  # type: ignore[misc]
+        assert store.state().state is StoreState.LIVE
+        former.keeper.close()
+    assert not backup.asked_back
+    preferred = store.member("a", PRIMARY).start().wait_for(Phase.READY)
+    backup.keeper.allow_failback().result(PATIENCE)
+    wait_until(lambda: backup.asked_back, "asked by an administrator")
+    backup.leave(StoreState.FAILING_BACK)
+    preferred.serve()
+    assert not store.state().stay
+
+
+def test_a_switchover_does_not_keep_the_preferred_live_from_a_store_nobody_has(store: Store) -> None:
+    store.member("a", PRIMARY).start().serve().leave(StoreState.LIVE, stay=True)
+    backup = store.member("b", BACKUP).start().serve()
+    preferred = store.member("a", PRIMARY).start().wait_for(Phase.READY)
+    backup.keeper.close()  # as the kernel does for a process that died
+    preferred.serve()
+    assert not store.state().stay, "from now on it is preferred again"
+
+
+def test_a_member_gives_up_after_the_time_set_for_it(store: Store) -> None:
+    live = store.member("a", PRIMARY).start().serve()
+    other = store.member("b", replace(BACKUP, patience=0.3)).start()
+    assert other.end.wait(PATIENCE)
+    (error,) = other.refusals
+    assert isinstance(error, LockTimeoutError)
+    assert "journal-lock-acquisition-timeout (0.3 s): a has it" in str(error)
+    assert live.machine.phase is Phase.LIVE
+    assert not other.claims
+
+
+def test_the_time_to_wait_does_not_run_while_the_store_is_paused(store: Store) -> None:
+    """A backup that must not take over does not wait for the lock."""
+    store.member("a", PRIMARY).start().serve().leave(StoreState.PAUSED)
+    other = store.member("b", replace(BACKUP, patience=0.0)).start()
+    wait_until(lambda: "PAUSED" in other.machine.position.reason, "it knows")
+    assert other.machine.phase is Phase.JOINING
+    assert not other.refusals
+
+
+def test_a_checkpoint_alone_proves_the_node_id_when_the_state_file_is_lost(store: Store) -> None:
+    """A clean stop leaves a checkpoint and no segment."""
+    node = bytes(range(16))
+    sections = [(section, b"") for section in range(1, 8)]
+    write_checkpoint(FileOperations(), store.path / "journal", node, (3, 3, 1), sections)
+    store.node.mkdir()
+    (store.node / STATE_FILE).write_bytes(b"damaged")
+    store.member("a", PRIMARY).start().serve()
+    assert store.state().node_id == node
+    assert store.state().epoch == 4
+
+
+def test_backups_take_over_in_the_order_in_which_they_came(store: Store) -> None:
+    live = store.member("a", PRIMARY).start().serve()
+    backups = [store.member(name, BACKUP).start().wait_for(Phase.READY) for name in ("z", "b", "c")]
+    assert [one.keeper._queue.first for one in backups] == [True, False, False]
+    for number, backup in enumerate(backups):
+        live.keeper.close()  # as the kernel does for a process that died
+        backup.serve()
+        assert not [other for other in backups[number + 1 :] if other.claims]
+        live = backup
+        for following in backups[number + 1 : number + 2]:
+            wait_until(lambda one=following: one.keeper._queue.first, "the next one moved up")  # type: ignore[misc]
+    assert [one.holder for one in store.state().history] == ["a", "z", "b", "c"]
+
+
+def test_a_first_in_line_that_stands_still_keeps_nobody_from_a_free_store(store: Store) -> None:
+    live = store.member("a", PRIMARY).start().serve()
+    frozen = LockFile.open(store.node / BACKUP_LOCK)
+    assert frozen.try_lock()
+    backup = store.member("b", replace(BACKUP, margin=0.5)).start().wait_for(Phase.READY)
+    assert not backup.keeper._queue.first
+    live.keeper.close()
+    backup.serve()
+    assert not backup.keeper._queue.first
+    frozen.close()
+
+
+def test_a_preferred_live_does_not_stand_in_line(store: Store) -> None:
+    store.member("a", PRIMARY).start().serve().leave(StoreState.LIVE, stay=True)
+    backup = store.member("b", BACKUP).start().serve()
+    other = store.member("c", BACKUP).start().wait_for(Phase.READY)
+    preferred = store.member("a", PRIMARY).start().wait_for(Phase.READY)
+    assert preferred.keeper._queue.waits_for_lock is not None
+    other.keeper.close()
+    backup.keeper.close()
+    preferred.serve()
+
+
+def test_a_backup_that_leaves_the_line_lets_the_next_one_up(store: Store) -> None:
+    store.member("a", PRIMARY).start().serve()
+    first = store.member("b", BACKUP).start().wait_for(Phase.READY)
+    second = store.member("c", BACKUP).start().wait_for(Phase.READY)
+    assert not second.keeper._queue.first
+    first.keeper.close()
+    wait_until(lambda: second.keeper._queue.first, "it moved up")
+    assert second.keeper._queue.waits_for_lock is not None
+
+
+def test_of_equals_the_next_one_waits_one_keep_alive_period(store: Store) -> None:
+    policy = replace(SYMMETRIC, keep_alive=0.4, proof_limit=0.1)
+    first = store.member("a", policy).start().serve()
+    second = store.member("b", policy).start().wait_for(Phase.READY)
+    os.utime(store.node / LIVE_LOCK, (1, 1))
+    assert first.end.wait(PATIENCE)
+    assert "somebody else changed the lock file" in first.fences[0]
+    first.keeper.close()
+    second.serve()
+    entry = store.state().history[-1]
+    assert "one lock-keep-alive-period" not in entry.reason
+    assert entry.duration_ms >= 400
+    returned = store.member("a", policy).start().wait_for(Phase.READY)
+    assert not returned.claims
+    assert store.state().state is StoreState.LIVE, "nobody asks for the store back"
+
+
+def test_a_live_whose_state_file_names_another_one_is_fenced(store: Store) -> None:
+    live = store.member("a", replace(PRIMARY, proof_limit=0.1)).start().serve()
+    other = replace(store.state().holder, id="z-id", name="z")  # type: ignore[type-var]
+    write_state(store.node, replace(store.state(), holder=other, epoch=9))
+    assert live.end.wait(PATIENCE)
+    assert live.fences == ["z took the store over in epoch 9"]
+    assert not live.keeper.lease.held()
+
+
+def test_a_state_file_that_is_damaged_or_gone_is_written_anew_by_the_live(store: Store) -> None:
+    live = store.member("a", replace(PRIMARY, proof_limit=0.05)).start().serve()
+    expected = store.state()
+    for damage in (b"", b"{}", None):
+        path = store.node / STATE_FILE
+        if damage is None:
+            path.unlink()
+        else:
+            path.write_bytes(damage)
+        wait_until(lambda one=path: one.exists() and b"crc32c" in one.read_bytes(), "it is written anew")  # type: ignore[misc]
+        assert store.state() == expected
+    assert live.machine.phase is Phase.LIVE

@@ -1,0 +1,249 @@
+"""One member of a replicated pair with a coordination service that loses answers: what it may believe afterwards."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pollux.ha.machine import Machine, Phase
+from pollux.ha.replication import local
+from pollux.ha.replication.coordination import CoordinationError, FileCoordinator
+from pollux.ha.replication.local import LocalState
+from pollux.ha.replication.member import Member, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pollux.errors import PolluxError
+    from pollux.ha.replication.member import Right
+
+#: Generous: a machine under load.
+TIMEOUT = 60.0
+NODE = "0b" * 16
+
+
+class Forgetful(FileCoordinator):
+    """Carries changes out, but the answer to those in ``lost`` never comes."""
+
+    lost: tuple[int, ...] = ()
+    asked = 0
+
+    def change(self, expected: int, new: int) -> None:
+        super().change(expected, new)
+        self.asked += 1
+        if self.asked in self.lost:
+            raise CoordinationError("no answer")
+
+
+class Listener:
+    """What the member said."""
+
+    def __init__(self) -> None:
+        self.said = threading.Event()
+        self.right: Right | None = None
+        self.error: PolluxError | None = None
+        self.following = True
+
+    def stop_following(self) -> None:
+        self.following = False
+
+    def follow_again(self) -> None:
+        self.following = True
+
+    def granted(self, right: Right) -> None:
+        self.right = right
+        self.said.set()
+
+    def refused(self, error: PolluxError) -> None:
+        self.error = error
+        self.said.set()
+
+    def fenced(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+class One:
+    """A member on its own disk."""
+
+    def __init__(self, directory: Path, *, newest: int = 0) -> None:
+        self.journal = directory / "journal"
+        self.journal.mkdir(exist_ok=True)
+        self.listener = Listener()
+        self.coordinator = Forgetful(directory / "locks", "pair", TIMEOUT)
+        self.machine = Machine(lambda: 0)
+        self.member = Member(
+            self.journal,
+            lambda _: self.coordinator,
+            self.machine,
+            self.listener,
+            identity="pair",
+            equal=True,
+            make_node_id=lambda: NODE,
+            session=TIMEOUT,
+            name="castor",
+            newest_epoch=lambda: newest,
+        )
+
+    def serve(self) -> Right:
+        self.member.start()
+        assert self.listener.said.wait(TIMEOUT)
+        assert self.listener.right is not None, self.listener.error
+        return self.listener.right
+
+    @property
+    def state(self) -> LocalState:
+        found = local.read(self.journal)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., One]]:
+    made: list[One] = []
+
+    def one(**values: int) -> One:
+        made.append(One(tmp_path, **values))
+        return made[-1]
+
+    yield one
+    for each in made:
+        each.member.stop(release=False)
+
+
+@pytest.mark.parametrize("lost", [(3,), (4,), (3, 4)], ids=["claim", "raised", "both"])
+def test_raising_goes_on_where_an_answer_was_lost(make: Callable[..., One], lost: tuple[int, ...]) -> None:
+    """The first two changes are those of the activation."""
+    one = make()
+    assert one.serve().epoch == 1
+    one.coordinator.lost = lost
+    for _ in lost:
+        with pytest.raises(CoordinationError, match="no answer"):
+            one.member.raise_sequence()
+    assert one.member.raise_sequence() == 2
+    assert (one.coordinator.sequence(), one.state.sequence, one.member.coordinated) == (2, 2, 2)
+    assert one.member.raise_sequence() == 3
+
+
+def test_a_number_that_somebody_else_raised_is_not_taken_for_ours(make: Callable[..., One], tmp_path: Path) -> None:
+    one = make()
+    one.serve()
+    (tmp_path / "locks" / "pair" / "lock").unlink()
+    other = FileCoordinator(tmp_path / "locks", "pair")
+    other.connect(lambda: None)
+    assert other.acquire()
+    other.change(1, 2)
+    with pytest.raises(CoordinationError, match="not the file that was locked"):
+        one.member.raise_sequence()
+    other.close()
+    assert one.state.sequence == 1
+
+
+def test_data_that_was_there_before_keeps_its_epochs(make: Callable[..., One]) -> None:
+    one = make(newest=41)
+    assert one.serve().epoch == 42
+    assert (one.state.sequence, one.state.epoch) == (1, 42)
+
+
+def test_what_is_handed_over_can_be_completed_later(make: Callable[..., One], tmp_path: Path) -> None:
+    one = make()
+    one.serve()
+    one.member.served()
+    assert one.state.history[0].duration_ms >= 0
+    assert not one.state.replica
+    assert not one.member.hand_over(prefix=True, stay=True, seconds=0.0)
+    assert (one.state.replica, one.state.stay, one.state.complete) == (True, True, True)
+    other = FileCoordinator(tmp_path / "locks", "pair")
+    other.connect(lambda: None)
+    assert other.acquire()
+    other.close()
+
+
+def test_whoever_takes_over_is_noticed(make: Callable[..., One], tmp_path: Path) -> None:
+    one = make()
+    one.serve()
+    other = FileCoordinator(tmp_path / "locks", "pair")
+    other.connect(lambda: None)
+
+    def take() -> None:
+        while not other.acquire():
+            threading.Event().wait(0.01)
+        other.change(1, -2)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    assert one.member.hand_over(prefix=False, stay=False, seconds=TIMEOUT)
+    thread.join()
+    other.close()
+    assert not one.state.replica
+
+
+def test_a_contradiction_is_left_to_an_operator(make: Callable[..., One]) -> None:
+    one = make()
+    local.write(one.journal, LocalState(NODE, 7, 7, complete=True, replica=False))
+    one.member.start()
+    assert one.listener.said.wait(TIMEOUT)
+    assert isinstance(one.listener.error, RefusedError)
+    assert "pollux activation set --remote 7" in str(one.listener.error)
+    assert one.machine.phase is not Phase.ACTIVATING
+
+
+def test_a_copy_that_became_older_meanwhile_follows_again(make: Callable[..., One], tmp_path: Path) -> None:
+    """Between the look and the lock somebody else has served: the lock is given back, and a live is looked for."""
+    one = make()
+    newer = LocalState(NODE, 3, 3, complete=True, replica=True)
+    local.write(one.journal, newer)
+    (tmp_path / "locks" / "pair").mkdir(parents=True)
+    (tmp_path / "locks" / "pair" / "activation-sequence").write_text("3")
+    followed = threading.Event()
+
+    def stop_following() -> None:
+        one.listener.following = False
+        local.write(one.journal, replace(newer, sequence=2))
+
+    def follow_again() -> None:
+        followed.set()
+
+    one.listener.stop_following = stop_following  # type: ignore[method-assign]
+    one.listener.follow_again = follow_again  # type: ignore[method-assign]
+    one.member.start()
+    assert followed.wait(TIMEOUT)
+    other = FileCoordinator(tmp_path / "locks", "pair")
+    other.connect(lambda: None)
+    assert other.acquire()
+    other.close()
+    assert one.listener.right is None
+
+
+class Waits(threading.Event):
+    """Notes for each wait whether there was nothing to wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle: list[bool] = []
+        self.entered = threading.Condition()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        with self.entered:
+            self.idle.append(self.is_set())
+            self.entered.notify_all()
+        return super().wait(timeout)
+
+    def until(self, count: int) -> None:
+        with self.entered:
+            assert self.entered.wait_for(lambda: len(self.idle) >= count, TIMEOUT)
+
+
+def test_a_live_that_is_woken_proves_once_and_waits_again(make: Callable[..., One]) -> None:
+    """ZooKeeper wakes it with whatever happens there: it must not go round and round from then on."""
+    one = make()
+    one.member._woken = waits = Waits()
+    one.serve()
+    waits.until(1)
+    before = len(waits.idle)
+    one.member.wake()
+    waits.until(before + 1)
+    assert not any(waits.idle)

@@ -1,0 +1,269 @@
+"""Log-in, permissions and limits as sessions use them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pollux.config.model import Configuration, RoleMapping, SecuritySetting
+from pollux.config.model import Security as SecurityConfig
+from pollux.config.users import Users, normalise_dn
+from pollux.config.verifiers import MINIMUM_ITERATIONS, Verifier
+from pollux.errors import AuthenticationError, LimitError, NotPermittedError
+from pollux.session.base import Peer
+from pollux.session.security import REFUSED, Identity, Permission, Security
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    ClientFinal = Callable[..., tuple[str, str]]
+
+ADA = Verifier.create("castor", iterations=MINIMUM_ITERATIONS)
+USERS = Users(
+    {"ada": ADA, "bob": Verifier.create("pollux", iterations=MINIMUM_ITERATIONS)},
+    {"ada": frozenset({"amq"}), "bob": frozenset({"readers"})},
+    (("ada", normalise_dn("CN=Ada,O=Twins"), None),),
+    b"k" * 32,
+)
+PEER = Peer(1, "192.0.2.7", 5000)
+
+
+def setting(match: str, **permissions: str) -> SecuritySetting:
+    return SecuritySetting(match, {name: frozenset(roles.split(",")) for name, roles in permissions.items()})
+
+
+CONFIGURATION = Configuration(
+    security_settings=(
+        setting("#", send="amq", consume="amq", manage="amq"),
+        setting("orders.#", send="amq,readers", consume="readers"),
+        setting("orders.secret", consume="amq"),
+        setting("orders.eu::q1", consume="special"),
+    ),
+    security=SecurityConfig(login_delay=10, max_login_delay=100),
+)
+
+
+@pytest.fixture
+def security() -> Iterator[Security]:
+    made = Security(CONFIGURATION, USERS)
+    yield made
+    made.close()
+
+
+async def test_the_right_password(security: Security) -> None:
+    identity = await security.authenticate_password("ada", "castor", PEER)
+    assert identity == Identity("ada", frozenset({"amq"}))
+
+
+@pytest.mark.parametrize(
+    ("user", "password"),
+    [("ada", "wrong"), ("ada", ""), ("ada", None), ("eve", "castor"), ("", "castor"), (None, "castor"),
+     ("ada", "x" * 5000), ("a" * 5000, "castor"), ("ada", "\0"), ("ada\ud800", "castor")],
+)  # fmt: skip
+async def test_anything_else_is_refused_alike(security: Security, user: str | None, password: str | None) -> None:
+    with pytest.raises(AuthenticationError) as caught:
+        await security.authenticate_password(user, password, PEER)
+    assert str(caught.value) == REFUSED
+
+
+async def test_unknown_users_take_as_long_as_known_ones(security: Security) -> None:
+    checked: list[Verifier] = []
+    original = Verifier.verify
+
+    def counting(self: Verifier, password: str) -> bool:
+        checked.append(self)
+        return original(self, password)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Verifier, "verify", counting)
+        for user in ("ada", "eve"):
+            with pytest.raises(AuthenticationError):
+                await security.authenticate_password(user, "wrong", replace(PEER, address=user))
+    # The same derivation, with the same cost, for both: no timing tells which exists.
+    assert len(checked) == 2
+    assert checked[0].iterations == checked[1].iterations
+    assert len(checked[0].salt) == len(checked[1].salt)
+
+
+async def test_an_invented_salt_stays_the_same(security: Security) -> None:
+    first = security.scram("SCRAM-SHA-256").first(b"n,,n=eve,r=abc").decode()
+    second = Security(CONFIGURATION, USERS).scram("SCRAM-SHA-256").first(b"n,,n=eve,r=abc").decode()
+    other = security.scram("SCRAM-SHA-256").first(b"n,,n=eva,r=abc").decode()
+    assert first.split(",")[1:] == second.split(",")[1:]
+    assert first.split(",")[1] != other.split(",")[1]
+
+
+async def test_success_is_remembered_and_a_new_password_forgets_it(security: Security) -> None:
+    calls = 0
+    original = Verifier.verify
+
+    def counting(self: Verifier, password: str) -> bool:
+        nonlocal calls
+        calls += 1
+        return original(self, password)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Verifier, "verify", counting)
+        for _ in range(3):
+            await security.authenticate_password("ada", "castor", PEER)
+        assert calls == 1
+        renewed = Verifier.create("other", iterations=MINIMUM_ITERATIONS)
+        security.reload(CONFIGURATION, replace(USERS, verifiers={"ada": renewed}))
+        with pytest.raises(AuthenticationError):
+            await security.authenticate_password("ada", "castor", PEER)
+
+
+async def test_a_thousand_reconnects_of_one_user_are_one_check(security: Security) -> None:
+    calls = 0
+    original = Verifier.verify
+
+    def counting(self: Verifier, password: str) -> bool:
+        nonlocal calls
+        calls += 1
+        return original(self, password)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Verifier, "verify", counting)
+        peers = [Peer(number, "192.0.2.7", number) for number in range(1000)]
+        found = await asyncio.gather(*(security.authenticate_password("ada", "castor", peer) for peer in peers))
+    assert len(found) == 1000
+    assert calls == 1
+
+
+async def test_failures_are_logged_with_source_and_slowed_down(caplog: pytest.LogCaptureFixture) -> None:
+    configuration = replace(CONFIGURATION, security=SecurityConfig(login_delay=60, max_login_delay=10_000))
+    security = Security(configuration, USERS)
+    started = time.monotonic()
+    with caplog.at_level(logging.WARNING, "pollux.security"):
+        for _ in range(3):
+            with pytest.raises(AuthenticationError):
+                await security.authenticate_password("ada", "wrong-password", PEER)
+    assert time.monotonic() - started > 0.06 + 0.12
+    fields = [record.__dict__["fields"] for record in caplog.records]
+    assert [entry["attempts"] for entry in fields] == [1, 2, 3]
+    assert all(entry["source"] == "192.0.2.7" and entry["user"] == "ada" for entry in fields)
+    assert "wrong-password" not in str(fields)
+
+
+async def test_scram_failures_hold_the_connection(client_final: ClientFinal) -> None:
+    held: list[tuple[int, float]] = []
+    security = Security(CONFIGURATION, USERS, hold=lambda number, seconds: held.append((number, seconds)))
+    for _ in range(2):
+        scram = security.scram("SCRAM-SHA-256", PEER)
+        first = scram.first(b"n,,n=ada,r=abc").decode()
+        message, _ = client_final("wrong", "n=ada,r=abc", first)
+        with pytest.raises(AuthenticationError, match=REFUSED):
+            scram.final(message.encode())
+    assert held
+    assert held[0][0] == PEER.connection_id
+    assert 0 < held[0][1] <= 0.1
+
+
+async def test_scram_success(security: Security, client_final: ClientFinal) -> None:
+    scram = security.scram("SCRAM-SHA-256", PEER)
+    first = scram.first(b"n,,n=ada,r=abc").decode()
+    message, expected = client_final("castor", "n=ada,r=abc", first)
+    assert scram.final(message.encode()).decode() == expected
+    assert scram.identity == Identity("ada", frozenset({"amq"}))
+    with pytest.raises(AuthenticationError):
+        security.scram("SCRAM-SHA-1")
+
+
+async def test_anonymous_only_when_configured(security: Security) -> None:
+    assert not security.anonymous_allowed
+    with pytest.raises(AuthenticationError, match="no anonymous"):
+        security.anonymous(PEER)
+    with pytest.raises(AuthenticationError):
+        await security.authenticate_password(None, None, PEER)
+    allowed = Security(
+        replace(CONFIGURATION, security=SecurityConfig(anonymous_user="guest", anonymous_roles=("readers",))), USERS
+    )
+    assert await allowed.authenticate_password(None, None, PEER) == Identity("guest", frozenset({"readers"}))
+    allowed.check(allowed.anonymous(PEER), Permission.consume, "orders.eu")
+
+
+async def test_security_disabled() -> None:
+    open_to_all = Security(replace(CONFIGURATION, security_enabled=False), Users())
+    identity = await open_to_all.authenticate_password("whoever", "x", PEER)
+    open_to_all.check(identity, Permission.manage, "anything")
+
+
+def test_certificates(security: Security) -> None:
+    identity = security.authenticate_certificate(replace(PEER, certificate_subject="CN=Ada,O=Twins"))
+    assert identity.user == "ada"
+    for subject in (None, "CN=Eve"):
+        with pytest.raises(AuthenticationError):
+            security.authenticate_certificate(replace(PEER, certificate_subject=subject))
+
+
+ADA_IDENTITY = Identity("ada", frozenset({"amq"}))
+BOB_IDENTITY = Identity("bob", frozenset({"readers"}))
+
+
+@pytest.mark.parametrize(
+    ("case", "allowed"),
+    [
+        ((ADA_IDENTITY, Permission.send, "anything", None), True),
+        ((BOB_IDENTITY, Permission.send, "anything", None), False),
+        ((BOB_IDENTITY, Permission.send, "orders.eu", None), True),
+        ((ADA_IDENTITY, Permission.consume, "orders.eu", None), False),  # nothing is inherited from "#"
+        ((BOB_IDENTITY, Permission.consume, "orders.eu", "q2"), True),
+        ((BOB_IDENTITY, Permission.consume, "orders.eu", "q1"), False),  # the FQQN's own setting goes first
+        ((BOB_IDENTITY, Permission.consume, "orders.secret", None), False),
+        ((ADA_IDENTITY, Permission.consume, "orders.secret", None), True),
+        ((ADA_IDENTITY, Permission.browse, "anything", None), False),
+    ],
+)
+def test_permissions(security: Security, case: tuple[Identity, Permission, str, str | None], *, allowed: bool) -> None:
+    identity, permission, address, queue = case
+    for _ in range(2):  # resolved, then from the cache
+        assert security.permitted(identity, permission, address, queue) is allowed
+        if allowed:
+            security.check(identity, permission, address, queue)
+        else:
+            with pytest.raises(NotPermittedError, match=permission.name):
+                security.check(identity, permission, address, queue)
+
+
+def test_permissions_follow_a_reload(security: Security) -> None:
+    security.check(ADA_IDENTITY, Permission.send, "a")
+    gone = security.reload(CONFIGURATION, replace(USERS, verifiers={"ada": ADA}, roles={}))
+    assert gone == {"bob"}
+    with pytest.raises(NotPermittedError):
+        security.check(ADA_IDENTITY, Permission.send, "a")
+
+
+def test_role_mapping() -> None:
+    configuration = replace(CONFIGURATION, role_mappings=(RoleMapping("readers", ("amq",)),))
+    security = Security(configuration, USERS)
+    security.check(BOB_IDENTITY, Permission.send, "anything")
+
+
+def test_the_broker_s_own_user_may_do_everything(security: Security) -> None:
+    security.check(Identity("local", administrator=True), Permission.manage, "orders.secret")
+
+
+def test_decisions_kept_are_bounded() -> None:
+    security = Security(replace(CONFIGURATION, authorization_cache_size=10), USERS)
+    for number in range(100):
+        security.permitted(ADA_IDENTITY, Permission.send, f"a{number}")
+    assert len(security._granted) <= 10
+
+
+def test_connection_limits() -> None:
+    limits = replace(CONFIGURATION.limits, max_connections_per_user=2)
+    security = Security(replace(CONFIGURATION, limits=limits), USERS)
+    for number in (1, 2):
+        security.connection_opened(ADA_IDENTITY, Peer(number, "a", 1))
+    security.connection_opened(ADA_IDENTITY, Peer(2, "a", 1))  # counted once
+    with pytest.raises(LimitError, match="'ada' has 2 connections"):
+        security.connection_opened(ADA_IDENTITY, Peer(3, "a", 1))
+    security.connection_opened(BOB_IDENTITY, Peer(4, "a", 1))
+    security.connection_closed(ADA_IDENTITY, Peer(1, "a", 1))
+    security.connection_closed(None, Peer(1, "a", 1))
+    security.connection_opened(ADA_IDENTITY, Peer(3, "a", 1))

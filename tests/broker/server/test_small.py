@@ -1,0 +1,103 @@
+"""sd_notify, reload decisions, resources: the small parts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pollux.config import loads
+from pollux.config.model import Configuration
+from pollux.server import reload, resources
+from pollux.server.notify import Notifier
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+XML = '<configuration xmlns="urn:activemq"><core xmlns="urn:activemq:core">{}</core></configuration>'
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_notifications(*, abstract: bool) -> None:
+    directory = tempfile.mkdtemp(prefix="px")
+    name = f"@px-test-{os.getpid()}" if abstract else f"{directory}/n"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind("\0" + name[1:] if abstract else name)
+        manager.settimeout(5)
+        notifier = Notifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())})
+        assert notifier.watchdog_interval == 1.5
+        notifier.ready("live")
+        assert manager.recv(500).decode().split("\n") == ["READY=1", "STATUS=live", f"MAINPID={os.getpid()}"]
+        notifier.reloading()
+        assert manager.recv(500).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+        notifier.extend(2)
+        assert manager.recv(500) == b"EXTEND_TIMEOUT_USEC=2000000"
+        notifier.alive()
+        assert manager.recv(500) == b"WATCHDOG=1"
+        notifier.stopping("SIGTERM")
+        assert manager.recv(500) == b"STOPPING=1\nSTATUS=SIGTERM"
+    notifier.alive()  # the manager is gone: nothing happens
+    notifier.close()
+    notifier.alive()
+    shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{}, {"NOTIFY_SOCKET": "relative"}, {"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}],
+)
+def test_without_a_manager_nothing_happens(environment: dict[str, str]) -> None:
+    notifier = Notifier(environment)
+    notifier.ready("live")
+    assert notifier.watchdog_interval is None
+    notifier.close()
+
+
+def test_a_reload_takes_what_it_can_and_names_the_rest() -> None:
+    old = Configuration()
+    new = replace(old, connection_ttl_override=5, journal_pool_files=3, name="other")
+    merged, changed, refused = reload.merge(old, new)
+    assert changed == ["connection-ttl-override"]
+    assert [line.split()[0] for line in refused] == ["name", "journal-pool-files"]
+    assert merged.connection_ttl_override == 5
+    assert merged.journal_pool_files == old.journal_pool_files
+
+
+def test_a_moved_line_is_no_change(tmp_path: Path) -> None:
+    queue = '<addresses><address name="a"><anycast><queue name="a"/></anycast></address></addresses>'
+    old = loads(XML.format(queue), {}, instance=tmp_path)
+    new = loads(XML.format("<!-- a comment\n\n-->\n" + queue), {}, instance=tmp_path)
+    _, changed, refused = reload.merge(old, new)
+    assert (changed, refused) == ([], [])
+
+
+def test_stamps_see_every_file(tmp_path: Path) -> None:
+    configuration = replace(
+        Configuration(),
+        path=tmp_path / "broker.xml",
+        security=replace(Configuration().security, users_file=tmp_path / "users", roles_file=tmp_path / "roles"),
+    )
+    before = reload.stamps(configuration)
+    for name in ("broker.xml", "users", "roles"):
+        (tmp_path / name).write_text("x")
+        after = reload.stamps(configuration)
+        assert after != before
+        before = after
+
+
+def test_resources() -> None:
+    assert resources.raise_descriptor_limit() > 256
+    assert resources.connection_limit(10) == 10
+    assert resources.memory_limit() > 1 << 20
+    assert resources.resident_bytes() > 1 << 20
+
+
+def test_more_connections_than_descriptors(caplog: pytest.LogCaptureFixture) -> None:
+    possible = resources.connection_limit(1 << 40)
+    assert possible < 1 << 40
+    assert "open-files limit" in caplog.records[0].message

@@ -1,0 +1,342 @@
+"""Hostile and confused clients: nothing escapes, nothing grows, the connection ends with ERROR, no message is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from .stomp_fakes import Broker, Client
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+names = st.sampled_from(
+    [
+        "destination",
+        "id",
+        "receipt",
+        "transaction",
+        "ack",
+        "message-id",
+        "subscription",
+        "selector",
+        "content-length",
+        "persistent",
+        "priority",
+        "expires",
+        "destination-type",
+        "subscription-type",
+        "durable-subscription-name",
+        "no-local",
+        "browser",
+        "prefetch-count",
+        "consumer-window-size",
+        "JMSXGroupID",
+        "JMSXGroupSeq",
+        "_AMQ_DUPL_ID",
+        "AMQ_SCHEDULED_DELAY",
+        "requeue",
+        "heart-beat",
+        "accept-version",
+        "client-id",
+    ]
+)
+values = st.one_of(
+    st.sampled_from(
+        [
+            "/queue/a",
+            "/queue/b",
+            "/topic/t",
+            "a::a",
+            "a",
+            "a.#",
+            "0",
+            "1",
+            "2",
+            "-1",
+            "101",
+            "102",
+            "103",
+            "101-1",
+            "true",
+            "false",
+            "client",
+            "client-individual",
+            "auto",
+            "ANYCAST",
+            "MULTICAST",
+            "9999999999999999999999",
+            "s",
+            "t",
+            "\\c",
+            "\\n",
+            "\\x",
+            "a\\",
+            "a=1",
+            "100,100",
+        ]
+    ),
+    st.text(max_size=10),
+)
+commands = st.sampled_from(
+    [
+        "SEND",
+        "SEND",
+        "SEND",
+        "SUBSCRIBE",
+        "SUBSCRIBE",
+        "UNSUBSCRIBE",
+        "ACK",
+        "ACK",
+        "NACK",
+        "BEGIN",
+        "COMMIT",
+        "ABORT",
+        "DISCONNECT",
+        "CONNECT",
+        "NONSENSE",
+    ]
+)
+
+
+@st.composite
+def hostile_frames(draw: st.DrawFn) -> bytes:
+    headers = draw(st.lists(st.tuples(names, values), max_size=6))
+    block = "".join(f"{name}:{value}\n" for name, value in headers)
+    return f"{draw(commands)}\n{block}\n".encode(errors="replace") + draw(st.binary(max_size=20)) + b"\0"
+
+
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(coroutine)
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.sampled_from(["1.0", "1.1", "1.2"]), st.lists(hostile_frames(), max_size=12), st.integers(1, 400))
+def test_random_frames_never_escape_and_end_with_error(version: str, frames: list[bytes], step: int) -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        client = await broker.connected(version, client_id="me")
+        data = b"".join(frames)
+        for start in range(0, len(data), step):
+            if client.transport.closed:
+                break
+            client.send(data[start : start + step])
+            broker.post.dispatch()
+            broker.post.settle()
+            await asyncio.sleep(0)
+        broker.post.settle()
+        events = client.received()
+        if client.session.ending and b"DISCONNECT" not in data:
+            assert events[-1][0] == "ERROR"
+            assert client.transport.closed
+        client.lose()
+        assert broker.security.open == 0
+        for queue in broker.post.queues.values():
+            assert queue.consumers == []
+            assert queue.held == {}
+
+    run(scenario())
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.binary(max_size=2000), st.integers(1, 500))
+def test_random_bytes_never_escape(data: bytes, step: int) -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        client = broker.client()
+        for start in range(0, len(data), step):
+            client.send(data[start : start + step])
+        await asyncio.sleep(0)
+        assert client.session._decoder.buffered <= len(data)
+        if client.session.ending:
+            assert client.transport.written.startswith(b"ERROR\n")
+            assert client.transport.closed
+
+    run(scenario())
+
+
+actions = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                "send",
+                "send",
+                "send",
+                "send",
+                "sendtx",
+                "ack",
+                "ack",
+                "ack",
+                "nack",
+                "acktx",
+                "begin",
+                "commit",
+                "abort",
+                "unsubscribe",
+                "subscribe",
+                "lose",
+                "pause",
+                "resume",
+                "disconnect",
+                "block",
+                "unblock",
+            ]
+        ),
+        st.integers(0, 5),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(["1.1", "1.2"]), st.sampled_from(["auto", "client", "client-individual"]), actions)
+def test_every_message_is_somewhere(version: str, mode: str, steps: list[tuple[str, int]]) -> None:
+    """Whatever a correct client does, each message sent is in its queue, acknowledged or dead: once."""
+
+    async def scenario() -> None:
+        broker = Broker()
+        broker.post.ensure_address("a", None)
+        player = _Player(broker, version, mode)
+        await player.reconnect()
+        for action, number in steps:
+            await player.step(action, number)
+        await player.finish()
+        post = broker.post
+        placed = Counter(reference.message.id for reference in post.acknowledged)
+        placed.update(reference.message.id for reference in post.rejected)
+        for queue in post.queues.values():
+            assert queue.held == {}
+            placed.update(reference.message.id for reference in queue.waiting)
+        assert placed == Counter(message.id for message in post.sent)
+
+    run(scenario())
+
+
+class _Player:
+    """A client that follows the rules, and remembers what it holds."""
+
+    def __init__(self, broker: Broker, version: str, mode: str) -> None:
+        self.broker = broker
+        self.version = version
+        self.mode = mode
+        self.client: Client
+        self.held: list[dict[str, str]] = []
+        self.subscribed = False
+        self.transaction = False
+
+    async def reconnect(self) -> None:
+        self.client = await self.broker.connected(self.version)
+        self.held = []
+        self.subscribed = self.transaction = False
+        await self._subscribe(0)
+        await self._begin(0)
+
+    async def step(self, action: str, number: int) -> None:
+        await getattr(self, f"_{action}")(number)
+        await self._settle()
+
+    async def _settle(self) -> None:
+        self.broker.post.settle()
+        self.broker.post.dispatch()
+        await asyncio.sleep(0)
+        for command, headers, _ in self.client.received():
+            assert command == "MESSAGE", (command, headers)
+            if self.mode != "auto" and self.subscribed:
+                self.held.append(headers)
+
+    async def finish(self) -> None:
+        await self._unblock(0)
+        self.broker.post.settle()
+        self.client.lose()
+        await asyncio.sleep(0)
+
+    def _frame(self, text: str, body: str = "") -> None:
+        self.client.send(f"{text}\n\n{body}\0".encode())
+
+    def _which(self, headers: dict[str, str]) -> str:
+        if self.version == "1.2":
+            return f"id:{headers['ack']}"
+        return f"subscription:s\nmessage-id:{headers['message-id']}"
+
+    def _taken(self, number: int) -> dict[str, str] | None:
+        if not self.held:
+            return None
+        number %= len(self.held)
+        headers = self.held[number]
+        self.held = self.held[number + 1 :] if self.mode == "client" else self.held[:number] + self.held[number + 1 :]
+        return headers
+
+    async def _send(self, number: int) -> None:
+        self._frame("SEND\ndestination:/queue/a", str(number))
+
+    async def _sendtx(self, number: int) -> None:
+        if self.transaction:
+            self._frame("SEND\ndestination:/queue/a\ntransaction:t", str(number))
+
+    async def _ack(self, number: int) -> None:
+        headers = self._taken(number)
+        if headers is not None:
+            self._frame(f"ACK\n{self._which(headers)}")
+
+    async def _nack(self, number: int) -> None:
+        headers = self._taken(number)
+        if headers is not None:
+            self._frame(f"NACK\n{self._which(headers)}\nrequeue:{'true' if number % 2 else 'false'}")
+
+    async def _acktx(self, number: int) -> None:
+        if self.transaction:
+            headers = self._taken(number)
+            if headers is not None:
+                self._frame(f"ACK\n{self._which(headers)}\ntransaction:t")
+
+    async def _begin(self, number: int) -> None:
+        if not self.transaction:
+            self._frame("BEGIN\ntransaction:t")
+            self.transaction = True
+
+    async def _commit(self, number: int) -> None:
+        if self.transaction:
+            self._frame("COMMIT\ntransaction:t")
+            self.transaction = False
+
+    async def _abort(self, number: int) -> None:
+        if self.transaction:
+            self._frame("ABORT\ntransaction:t")
+            self.transaction = False
+
+    async def _subscribe(self, number: int) -> None:
+        if not self.subscribed:
+            self._frame(f"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:{self.mode}\nprefetch-count:3")
+            self.subscribed = True
+
+    async def _unsubscribe(self, number: int) -> None:
+        if self.subscribed:
+            self._frame("UNSUBSCRIBE\nid:s")
+            self.subscribed = False
+            self.held = []
+
+    async def _pause(self, number: int) -> None:
+        self.client.session.pause_writing()
+
+    async def _resume(self, number: int) -> None:
+        self.client.session.resume_writing()
+
+    async def _lose(self, number: int) -> None:
+        self.client.lose()
+        await self.reconnect()
+
+    async def _disconnect(self, number: int) -> None:
+        self._frame("DISCONNECT")
+        await self._unblock(number)
+        self.client.lose()
+        await self.reconnect()
+
+    async def _block(self, number: int) -> None:
+        self.broker.post.blocked.add("a")
+
+    async def _unblock(self, number: int) -> None:
+        self.broker.post.unblock("a")

@@ -1,0 +1,475 @@
+"""Checkpoints and compaction: the same state as a replay, at any interruption, while traffic goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import random
+import shutil
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from pollux.errors import StoreError
+from pollux.store import checkpointer
+from pollux.store.checkpoint import read_checkpoint
+from pollux.store.checkpointer import Job, Source
+from pollux.store.files import FileOperations
+from pollux.store.format import decode_header
+from pollux.store.maintenance import due_bytes
+
+from .helpers import NODE, contents, ids_in, message_of, opened, segments, settings_in, stable, until
+
+if TYPE_CHECKING:
+    from pollux.store.recovered import Recovered
+    from pollux.store.settings import StoreSettings
+
+
+def summary(recovered: Recovered) -> dict[str, object]:
+    """All that must not depend on how it was recovered."""
+    return {
+        "queues": {
+            queue: {priority: list(ids) for priority, ids in held.items()} for queue, held in recovered.queues.items()
+        },
+        "counts": recovered.delivery_counts,
+        "schedules": recovered.schedules,
+        "duplicates": recovered.duplicates,
+        "references": recovered.references,
+        "prepared": recovered.prepared,
+        "bindings": recovered.bindings,
+        "messages": recovered.message_count,
+    }
+
+
+async def mixed_traffic(directory: Path, seed: int, count: int = 400) -> None:
+    """A killed life with a bit of everything."""
+    draw = random.Random(seed)  # noqa: S311  (a reproducible test, no secret)
+    async with opened(settings_in(directory, journal_file_size=8 << 10), crash=True) as one:
+        storage = one.storage
+        held = [(queue, message_id) for queue, ids in contents(one.recovered).items() for message_id in ids]
+        for _ in range(count):
+            message = message_of(storage, b"d" * draw.randint(0, 200), priority=draw.choice([4, 4, 4, 9]))
+            if draw.random() < 0.1:
+                message.deliver_at = draw.randint(1, 1 << 40)
+                message.duplicate_id = str(message.id).encode()
+            queues = draw.choice([[1], [2], [1, 2, 3]])
+            tx = storage.next_id() if draw.random() < 0.1 else 0
+            storage.append_message(message, queues, tx=tx)
+            if tx:
+                outcome = draw.choice([storage.append_commit, storage.append_rollback, None])
+                if outcome is not None:
+                    outcome(tx)
+            else:
+                held += [(queue, message.id) for queue in queues]
+            if held and draw.random() < 0.9:
+                queue, message_id = held.pop(draw.randrange(len(held)))
+                storage.append_acks(queue, [message_id])
+            if held and draw.random() < 0.1:
+                storage.append_delivery_count(*draw.choice(held), 2)
+            if draw.random() < 0.05:
+                storage.put("kind", str(draw.randint(0, 5)), str(draw.random()).encode())
+            if draw.random() < 0.2:
+                await stable(storage)
+        tx = storage.next_id()
+        storage.append_message(message_of(storage), [2], tx=tx)
+        storage.append_prepare(tx, b"xid")
+        await stable(storage)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_checkpoint_and_tail_equal_full_replay(tmp_path: Path, seed: int) -> None:
+    origin = tmp_path / "origin"
+    for life in range(3):
+        await mixed_traffic(origin, seed * 10 + life)
+    settings = settings_in(origin, journal_file_size=8 << 10)
+    chain = job_for(settings.journal_directory, None, 0, 10_000).segments
+    jobs = [len(chain) // 3, 2 * len(chain) // 3, len(chain)]
+    async with opened(copied(origin, tmp_path / "full"), crash=True) as one:
+        expected = summary(one.recovered)
+        read = await one.storage.read_messages(sorted(ids_in(one.recovered)))
+        bodies = [message and message.data for message in read]
+        assert None not in bodies
+    for upto in jobs:
+        copy = tmp_path / f"copy{upto}"
+        target = copied(origin, copy)
+        base = None
+        for start in range(0, upto, 5):
+            base = fold(target.journal_directory, base, start, min(start + 5, upto)).checkpoint
+        async with opened(target, crash=True) as two:
+            assert two.recovered.checkpoint is not None
+            assert summary(two.recovered) == expected
+            assert two.recovered.damage == []
+            again = await two.storage.read_messages(sorted(ids_in(two.recovered)))
+            assert [message and message.data for message in again] == bodies
+
+
+def copied(origin: Path, copy: Path) -> StoreSettings:
+    """Settings of a copy of a store."""
+    shutil.copytree(origin, copy)
+    return settings_in(copy, journal_file_size=8 << 10)
+
+
+def job_for(directory: Path, base: str | None, start: int, stop: int) -> Job:
+    """What the broker would ask for segments ``start`` to ``stop`` of a directory."""
+    chain = sorted(path for path in directory.glob("*.segment") if path.read_bytes()[128:4096].strip(b"\0"))
+    last = {path.name.split("-")[1]: path.name for path in chain}
+    sources = []
+    for path in chain:
+        _, epoch, sequence = path.stem.split("-")
+        sources.append(Source(path.name, int(epoch), int(sequence), None, path.name in last.values()))
+    return Job(str(directory), str(directory), NODE.hex(), 90, base, sources[start:stop], 20_000, 50, 8 << 10)
+
+
+def fold(directory: Path, base: str | None, start: int, stop: int) -> checkpointer.Result:
+    """Run the checkpointer in this process."""
+    return checkpointer.run(job_for(directory, base, start, stop), FileOperations())
+
+
+async def test_a_sandbox_that_forbids_to_be_nice_forbids_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: int) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    await mixed_traffic(tmp_path / "origin", 1, 300)
+    target = copied(tmp_path / "origin", tmp_path / "copy")
+    asked = msgspec.json.encode(job_for(target.journal_directory, None, 0, 10_000))
+    said = io.BytesIO()
+    monkeypatch.setattr(os, "nice", refused)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(asked)))
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=said))
+    assert checkpointer.main() == 0
+    result = msgspec.json.decode(said.getvalue(), type=checkpointer.Result)
+    assert result.checkpoint is not None
+    assert (target.journal_directory / result.checkpoint).exists()
+
+
+@pytest.mark.processes
+async def test_killed_checkpointer_leaves_nothing_that_counts(tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    await mixed_traffic(origin, 1, 1500)
+    async with opened(copied(origin, tmp_path / "full"), crash=True) as one:
+        expected = summary(one.recovered)
+    draw = random.Random(7)  # noqa: S311  (a reproducible test, no secret)
+    finished = killed = 0
+    for number in range(14):
+        target = copied(origin, tmp_path / f"copy{number}")
+        job = job_for(target.journal_directory, None, 0, 10_000)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "pollux.store.checkpointer",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        running = asyncio.ensure_future(process.communicate(msgspec.json.encode(job)))
+        await asyncio.wait([running], timeout=0.05 + draw.random() * 0.45 if number else 30)
+        if process.returncode is None:
+            process.kill()
+            killed += 1
+        else:
+            finished += 1
+        await running
+        async with opened(target, crash=True) as two:
+            assert summary(two.recovered) == expected
+            ids = sorted(ids_in(two.recovered))
+            assert None not in await two.storage.read_messages(ids)
+        shutil.rmtree(tmp_path / f"copy{number}")
+    assert finished
+    assert killed
+
+
+class StopsAt(FileOperations):
+    """Raises at the n-th system call that changes something, like a kill at that point."""
+
+    def __init__(self, stop: int) -> None:
+        super().__init__()
+        self.left = stop
+
+    def _step(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+    def write(self, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> int:
+        self._step()
+        return super().write(fd, data, offset, sync=sync)
+
+    def fsync(self, fd: int) -> None:
+        self._step()
+        super().fsync(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._step()
+        super().rename(source, target)
+
+
+async def test_checkpointer_stopped_at_every_step(tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    await mixed_traffic(origin, 3, 150)
+    async with opened(copied(origin, tmp_path / "full"), crash=True) as one:
+        expected = summary(one.recovered)
+    for stop in range(1000):
+        target = copied(origin, tmp_path / f"copy{stop}")
+        job = job_for(target.journal_directory, None, 0, 10_000)
+        try:
+            checkpointer.run(job, StopsAt(stop))
+            done = True
+        except KeyboardInterrupt:
+            done = False
+        for _ in range(2):
+            async with opened(target, crash=True) as two:
+                assert summary(two.recovered) == expected
+                assert None not in await two.storage.read_messages(sorted(ids_in(two.recovered)))
+        shutil.rmtree(tmp_path / f"copy{stop}")
+        if done:
+            assert stop > 10
+            return
+    pytest.fail("the checkpointer never finished")
+
+
+async def test_compaction_under_traffic(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, journal_file_size=32 << 10, journal_compact_min_files=3)
+    keep: list[int] = []
+    async with opened(settings, crash=True) as one:
+        for number in range(600):
+            message = message_of(one.storage, number.to_bytes(4, "big") * 50)
+            one.storage.append_message(message, [1])
+            if number % 10 == 0:
+                keep.append(message.id)
+            else:
+                one.storage.append_acks(1, [message.id])
+        await stable(one.storage)
+    async with opened(settings, crash=True) as two:
+        storage = two.storage
+        assert contents(two.recovered) == {1: keep}
+        maintenance = storage._maintenance
+        assert maintenance is not None
+        rounds = 0
+        async with asyncio.timeout(60):
+            while maintenance.checkpoints < 4:
+                rounds += 1
+                message = message_of(storage, b"y" * 400)
+                storage.append_message(message, [2])
+                storage.append_acks(2, [message.id])
+                if rounds % 20 == 0:
+                    await stable(storage)
+                    read = await storage.read_messages(keep)
+                    assert [one.data[:4] if one else None for one in read] == [
+                        (10 * place).to_bytes(4, "big") for place in range(len(keep))
+                    ]
+        assert maintenance.last_result is not None
+        await stable(storage)
+        await until(lambda: len(segments(settings)) <= 12)
+        assert list(settings.journal_directory.glob("*.bodies"))
+        assert len(list(settings.journal_directory.glob("*.checkpoint"))) <= 2
+    async with opened(settings) as three:
+        assert contents(three.recovered) == {1: keep}
+        assert three.recovered.damage == []
+
+
+async def test_segments_sealed_while_the_checkpointer_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in the next checkpoint: in this one they would be folded and deleted, and still be asked for by it."""
+    settings = settings_in(tmp_path, journal_file_size=32 << 10, journal_compact_min_files=1000)
+    async with opened(settings) as one:
+        storage = one.storage
+        maintenance = storage._maintenance
+        assert maintenance is not None
+
+        async def seal_another() -> None:
+            before = len(maintenance._sealed)
+            while len(maintenance._sealed) == before:
+                message = message_of(storage, b"y" * 4000)
+                storage.append_message(message, [1])
+                storage.append_acks(1, [message.id])
+                await stable(storage)
+
+        start = asyncio.create_subprocess_exec
+
+        async def slow_start(*command: Any, **options: Any) -> Any:
+            process = await start(*command, **options)
+            await seal_another()
+            return process
+
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", slow_start)
+        await seal_another()
+        for done in (1, 2):
+            maintenance.consider(urgent=True)
+            await until(lambda: maintenance._task is None)
+            assert maintenance.checkpoints == done, "the checkpoint failed"
+            directory = settings.journal_directory
+            assert [each.name for each in maintenance._sealed if not (directory / each.name).exists()] == []
+        monkeypatch.undo()
+    async with opened(settings) as two:
+        assert contents(two.recovered) == {}
+        assert two.recovered.damage == []
+
+
+async def test_nothing_is_deleted_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next life may list the directory then, and would miss what goes."""
+    begun, go_on = threading.Event(), threading.Event()
+    deleted: list[Path] = []
+
+    def unlink(_files: FileOperations, path: Path) -> None:
+        if threading.current_thread() is not threading.main_thread() and path.suffix == ".segment":
+            begun.set()
+            assert go_on.wait(30)
+            deleted.append(path)
+        path.unlink(missing_ok=True)
+
+    monkeypatch.setattr(FileOperations, "unlink", unlink)
+    async with opened(settings_in(tmp_path, journal_file_size=32 << 10, journal_compact_min_files=1000)) as one:
+        maintenance = one.storage._maintenance
+        assert maintenance is not None
+        while len(maintenance._sealed) < 3:
+            message = message_of(one.storage, b"y" * 4000)
+            one.storage.append_message(message, [1])
+            one.storage.append_acks(1, [message.id])
+            await stable(one.storage)
+        maintenance.consider(urgent=True)
+        assert await asyncio.to_thread(begun.wait, 30)
+        stopping = asyncio.create_task(maintenance.stop(last=False, seconds=0))
+        await until(lambda: maintenance._ended)
+        assert not (await asyncio.wait([stopping], timeout=0.2))[0], "it waits for the deletion that began"
+        go_on.set()
+        await stopping
+        assert len(deleted) == 1, "and the others do not begin"
+
+
+async def test_clean_stop_leaves_nothing_to_replay(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    async with opened(settings) as one:
+        message = message_of(one.storage)
+        one.storage.append_message(message, [1])
+    assert segments(settings) == [] or len(segments(settings)) == 1
+    async with opened(settings) as two:
+        assert contents(two.recovered) == {1: [message.id]}
+        assert two.recovered.replayed_records == 0
+        assert two.recovered.checkpoint is not None
+
+
+async def test_damaged_checkpoint_with_its_segments_gone_is_refused(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    async with opened(settings) as one:
+        for _ in range(500):
+            message = message_of(one.storage, b"z" * 500)
+            one.storage.append_message(message, [1])
+            one.storage.append_acks(1, [message.id])
+    async with opened(settings, crash=True) as two:
+        two.storage.append_message(message_of(two.storage), [1])
+        await stable(two.storage)
+    (path,) = settings.journal_directory.glob("*.checkpoint")
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match="missing"):
+        async with opened(settings):
+            pass
+
+
+async def test_bodies_gone_are_refused_or_reported(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    async with opened(settings) as one:
+        message = message_of(one.storage)
+        one.storage.append_message(message, [1])
+    for path in settings.journal_directory.glob("*.bodies"):
+        path.unlink()
+    for path in segments(settings):
+        path.unlink()
+    with pytest.raises(StoreError, match="live messages are missing"):
+        async with opened(settings):
+            pass
+    async with opened(replace(settings, allow_missing_segments=True)) as two:
+        assert [damage.kind for damage in two.recovered.damage] == ["missing-segment"]
+        assert await two.storage.read_messages([message.id]) == [None]
+
+
+async def test_a_predecessors_late_checkpoint_does_not_count(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, journal_file_size=8 << 10)
+    await mixed_traffic(tmp_path, 5)
+    zombie = job_for(settings.journal_directory, None, 0, 10_000)
+    async with opened(settings, crash=True) as one:
+        expected = summary(one.recovered)
+    zombie.epoch = 1
+    result = checkpointer.run(zombie, FileOperations())
+    async with opened(settings, crash=True) as two:
+        assert two.recovered.checkpoint is None
+        assert summary(two.recovered) == expected
+    assert (settings.journal_directory / result.checkpoint).exists()
+
+
+async def test_a_checkpointer_whose_broker_died_installs_nothing(tmp_path: Path) -> None:
+    await mixed_traffic(tmp_path, 5)
+    settings = settings_in(tmp_path)
+    job = job_for(settings.journal_directory, None, 0, 10_000)
+    job.broker = os.getpid()
+    with pytest.raises(StoreError, match="is gone"):
+        checkpointer.run(job, FileOperations())
+    assert not list(settings.journal_directory.glob("*.checkpoint"))
+
+
+async def test_a_body_file_of_another_journal_is_noticed(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    async with opened(settings) as one:
+        one.storage.append_message(message_of(one.storage), [1])
+    (path,) = [*settings.journal_directory.glob("*.bodies"), *segments(settings)]
+    data = path.read_bytes()
+    header = replace(decode_header(data, "x"), salt=1)
+    path.write_bytes(header.encode() + data[128:])
+    with pytest.raises(StoreError, match="missing or others"):
+        async with opened(settings):
+            pass
+
+
+async def test_a_failing_checkpointer_does_not_hurt_the_broker(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, journal_file_size=8 << 10, journal_compact_min_files=2)
+    async with opened(settings, crash=True) as one:
+        maintenance = one.storage._maintenance
+        assert maintenance is not None
+        for _ in range(100):
+            one.storage.append_message(message_of(one.storage, b"x" * 500), [1])
+        await stable(one.storage)
+        # A folded segment is unreadable while the checkpointer looks: it fails, traffic goes on.
+        hidden = segments(settings)[1]
+        data = hidden.read_bytes()
+        hidden.write_bytes(bytes(len(data)))
+        await until(lambda: maintenance._timer is not None or maintenance.checkpoints > 0)
+        one.storage.append_message(message_of(one.storage), [1])
+        await stable(one.storage)
+        assert one.failures == []
+        hidden.write_bytes(data)
+        await until(lambda: maintenance.checkpoints > 0)
+
+
+def test_when_the_next_checkpoint_is_due() -> None:
+    settings = settings_in(Path("/nowhere"), journal_file_size=10 << 20, journal_compact_min_files=10)
+    assert due_bytes(settings, 0) == 100 << 20
+    assert due_bytes(settings, 200 << 20) == 400 << 20
+    assert due_bytes(settings, 4 << 30) == 1 << 30
+
+
+def test_checkpoint_reading_refuses_damage_anywhere(tmp_path: Path) -> None:
+    asyncio.run(mixed_traffic(tmp_path, 2, 60))
+    settings = settings_in(tmp_path)
+    result = fold(settings.journal_directory, None, 0, 3)
+    path = settings.journal_directory / result.checkpoint
+    read_checkpoint(path, NODE)
+    data = path.read_bytes()
+    for position in range(0, len(data), 7):
+        flipped = bytearray(data)
+        flipped[position] ^= 1
+        path.write_bytes(flipped)
+        try:
+            found = read_checkpoint(path, NODE)
+        except StoreError:
+            continue
+        # Padding between sections is the only thing nobody looks at.
+        assert bytes(found.ids) == bytes(memoryview(found.ids)), position
+        assert data[position] == 0

@@ -1,0 +1,314 @@
+"""Two stopped journals: which is the newest, and what each queue has on one side only."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from pollux.cli.app import app
+from pollux.errors import StoreError
+from pollux.ha.locks import try_lock
+from pollux.ha.replication import local
+from pollux.ha.replication.local import LocalState
+from pollux.server import exits
+from pollux.store.compare.verdict import Comparison, compare
+from pollux.store.format import HEADER_SIZE, frame
+from pollux.store.records import acks
+from pollux_pipeline.jobs.compare_journals import verdict as of_pipeline
+
+from .helpers import message_of, opened, segments, settings_in, stable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pollux.store.storage import Storage
+
+QUEUE = 7
+
+
+def bind(storage: Storage) -> None:
+    storage.put("queue", "orders", msgspec.msgpack.encode({"id": QUEUE, "spec": {}}))
+
+
+async def send(storage: Storage, count: int, *, size: int = 300) -> list[int]:
+    sent = [message_of(storage, b"m" * size) for _ in range(count)]
+    for message in sent:
+        storage.append_message(message, [QUEUE])
+    await stable(storage)
+    return [message.id for message in sent]
+
+
+async def take(storage: Storage, ids: list[int]) -> None:
+    storage.append_acks(QUEUE, ids)
+    await stable(storage)
+
+
+def row_of(found: Comparison) -> dict[str, int]:
+    (row,) = found.queues
+    assert row.queue == "orders"
+    return {name: value for name, value in row._asdict().items() if value and name != "queue"}
+
+
+def judged(a: Path, b: Path) -> Comparison:
+    """Compare both ways round: the answer must not depend on it. And the pipeline must say the same of these facts."""
+    found, turned = compare(a, b), compare(b, a)
+    assert {"a": "b", "b": "a"}.get(found.newest, found.newest) == turned.newest
+    ends = {
+        name: {
+            "alone": alone.records + alone.messages + alone.folded,
+            "alone_lives": len(alone.lives),
+            "first": None if alone.first is None else {"epoch": 1, "segment": 1, "offset": 1},
+        }
+        for name, alone in found.alone.items()
+    }
+    assert of_pipeline(ends)["newest"] == found.newest
+    return found
+
+
+async def test_a_copy_is_the_same(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path / "a", journal_file_size=4 << 10)
+    async with opened(settings, crash=True) as one:
+        bind(one.storage)
+        await send(one.storage, 30)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    found = judged(tmp_path / "a", tmp_path / "b")
+    assert found.newest == "same"
+    assert row_of(found) == {"messages_a": 30, "messages_b": 30}
+
+
+async def test_who_went_on_in_the_same_life_is_newer(tmp_path: Path) -> None:
+    """A backup that was lost: the live went on without it, over several segments."""
+    settings = settings_in(tmp_path / "live", journal_file_size=4 << 10)
+    async with opened(settings, crash=True) as one:
+        bind(one.storage)
+        ids = await send(one.storage, 10)
+        shutil.copytree(tmp_path / "live", tmp_path / "backup")
+        await send(one.storage, 30)
+        await take(one.storage, ids[:4])
+    found = judged(tmp_path / "live", tmp_path / "backup")
+    assert found.newest == "a"
+    assert row_of(found) == {"messages_a": 36, "messages_b": 10, "only_a": 30, "taken_by_a": 4}
+    assert found.alone["a"].records > 30
+    assert found.alone["a"].lives == []
+    assert not found.alone["b"]
+
+
+async def test_a_single_record_makes_a_difference(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path / "a")
+    async with opened(settings, crash=True) as one:
+        bind(one.storage)
+        ids = await send(one.storage, 3)
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        await take(one.storage, ids[:1])
+    found = judged(tmp_path / "a", tmp_path / "b")
+    assert found.newest == "a"
+    assert row_of(found) == {"messages_a": 2, "messages_b": 3, "taken_by_a": 1}
+
+
+async def test_a_later_life_is_newer(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path / "a")
+    async with opened(settings, crash=True) as one:
+        bind(one.storage)
+        await send(one.storage, 3)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    async with opened(settings_in(tmp_path / "b"), crash=True):
+        pass
+    found = judged(tmp_path / "a", tmp_path / "b")
+    assert (found.newest, found.alone["b"].lives) == ("b", [2])
+    assert row_of(found) == {"messages_a": 3, "messages_b": 3}
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["killed", "stopped"])
+async def test_both_served_after_they_parted(tmp_path: Path, *, clean: bool) -> None:
+    """Both took epoch 2, so the ids of different messages are the same: they are told apart by the lives' salts."""
+    settings = settings_in(tmp_path / "a")
+    async with opened(settings, crash=True) as one:
+        bind(one.storage)
+        await send(one.storage, 3)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for side, count in (("a", 2), ("b", 5)):
+        async with opened(settings_in(tmp_path / side, journal_compact_min_files=1), crash=not clean) as one:
+            await send(one.storage, count)
+    found = judged(tmp_path / "a", tmp_path / "b")
+    assert found.newest == "diverged"
+    assert "neither may be thrown away" in found.answer
+    assert row_of(found) == {"messages_a": 5, "messages_b": 8, "only_a": 2, "only_b": 5}
+
+
+async def test_compaction_is_no_difference_in_favour_of_the_other_side(tmp_path: Path) -> None:
+    """The newer side consumed everything and folded its segments away: what is left of the older one is not new."""
+    settings = settings_in(tmp_path / "a", journal_file_size=4 << 10, journal_compact_min_files=1)
+    async with opened(settings) as one:
+        bind(one.storage)
+        ids = await send(one.storage, 20)
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        await take(one.storage, ids)
+    assert list((tmp_path / "a" / "journal").glob("*.checkpoint"))
+    found = judged(tmp_path / "a", tmp_path / "b")
+    assert found.newest == "a"
+    assert row_of(found) == {"messages_b": 20, "taken_by_a": 20}
+
+
+async def test_a_live_that_went_on_alone_is_not_thrown_away_for_a_later_life(tmp_path: Path) -> None:
+    """The backup was made to serve with older data; its checkpoint, after a stop in order, is behind all that."""
+    settings = settings_in(tmp_path / "live", journal_file_size=4 << 10)
+    async with opened(settings, crash=True) as one:
+        bind(one.storage)
+        await send(one.storage, 5)
+        shutil.copytree(tmp_path / "live", tmp_path / "backup")
+        await send(one.storage, 40)
+    folding = settings_in(tmp_path / "backup", journal_file_size=4 << 10, journal_compact_min_files=1)
+    async with opened(folding) as one:
+        await send(one.storage, 60)
+    assert list((tmp_path / "backup" / "journal").glob("*.checkpoint"))
+    found = judged(tmp_path / "live", tmp_path / "backup")
+    assert found.newest == "diverged"
+    assert row_of(found) == {"messages_a": 45, "messages_b": 65, "only_a": 40, "only_b": 60}
+
+
+async def test_two_machines_of_one_snapshot_diverge(tmp_path: Path) -> None:
+    """The same life went on twice: epoch and salt are the same, the records are not."""
+    settings = settings_in(tmp_path / "a")
+    async with opened(settings, crash=True) as one:
+        bind(one.storage)
+        ids = await send(one.storage, 3)
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        await take(one.storage, ids[:1])
+    segment = segments(settings_in(tmp_path / "b"))[0]
+    data = bytearray(segment.read_bytes())
+    salt = int.from_bytes(data[12:16], "little")
+    end = len(bytes(data).rstrip(b"\0"))
+    added = frame(acks(QUEUE, ids[1:], 0), salt)
+    assert end > HEADER_SIZE
+    data[end : end + len(added)] = added
+    segment.write_bytes(data)
+    found = judged(tmp_path / "a", tmp_path / "b")
+    assert found.newest == "diverged"
+    assert row_of(found) == {"messages_a": 2, "messages_b": 1, "taken_by_a": 1, "taken_by_b": 2}
+
+
+async def test_messages_in_pages_count(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path / "a")
+    async with opened(settings, crash=True) as one:
+        bind(one.storage)
+        await send(one.storage, 1)
+        pages = one.storage.pages.address("orders")
+        first = [message_of(one.storage, address="orders") for _ in range(3)]
+        page = 0
+        for message in first:
+            page = pages.append(message, [QUEUE])
+        pages.acknowledge(QUEUE, page, [first[0].id])
+        await one.storage.pages.stable()
+        await stable(one.storage)
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        pages.append(message_of(one.storage, address="orders"), [QUEUE])
+        pages.close_page()
+        await one.storage.pages.stable()
+    found = judged(tmp_path / "a", tmp_path / "b")
+    assert found.newest == "a"
+    assert row_of(found) == {"messages_a": 4, "messages_b": 3, "only_a": 1}
+
+
+# -- the command
+
+
+def run(*words: object, code: int) -> Any:
+    done = CliRunner().invoke(app, ["journal", "compare", *map(str, words)])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        return done.exception
+    assert done.exit_code == code, done.output
+    return done.stdout
+
+
+def times(directory: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
+
+
+async def two(directory: Path) -> tuple[Path, Path]:
+    """A live that went on, and a backup that was left behind."""
+    async with opened(settings_in(directory / "live"), crash=True) as one:
+        bind(one.storage)
+        await send(one.storage, 3)
+        shutil.copytree(directory / "live", directory / "backup")
+        await send(one.storage, 2)
+    return directory / "live", directory / "backup"
+
+
+async def test_the_command(tmp_path: Path) -> None:
+    live, backup = await two(tmp_path)
+    for directory, sequence, complete in ((live, 2, True), (backup, 1, False)):
+        state = LocalState("6e" * 16, sequence, 1, complete=complete, replica=not complete)
+        local.write(directory / "journal", state)
+    assert "start either" in run(live, shutil.copytree(live, tmp_path / "copy"), code=0)
+    shown = run(live, backup, code=1)
+    assert "a is the newest" in shown
+    assert "b is a copy that was never completed: do not start it" in shown
+    found = json.loads(run(live / "journal", backup / "journal", "--json", code=1))
+    assert found["newest"] == "a"
+    assert found["nodeId"] == b"node-of-the-test".hex()
+    assert (found["a"]["sequence"], found["b"]["sequence"], found["b"]["complete"]) == (2, 1, False)
+    assert found["a"]["records"] > 0
+    assert found["b"]["records"] == 0
+    assert found["queues"] == [
+        {"queue": "orders", "messagesA": 5, "messagesB": 3, "onlyA": 2, "onlyB": 0, "takenByA": 0, "takenByB": 0}
+    ]
+
+
+async def test_what_was_moved_aside_is_compared_with_its_own_bindings(tmp_path: Path) -> None:
+    live, backup = await two(tmp_path)
+    for name in ("journal", "bindings"):
+        shutil.move(backup / name, live / name / "oldreplica.1")
+    found = compare(live, live / "journal" / "oldreplica.1")
+    assert (found.newest, row_of(found)) == ("a", {"messages_a": 5, "messages_b": 3, "only_a": 2})
+    assert found.sides["b"].places.bindings == live / "bindings" / "oldreplica.1"
+
+
+async def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
+    live, backup = await two(tmp_path)
+    async with opened(settings_in(tmp_path / "stranger", node_id=b"another node id."), crash=True):
+        pass
+    (tmp_path / "empty").mkdir()
+    before = times(tmp_path)
+    for words, text in (
+        ((live, tmp_path / "stranger"), f"of different nodes: {live} of {b'node-of-the-test'.hex()}, "),
+        ((live, live / "." / "."), "the same directory"),
+        ((live, tmp_path / "nowhere"), "nowhere: is not a directory"),
+        ((tmp_path / "empty", live), "empty: holds no journal"),
+    ):
+        error = run(*words, code=exits.EXIT_USAGE)
+        assert (error.code, text in str(error)) == (exits.EXIT_USAGE, True), str(error)
+    assert times(tmp_path) == before
+    segment = segments(settings_in(backup))[0]
+    segment.write_bytes(b"\xff" * 4096)
+    assert "missing or unreadable" in str(run(live, backup, code=exits.EXIT_USAGE))
+
+
+async def test_a_running_broker_is_refused(tmp_path: Path) -> None:
+    live, backup = await two(tmp_path)
+    descriptor = os.open(live / "journal" / "pollux.lock", os.O_RDWR | os.O_CREAT)
+    try:
+        assert try_lock(descriptor)
+        error = run(live, backup, code=exits.EXIT_LOCKED)
+        assert error.code == exits.EXIT_LOCKED
+        assert "stop it" in str(error)
+    finally:
+        os.close(descriptor)
+
+
+async def test_damage_is_told_with_the_answer(tmp_path: Path) -> None:
+    live, backup = await two(tmp_path)
+    segment = segments(settings_in(live))[0]
+    data = bytearray(segment.read_bytes())
+    place = data.find(b"mmmm")
+    data[place] ^= 1
+    segment.write_bytes(data)
+    found = compare(live, backup)
+    assert "a is damaged in 1 places: see `pollux journal verify" in found.answer
+    with pytest.raises(StoreError, match="same directory"):
+        compare(live, live)

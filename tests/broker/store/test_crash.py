@@ -1,0 +1,115 @@
+"""A real writer is killed at random points, again and again on the same data: confirmed is recovered."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .helpers import contents, opened, settings_in
+
+ROOT = Path(__file__).parents[3]
+KILLS = int(os.environ.get("POLLUX_STORE_KILLS", "25"))
+
+
+class Ledger:
+    """What the writer said it sent and what it said was confirmed, over all its lives."""
+
+    def __init__(self) -> None:
+        self.sent: set[int] = set()
+        self.confirmed: set[int] = set()
+        self.acked: set[int] = set()
+        self.ack_sent: set[int] = set()
+        self.transactions: list[tuple[int, int]] = []
+        self.binding: tuple[int, int] = (0, 0)
+
+    def read(self, output: bytes) -> None:
+        """Take in one life's lines; the last may be cut off."""
+        for line in output.decode().split("\n")[:-1]:
+            if not line:
+                continue
+            kind, *numbers = line.split()
+            first, last = int(numbers[0]), int(numbers[-1])
+            match kind:
+                case "s":
+                    self.sent.add(first)
+                case "u":
+                    self.sent.update(range(first, last + 1))
+                    self.transactions.append((first, last))
+                case "+":
+                    self.confirmed.add(first)
+                case "t":
+                    self.confirmed.update(range(first, last + 1))
+                case "a":
+                    self.ack_sent.add(first)
+                case "-":
+                    self.acked.add(first)
+                case "k":
+                    self.binding = (first, last)
+
+    def check(self, found: list[int]) -> None:
+        """Compare with what was recovered."""
+        recovered = set(found)
+        assert len(recovered) == len(found), "a message is in the queue twice"
+        assert not self.confirmed - self.ack_sent - recovered, "confirmed messages are lost"
+        assert not recovered & self.acked, "acknowledged messages came back"
+        assert not recovered - self.sent, "messages nobody sent"
+        for first, last in self.transactions:
+            whole = set(range(first, last + 1)) - self.ack_sent
+            assert whole <= recovered or not whole & recovered, "half a transaction"
+
+
+def has_checkpoint(directory: Path) -> bool:
+    return any(directory.rglob("*.checkpoint"))
+
+
+async def life(directory: Path, seed: int, seconds: float, *, checkpoint: bool) -> bytes:
+    """Run the writer and kill it after a while; with ``checkpoint`` not before there is one."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.broker.store.crash_writer",
+        str(directory),
+        str(seed),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    assert process.stdout is not None
+    # The first line says that recovery is over: kill from then on.
+    first = await asyncio.wait_for(process.stdout.readline(), 60)
+    reading = asyncio.ensure_future(process.stdout.read())
+    await asyncio.wait([reading], timeout=seconds)
+    deadline = time.monotonic() + 60
+    while checkpoint and not has_checkpoint(directory):
+        assert time.monotonic() < deadline, "a minute of writing made no checkpoint"
+        await asyncio.wait([reading], timeout=0.05)
+    assert process.returncode is None, "the writer ended by itself"
+    process.kill()
+    output = first + await reading
+    await process.wait()
+    return output
+
+
+@pytest.mark.processes
+async def test_kill_the_writer_at_random_points(tmp_path: Path) -> None:
+    draw = random.Random(20_261_120)  # noqa: S311  (a reproducible test, no secret)
+    ledger = Ledger()
+    checkpoints = 0
+    for number in range(KILLS):
+        ledger.read(await life(tmp_path, number, draw.uniform(0.0, 0.5), checkpoint=number >= KILLS // 2))
+        async with opened(settings_in(tmp_path, journal_file_size=64 << 10), crash=True) as one:
+            found = contents(one.recovered).get(1, [])
+            ledger.check(found)
+            assert {damage.kind for damage in one.recovered.damage} <= {"torn-tail"}
+            checkpoints += one.recovered.checkpoint is not None
+            if ledger.binding[1]:
+                assert ("k", "key") in one.recovered.bindings
+            bodies = await one.storage.read_messages(found)
+            assert [message.id if message else None for message in bodies] == found
+    assert checkpoints > 0
+    assert len(ledger.confirmed) > 100 * KILLS

@@ -1,0 +1,242 @@
+"""A disk without room: what was accepted finds what is set aside, and nothing that fits waits for what does not."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pollux.errors import DiskFullError, StoreError
+from pollux.store.reserve import RESERVE, Reserve
+from pollux.store.usage import DiskUsage, DiskWatch, Finder
+
+from .helpers import (
+    FaultyFiles,
+    contents,
+    files_below,
+    message_of,
+    opened,
+    segments,
+    set_aside,
+    settings_in,
+    stable,
+    until,
+)
+
+if TYPE_CHECKING:
+    from pollux.store.storage import Storage
+
+#: Nobody may wait for room in these tests: none comes by itself.
+FOREVER = 3_600_000
+
+
+class Full(FaultyFiles):
+    """While ``armed``, files whose names end in ``suffix`` find room only when what ``without`` finds was given up."""
+
+    def __init__(self, suffix: str, without: str) -> None:
+        super().__init__()
+        self.directory = Path()
+        self.suffix, self.without = suffix, without
+        self.armed = False
+        self.refused = 0
+        self.prepared = 0
+
+    def write(self, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> int:
+        if self.armed and Path(f"/proc/self/fd/{fd}").readlink().suffix == self.suffix:
+            there = files_below(self.directory, self.without)
+            if there and (self.without == RESERVE or len(there) >= self.prepared):
+                self.refused += 1
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(fd, data, offset, sync=sync)
+
+    def fill(self, fd: int, size: int) -> None:
+        if self.armed:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().fill(fd, size)
+
+
+async def ready(storage: Storage, files: Full) -> None:
+    """Wait until everything is set aside, and take the disk's room."""
+    files.directory = storage.settings.journal_directory
+    await set_aside(storage)
+    files.prepared = len(segments(storage.settings))
+    files.armed = True
+
+
+@pytest.mark.parametrize("without", [RESERVE, "*.segment"])
+@pytest.mark.parametrize("kind", ["large", "page", "binding", "acknowledgement"])
+async def test_what_was_accepted_takes_what_is_set_aside(tmp_path: Path, kind: str, without: str) -> None:
+    """The reserve first, then a prepared segment. What is appended later is stable too, and room comes back."""
+    settings = settings_in(tmp_path, full_disk_timeout=FOREVER)
+    suffix = {"large": ".msg", "page": ".page", "binding": ".segment", "acknowledgement": ".segment"}[kind]
+    files = Full(suffix, without)
+    async with opened(settings, crash=True, files=files) as one:
+        storage = one.storage
+        first = message_of(storage)
+        storage.append_message(first, [1])
+        await stable(storage)
+        await ready(storage, files)
+        kept = message_of(storage)
+        if kind == "large":
+            writer = storage.large.create()
+            writer.write(b"x" * 5000)
+            kept.large = writer.finish()
+        if kind == "page":
+            storage.pages.address("an.address").append(kept, [2])
+        elif kind == "binding":
+            storage.put("queue", "q", b"value")
+        if kind in ("large", "binding"):
+            storage.append_message(kept, [2])
+        if kind == "acknowledgement":
+            storage.append_acks(1, [first.id])
+        await stable(storage)
+        assert files.refused
+        storage.append_acks(1, [first.id])
+        await stable(storage)
+        await until(lambda: storage.full)
+        with pytest.raises(DiskFullError):
+            storage.append_message(message_of(storage), [1])
+        files.armed = False
+        await until(lambda: not storage.full)
+        assert files_below(tmp_path, RESERVE)
+        await until(lambda: len(segments(settings)) >= 3)
+        filler = [message_of(storage, b"y" * 9000) for _ in range(40)]
+        for message in filler:  # over the numbers of what was given up
+            storage.append_message(message, [3])
+            await stable(storage)
+        assert one.failures == []
+    async with opened(settings) as two:
+        assert not [damage for damage in two.recovered.damage if damage.kind != "torn-tail"]
+        found = contents(two.recovered)
+        assert found.get(1) is None
+        assert found[3] == [message.id for message in filler]
+        if kind in ("large", "binding"):
+            assert found[2] == [kept.id]
+        if kind == "page":
+            pages = two.storage.pages.addresses()["an.address"]
+            number = pages.next_page(2)
+            assert number is not None
+            assert [one.message.id for one in await pages.read(number)] == [kept.id]
+        if kept.large is not None:
+            assert two.storage.large.path(kept.large.id).read_bytes() == b"x" * 5000
+
+
+async def test_a_record_larger_than_a_segment_finds_no_room_at_first(tmp_path: Path) -> None:
+    class NoRoomOnce(FaultyFiles):
+        refused = False
+
+        def write(self, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> int:
+            if not self.refused and offset == 64 << 10:  # behind a segment's end
+                self.refused = True
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(fd, data, offset, sync=sync)
+
+    settings = settings_in(tmp_path)
+    files = NoRoomOnce()
+    async with opened(settings, crash=True, files=files) as one:
+        message = message_of(one.storage, bytes(200_000))
+        one.storage.append_message(message, [1])
+        await stable(one.storage)
+        assert files.refused
+        assert one.failures == []
+    async with opened(settings) as two:
+        assert contents(two.recovered) == {1: [message.id]}
+
+
+async def test_an_upload_ends_when_the_disk_is_full(tmp_path: Path) -> None:
+    """What it wrote so far is room for others; the error is its own, and the journal goes on."""
+    settings = settings_in(tmp_path)
+    files = FaultyFiles()
+    async with opened(settings, crash=True, files=files) as one:
+        writer = one.storage.large.create()
+        writer.write(b"x" * 5000)
+        await until(lambda: not writer._chunks)
+        one.storage._watch.no_room(Finder.POOL, "no room for a segment")
+
+        def three() -> None:
+            for _ in range(3):  # from the second on they wait for the loop to hear of the first
+                writer.write(b"x" * 100_000)
+
+        with pytest.raises(DiskFullError, match="no room for a segment"):
+            three()
+        writer._chunks.append(b"not written yet")
+        with pytest.raises(DiskFullError, match="no room for a segment"):
+            writer.finish()
+        writer.abort()
+        await until(lambda: not files_below(tmp_path, "*.msg"))
+        one.storage.append_acks(1, [1])
+        await stable(one.storage)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+async def test_a_sync_that_failed_is_not_repeated(tmp_path: Path, error: int) -> None:
+    """File systems that allocate late (NFS) tell of it at the sync, once: the next one would lie."""
+
+    class SyncFails(FaultyFiles):
+        failed = False
+
+        def fsync(self, fd: int) -> None:
+            if not self.failed and Path(f"/proc/self/fd/{fd}").readlink().suffix == ".msg":
+                self.failed = True
+                raise OSError(error, "the sync failed")
+            super().fsync(fd)
+
+    async with opened(settings_in(tmp_path), crash=True, files=SyncFails()) as one:
+        writer = one.storage.large.create()
+        writer.write(b"x" * 5000)
+        large = writer.finish()
+        one.storage.append_message(message_of(one.storage, large=large), [1])
+        with pytest.raises(StoreError, match=rf"errno {error}\) at its sync"):
+            await stable(one.storage)
+        await until(lambda: one.failures)
+
+
+async def test_room_for_one_is_not_room_for_another(tmp_path: Path) -> None:
+    changes: list[DiskUsage] = []
+    watch = DiskWatch(settings_in(tmp_path), FaultyFiles(), asyncio.get_running_loop(), changes.append)
+    watch.no_room(Finder.WRITER, "the writer")
+    watch.no_room(Finder.POOL, "the pool")
+    watch.no_room(Finder.POOL, None)
+    assert (watch.reason, watch.no_room_reason, len(changes)) == ("the writer", "the writer", 1)
+    watch.stalled("slow")
+    watch.no_room(Finder.WRITER, None)
+    assert (watch.reason, watch.no_room_reason, len(changes)) == ("slow", None, 1)
+    watch.stalled(None)
+    assert [usage.full for usage in changes] == [True, False]
+
+
+async def test_full_until_the_reserve_is_there_again(tmp_path: Path) -> None:
+    """Room that only the reserve gave is none: the state does not flap while there is a little."""
+    settings = settings_in(tmp_path)
+    files = FaultyFiles()
+    changes: list[bool] = []
+    async with opened(settings, files=files) as one:
+        one.storage.on_full_change(lambda usage: changes.append(usage.full))
+        await until(lambda: files_below(tmp_path, RESERVE))
+        files.free = 2 * settings.journal_file_size - 1
+        files.write_error = errno.ENOSPC
+        one.storage.append_acks(1, [1])
+        await until(lambda: one.storage.full)
+        files.write_error = None
+        await stable(one.storage)
+        for _ in range(20):
+            one.storage.append_acks(1, [1])
+            await stable(one.storage)
+        await asyncio.to_thread(one.storage._reserve.make)
+        assert (changes, files_below(tmp_path, RESERVE)) == ([True], [])
+        files.free = 2 * settings.journal_file_size
+        await until(lambda: not one.storage.full)
+        assert (changes, len(files_below(tmp_path, RESERVE))) == ([True, False], 1)
+
+
+def test_the_reserve_leaves_nothing_half_made(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    files.fill_error = errno.ENOSPC
+    reserve = Reserve(tmp_path, files, 4096)
+    assert not reserve.make()
+    assert list(tmp_path.iterdir()) == []
+    files.fill_error = None
+    assert [reserve.make(), reserve.make(), reserve.release(), reserve.release()] == [True, True, True, False]

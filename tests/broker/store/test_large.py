@@ -1,0 +1,256 @@
+"""Large messages: streamed both ways with bounded memory, durable before the record, deleted after the ack."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pollux.errors import DiskFullError, StoreError
+from pollux.store.files import FileOperations
+from pollux.store.large import IN_FLIGHT_BYTES, LargeMessage, LargeWriter
+
+from .helpers import contents, files_below, message_of, opened, settings_in, stable, until
+
+if TYPE_CHECKING:
+    from pollux.store.storage import Storage
+
+CHUNK = b"0123456789abcdef" * 4096
+
+
+async def drained(writer: LargeWriter) -> None:
+    """Wait while the writer is full."""
+    while writer.full:
+        done = asyncio.Event()
+        writer.on_drain(done.set)
+        await asyncio.wait_for(done.wait(), 20)
+
+
+async def write_large(storage: Storage, chunks: int) -> LargeMessage:
+    writer = storage.large.create()
+    for _ in range(chunks):
+        writer.write(CHUNK)
+        assert writer._held <= IN_FLIGHT_BYTES + len(CHUNK)
+        await drained(writer)
+    return writer.finish()
+
+
+async def files_in(directory: Path, count: int) -> list[Path]:
+    """Wait until a directory has ``count`` files."""
+    await until(lambda: len(files_below(directory, "*.msg")) == count)
+    return files_below(directory, "*.msg")
+
+
+@pytest.mark.parametrize("clean", [False, True])
+async def test_written_recovered_read_and_deleted(tmp_path: Path, clean: bool) -> None:
+    settings = settings_in(tmp_path)
+    async with opened(settings, crash=not clean) as one:
+        large = await write_large(one.storage, 100)
+        assert large.size == 100 * len(CHUNK)
+        message = message_of(one.storage, CHUNK[:4096], large=large)
+        one.storage.append_message(message, [1])
+        await stable(one.storage)
+        orphan = one.storage.large.create()
+        orphan.write(b"never finished")
+        await files_in(settings.large_messages_directory, 2)
+    async with opened(settings, crash=not clean) as two:
+        await files_in(settings.large_messages_directory, 1)
+        (read,) = await two.storage.read_messages(contents(two.recovered)[1])
+        assert read is not None
+        assert isinstance(read.large, LargeMessage)
+        assert read.data == CHUNK[:4096]
+        reader = two.storage.large.open(read.large)
+        total = 0
+        async for part in reader:
+            assert part == (CHUNK * 4)[total % len(CHUNK) :][: len(part)]
+            total += len(part)
+        reader.close()
+        assert total == large.size
+        two.storage.append_acks(1, [message.id])
+        two.storage.large.delete(read.large.id)
+        await files_in(settings.large_messages_directory, 0)
+    async with opened(settings) as three:
+        assert contents(three.recovered) == {}
+
+
+async def test_the_file_is_synced_before_the_record_is_stable(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    class Watching(FileOperations):
+        def fsync(self, fd: int) -> None:
+            super().fsync(fd)
+            if Path(f"/proc/self/fd/{fd}").readlink().suffix == ".msg":
+                order.append("file")
+
+        def write(self, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> int:
+            if b"HEAD" in bytes(data):
+                order.append("record")
+            return super().write(fd, data, offset, sync=sync)
+
+    async with opened(settings_in(tmp_path), files=Watching()) as one:
+        large = await write_large(one.storage, 3)
+        one.storage.append_message(message_of(one.storage, b"HEAD", large=large), [1])
+        await stable(one.storage)
+        assert order == ["file", "record"]
+
+
+async def test_abort_removes_the_file(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    async with opened(settings) as one:
+        writer = one.storage.large.create()
+        for _ in range(4):
+            writer.write(CHUNK)
+        await files_in(settings.large_messages_directory, 1)
+        writer.abort()
+        await files_in(settings.large_messages_directory, 0)
+        with pytest.raises(StoreError):
+            writer.write(b"more")
+
+
+async def test_full_disk_refuses_the_message_and_nothing_else(tmp_path: Path) -> None:
+    class NoRoom(FileOperations):
+        def write(self, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> int:
+            if Path(f"/proc/self/fd/{fd}").readlink().suffix == ".msg":
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(fd, data, offset, sync=sync)
+
+    async with opened(settings_in(tmp_path), files=NoRoom()) as one:
+        writer = one.storage.large.create()
+        writer.write(b"x" * 100)
+        await until(lambda: writer._error is not None)
+        with pytest.raises(DiskFullError, match="No space"):
+            writer.write(b"x" * 100)
+        writer.abort()
+        one.storage.append_message(message_of(one.storage), [1])
+        await stable(one.storage)
+        assert one.failures == []
+
+
+async def test_a_chunk_that_found_no_room_is_written_again_and_nothing_before_it(tmp_path: Path) -> None:
+    """The message ends before anybody has heard that its chunk found no room: the body is whole all the same."""
+    refused = threading.Event()
+
+    class NoRoomOnce(FileOperations):
+        def write(self, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> int:
+            if not refused.is_set() and Path(f"/proc/self/fd/{fd}").readlink().suffix == ".msg":
+                refused.set()
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(fd, data, offset, sync=sync)
+
+    settings = settings_in(tmp_path)
+    async with opened(settings, files=NoRoomOnce()) as one:
+        writer = one.storage.large.create()
+        writer.write(CHUNK)
+        writer.write(b"the end")
+        assert refused.wait(20)  # the loop hears of it later
+        large = writer.finish()
+        one.storage.append_message(message_of(one.storage, CHUNK[:4096], large=large), [1])
+        await stable(one.storage)
+        assert one.storage.large.path(large.id).read_bytes() == CHUNK + b"the end"
+        assert one.failures == []
+
+
+async def test_a_body_that_was_cut_is_an_error(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    async with opened(settings) as one:
+        large = await write_large(one.storage, 2)
+        await stable(one.storage)
+        path = one.storage.large.path(large.id)
+        path.write_bytes(path.read_bytes()[:1000])
+        reader = one.storage.large.open(large)
+        assert len(await reader.read()) == 1000
+        with pytest.raises(StoreError, match="ends at 1000"):
+            await reader.read()
+        path.unlink()
+        with pytest.raises(StoreError):
+            await one.storage.large.open(large).read()
+
+
+async def test_without_persistence_files_do_not_outlive_the_store(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, persistence_enabled=False)
+    async with opened(settings) as one:
+        large = await write_large(one.storage, 20)
+        await stable(one.storage)
+        reader = one.storage.large.open(large)
+        assert sum([len(part) async for part in reader]) == large.size
+        reader.close()
+    assert files_below(tmp_path, "*.msg") == []
+
+
+@pytest.mark.parametrize("end", ["finish", "abort"])
+async def test_the_end_of_a_full_writer_wakes_who_waits(tmp_path: Path, end: str) -> None:
+    """The journal's writer may be first with the last bytes, before the thread that counts them: nobody else calls."""
+    async with opened(settings_in(tmp_path)) as one:
+        writer = one.storage.large.create()
+        woken: list[bool] = []
+        writer.write(bytes(IN_FLIGHT_BYTES + 1))
+        assert writer.full
+        writer.on_drain(lambda: woken.append(True))
+        getattr(writer, end)()
+        assert woken == [True]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_nobody_sees_a_message_before_its_file_is_whole(tmp_path: Path, durable: bool) -> None:
+    async with opened(settings_in(tmp_path)) as one:
+        large = one.storage.large
+        busy = threading.Event()
+
+        def occupied() -> None:
+            busy.wait(30)
+
+        for _ in range(8):
+            large.submit(occupied)
+        try:
+            writer = large.create()
+            writer.write(b"x" * 300_000)
+            message = writer.finish(durable=durable)
+            await stable(one.storage)
+            (file,) = files_below(tmp_path, "*.msg")
+            assert file.stat().st_size == message.size == 300_000
+        finally:
+            busy.set()
+
+
+class Order(FileOperations):
+    """Notes what comes first: the write of a record with a message's id, or the end of a file, which is given time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.armed = b""
+        self.seen: list[str] = []
+        self.gone = threading.Event()
+
+    def write(self, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> int:
+        if self.armed and self.armed in bytes(data):
+            self.gone.wait(0.5)
+            self.seen.append("write")
+        return super().write(fd, data, offset, sync=sync)
+
+    def unlink(self, path: Path) -> None:
+        if self.armed and path.suffix == ".msg":
+            self.seen.append("unlink")
+            self.gone.set()
+        super().unlink(path)
+
+
+async def test_a_file_outlives_the_acknowledgement_that_is_appended_after_its_end(tmp_path: Path) -> None:
+    """Breaks when the file goes with what was stable before: a crash would leave the message without its file."""
+    files = Order()
+    settings = settings_in(tmp_path)
+    async with opened(settings, files=files) as one:
+        large = await write_large(one.storage, 3)
+        message = message_of(one.storage, CHUNK[:4096], large=large)
+        one.storage.append_message(message, [1])
+        await stable(one.storage)
+        files.armed = message.id.to_bytes(8, "little")
+        one.storage.large.delete(large.id)
+        one.storage.append_acks(1, [message.id])
+        await stable(one.storage)
+        await files_in(settings.large_messages_directory, 0)
+        assert files.seen == ["write", "unlink"]
+        files.armed = b""

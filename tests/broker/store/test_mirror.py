@@ -1,0 +1,426 @@
+"""A mirror repeats every change: the copy is the original, whatever happens while it is made; syncs wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.session.conftest import Office, Receiver
+from pollux.errors import StoreError
+from pollux.store.mirror import Link, Mirror, MirroredFiles, Operation, OperationType, Replica
+from pollux.store.mirror.copying import PIECE, adopt, copy_store, files_of, inventory_of, wait_nearly
+from pollux.store.mirror.operations import MAXIMUM_DATA, ROOTS, decode, encode, path_of, pieces
+from pollux.store.settings import StoreSettings
+from pollux.store.storage import Storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+#: Generous: a machine under load.
+TIMEOUT = 60.0
+
+
+def roots_in(directory: Path) -> dict[str, Path]:
+    roots = {name: directory / name for name in ROOTS}
+    for path in roots.values():
+        path.mkdir(parents=True, exist_ok=True)
+    return roots
+
+
+def contents(roots: dict[str, Path]) -> dict[str, bytes]:
+    """Every file of a store; zeros at the end do not count (room that was prepared)."""
+    return {name: path.read_bytes().rstrip(b"\0") for name, path in files_of(roots)}
+
+
+class Pump:
+    """Carries operations from a link to a replica in a thread, as the network does."""
+
+    def __init__(self, mirror: Mirror, directory: Path) -> None:
+        self.roots = roots_in(directory)
+        self.marks: list[bytes] = []
+        self.replica = Replica(self.roots, self.marks.append)
+        self.mirror = mirror
+        self._woken = threading.Event()
+        self.link = Link("pollux", self._woken.set)
+        self.open = threading.Event()
+        self.open.set()
+        self.failure: Exception | None = None
+        self._stop = False
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop:
+                self._woken.wait(0.5)
+                self._woken.clear()
+                self.open.wait(TIMEOUT)
+                while data := self.link.take(1 << 16):
+                    self.mirror.confirm(self.link, self.replica.apply(decode(data)))
+        except Exception as error:
+            self.failure = error
+
+    def join(self) -> None:
+        """Copy what is there, and be in sync from then on."""
+        self.mirror.attach(self.link)
+        copy_store(self.mirror, self.link, inventory_of(self.roots))
+        wait_nearly(self.mirror, self.link, TIMEOUT)
+        assert self.mirror.admit(self.link, b"in sync")
+
+    def close(self) -> None:
+        self._stop = True
+        self.open.set()
+        self._woken.set()
+        self._thread.join()
+        self.replica.close()
+        assert self.failure is None, self.failure
+
+
+class Pair:
+    """A store's directories, its mirrored calls, and one replica of it."""
+
+    def __init__(self, directory: Path, **settings: float) -> None:
+        self.roots = roots_in(directory / "primary")
+        self.losses: list[str] = []
+        self.settle = True
+        self.mirror = Mirror(self.roots, on_lost=self._lost, **{"patience": TIMEOUT, **settings})  # type: ignore[arg-type]
+        self.files = MirroredFiles(self.mirror)
+        self.pump = Pump(self.mirror, directory / "replica")
+
+    def _lost(self, link: Link, reason: str) -> bool:
+        self.losses.append(reason)
+        return self.settle
+
+    def settled(self) -> None:
+        """Everything is on both sides."""
+        path = self.roots["journal"] / "last.segment"
+        fd = self.files.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        self.files.fsync(fd)
+        self.files.close(fd)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(tmp_path)
+    try:
+        yield made
+    finally:
+        made.pump.close()
+
+
+def write(pair: Pair, name: str, data: bytes, *, sync: bool = False, offset: int = 0, flags: int = os.O_CREAT) -> None:
+    fd = pair.files.open(path_of(pair.roots, name), os.O_RDWR | flags)
+    pair.files.write(fd, data, offset, sync=sync)
+    pair.files.close(fd)
+
+
+operations = st.builds(
+    Operation,
+    st.sampled_from(list(OperationType)),
+    st.text(max_size=20),
+    st.integers(0, (1 << 64) - 1),
+    st.binary(max_size=50),
+    st.booleans(),
+    st.integers(0, (1 << 64) - 1),
+)
+
+
+@given(st.lists(operations, max_size=5))
+def test_operations_come_back(given_: list[Operation]) -> None:
+    assert list(decode(b"".join(map(encode, given_)))) == given_
+
+
+@given(operations, st.data())
+def test_incomplete_operations_are_refused(operation: Operation, data: st.DataObject) -> None:
+    whole = encode(operation)
+    with pytest.raises(StoreError):
+        list(decode(whole[: data.draw(st.integers(1, len(whole) - 1))]))
+
+
+def test_large_writes_are_split_and_synced_once() -> None:
+    body = os.urandom(2 * MAXIMUM_DATA + 5)
+    parts = list(pieces(Operation(OperationType.WRITE, "journal/a", 100, body, synced=True)))
+    assert [part.value for part in parts] == [100, 100 + MAXIMUM_DATA, 100 + 2 * MAXIMUM_DATA]
+    assert b"".join(part.data for part in parts) == body
+    assert [part.synced for part in parts] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    "name", ["journal/../x", "etc/passwd", "journal", "journal/", "/journal/a", "journal/a/b", "paging/a/../b", ""]
+)
+def test_no_path_leaves_the_store(tmp_path: Path, name: str) -> None:
+    with pytest.raises(StoreError, match="not a file of a store"):
+        path_of(roots_in(tmp_path), name)
+
+
+def test_a_store_in_use_is_copied_exactly(pair: Pair) -> None:
+    """A thread changes files at random while they are copied; afterwards both sides are the same, byte for byte."""
+    chance = random.Random(4711)  # noqa: S311
+    names = [f"{root}/{number}.{'page' if root == 'paging' else 'segment'}" for root in ROOTS for number in range(6)]
+    names = [name.replace("paging/", "paging/7/") for name in names]
+    (pair.roots["paging"] / "7").mkdir()
+    for name in names[::2]:
+        path_of(pair.roots, name).write_bytes(chance.randbytes(3 * PIECE + 17))
+    stop = threading.Event()
+    #: The copy begins when changes are under way.
+    changing = threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            name = chance.choice(names)
+            path = path_of(pair.roots, name)
+            step = chance.randrange(10)
+            if step == 0:
+                pair.files.unlink(path)
+            elif step == 1:
+                with suppress(FileNotFoundError):
+                    pair.files.rename(path, path_of(pair.roots, chance.choice([n for n in names if n[:5] == name[:5]])))
+            elif step == 2:
+                write(pair, name, chance.randbytes(100), flags=os.O_CREAT | os.O_TRUNC)
+            else:
+                data = chance.randbytes(chance.choice((1, 5000, 2 * PIECE)))
+                write(pair, name, data, offset=chance.randrange(3 * PIECE), sync=step == 3)
+            changing.set()
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        assert changing.wait(TIMEOUT)
+        pair.pump.join()
+    finally:
+        stop.set()
+        thread.join()
+    pair.settled()
+    assert contents(pair.pump.roots) == contents(pair.roots)
+    assert pair.pump.marks == [b"in sync"]
+    assert pair.losses == []
+
+
+def test_only_what_differs_is_sent_again(pair: Pair) -> None:
+    body = os.urandom(10 * PIECE)
+    for roots in (pair.roots, pair.pump.roots):
+        (roots["journal"] / "1.segment").write_bytes(body)
+    (pair.pump.roots["journal"] / "old.segment").write_bytes(b"gone on the primary")
+    with (pair.roots["journal"] / "1.segment").open("r+b") as stream:
+        stream.seek(4 * PIECE)
+        stream.write(b"new")
+    sent = 0
+    take = pair.pump.link.take
+
+    def counted(limit: int) -> bytes:
+        nonlocal sent
+        data = take(limit)
+        sent += len(data)
+        return data
+
+    pair.pump.link.take = counted  # type: ignore[method-assign]
+    pair.pump.join()
+    pair.settled()
+    assert contents(pair.pump.roots) == contents(pair.roots)
+    assert PIECE < sent < 2 * PIECE
+
+
+def test_a_sync_waits_for_the_replica(pair: Pair) -> None:
+    pair.pump.join()
+    pair.settled()
+    pair.pump.open.clear()
+    finished = threading.Event()
+
+    def send() -> None:
+        write(pair, "journal/1.segment", b"record", sync=True)
+        finished.set()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert not finished.wait(0.3)
+    assert (pair.roots["journal"] / "1.segment").read_bytes() == b"record"
+    pair.pump.open.set()
+    assert finished.wait(TIMEOUT)
+    thread.join()
+    assert (pair.pump.roots["journal"] / "1.segment").read_bytes() == b"record"
+
+
+def test_a_replica_that_is_not_in_sync_holds_nobody_up(pair: Pair) -> None:
+    pair.pump.open.clear()
+    pair.mirror.attach(pair.pump.link)
+    write(pair, "journal/1.segment", b"record", sync=True)
+    pair.pump.open.set()
+
+
+@pytest.mark.parametrize("how", ["silent", "gone"])
+def test_a_lost_replica_is_made_known_before_anybody_goes_on(tmp_path: Path, how: str) -> None:
+    pair = Pair(tmp_path, patience=0.3 if how == "silent" else TIMEOUT)
+    pair.pump.join()
+    pair.settled()
+    pair.pump.open.clear()
+    order: list[str] = []
+    known = threading.Event()
+
+    def settle(link: Link, reason: str) -> bool:
+        known.wait(TIMEOUT)
+        order.append("known")
+        return True
+
+    pair.mirror._on_lost = settle
+
+    def send() -> None:
+        write(pair, "journal/1.segment", b"record", sync=True)
+        order.append("confirmed")
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    loser = threading.Thread(target=pair.mirror.lose, args=(pair.pump.link, "the connection broke"))
+    if how == "gone":
+        loser.start()
+    sender.join(1.0)
+    assert order == []
+    known.set()
+    sender.join(TIMEOUT)
+    assert order == ["known", "confirmed"]
+    if how == "gone":
+        loser.join(TIMEOUT)
+    write(pair, "journal/1.segment", b"alone", sync=True)
+    pair.pump.open.set()
+    pair.pump.close()
+    # What was sent after the loss never reaches it.
+    copy = pair.pump.roots["journal"] / "1.segment"
+    assert not copy.exists() or copy.read_bytes() != b"alone"
+
+
+def test_a_loss_that_cannot_be_made_known_ends_all_syncs(pair: Pair) -> None:
+    pair.pump.join()
+    pair.settle = False
+    pair.mirror.lose(pair.pump.link, "the connection broke")
+    with pytest.raises(OSError, match=r"replica pollux is lost \(the connection broke\)"):
+        write(pair, "journal/1.segment", b"record", sync=True)
+    with pytest.raises(OSError, match="could not be made known"):
+        pair.settled()
+
+
+def test_memory_is_bounded_by_waiting(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, maximum_queue=4 * PIECE)
+    pair.pump.join()
+    pair.settled()
+    pair.pump.open.clear()
+    most = 0
+
+    def send() -> None:
+        for number in range(40):
+            write(pair, "large/1.msg", bytes(PIECE), offset=number * PIECE)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    for _ in range(50):
+        most = max(most, pair.pump.link.queued)
+        thread.join(0.01)
+    assert thread.is_alive()
+    pair.pump.open.set()
+    thread.join(TIMEOUT)
+    assert not thread.is_alive()
+    assert most < 6 * PIECE
+    pair.settled()
+    pair.pump.close()
+    assert contents(pair.pump.roots) == contents(pair.roots)
+
+
+def test_a_copy_is_given_up_when_the_replica_takes_nothing(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, patience=0.2)
+    (pair.roots["large"] / "1.msg").write_bytes(os.urandom(12 << 20))
+    pair.pump.open.clear()
+    pair.mirror.attach(pair.pump.link)
+    with pytest.raises(StoreError, match="took nothing"):
+        copy_store(pair.mirror, pair.pump.link, {})
+    pair.mirror.lose(pair.pump.link, "given up")
+    pair.pump.close()
+    assert pair.losses == []  # it never counted
+
+
+def test_files_of_other_processes_are_adopted_whole(pair: Pair) -> None:
+    pair.pump.join()
+    made = pair.roots["journal"] / "9.checkpoint"
+    made.write_bytes(os.urandom(3 * PIECE))
+    adopt(pair.mirror, made)
+    pair.settled()
+    assert contents(pair.pump.roots) == contents(pair.roots)
+    adopt(pair.mirror, pair.roots["journal"] / "not-there.bodies")
+    pair.settled()
+    assert sorted(path.name for path in pair.pump.roots["journal"].iterdir()) == ["9.checkpoint", "last.segment"]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(TIMEOUT):
+        while not condition():  # noqa: ASYNC110  (threads)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_broker_goes_on_from_the_copy(tmp_path: Path) -> None:
+    """Messages, acknowledgements, pages and checkpoints of a store in use: the copy recovers to the same."""
+    pair = Pair(tmp_path)
+    office = Office(tmp_path)
+    roots = pair.roots
+    loop = asyncio.get_running_loop()
+
+    def settings(where: dict[str, Path]) -> StoreSettings:
+        return StoreSettings(
+            where["journal"],
+            where["bindings"],
+            where["large"],
+            where["paging"],
+            node_id=b"n" * 16,
+            journal_file_size=1 << 16,
+            journal_compact_min_files=2,
+            page_size_bytes=1 << 14,
+        )
+
+    async def open_on(where: dict[str, Path], **more: object) -> None:
+        office.storage = await Storage.open(settings(where), loop=loop, on_failure=office.failures.append, **more)  # type: ignore[arg-type]
+        recovered = await office.storage.recover()
+        office.attach(recovered)
+
+    office.settings("paged", max_size_bytes=20_000, page_size_bytes=16_384)
+    await open_on(roots, files=pair.files)
+    office.queue()
+    office.queue("paged")
+    await office.send(*[b"early %d" % number for number in range(300)])
+    joined = loop.run_in_executor(None, pair.pump.join)
+    receiver = Receiver()
+    office.post.attach(office.post.queue("orders"), receiver)
+    sent = 0
+    while not joined.done() or sent < 3000:
+        await office.send(*[b"late %d " % (sent + number) + bytes(200) for number in range(50)])
+        await office.send(*[b"page %d " % (sent + number) + bytes(300) for number in range(10)], address="paged")
+        sent += 50
+        office.post.acknowledge(receiver.got[:40])
+        del receiver.got[:40]
+    await joined
+    await until(lambda: office.storage._maintenance is not None and office.storage._maintenance.checkpoints >= 2)
+    await office.stable()
+    expected = {name: office.post.message_count(office.post.queue(name)) for name in ("orders", "paged")}
+    await loop.run_in_executor(None, pair.settled)
+    await office.post.close()
+    # The primary is gone from one moment to the next: nothing of what it would still do reaches the copy.
+    await loop.run_in_executor(None, pair.mirror.lose, pair.pump.link, "power cut")
+    await loop.run_in_executor(None, pair.pump.close)
+    with suppress(StoreError, OSError):
+        await office.storage.close()
+    await open_on(pair.pump.roots)
+    assert office.failures == []
+    found = {name: office.post.message_count(office.post.queue(name)) for name in ("orders", "paged")}
+    assert found == expected
+    assert expected["orders"] > 0
+    assert expected["paged"] == sent // 5
+    again = Receiver()
+    office.post.attach(office.post.queue("paged"), again)
+    await again.wait(expected["paged"])
+    numbers = [start + number for start in range(0, sent, 50) for number in range(10)]
+    assert again.bodies == [b"page %d " % number + bytes(300) for number in numbers]
+    await office.close()

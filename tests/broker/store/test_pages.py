@@ -1,0 +1,288 @@
+"""Paging: what is paged survives, is read in order, and its files go when every queue is done."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pollux.errors import DiskFullError
+from pollux.store import records
+from pollux.store.format import frame
+
+from .helpers import FaultyFiles, files_below, message_of, opened, settings_in, stable, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pollux.store.pages import AddressPages
+
+
+async def drain(pages: AddressPages, queue_id: int) -> list[int]:
+    """Everything a queue has, without acknowledging."""
+    found: list[int] = []
+    number = 0
+    while (following := pages.next_page(queue_id, number)) is not None:
+        number = following
+        found += [one.message.id for one in await pages.read(number) if queue_id in one.queue_ids]
+    return found
+
+
+async def page_files(directory: Path, count: int) -> None:
+    await until(lambda: len(files_below(directory, "*.page")) == count)
+
+
+async def test_paged_messages_come_back_in_order_and_files_go_away(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, page_size_bytes=8 << 10)
+    async with opened(settings) as one:
+        storage = one.storage
+        pages = storage.pages.address("a")
+        sent = []
+        for number in range(200):
+            message = message_of(storage, b"p" * 200, address="a")
+            pages.append(message, [1, 2] if number % 2 else [1])
+            sent.append(message.id)
+        await stable(storage)
+        assert pages.remaining(1) == 200
+        assert pages.remaining(2) == 100
+        assert len(pages.pages) > 5
+        assert await drain(pages, 1) == sent
+        assert await drain(pages, 2) == sent[1::2]
+        for queue_id in (1, 2):
+            while (page := pages.next_page(queue_id)) is not None:
+                batch = await pages.read(page)
+                pages.acknowledge(queue_id, page, [m.message.id for m in batch if queue_id in m.queue_ids])
+        pages.close_page()
+        await stable(storage)
+        assert pages.empty
+        assert storage.pages.addresses() == {}
+        await page_files(settings.paging_directory, 0)
+        await until(lambda: files_below(settings.paging_directory, "*") == [])
+
+
+async def test_a_life_that_wakes_up_changes_no_page_of_its_successor(tmp_path: Path) -> None:
+    """It truncates none of the successor's pages, and what it adds to its own does not count any more."""
+    settings = settings_in(tmp_path, page_size_bytes=8 << 10)
+    async with opened(settings, crash=True) as one:
+        sent = [message_of(one.storage, b"p" * 200, address="a") for _ in range(10)]
+        pages = one.storage.pages.address("a")
+        for message in sent:
+            pages.append(message, [1])
+        await stable(one.storage)
+        zombie = one.storage.pages.address("a")
+        (old,) = files_below(settings.paging_directory, "*.page")
+        salt, following = pages.pages[next(iter(pages.pages))].salt, zombie._next
+    async with opened(settings) as two:
+        pages = two.storage.pages.address("a")
+        late = message_of(None, b"late", address="a", message_id=999_999)
+        with old.open("ab") as stream:
+            stream.write(frame(records.message_head(late, [1], 0, b"a") + late.data, salt))
+        assert await drain(pages, 1) == [message.id for message in sent]
+        message = message_of(two.storage, b"new", address="a")
+        number = pages.append(message, [1])
+        await stable(two.storage)
+        assert number > following + 1_000_000, "what the other one would open next is none of ours"
+        assert await drain(pages, 1) == [*(one.id for one in sent), message.id]
+
+
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("closed", [False, True])
+async def test_pages_and_acks_survive(tmp_path: Path, clean: bool, closed: bool) -> None:
+    settings = settings_in(tmp_path, page_size_bytes=8 << 10)
+    async with opened(settings, crash=not clean) as one:
+        storage = one.storage
+        pages = storage.pages.address("an/odd address ü")
+        sent = [message_of(storage, b"p" * 200, address="an/odd address ü", durable=n % 5 != 0) for n in range(100)]
+        for message in sent:
+            pages.append(message, [1, 2])
+        if closed:
+            pages.close_page()
+        await stable(storage)
+        first = pages.next_page(1)
+        assert first is not None
+        batch = await pages.read(first)
+        gone = [one.message.id for one in batch][:10]
+        pages.acknowledge(1, first, gone)
+        await stable(storage)
+    lasting = [message.id for message in sent if message.durable]
+    for again in range(2):
+        async with opened(settings, crash=not clean) as two:
+            pages = two.storage.pages.addresses()["an/odd address ü"]
+            left = [message_id for message_id in lasting if message_id not in gone]
+            assert pages.remaining(1) == len(left)
+            assert pages.remaining(2) == len(lasting)
+            assert await drain(pages, 1) == left
+            assert await drain(pages, 2) == lasting
+            assert pages.queue_ids() == {1, 2}
+            assert two.recovered.damage == []
+            if again:
+                for number in list(pages.pages):
+                    batch = await pages.read(number)
+                    for queue_id in (1, 2):
+                        pages.acknowledge(queue_id, number, [m.message.id for m in batch if queue_id in m.queue_ids])
+                await stable(two.storage)
+                await page_files(settings.paging_directory, 0)
+    async with opened(settings) as three:
+        assert three.storage.pages.addresses() == {}
+
+
+async def test_a_page_done_but_not_deleted_does_not_come_back(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, page_size_bytes=4 << 10)
+    async with opened(settings, crash=True) as one:
+        pages = one.storage.pages.address("a")
+        for _ in range(40):
+            pages.append(message_of(one.storage, b"p" * 200, address="a"), [1])
+        await stable(one.storage)
+        saved = tmp_path / "saved"
+        shutil.copytree(settings.paging_directory, saved)
+        batch = await pages.read(1)
+        pages.acknowledge(1, 1, [m.message.id for m in batch])
+        left = pages.remaining(1)
+        await stable(one.storage)
+    shutil.rmtree(settings.paging_directory)
+    shutil.copytree(saved, settings.paging_directory)
+    async with opened(settings) as two:
+        assert two.storage.pages.addresses()["a"].remaining(1) == left
+
+
+async def test_dropped_queues_stay_dropped_but_get_what_comes_later(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    async with opened(settings, crash=True) as one:
+        pages = one.storage.pages.address("a")
+        pages.append(message_of(one.storage, address="a"), [1, 2])
+        pages.drop_queue(1)
+        later = message_of(one.storage, address="a")
+        pages.append(later, [1])
+        assert pages.remaining(1) == 1
+        await stable(one.storage)
+    async with opened(settings) as two:
+        pages = two.storage.pages.addresses()["a"]
+        assert await drain(pages, 1) == [later.id]
+        assert pages.remaining(2) == 1
+
+
+async def test_paged_transactions_count_with_their_commit(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    async with opened(settings, crash=True) as one:
+        pages = one.storage.pages.address("a")
+        plain = message_of(one.storage, address="a")
+        page = pages.append(plain, [1])
+        committed, torn = one.storage.next_id(), one.storage.next_id()
+        inside = message_of(one.storage, address="a")
+        pages.append(inside, [1], tx=committed)
+        pages.acknowledge(1, page, [plain.id], tx=committed)
+        one.storage.append_commit(committed)
+        await stable(one.storage)
+        # As if the process died between the page's write and the journal's.
+        pages.append(message_of(one.storage, address="a"), [1], tx=torn)
+        await stable(one.storage)
+    for clean in (True, False):
+        async with opened(settings, crash=not clean) as two:
+            assert await drain(two.storage.pages.addresses()["a"], 1) == [inside.id]
+
+
+async def test_reading_pages_that_were_closed_in_the_same_turn(tmp_path: Path) -> None:
+    async with opened(settings_in(tmp_path, page_size_bytes=1000)) as one:
+        pages = one.storage.pages.address("a")
+        sent = [message_of(one.storage, b"p" * 300, address="a") for _ in range(10)]
+        for message in sent:
+            pages.append(message, [1])
+        assert await drain(pages, 1) == [message.id for message in sent]
+
+
+async def test_reading_the_page_being_written(tmp_path: Path) -> None:
+    async with opened(settings_in(tmp_path)) as one:
+        pages = one.storage.pages.address("a")
+        first = message_of(one.storage, address="a")
+        number = pages.append(first, [1])
+        assert [m.message.id for m in await pages.read(number)] == [first.id]
+        second = message_of(one.storage, address="a")
+        assert pages.append(second, [1]) > number
+        assert await drain(pages, 1) == [first.id, second.id]
+
+
+async def test_cut_page_is_a_torn_tail(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    async with opened(settings, crash=True) as one:
+        pages = one.storage.pages.address("a")
+        sent = [message_of(one.storage, b"p" * 100, address="a") for _ in range(5)]
+        for message in sent:
+            pages.append(message, [1])
+        await stable(one.storage)
+    (path,) = files_below(settings.paging_directory, "*.page")
+    path.write_bytes(path.read_bytes()[:-20])
+    async with opened(settings) as two:
+        assert await drain(two.storage.pages.addresses()["a"], 1) == [message.id for message in sent[:-1]]
+        assert [damage.kind for damage in two.recovered.damage] == ["torn-tail"]
+
+
+async def test_full_disk_refuses_paging_too(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    async with opened(settings_in(tmp_path, max_disk_usage=90, disk_scan_period=10), files=files) as one:
+        files.free = 1
+        await until(lambda: one.storage.full)
+        with pytest.raises(DiskFullError):
+            one.storage.pages.address("a").append(message_of(one.storage, address="a"), [1])
+
+
+async def test_without_persistence_pages_work_and_vanish(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, persistence_enabled=False, page_size_bytes=2000)
+    for _ in range(2):
+        async with opened(settings) as one:
+            pages = one.storage.pages.address("a")
+            sent = [message_of(one.storage, b"p" * 300, address="a", durable=False) for _ in range(50)]
+            for message in sent:
+                pages.append(message, [1])
+            assert await drain(pages, 1) == [message.id for message in sent]
+    assert files_below(tmp_path, "*.page") == []
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["orderly", "the journal's last write was lost"])
+@pytest.mark.parametrize("page_size", [1 << 10, 1 << 20], ids=["closed pages", "an open page"])
+async def test_duplicate_ids_of_paged_messages_survive(tmp_path: Path, page_size: int, lost: bool) -> None:
+    """They are in the journal, and where a crash came between page and journal, taken from the page.
+
+    Breaks without the journal's records (orderly), without the look into pages (lost), and, in the third life, when
+    what was found in pages is not written to the journal.
+    """
+    settings = settings_in(tmp_path, page_size_bytes=page_size)
+    ids = [b"id-%02d" % number for number in range(20)]
+    async with opened(settings, crash=True) as one:
+        pages = one.storage.pages.address("a")
+        for number, duplicate_id in enumerate(ids):
+            if number == 10:
+                await stable(one.storage)
+                shutil.copytree(settings.journal_directory, tmp_path / "earlier")
+            message = message_of(one.storage, b"p" * 200, address="a")
+            message.duplicate_id = duplicate_id
+            pages.append(message, [1])
+        await stable(one.storage)
+    if lost:
+        shutil.rmtree(settings.journal_directory)
+        shutil.copytree(tmp_path / "earlier", settings.journal_directory)
+    async with opened(settings, crash=True) as two:
+        assert two.recovered.duplicates == {"a": ids}
+        pages = two.storage.pages.address("a")
+        assert len(await drain(pages, 1)) == 20
+        while (page := pages.next_page(1)) is not None:
+            pages.acknowledge(1, page, [each.message.id for each in await pages.read(page)])
+        await stable(two.storage)
+        await page_files(settings.paging_directory, 0)
+    async with opened(settings) as three:
+        assert three.recovered.duplicates == {"a": ids}
+
+
+async def test_duplicate_ids_of_rolled_back_pages_are_free(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    async with opened(settings, crash=True) as one:
+        pages = one.storage.pages.address("a")
+        for tx, duplicate_id in ((1, b"never"), (2, b"done")):
+            message = message_of(one.storage, b"p", address="a")
+            message.duplicate_id = duplicate_id
+            pages.append(message, [1], tx)
+        one.storage.append_commit(2)
+        await stable(one.storage)
+    async with opened(settings) as two:
+        assert two.recovered.duplicates == {"a": [b"done"]}
+        assert len(await drain(two.storage.pages.address("a"), 1)) == 1

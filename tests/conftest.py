@@ -1,0 +1,51 @@
+"""What holds for every test, and the options that single ones take (pytest reads options only from here)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    import pytest
+
+# No deadline for an example, and no check that examples are quickly made (too_slow): both are wall-clock times, which
+# say how much else the machine does and nothing about Pollux; a test that fails for that is one that is run again until
+# it passes. A test that hangs fails by pytest-timeout.
+settings.register_profile("pollux", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("pollux")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How many random fault sequences tests/e2e/test_failover_random.py tries, from which seed, and which one alone."""
+    parser.addoption("--sequences", default="100", help="random fault sequences of test_failover_random")
+    parser.addoption("--seed", default="20261120", help="seed of the random fault sequences")
+    parser.addoption("--sequence", default=None, help="only the batch with this sequence")
+
+
+#: Fixtures that start a `pollux` process.
+PROCESSES = frozenset(("drill_broker", "drill_pair", "instance", "make_instance", "shared"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", "processes: starts a real broker; not part of `make check` (set by conftest.py)")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts a real broker: what uses one of the fixtures above, or its module knows a kind of BrokerProcess.
+
+    Other processes (a writer of journals that is killed) are marked where they are started.
+    """
+    judged: dict[object, bool] = {}
+    for item in items:
+        module = getattr(item, "module", None)
+        if module not in judged:
+            judged[module] = any(map(starts_brokers, vars(module or object).values()))
+        if judged[module] or not PROCESSES.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker("processes")
+
+
+def starts_brokers(found: object) -> bool:
+    """Whether this is support.broker.BrokerProcess or made from it, like a pair's Member."""
+    return isinstance(found, type) and any(each.__name__ == "BrokerProcess" for each in found.__mro__)

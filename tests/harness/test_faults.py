@@ -1,0 +1,195 @@
+"""The pure parts of faults and drills, and that a fault which took no effect is noticed."""
+
+from __future__ import annotations
+
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lab import drill, faults, packets, wheels
+from lab.places import ROOT, LabError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class FakeHost:
+    """Answers commands from a table of (part of the command, answer); remembers them."""
+
+    def __init__(self, answers: dict[str, str] | None = None) -> None:
+        self.name = "castor"
+        self.answers = answers or {}
+        self.commands: list[str] = []
+        self.power = True
+        self.frozen = False
+
+    def run(self, *words: str, stdin: str | None = None, check: bool = True, timeout: float = 0) -> str:
+        self.commands.append(" ".join(words))
+        return next((said for part, said in self.answers.items() if part in self.commands[-1]), "")
+
+    def strike(self, *words: str, timeout: float = 0) -> float | None:
+        self.run(*words)
+        return 1.0
+
+    def address(self) -> str:
+        return "10.0.0.1"
+
+    def reach(self, port: int) -> str:
+        return f"10.0.0.1:{port}"
+
+    def cut_power(self) -> float | None:
+        self.power = False
+        return 1.0
+
+    def restore_power(self) -> None:
+        self.power = True
+
+    def powered(self) -> bool:
+        return self.power
+
+    def stun(self) -> None:
+        self.frozen = True
+
+    def unstun(self) -> None:
+        self.frozen = False
+
+    def stunned(self) -> bool:
+        return self.frozen
+
+
+def test_a_partition_drops_in_both_directions_and_leaves_loopback() -> None:
+    text = packets.partition([], "both")
+    assert "hook input" in text
+    assert "hook output" in text
+    assert 'iif != "lo" drop' in text
+    assert 'oif != "lo" drop' in text
+
+
+def test_a_one_way_partition_from_chosen_peers_drops_nothing_else() -> None:
+    text = packets.partition(["10.0.0.2", "fd00::2"], "in")
+    assert "ip saddr { 10.0.0.2 } drop" in text
+    assert "ip6 saddr { fd00::2 } drop" in text
+    assert "output" not in text
+    assert "lo" not in text.replace("policy", "")
+
+
+@pytest.mark.parametrize("peers", [["nfs"], ["10.0.0.2; flush ruleset"]])
+def test_peers_are_addresses(peers: list[str]) -> None:
+    with pytest.raises(LabError, match="addresses"):
+        packets.partition(peers, "both")
+
+
+def test_delay_and_loss_as_tc_writes_them() -> None:
+    assert packets.netem(50, 5, 1.5) == ["netem", "delay", "50ms", "5ms", "loss", "1.5%"]
+    for wrong in ((0, 0, 0), (-1, 0, 0), (0, 0, 101)):
+        with pytest.raises(LabError):
+            packets.netem(*wrong)
+
+
+def test_a_partition_that_loaded_no_rules_is_noticed() -> None:
+    fault = faults.make("partition", FakeHost())
+    fault.apply()
+    with pytest.raises(LabError, match="no rules"):
+        fault.check()
+
+
+def test_a_stop_that_had_to_kill_is_not_clean() -> None:
+    answers = {"MainPID": "MainPID=7", "ActiveState": "ActiveState=inactive\nResult=timeout"}
+    fault = faults.make("stop", FakeHost(answers))
+    fault.prepare()
+    with pytest.raises(LabError, match="cleanly"):
+        fault.check()
+
+
+def test_nothing_is_broken_that_does_not_run() -> None:
+    for name in ("kill", "stop", "pause"):
+        with pytest.raises(LabError, match="does not run"):
+            faults.make(name, FakeHost({"MainPID": "MainPID=0"})).prepare()
+
+
+def test_a_power_cut_that_left_the_power_on_is_noticed() -> None:
+    host = FakeHost({"is-system-running": "running"})
+    fault = faults.make("power-cut", host)
+    with fault.applied():
+        assert not host.power
+    assert host.power
+    with pytest.raises(LabError, match="still has power"):
+        fault.check()
+
+
+def test_what_is_broken_is_repaired_when_a_test_fails_meanwhile() -> None:
+    host = FakeHost()
+    with pytest.raises(KeyError), faults.make("freeze", host).applied():
+        raise KeyError
+    assert not host.frozen
+
+
+def test_only_a_small_file_system_is_filled() -> None:
+    fault = faults.make("full-disk", FakeHost({"--output=size": "1M-blocks\n  9000\n"}))
+    with pytest.raises(LabError, match="not a small one"):
+        fault.prepare()
+
+
+def test_a_disk_that_is_not_full_is_noticed() -> None:
+    fault = faults.make("full-disk", FakeHost({"--output=avail": "Avail\n 70000\n"}))
+    with pytest.raises(LabError, match="still free"):
+        fault.check()
+
+
+def test_the_clock_of_a_container_is_left_alone() -> None:
+    with pytest.raises(LabError, match="container"):
+        faults.make("clock-jump", FakeHost({"detect-virt": "docker"})).prepare()
+
+
+def test_an_unknown_fault_or_option_names_what_there_is() -> None:
+    with pytest.raises(LabError, match="power-cut"):
+        faults.make("powercut", FakeHost())
+    with pytest.raises(LabError, match="partition"):
+        faults.make("partition", FakeHost(), peer=())
+    with pytest.raises(LabError, match="hold"):
+        drill.Step.parse({"fault": "kill", "holds": 3})
+    with pytest.raises(LabError, match="there is no fault"):
+        drill.Step.parse({"fault": "kil"})
+
+
+def test_the_manifest_names_ports_as_this_machine_reaches_them() -> None:
+    given: dict[str, Any] = {
+        "members": [
+            {"name": "a", "url": "tcp://10.0.0.1:61616?x=y", "management": "http://10.0.0.1:8161", "pid_file": "/p"}
+        ],
+        "user": "operator",
+    }
+    reached: dict[str, Callable[[int], str]] = {"a": lambda port: f"127.0.0.1:{port + 1}"}
+    found = drill.adapted(given, reached)
+    assert found["user"] == "operator"
+    assert found["members"][0]["url"] == "tcp://127.0.0.1:61617"
+    assert found["members"][0]["management"] == "http://127.0.0.1:8162"
+    with pytest.raises(LabError, match="no host"):
+        drill.adapted(given, {})
+
+
+def test_the_next_version() -> None:
+    assert wheels.raised("0.1.0") == "0.1.1"
+    assert wheels.raised("1.9") == "1.10"
+    with pytest.raises(LabError):
+        wheels.raised("1.0.dev")
+
+
+def test_a_raised_wheel_is_the_next_version_in_all_that_it_says(tmp_path: Path) -> None:
+    info = "pollux_broker-1.2.3.dist-info"
+    with zipfile.ZipFile(tmp_path / "old.whl", "w") as wheel:
+        wheel.writestr(wheels.VERSION_FILE, 'VERSION = "1.2.3"\n')
+        wheel.writestr("pollux/cli/__init__.py", "pass\n")
+        wheel.writestr(f"{info}/METADATA", "Name: pollux-broker\nVersion: 1.2.3\nDescription: 1.2.3\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    wheels.rewrite(tmp_path / "old.whl", tmp_path / "new.whl", "1.2.3", "1.2.4", broken=False)
+    with zipfile.ZipFile(tmp_path / "new.whl") as wheel:
+        info = info.replace("1.2.3", "1.2.4")
+        assert wheel.read(wheels.VERSION_FILE) == b'VERSION = "1.2.4"\n'
+        assert b"\nVersion: 1.2.4\n" in wheel.read(f"{info}/METADATA")
+        record = wheel.read(f"{info}/RECORD").decode().splitlines()
+        assert {line.split(",")[0] for line in record} == set(wheel.namelist())
+    # The broker has its version where this looks for it.
+    assert 'VERSION = "' in (ROOT / "broker" / "src" / wheels.VERSION_FILE).read_text()

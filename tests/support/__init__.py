@@ -1,0 +1,1 @@
+"""What conformance and end-to-end tests share: real broker processes, certificates, other people's programs."""

