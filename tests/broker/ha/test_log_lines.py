@@ -53,6 +53,8 @@ def test_the_lives_of_a_pair_can_be_read_from_its_log(tmp_path: Path, caplog: py
         assert first[1]["reason"] == "first start on this store"
         caplog.clear()
         backup = store.member("b", BACKUP).start().wait_for(Phase.READY)
+        # A phase can be seen a moment before its line is written, and the next lines are another thread's.
+        wait_until(lambda: len(lines(caplog)) >= 2, "both steps of the backup are logged")
         live.leave(StoreState.LIVE)
         backup.serve()
         wait_until(lambda: len(lines(caplog)) >= 5, "all is logged")
