@@ -47,11 +47,24 @@ class Outcome:
         self.happened.set()
 
 
+class Clock:
+    """Time that passes when a test says so; counts how often it was read."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.reads = 0
+
+    def __call__(self) -> float:
+        self.reads += 1
+        return self.now
+
+
 def analyzer(
     outcome: Outcome,
     policy: CriticalAnalyzerPolicy,
     probe: Callable[[Callable[[Exception | None], None]], None],
     alive: Callable[[], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> CriticalAnalyzer:
     return CriticalAnalyzer(
         asyncio.get_running_loop(),
@@ -62,18 +75,25 @@ def analyzer(
         alive=alive,
         halt=outcome.halt,
         shutdown=outcome.shutdown,
+        clock=clock,
     )
 
 
 async def test_a_broker_that_answers_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
-    outcome = Outcome()
-    beats: list[float] = []
-    watched = analyzer(outcome, HALT, at_once, lambda: beats.append(time.monotonic()))
+    """Breaks when a beat or an answer of the store does not count: time passes with every beat."""
+    outcome, clock, enough = Outcome(), Clock(), asyncio.Event()
+
+    def alive() -> None:
+        clock.now += 0.1
+        if clock.now > 3:
+            enough.set()
+
+    watched = analyzer(outcome, HALT, at_once, alive, clock)
     watched.start()
-    await asyncio.sleep(0.5)
+    async with asyncio.timeout(30):
+        await enough.wait()
     watched.stop()
     assert not outcome.happened.is_set()
-    assert len(beats) > 5
     assert not caplog.records
 
 
@@ -81,23 +101,28 @@ async def test_a_stuck_loop_is_halted(caplog: pytest.LogCaptureFixture) -> None:
     outcome = Outcome()
     watched = analyzer(outcome, HALT, at_once)
     watched.start()
-    assert outcome.happened.wait(5)  # this blocks the loop, which is the point
+    assert outcome.happened.wait(30)  # this blocks the loop, which is the point
     watched.stop()
     assert outcome.halted[0] == EXIT_HALTED
     assert any("event loop has not run" in record.message for record in caplog.records)
 
 
 async def test_a_stuck_writer_is_halted_and_stops_the_heart_beat(caplog: pytest.LogCaptureFixture) -> None:
-    outcome = Outcome()
+    outcome, clock = Outcome(), Clock()
     beats: list[float] = []
-    watched = analyzer(outcome, HALT, never, lambda: beats.append(time.monotonic()))
+
+    def alive() -> None:
+        beats.append(clock.now)
+        clock.now += 0.1
+
+    watched = analyzer(outcome, HALT, never, alive, clock)
     watched.start()
-    assert await asyncio.to_thread(outcome.happened.wait, 5)
-    count = len(beats)
-    await asyncio.sleep(0.1)
+    async with asyncio.timeout(30):
+        while len(outcome.halted) < 3:  # noqa: ASYNC110  (the analyzer's thread adds to it)
+            await asyncio.sleep(0.01)
     watched.stop()
     assert outcome.halted[0] == EXIT_HALTED
-    assert len(beats) <= count + 1
+    assert beats == [0, 0.1], "at 0.2 the store owes an answer for longer than the limit"
     assert any("writer has not finished" in record.message for record in caplog.records)
 
 
@@ -106,9 +131,7 @@ async def test_shutdown_is_asked_for_once_and_then_enforced(monkeypatch: pytest.
     outcome = Outcome()
     watched = analyzer(outcome, SHUTDOWN, never)
     watched.start()
-    assert await asyncio.to_thread(outcome.happened.wait, 5)
-    assert outcome.asked == 1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not outcome.halted:  # noqa: ASYNC110  (the analyzer's thread sets it)
             await asyncio.sleep(0.01)
     watched.stop()
@@ -116,14 +139,23 @@ async def test_shutdown_is_asked_for_once_and_then_enforced(monkeypatch: pytest.
 
 
 async def test_policy_log_reports_once_and_says_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
-    outcome = Outcome()
-    watched = analyzer(outcome, LOG, at_once)
+    outcome, clock = Outcome(), Clock()
+
+    def said(text: str) -> int:
+        return sum(text in record.message for record in caplog.records)
+
+    watched = analyzer(outcome, LOG, at_once, clock=clock)
     watched.start()
-    time.sleep(0.4)  # noqa: ASYNC251  (the loop is stuck, which is the point)
-    async with asyncio.timeout(5):
-        while not any("responds again" in record.message for record in caplog.records):  # noqa: ASYNC110
+    clock.now = 1.0
+    assert not outcome.happened.wait(0.3)  # the loop is stuck, which is the point
+    looks = clock.reads
+    deadline = time.monotonic() + 30
+    while clock.reads < looks + 5 or not said("has not run"):
+        assert time.monotonic() < deadline, caplog.text
+    async with asyncio.timeout(30):
+        while not said("responds again"):  # noqa: ASYNC110  (the analyzer's thread logs)
             await asyncio.sleep(0.01)
     watched.stop()
-    assert sum("has not run" in record.message for record in caplog.records) == 1
+    assert said("has not run") == 1
     assert not outcome.happened.is_set()
     assert watched.maximum_lag > 0.2

@@ -35,7 +35,7 @@ SHUTDOWN_GRACE = 30.0
 
 
 class CriticalAnalyzer:
-    """See the module. ``timeout`` and ``period`` are seconds; ``halt`` ends the process at once."""
+    """See the module. ``timeout`` and ``period`` are seconds, as ``clock`` is; ``halt`` ends the process at once."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class CriticalAnalyzer:
         enabled: bool = True,
         halt: Callable[[int], None] = os._exit,
         shutdown: Callable[[], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._loop = loop
         self._timeout = timeout
@@ -59,12 +60,13 @@ class CriticalAnalyzer:
         self._enabled = enabled
         self._halt = halt
         self._shutdown = shutdown or (lambda: os.kill(os.getpid(), signal.SIGTERM))
+        self._clock = clock
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._beat_period = min(MAXIMUM_BEAT, period)
         self._due = 0.0
-        self._beat = time.monotonic()
+        self._beat = self._clock()
         #: When the store was asked for a sign of life that has not come yet; None: it answered.
         self._probed: float | None = None
         self._reported = ""
@@ -81,7 +83,7 @@ class CriticalAnalyzer:
     def start(self) -> None:
         """Begin to watch; call in the loop's thread."""
         self._due = self._loop.time() + self._beat_period
-        self._beat = time.monotonic()
+        self._beat = self._clock()
         self._timer = self._loop.call_at(self._due, self._on_beat)
         if self._enabled:
             self._thread = threading.Thread(target=self._watch, name="pollux-critical", daemon=True)
@@ -100,7 +102,7 @@ class CriticalAnalyzer:
         self.lag = max(0.0, now - self._due)
         self._lag_slot = (self._lag_slot + 1) % len(self._lags)
         self._lags[self._lag_slot] = self.lag
-        self._beat = time.monotonic()
+        self._beat = self._clock()
         if self._probed is None:
             self._probed = self._beat
             self._probe(self._on_stable)
@@ -124,7 +126,7 @@ class CriticalAnalyzer:
     def _watch(self) -> None:
         asked = 0.0
         while not self._stopped.wait(self._period):
-            now = time.monotonic()
+            now = self._clock()
             late = self._late(now)
             if not late:
                 if self._reported:
