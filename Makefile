@@ -31,7 +31,7 @@ unit:
 test: setup  ## Everything: check, then conformance with other people's clients, then kills under load
 	@$(PYTHON) tools/setup_environment.py --tests
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest tests
+	$(BIN)/python tools/run_tests.py
 
 molecule: setup  ## Scenarios on hosts that are broken under traffic: all, or SCENARIO=default (molecule/lab/README.md)
 	@$(PYTHON) tools/setup_environment.py --lab
