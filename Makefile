@@ -5,6 +5,9 @@ BIN := .venv/bin
 SOURCES := broker/src pipeline/src tests benchmarks tools examples molecule
 BUNDLE := filter_plugins plugin_utils callback_plugins roles
 
+# Brokers are started by the hundred: some shells and images say that none of them may keep what it has compiled.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check test lint unit molecule wheelhouse mutants lock clean
 
