@@ -10,6 +10,7 @@ import pytest
 from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.session import build_session
 from support import tables
+from support.spark_cluster import SHORT_LIVED, UNCOMPILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,13 +20,12 @@ if TYPE_CHECKING:
     from pollux_pipeline.jobs.base import Result
 
 HERE = Path(__file__).parent
-#: Small data: more partitions would only be more tasks, and compiling queries takes longer than interpreting them.
+#: Small data: more partitions would only be more tasks.
 SETTINGS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.default.parallelism": "2",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": SHORT_LIVED,
+    **UNCOMPILED,
 }
 
 

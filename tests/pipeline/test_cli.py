@@ -16,6 +16,7 @@ from journals import JournalFile
 from pollux.client.ledger import Confirmed, Received, Sent
 from pollux_pipeline.cli import Progress, running_tasks
 from support.histories import History
+from support.spark_cluster import SHORT_LIVED, UNCOMPILED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,8 +29,8 @@ PIPELINE = (sys.executable, "-m", "pollux_pipeline.cli")
 #: For little data.
 SMALL = (
     *("--master", "local[2]", "--memory", "1g", "--conf", "spark.sql.shuffle.partitions=1"),
-    *("--conf", "spark.sql.codegen.wholeStage=false", "--conf", "spark.sql.codegen.factoryMode=NO_CODEGEN"),
-    *("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),
+    *("--conf", f"spark.driver.extraJavaOptions={SHORT_LIVED}"),
+    *(word for name, value in UNCOMPILED.items() for word in ("--conf", f"{name}={value}")),
 )
 CONVERSATION: list[Entry] = [Sent(1, "m1", "p"), Confirmed(2, "m1", "n", "castor", 1), Received(3, "m1", "q")]
 

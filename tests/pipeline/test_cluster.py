@@ -17,7 +17,7 @@ from journals import JournalFile
 from pollux_pipeline.jobs import base
 from support import cluster_jobs
 from support.histories import History, generate
-from support.spark_cluster import SparkCluster
+from support.spark_cluster import UNCOMPILED, SparkCluster
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +65,7 @@ def make_side(directory: Path, salt: int, messages: int, step: int) -> None:
 
 def run_on(cluster: SparkCluster, data: Path, output: Path) -> None:
     """The jobs, by a driver of its own."""
-    settings = {**cluster.settings(), "spark.sql.shuffle.partitions": "3", "spark.sql.codegen.wholeStage": "false"}
+    settings = {**cluster.settings(), **UNCOMPILED, "spark.sql.shuffle.partitions": "3"}
     program = [sys.executable, cluster_jobs.__file__, cluster.master, json.dumps(settings), str(data), str(output)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     scratch = str(cluster.directory / "driver")

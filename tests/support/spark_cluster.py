@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 #: Seconds until a JVM that was started must have said where it listens, and a worker must be registered.
 LIMIT = 120.0
-#: Small daemons, which a short life would not be worth compiling much for.
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: For a JVM that is not worth compiling much for: its life is short or it is a small daemon.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: For little data: compiling a query takes longer than interpreting it.
+UNCOMPILED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _MASTER = re.compile(r"Starting Spark master at (spark://127\.0\.0\.1:[1-9]\d*)")
 _PAGE = re.compile(r"Bound MasterWebUI to 127\.0\.0\.1, and started at http://[^:]*:([1-9]\d*)")
 
@@ -89,7 +91,8 @@ class SparkCluster:
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{LIMIT:.0f}s",
             "spark.locality.wait": "0s",
-            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.driver.extraJavaOptions": SHORT_LIVED,
+            "spark.executor.extraJavaOptions": SHORT_LIVED,
             "spark.eventLog.enabled": "true",
             "spark.eventLog.rolling.enabled": "false",
             "spark.eventLog.compress": "false",
@@ -144,7 +147,7 @@ class SparkCluster:
             "SPARK_LOCAL_DIRS": str(directory / "local"),
             "SPARK_DAEMON_MEMORY": "192m",
             # The server that takes applications over HTTP wants a port of its own, and nobody here uses it.
-            "SPARK_DAEMON_JAVA_OPTS": f"{_JAVA} -Djava.io.tmpdir={directory} -Dspark.master.rest.enabled=false",
+            "SPARK_DAEMON_JAVA_OPTS": f"{SHORT_LIVED} -Djava.io.tmpdir={directory} -Dspark.master.rest.enabled=false",
             "PYSPARK_PYTHON": sys.executable,
         }
 
