@@ -102,7 +102,7 @@ def test_a_will_is_delayed(broker: BrokerProcess, name: str) -> None:
         "topic": f"{name}/will",
         "payload": b"gone",
         "qos": 1,
-        "properties": properties(PacketTypes.WILLMESSAGE, WillDelayInterval=1),
+        "properties": properties(PacketTypes.WILLMESSAGE, WillDelayInterval=2),
     }
     with connect(broker, name + "w") as watcher:
         watcher.subscribe(f"{name}/will", qos=1)
@@ -113,7 +113,7 @@ def test_a_will_is_delayed(broker: BrokerProcess, name: str) -> None:
         with connect(broker, name, will=will, **lasting(60)) as client:
             client.drop()
         with connect(broker, name, **lasting(0)):
-            time.sleep(1.5)  # it came back in time: no will
+            time.sleep(2.5)  # it came back in time: no will
         watcher.silence()
 
 
@@ -136,11 +136,11 @@ def test_a_session_of_3_1_1_survives_its_connection(broker: BrokerProcess, name:
 
 
 def test_a_session_of_5_expires(broker: BrokerProcess, name: str) -> None:
-    with connect(broker, name, **lasting(1)) as client:
+    with connect(broker, name, **lasting(3)) as client:
         client.subscribe(f"{name}/t", qos=1)
-    with connect(broker, name, **lasting(1)) as client:
+    with connect(broker, name, **lasting(3)) as client:
         assert client.connack[0].session_present is True
-    time.sleep(2.5)  # the session's own time has to pass
+    time.sleep(4.5)  # the session's own time has to pass
     with connect(broker, name, **lasting(0)) as client:
         assert client.connack[0].session_present is False
 

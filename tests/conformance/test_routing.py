@@ -87,7 +87,7 @@ def test_scheduled_messages_do_not_block_others(broker: BrokerProcess, name: str
     with connect(broker) as connection:
         sender = connection.create_sender(name)
         receiver = connection.create_receiver(name, credit=10)
-        sender.send(Message("later", annotations={DELIVERY_DELAY: 600}))
+        sender.send(Message("later", annotations={DELIVERY_DELAY: 2000}))
         sender.send(Message("now"))
         assert receiver.receive(5).body == "now"
         assert receiver.receive(5).body == "later"

@@ -265,8 +265,8 @@ def test_standard_headers_come_back(broker: BrokerProcess, name: str) -> None:
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
 def test_heart_beats_both_ways(broker: BrokerProcess, name: str, version: str) -> None:
-    with connect(broker, version, heartbeats=(500, 500)) as client:
-        time.sleep(2.5)  # stomp.py gives up after 0.75 s without a beat, the broker after twice the interval
+    with connect(broker, version, heartbeats=(1000, 1000), heart_beat_receive_scale=2.5) as client:
+        time.sleep(3.5)  # stomp.py gives up after 2.5 s without a beat, the broker after twice the interval
         client.subscribe(name)
         client.send(name, "still here")
         assert client.message().body == "still here"
@@ -285,7 +285,7 @@ def test_an_expired_message_is_not_delivered(broker: BrokerProcess, name: str) -
 def test_a_scheduled_message(broker: BrokerProcess, name: str) -> None:
     with connect(broker) as client:
         client.subscribe(name)
-        client.send(name, "later", AMQ_SCHEDULED_DELAY="700")
+        client.send(name, "later", AMQ_SCHEDULED_DELAY="2000")
         with pytest.raises(queue.Empty):
             client.message(SILENCE)
         assert client.message().body == "later"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from typing import TYPE_CHECKING
 
+import msgspec
+import pytest
 from crc32c import crc32c
 
+from broker.store.helpers import message_of, opened, settings_in, stable, until
 from journals import JournalFile
+from pollux.store.compare.verdict import compare
 from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.jobs.compare_journals import compare_journals
 from pollux_pipeline.jobs.pair import check_sides
@@ -19,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from pollux.store.storage import Storage
 
 DAY = 86_400_000
 
@@ -94,3 +101,44 @@ def test_epochs_order_lives_not_clocks(spark: SparkSession, tmp_path: Path) -> N
     assert [name for name, count in waiting.findings.items() if count] == ["clock_skew"]
     (told,) = spark.read.parquet(str(tmp_path / "out-b" / "findings")).filter("finding = 'clock_skew'").collect()
     assert "epoch 2 began 86400.0 s before epoch 1" in told.detail
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["what it began with is there", "that is folded away too"])
+def test_a_live_that_went_on_alone_is_not_thrown_away_for_a_later_life(
+    spark: SparkSession, tmp_path: Path, *, stopped: bool
+) -> None:
+    """The backup was made to serve with older data, and its checkpoint lies behind all that the live wrote alone.
+
+    Breaks when what is behind a checkpoint of the other side counts as something the other side has had.
+    """
+    asyncio.run(part(tmp_path / "live", tmp_path / "backup", stopped=stopped))
+    sides = {"sides": check_sides(tmp_path / "live", tmp_path / "backup")}
+    result = compare_journals(Run(spark, Inputs((), ()), tmp_path / "out", sides))
+    assert result.facts["newest"] == compare(tmp_path / "live", tmp_path / "backup").newest == "diverged"
+    (row,) = spark.read.parquet(str(tmp_path / "out" / "queues")).collect()
+    assert (row.only_a, row.only_b) == (40, 60)
+
+
+async def part(live: Path, backup: Path, *, stopped: bool) -> None:
+    """A live that goes on over several segments after its backup was cut off, and that backup's later life.
+
+    `stopped`: in order, which leaves a checkpoint and nothing else; else it has one of the life before, and is killed.
+    """
+    async with opened(settings_in(live, journal_file_size=4 << 10), crash=True) as one:
+        one.storage.put("queue", "orders", msgspec.msgpack.encode({"id": 7, "spec": {}}))
+        await send(one.storage, 5)
+        shutil.copytree(live, backup)
+        await send(one.storage, 40)
+    folding = settings_in(backup, journal_file_size=64 << 10, journal_compact_min_files=1)
+    async with opened(folding, crash=not stopped) as one:
+        maintenance = one.storage._maintenance
+        assert maintenance is not None
+        maintenance.consider(urgent=True)
+        await until(lambda: any((backup / "journal").glob("*.checkpoint")))
+        await send(one.storage, 60)
+
+
+async def send(storage: Storage, count: int) -> None:
+    for _ in range(count):
+        storage.append_message(message_of(storage, b"m" * 300), [7])
+    await stable(storage)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from support.broker import BrokerProcess
 
-TIMEOUT = 10
+TIMEOUT = 30
 #: How long a test waits to be sure that nothing more arrives.
 SILENCE = 0.4
 #: `x-opt-` annotation names as proton wants them.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from support.broker import BrokerProcess
 
-TIMEOUT = 10
+TIMEOUT = 30
 Version = MQTTProtocolVersion
 SILENCE = 0.4
 V311, V5 = Version.MQTTv311, Version.MQTTv5

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from support.broker import BrokerProcess
 
-TIMEOUT = 10
+TIMEOUT = 30
 SILENCE = 0.4
 VERSIONS: dict[str, Any] = {
     "1.0": stomp.StompConnection10,

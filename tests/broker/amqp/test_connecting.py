@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
 SASL = b"AMQP\x03\x01\x00\x00"
 AMQP = b"AMQP\x00\x01\x00\x00"
+#: Nothing here takes this long; a test that waits for it has failed. Seconds.
+PATIENCE = 30
 
 
 async def until(condition: Callable[[], Any]) -> None:
     """Let the loop run until the broker did something by itself."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110  (the transport under test signals nothing)
             await asyncio.sleep(0.001)
 
@@ -41,7 +43,7 @@ class Raw:
         self.session.data_received(data)
 
     async def read(self, size: int) -> bytes:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while len(self.buffer) < size:
                 while self.wire.written:
                     self.buffer += self.wire.written.popleft()

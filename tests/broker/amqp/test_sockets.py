@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from .harness import Broker
 
+#: Nothing here takes this long; a test that waits for it has failed. Seconds.
+PATIENCE = 30
+
 
 class SocketProtocol(asyncio.Protocol):
     """The least a server must do for a session."""
@@ -61,14 +64,14 @@ async def serving(broker: Broker) -> AsyncIterator[str]:
 
 
 def exchange(url: str) -> list[Any]:
-    connection = BlockingConnection(url, timeout=10, user="alice", password="wonder", allowed_mechs="PLAIN")
+    connection = BlockingConnection(url, timeout=PATIENCE, user="alice", password="wonder", allowed_mechs="PLAIN")
     try:
         sender = connection.create_sender("examples")
         receiver: Any = connection.create_receiver("examples", credit=10)
         bodies = []
         for body in ("text", {"a": 1}, [1, 2], b"bytes", "x" * 300_000):
             sender.send(proton.Message(body=body, durable=True))
-            received = receiver.receive(timeout=10)
+            received = receiver.receive(timeout=PATIENCE)
             receiver.accept()
             bodies.append(bytes(received.body) if isinstance(received.body, memoryview) else received.body)
         return bodies
@@ -77,7 +80,7 @@ def exchange(url: str) -> list[Any]:
 
 
 def denied(url: str) -> str:
-    connection = BlockingConnection(url, timeout=10, allowed_mechs="ANONYMOUS")
+    connection = BlockingConnection(url, timeout=PATIENCE, allowed_mechs="ANONYMOUS")
     try:
         connection.create_sender("secret")
     except LinkDetached as error:
@@ -89,18 +92,18 @@ def denied(url: str) -> str:
 
 def request(url: str) -> Any:
     """A client with a dynamic reply queue, and a server that answers through an anonymous relay."""
-    serving_side = BlockingConnection(url, timeout=10)
-    asking_side = BlockingConnection(url, timeout=10)
+    serving_side = BlockingConnection(url, timeout=PATIENCE)
+    asking_side = BlockingConnection(url, timeout=PATIENCE)
     try:
         requests: Any = serving_side.create_receiver("service", credit=1)
         replies = serving_side.create_sender(None)
         answers: Any = asking_side.create_receiver(None, dynamic=True, credit=1)
         reply_to = answers.link.remote_source.address
         asking_side.create_sender("service").send(proton.Message(body="ping", reply_to=reply_to))
-        received = requests.receive(timeout=10)
+        received = requests.receive(timeout=PATIENCE)
         requests.accept()
         replies.send(proton.Message(body=f"{received.body} pong", address=received.reply_to))
-        answer = answers.receive(timeout=10)
+        answer = answers.receive(timeout=PATIENCE)
         answers.accept()
         return answer.body
     finally:
@@ -110,14 +113,14 @@ def request(url: str) -> Any:
 
 async def test_blocking_client(broker: Broker) -> None:
     async with serving(broker) as url:
-        bodies = await asyncio.wait_for(asyncio.to_thread(exchange, url), 30)
+        bodies = await asyncio.wait_for(asyncio.to_thread(exchange, url), 2 * PATIENCE)
     assert bodies == ["text", {"a": 1}, [1, 2], b"bytes", "x" * 300_000]
 
 
 async def test_blocking_client_without_permission(broker: Broker) -> None:
     broker.security.denied.add(("send", "secret"))
     async with serving(broker) as url:
-        assert "amqp:unauthorized-access" in await asyncio.wait_for(asyncio.to_thread(denied, url), 30)
+        assert "amqp:unauthorized-access" in await asyncio.wait_for(asyncio.to_thread(denied, url), 2 * PATIENCE)
 
 
 @pytest.mark.parametrize("rounds", [3])
@@ -125,4 +128,4 @@ async def test_request_and_reply(broker: Broker, rounds: int) -> None:
     broker.post.registry.ensure_sendable("service", None)
     async with serving(broker) as url:
         for _ in range(rounds):
-            assert await asyncio.wait_for(asyncio.to_thread(request, url), 30) == "ping pong"
+            assert await asyncio.wait_for(asyncio.to_thread(request, url), 2 * PATIENCE) == "ping pong"

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 AMQP = b"AMQP\x00\x01\x00\x00"
+#: Nothing here takes this long; a test that waits for it has failed. Seconds.
+PATIENCE = 30
 
 
 class Echo(Session):
@@ -114,13 +116,13 @@ async def bench(
         registry.stop()
         for connection in registry:
             connection.abort()
-        await asyncio.wait_for(registry.empty.wait(), 5)
+        await asyncio.wait_for(registry.empty.wait(), PATIENCE)
         security.close()
 
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop run until something is so; the server under test is in this loop."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110  (there is no event for what the kernel delivers)
             await asyncio.sleep(0.001)
 
@@ -140,10 +142,10 @@ async def test_plain_in_any_slices() -> None:
             writer.write(bytes([byte]))
             await writer.drain()
             await asyncio.sleep(0)
-        assert await asyncio.wait_for(reader.readexactly(8), 5) == AMQP
+        assert await asyncio.wait_for(reader.readexactly(8), PATIENCE) == AMQP
         assert len(server.registry) == 1
         await finish(writer)
-        await asyncio.wait_for(server.registry.empty.wait(), 5)
+        await asyncio.wait_for(server.registry.empty.wait(), PATIENCE)
         assert server.listener.connections == 0
 
 
@@ -151,7 +153,7 @@ async def test_a_farewell_is_sent_before_the_end() -> None:
     async with bench() as server:
         reader, writer = await server.open()
         writer.write(AMQP + b"BYE")
-        assert await asyncio.wait_for(reader.read(), 5) == b"farewell"
+        assert await asyncio.wait_for(reader.read(), PATIENCE) == b"farewell"
         await finish(writer)
 
 
@@ -161,7 +163,7 @@ async def test_garbage_and_unspoken_protocols_are_closed(first: bytes) -> None:
         reader, writer = await server.open()
         writer.write(first)
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-            await asyncio.wait_for(reader.readexactly(1), 5)
+            await asyncio.wait_for(reader.readexactly(1), PATIENCE)
         assert server.registry.refused == 1
         await finish(writer)
 
@@ -170,7 +172,7 @@ async def test_http_gets_a_hint() -> None:
     async with bench() as server:
         reader, writer = await server.open()
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        answer = await asyncio.wait_for(reader.read(), 5)
+        answer = await asyncio.wait_for(reader.read(), PATIENCE)
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert b"management port" in answer
         await finish(writer)
@@ -181,7 +183,7 @@ async def test_protocols_parameter() -> None:
         reader, writer = await server.open()
         writer.write(AMQP)
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-            await asyncio.wait_for(reader.readexactly(1), 5)
+            await asyncio.wait_for(reader.readexactly(1), PATIENCE)
         await finish(writer)
 
 
@@ -198,10 +200,10 @@ async def test_no_log_in_in_time() -> None:
         assert await started[0].readexactly(8) == AMQP
         for reader, writer in (silent, half, started):
             with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-                await asyncio.wait_for(reader.readexactly(1), 5)
+                await asyncio.wait_for(reader.readexactly(1), PATIENCE)
             await finish(writer)
         done[1].write(b"still here")
-        assert await asyncio.wait_for(done[0].readexactly(10), 5) == b"still here"
+        assert await asyncio.wait_for(done[0].readexactly(10), PATIENCE) == b"still here"
         await finish(done[1])
 
 
@@ -217,7 +219,7 @@ async def test_silence_beyond_the_connection_ttl(asked: dict[str, Any]) -> None:
         await reader.readexactly(13)
         for connection in server.registry:
             connection.deadline = 0.0  # as if the log-in's time were over: the next sweep starts the ttl
-        assert await asyncio.wait_for(reader.read(), 5) == b"shutdown"
+        assert await asyncio.wait_for(reader.read(), PATIENCE) == b"shutdown"
         await finish(writer)
 
 
@@ -253,13 +255,13 @@ async def test_limits_of_connections() -> None:
         await first[0].readexactly(8)
         second = await server.open()
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-            await asyncio.wait_for(second[0].readexactly(1), 5)
+            await asyncio.wait_for(second[0].readexactly(1), PATIENCE)
         await finish(second[1])
         await finish(first[1])
-        await asyncio.wait_for(server.registry.empty.wait(), 5)
+        await asyncio.wait_for(server.registry.empty.wait(), PATIENCE)
         third = await server.open()
         third[1].write(AMQP)
-        assert await asyncio.wait_for(third[0].readexactly(8), 5) == AMQP
+        assert await asyncio.wait_for(third[0].readexactly(8), PATIENCE) == AMQP
         await finish(third[1])
 
 
@@ -273,7 +275,7 @@ async def test_other_limits_of_connections(limits: Limits) -> None:
         await first[0].readexactly(8)
         second = await server.open()
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-            await asyncio.wait_for(second[0].readexactly(1), 5)
+            await asyncio.wait_for(second[0].readexactly(1), PATIENCE)
         assert len(server.registry) == 1
         await finish(second[1])
         await finish(first[1])
@@ -295,9 +297,9 @@ async def test_a_reader_that_does_not_keep_up() -> None:
             assert sent < 64 * 1024 * 1024
         remaining = 4 * 1024 * 1024 + 8
         while remaining > 0:
-            remaining -= len(await asyncio.wait_for(reader.read(65536), 5))
+            remaining -= len(await asyncio.wait_for(reader.read(65536), PATIENCE))
         while connection.reading_paused:
-            await asyncio.wait_for(reader.read(65536), 5)
+            await asyncio.wait_for(reader.read(65536), PATIENCE)
         assert server.sessions[0].events[:2] == ["pause", "resume"]
         writer.transport.abort()
 
@@ -312,7 +314,7 @@ async def test_a_reader_that_takes_nothing_is_cut_off() -> None:
         client.setblocking(False)
         await loop.sock_sendall(client, AMQP + b"LOGIN FLOOD")
         await until(lambda: bool(server.sessions))
-        await asyncio.wait_for(server.registry.empty.wait(), 10)
+        await asyncio.wait_for(server.registry.empty.wait(), PATIENCE)
         client.close()
 
 
@@ -325,7 +327,7 @@ async def test_held_connections_are_not_read() -> None:
         server.registry.hold(connection.peer.connection_id, 0.2)
         started = asyncio.get_running_loop().time()
         writer.write(b"again")
-        assert await asyncio.wait_for(reader.readexactly(5), 5) == b"again"
+        assert await asyncio.wait_for(reader.readexactly(5), PATIENCE) == b"again"
         assert asyncio.get_running_loop().time() - started >= 0.19
         await finish(writer)
 
@@ -335,19 +337,19 @@ async def test_tls_and_plain_on_one_port(authority: Any) -> None:
     async with bench(AcceptorSettings(key_store_path=(store,), ssl_enabled=True, ssl_allow_plain=True)) as server:
         reader, writer = await server.open(ssl=authority.client_context(), server_hostname="localhost")
         writer.write(AMQP)
-        assert await asyncio.wait_for(reader.readexactly(8), 5) == AMQP
+        assert await asyncio.wait_for(reader.readexactly(8), PATIENCE) == AMQP
         writer.write(b"x" * 300_000)
-        assert await asyncio.wait_for(reader.readexactly(300_000), 5) == b"x" * 300_000
+        assert await asyncio.wait_for(reader.readexactly(300_000), PATIENCE) == b"x" * 300_000
         (connection,) = list(server.registry)
         assert connection.peer.tls
         assert connection.peer.sni == "localhost"
         assert connection.describe()["tls"] is True
         plain = await server.open()
         plain[1].write(AMQP)
-        assert await asyncio.wait_for(plain[0].readexactly(8), 5) == AMQP
+        assert await asyncio.wait_for(plain[0].readexactly(8), PATIENCE) == AMQP
         await finish(plain[1])
         await finish(writer)
-        await asyncio.wait_for(server.registry.empty.wait(), 5)
+        await asyncio.wait_for(server.registry.empty.wait(), PATIENCE)
 
 
 async def test_tls_required(authority: Any) -> None:
@@ -356,7 +358,7 @@ async def test_tls_required(authority: Any) -> None:
         reader, writer = await server.open()
         writer.write(AMQP)
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-            await asyncio.wait_for(reader.readexactly(1), 5)
+            await asyncio.wait_for(reader.readexactly(1), PATIENCE)
         await finish(writer)
 
 
@@ -377,7 +379,7 @@ async def test_a_failed_handshake_is_forgotten(authority: Any) -> None:
         stalled = await server.open()
         stalled[1].write(b"\x16\x03\x01\x02\x00\x01")
         await until(lambda: server.registry.accepted == 2)
-        await asyncio.wait_for(server.registry.empty.wait(), 5)
+        await asyncio.wait_for(server.registry.empty.wait(), PATIENCE)
         assert server.listener.connections == 0
         await finish(garbage[1])
         await finish(stalled[1])
@@ -391,7 +393,7 @@ async def test_sni_chooses_the_certificate(authority: Any) -> None:
             subject = dict(part[0] for part in writer.get_extra_info("peercert")["subject"])
             assert subject["commonName"] == shown
             writer.write(AMQP)
-            assert await asyncio.wait_for(reader.readexactly(8), 5) == AMQP
+            assert await asyncio.wait_for(reader.readexactly(8), PATIENCE) == AMQP
             await finish(writer)
 
 
@@ -431,11 +433,11 @@ async def test_client_certificates_that_are_only_wanted(authority: Any) -> None:
                 ssl=authority.client_context(certificate), server_hostname="localhost"
             )
             writer.write(AMQP)
-            assert await asyncio.wait_for(reader.readexactly(8), 5) == AMQP
+            assert await asyncio.wait_for(reader.readexactly(8), PATIENCE) == AMQP
             (connection,) = list(server.registry)
             assert connection.peer.certificate_subject == subject
             await finish(writer)
-            await asyncio.wait_for(server.registry.empty.wait(), 5)
+            await asyncio.wait_for(server.registry.empty.wait(), PATIENCE)
 
 
 async def test_tls_versions_and_ciphers_of_the_acceptor(authority: Any) -> None:
@@ -474,7 +476,7 @@ async def test_client_certificates(authority: Any) -> None:
         client = authority.client_context(authority.issue("ada"))
         reader, writer = await server.open(ssl=client, server_hostname="localhost")
         writer.write(AMQP)
-        assert await asyncio.wait_for(reader.readexactly(8), 5) == AMQP
+        assert await asyncio.wait_for(reader.readexactly(8), PATIENCE) == AMQP
         (connection,) = list(server.registry)
         assert connection.peer.certificate_subject == "CN=ada,O=Twins"
         await finish(writer)
@@ -482,7 +484,7 @@ async def test_client_certificates(authority: Any) -> None:
         reader, writer = await server.open(ssl=context, server_hostname="localhost")
         writer.write(AMQP)
         with pytest.raises((OSError, ssl.SSLError, asyncio.IncompleteReadError)):
-            await asyncio.wait_for(reader.readexactly(1), 5)
+            await asyncio.wait_for(reader.readexactly(1), PATIENCE)
         await finish(writer)
 
 
@@ -513,7 +515,7 @@ async def test_a_renewed_certificate_is_used_by_new_connections(authority: Any) 
         assert new[1].get_extra_info("peercert")["serialNumber"] != before
         assert await _serial_of(first, authority) == new[1].get_extra_info("peercert")["serialNumber"]
         old[1].write(AMQP)
-        assert await asyncio.wait_for(old[0].readexactly(8), 5) == AMQP
+        assert await asyncio.wait_for(old[0].readexactly(8), PATIENCE) == AMQP
         store.write_text("broken")
         with pytest.raises(TlsError, match=r"acceptor 'test': key store .* is neither PEM nor"):
             tls.load()
@@ -581,7 +583,7 @@ async def test_a_name_listens_on_every_address_it_has() -> None:
             for _, _, _, _, address in found:
                 reader, writer = await asyncio.open_connection(str(address[0]), listener.port)
                 writer.write(AMQP)
-                assert await asyncio.wait_for(reader.readexactly(8), 5) == AMQP
+                assert await asyncio.wait_for(reader.readexactly(8), PATIENCE) == AMQP
                 await finish(writer)
         finally:
             listener.stop_accepting()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PASSWORD = "castor"
-TIMEOUT = 10.0
+TIMEOUT = 30.0
 
 
 class Stream:

@@ -61,8 +61,9 @@ def judged(a: Path, b: Path) -> Comparison:
     assert {"a": "b", "b": "a"}.get(found.newest, found.newest) == turned.newest
     ends = {
         name: {
-            "alone": alone.records + alone.messages + alone.folded,
+            "alone": alone.records + alone.folded,
             "alone_lives": len(alone.lives),
+            "messages": alone.messages,
             "first": None if alone.first is None else {"epoch": 1, "segment": 1, "offset": 1},
         }
         for name, alone in found.alone.items()

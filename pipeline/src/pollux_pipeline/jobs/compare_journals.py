@@ -21,13 +21,15 @@ def compare_journals(run: Run) -> Result:
     result = Result("compare_journals", run.output)
     run.step("comparing queues")
     queues = run.write("queues", _queues(pairs.compared(pair)))
-    ends = {row.side: row.asDict(recursive=True) for row in pair.ends.collect()}
+    only = queues.agg(*(f.coalesce(f.sum(f"only_{side}"), f.lit(0)).alias(side) for side in pairs.SIDES)).collect()[0]
+    ends = ends_of(pair, only.asDict())
     damage = pair.damage.filter(~f.col("damage").isin(*NORMAL_DAMAGE))
+    told = verdict(ends)
     result.findings = {
-        "diverged": int(verdict(ends)["newest"] == "diverged"),
+        "diverged": int(told["newest"] == "diverged"),
         "damage": damage.count(),
     }
-    result.facts = verdict(ends) | {"a": run.options["sides"]["a"], "b": run.options["sides"]["b"]}
+    result.facts = told | {"a": run.options["sides"]["a"], "b": run.options["sides"]["b"]}
     sections = [
         ("Verdict", f"<p>{escape(result.facts['answer'])}</p>"),
         ("Where they end", page.table([_end(side, ends[side]) for side in pairs.SIDES])),
@@ -40,16 +42,25 @@ def compare_journals(run: Run) -> Result:
     return run.finish(result)
 
 
+def ends_of(pair: pairs.Pair, only: dict[str, int]) -> dict[str, Any]:
+    """What `verdict` judges: the ends of each side, and how many messages in queues it has that the other never had."""
+    return {row.side: row.asDict(recursive=True) | {"messages": only[row.side]} for row in pair.ends.collect()}
+
+
 def verdict(ends: dict[str, Any]) -> dict[str, Any]:
     """`newest` (a, b, same or diverged) and the answer in words."""
     alone = {side: _wrote_alone(ends[side]) for side in pairs.SIDES}
     if not alone["a"] and not alone["b"]:
         return {"newest": "same", "answer": "both hold the same records: start either"}
-    told = {side: f"{ends[side]['alone']:,} records, {ends[side]['alone_lives']:,} lives" for side in pairs.SIDES}
+    told = {
+        side: f"{end['alone']:,} records, {end['alone_lives']:,} lives, {end['messages']:,} messages in queues"
+        for side, end in ends.items()
+    }
     if alone["a"] and alone["b"]:
-        place = _place(ends["a"]["first"] or ends["b"]["first"])
+        first = ends["a"]["first"] or ends["b"]["first"]
+        where = f"behind {_place(first)}" if first else "by themselves"
         words = (
-            f"both were written behind {place} (a alone: {told['a']}; b alone: {told['b']}): "
+            f"both were written {where} (a alone: {told['a']}; b alone: {told['b']}): "
             "neither may be thrown away; run `pollux-pipeline split_brain`"
         )
         return {"newest": "diverged", "answer": words}
@@ -60,7 +71,7 @@ def verdict(ends: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wrote_alone(end: dict[str, Any]) -> bool:
-    return bool(end["alone"] or end["alone_lives"])
+    return bool(end["alone"] or end["alone_lives"] or end["messages"])
 
 
 def _place(position: dict[str, int] | None) -> str:

@@ -43,7 +43,8 @@ class Pair:
     #: (records that the other has not), alone_lives.
     ends: DataFrame
     #: side, queue_id, message_id, live, position (of its record; null: only in compacted files or pages), address,
-    #: duplicate_id, timestamp, size, queue (name), life (shared or alone), uid.
+    #: duplicate_id, timestamp, size, queue (name), life (shared or alone), uid, first (as in ends), placed (position,
+    #: null also where the other side's journal cannot tell whether it has had that place).
     messages: DataFrame
     damage: DataFrame
     node_id: str
@@ -69,9 +70,10 @@ def load(run: Run) -> Pair:
     run.step("finding where they part")
     lives = run.stage("lives", _lives(rows))
     bounds = run.stage("bounds", _bounds(rows, lives))
-    ends = run.stage("ends", _ends(rows, lives, bounds))
+    seen = run.stage("seen", _seen(rows["a"], rows["b"], "a").unionByName(_seen(rows["b"], rows["a"], "b")))
+    ends = run.stage("ends", _ends(rows, lives, bounds, seen))
     run.step("telling messages apart")
-    messages = run.stage("messages", _messages(run, rows, ends, lives, bounds))
+    messages = run.stage("messages", _placed(_messages(run, rows, ends, lives, bounds), seen))
     damage = state.damage(rows["a"]).withColumn("side", f.lit("a"))
     damage = run.write("damage", damage.unionByName(state.damage(rows["b"]).withColumn("side", f.lit("b"))))
     return Pair(rows, ends, messages, damage, nodes["a"])
@@ -134,7 +136,53 @@ def _with_life(frame: DataFrame, lives: DataFrame, bounds: DataFrame) -> DataFra
     return joined.withColumn("life", life).drop("salt_a", "salt_b", *bounds.columns)
 
 
-def _ends(rows: dict[str, DataFrame], lives: DataFrame, bounds: DataFrame) -> DataFrame:
+def _seen(mine: DataFrame, other: DataFrame, side: str) -> DataFrame:
+    """For each segment of `side` what the other one knows of it: side, epoch, segment, seen, until.
+
+    `seen` is `has` (it has the segment too), `passed` (it had all of it before compaction took it away), `until` (its
+    next life began with the segment's first `until` bytes), `never`, or `unknown`: nothing over there tells any more.
+    Holds for segments of shared lives; those of a life of its own the other side never saw.
+    """
+    theirs = _records(other)
+    key = f.struct("epoch", "segment")
+    has = theirs.select("epoch", "segment").distinct().withColumn("has", f.lit(1))
+    furthest = theirs.groupBy("epoch").agg(f.max("segment").alias("furthest"))
+    folded = other.filter("kind = 'checkpoint'").agg(f.max(key).alias("folded"))
+    began = f.from_json("properties", "ends array<array<bigint>>, checkpoint array<bigint>")
+    starts = theirs.filter("record_type = 'START'").select(f.col("epoch").alias("start_epoch"), began.alias("began"))
+    keys = _records(mine).select("epoch", "segment").distinct()
+    following = (
+        keys.select("epoch")
+        .distinct()
+        .join(f.broadcast(starts), f.col("start_epoch") > f.col("epoch"))
+        .groupBy("epoch")
+        .agg(f.min(f.struct("start_epoch", "began")).alias("start"))
+        .select("epoch", "start.began")
+    )
+    known = (
+        keys.join(has, ["epoch", "segment"], "left")
+        .join(furthest, "epoch", "left")
+        .join(following, "epoch", "left")
+        .crossJoin(f.broadcast(folded))
+        .withColumn("until", f.expr("get(filter(began.ends, e -> e[0] = epoch and e[1] = segment), 0)[2]"))
+        .withColumn("origin", f.expr("struct(began.checkpoint[1] as epoch, began.checkpoint[2] as segment)"))
+    )
+    no = f.lit(False)
+    seen = (
+        f.when(f.col("has").isNotNull(), "has")
+        .when(f.coalesce((f.col("folded.epoch") == f.col("epoch")) & (f.col("folded") >= key), no), "passed")
+        .when(f.coalesce(f.col("furthest") > f.col("segment"), no), "passed")
+        .when(f.col("until").isNotNull(), "until")
+        .when(f.expr("began is not null and began.checkpoint is null"), "never")
+        .when(f.expr("began is not null and origin.epoch > epoch"), "unknown")
+        .when(f.col("began").isNotNull(), f.when(f.col("origin") >= key, "passed").otherwise("never"))
+        .when(f.coalesce(f.col("folded") > key, no), "unknown")
+        .otherwise("never")
+    )
+    return known.select(f.lit(side).alias("side"), "epoch", "segment", seen.alias("seen"), "until")
+
+
+def _ends(rows: dict[str, DataFrame], lives: DataFrame, bounds: DataFrame, seen: DataFrame) -> DataFrame:
     """For each side its last record, the first that the other side does not have at that place, and lives of its own.
 
     A segment that is missing on the other side only because a checkpoint made it superfluous says nothing, unless its
@@ -142,23 +190,17 @@ def _ends(rows: dict[str, DataFrame], lives: DataFrame, bounds: DataFrame) -> Da
     """
     a, b = _records(rows["a"]), _records(rows["b"])
     parts: list[DataFrame] = []
-    for side, mine, other, other_rows in (("a", a, b, rows["b"]), ("b", b, a, rows["a"])):
+    for side, mine, other in (("a", a, b), ("b", b, a)):
         there = other.select(*_KEY, "checksum", f.lit(1).alias("there"))
-        segments = other.select("epoch", "segment").distinct().withColumn("has", f.lit(1))
-        folded = other_rows.filter("kind = 'checkpoint'").agg(f.max(f.struct("epoch", "segment")).alias("folded"))
         marked = (
             mine.select(*_KEY, "checksum")
             .join(there, [*_KEY, "checksum"], "left")
-            .join(f.broadcast(segments), ["epoch", "segment"], "left")
-            .crossJoin(f.broadcast(folded))
+            .join(f.broadcast(seen.filter(f.col("side") == side)), ["epoch", "segment"], "left")
             .withColumn("life_epoch", f.col("epoch"))
         )
         marked = _with_life(marked, lives, bounds)
-        superfluous = f.col("has").isNull() & f.coalesce(
-            f.struct("epoch", "segment") <= f.col("folded"),
-            f.lit(False),
-        )
-        alone = f.col("there").isNull() & ((f.col("life") == "alone") | ~superfluous)
+        missed = f.col("seen").isin("has", "never") | ((f.col("seen") == "until") & (f.col("offset") >= f.col("until")))
+        alone = f.col("there").isNull() & ((f.col("life") == "alone") | missed)
         place = f.struct(*_KEY)
         told = rows[side].filter("damage is null and not fenced").select(f.col("epoch").alias("life_epoch")).distinct()
         own = _with_life(told, lives, bounds).agg(f.count_if(f.col("life") == "alone").alias("alone_lives"))
@@ -200,6 +242,24 @@ def _messages(
     return both.withColumn("uid", uid).join(f.broadcast(ends.select("side", "first")), "side", "left")
 
 
+def _placed(messages: DataFrame, seen: DataFrame) -> DataFrame:
+    """Add `placed`: a place that nothing on the other side tells of orders nothing; the message's number has to."""
+    unknown = seen.filter("seen = 'unknown'").select(
+        f.col("side").alias("at_side"),
+        f.col("epoch").alias("at_epoch"),
+        f.col("segment").alias("at_segment"),
+        f.lit(1).alias("unknown"),
+    )
+    at = (
+        (messages.side == unknown.at_side)
+        & (messages.position.epoch == unknown.at_epoch)
+        & (messages.position.segment == unknown.at_segment)
+    )
+    marked = messages.join(f.broadcast(unknown), at, "left").drop("at_side", "at_epoch", "at_segment")
+    placed = f.when(f.col("unknown").isNull(), f.col("position"))
+    return marked.withColumn("placed", placed).drop("unknown")
+
+
 def compared(pair: Pair) -> DataFrame:
     """One row for each message of each queue on both sides: queue, uid, a_live, b_live (null: no trace), and which of
     them accepted it alone (`only`: a, b or null).
@@ -213,7 +273,10 @@ def compared(pair: Pair) -> DataFrame:
     known = messages.groupBy("side", "life_epoch").agg(f.max("message_id").alias("newest"))
     known_a = known.filter("side = 'a'").select("life_epoch", f.col("newest").alias("newest_a"))
     known_b = known.filter("side = 'b'").select("life_epoch", f.col("newest").alias("newest_b"))
-    columns = ("live", "message_id", "queue_id", "position", "duplicate_id", "address", "timestamp", "size", "first")
+    columns = (
+        *("live", "message_id", "queue_id", "position", "placed", "duplicate_id", "address", "timestamp", "size"),
+        "first",
+    )
 
     def of(side: str) -> DataFrame:
         renamed = [f.col(name).alias(f"{side}_{name}") for name in columns]
@@ -228,8 +291,8 @@ def compared(pair: Pair) -> DataFrame:
 
     def only(side: str, other: str) -> Column:
         behind = f.when(
-            f.col(f"{side}_position").isNotNull(),
-            f.coalesce(f.col(f"{side}_position") >= f.col(f"{side}_first"), f.lit(False)),
+            f.col(f"{side}_placed").isNotNull(),
+            f.coalesce(f.col(f"{side}_placed") >= f.col(f"{side}_first"), f.lit(False)),
         ).otherwise(f.col(f"{side}_message_id") > f.coalesce(f.col(f"newest_{other}"), f.lit(-1)))
         here = f.col(f"{side}_live").isNotNull() & f.col(f"{other}_live").isNull()
         return here & ((f.col("life") == "alone") | behind)

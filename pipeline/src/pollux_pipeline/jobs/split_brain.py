@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 
 from pollux_pipeline.jobs import pair as pairs
 from pollux_pipeline.jobs.base import NORMAL_DAMAGE, Result, Run
-from pollux_pipeline.jobs.compare_journals import verdict
+from pollux_pipeline.jobs.compare_journals import ends_of, verdict
 from pollux_pipeline.report import page, svg
 
 if TYPE_CHECKING:
@@ -39,13 +39,15 @@ def split_brain(run: Run) -> Result:
     """
     pair = pairs.load(run)
     result = Result("split_brain", run.output)
-    ends = {row.side: row.asDict(recursive=True) for row in pair.ends.collect()}
+    run.step("comparing messages")
+    compared = run.write("messages", _named(pairs.compared(pair)), spread="uid")
+    only = dict.fromkeys(pairs.SIDES, 0)
+    only |= {row.only: row["count"] for row in compared.filter("only is not null").groupBy("only").count().collect()}
+    ends = ends_of(pair, only)
     keep = run.options.get("keep") or "auto"
     if keep == "auto":
         keep = "a" if ends["a"]["alone"] > ends["b"]["alone"] else "b"
     other = "b" if keep == "a" else "a"
-    run.step("comparing messages")
-    compared = run.write("messages", _named(pairs.compared(pair)), spread="uid")
     run.step("writing the merge plan")
     sends = _sends(run, compared, pair.node_id, keep, other)
     removals = _removals(compared, keep, other)
