@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, settings
@@ -11,8 +12,11 @@ if TYPE_CHECKING:
 
 # No deadline for an example, and no check that examples are quickly made (too_slow): both are wall-clock times, which
 # say how much else the machine does and nothing about Pollux; a test that fails for that is one that is run again until
-# it passes. A test that hangs fails by pytest-timeout.
-settings.register_profile("pollux", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# it passes. A test that hangs fails by pytest-timeout. CI tries the same examples each time, as hypothesis itself would
+# have it: what it says of a change does not hang on luck. Everybody else's runs search on.
+settings.register_profile(
+    "pollux", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
+)
 settings.load_profile("pollux")
 
 

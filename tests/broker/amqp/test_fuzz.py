@@ -377,3 +377,15 @@ async def test_an_idle_connection_is_small(broker: Broker) -> None:
     each = (in_use() - before) / 200
     assert each < 40_000, each
     assert clients
+
+
+@pytest.mark.parametrize("body", [b"\0", b"\0S"])
+def test_a_frame_too_short_for_a_performative_is_not_completed_by_the_next_one(body: bytes) -> None:
+    """Breaks when a look at a frame's first bytes may go past its end."""
+    short = (8 + len(body)).to_bytes(4, "big") + b"\2\0\0\0" + body
+    following = b"\x10\xc0\x01\0"  # read behind `body`, this would be an open
+    for data in (short, short + following, short + short):
+        guard = Guard(max_frame=65536, max_sessions=10, max_handles=10)
+        with pytest.raises(FrameError) as caught:
+            guard.check(data)
+        assert caught.value.condition == "amqp:decode-error"

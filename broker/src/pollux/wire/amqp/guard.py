@@ -262,7 +262,7 @@ class Guard:
         if body == end:
             return None
         channel = int(_channel(data, pos + 6)[0])
-        prefix = data[body : body + 3]
+        prefix = data[body : min(body + 3, end)]
         if prefix[:2] != b"\x00S" or len(prefix) < 3:
             return self._symbolic(data, channel, body, end)
         code = prefix[2]
