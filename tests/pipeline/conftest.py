@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -45,9 +45,9 @@ def documented_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     written: dict[Run, dict[str, dict[str, str]]] = {}
     write, finish = Run.write, Run.finish
 
-    def noted(run: Run, name: str, frame: DataFrame, *, spread: str | None = None) -> DataFrame:
+    def noted(run: Run, name: str, frame: DataFrame, **how: Any) -> DataFrame:
         written.setdefault(run, {})[name] = dict(frame.dtypes)
-        return write(run, name, frame, spread=spread)
+        return write(run, name, frame, **how)
 
     def compared(run: Run, result: Result) -> Result:
         for name, found in written.pop(run, {}).items():

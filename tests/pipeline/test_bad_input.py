@@ -6,11 +6,9 @@ import asyncio
 import shutil
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 from crc32c import crc32c
 
-from broker.store.helpers import message_of, opened, settings_in, stable, until
 from journals import JournalFile
 from pollux.store.compare.verdict import compare
 from pollux_pipeline.jobs.base import Run
@@ -19,15 +17,19 @@ from pollux_pipeline.jobs.pair import check_sides
 from pollux_pipeline.jobs.reconcile import reconcile
 from pollux_pipeline.sources.inputs import Inputs, find
 from support.histories import History
+from support.parted_stores import PARTED
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from pollux.store.storage import Storage
-
 DAY = 86_400_000
+#: Those of `support.parted_stores` that are judged by different evidence; each takes Spark some seconds.
+JUDGED = (
+    *("a copy", "went on in the same life", "both served and stopped", "consumed and folded", "folded on both"),
+    *("went on alone, stopped", "a checkpoint within a segment", "one snapshot twice"),
+)
 
 
 def make_journal(directory: Path, messages: int = 60) -> list[Path]:
@@ -103,42 +105,22 @@ def test_epochs_order_lives_not_clocks(spark: SparkSession, tmp_path: Path) -> N
     assert "epoch 2 began 86400.0 s before epoch 1" in told.detail
 
 
-@pytest.mark.parametrize("stopped", [False, True], ids=["what it began with is there", "that is folded away too"])
-def test_a_live_that_went_on_alone_is_not_thrown_away_for_a_later_life(
-    spark: SparkSession, tmp_path: Path, *, stopped: bool
+@pytest.mark.parametrize("name", JUDGED)
+def test_compare_journals_says_what_pollux_journal_compare_says(
+    spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """The backup was made to serve with older data, and its checkpoint lies behind all that the live wrote alone.
+    """The same stores, read by other code: the verdict, and for the queue who accepted how much alone.
 
-    Breaks when what is behind a checkpoint of the other side counts as something the other side has had.
+    Breaks, for one, when what is behind a checkpoint of the other side counts as something the other side has had, or
+    when a checkpoint in which nothing is left is taken for none.
     """
-    asyncio.run(part(tmp_path / "live", tmp_path / "backup", stopped=stopped))
-    sides = {"sides": check_sides(tmp_path / "live", tmp_path / "backup")}
-    result = compare_journals(Run(spark, Inputs((), ()), tmp_path / "out", sides))
-    assert result.facts["newest"] == compare(tmp_path / "live", tmp_path / "backup").newest == "diverged"
+    make, newest = PARTED[name]
+    asyncio.run(make(tmp_path))
+    sides = check_sides(tmp_path / "a", tmp_path / "b")
+    result = compare_journals(Run(spark, Inputs((), ()), tmp_path / "out", {"sides": sides}))
+    found = compare(tmp_path / "a", tmp_path / "b")
+    assert result.facts["newest"] == found.newest == newest
     (row,) = spark.read.parquet(str(tmp_path / "out" / "queues")).collect()
-    assert (row.only_a, row.only_b) == (40, 60)
-
-
-async def part(live: Path, backup: Path, *, stopped: bool) -> None:
-    """A live that goes on over several segments after its backup was cut off, and that backup's later life.
-
-    `stopped`: in order, which leaves a checkpoint and nothing else; else it has one of the life before, and is killed.
-    """
-    async with opened(settings_in(live, journal_file_size=4 << 10), crash=True) as one:
-        one.storage.put("queue", "orders", msgspec.msgpack.encode({"id": 7, "spec": {}}))
-        await send(one.storage, 5)
-        shutil.copytree(live, backup)
-        await send(one.storage, 40)
-    folding = settings_in(backup, journal_file_size=64 << 10, journal_compact_min_files=1)
-    async with opened(folding, crash=not stopped) as one:
-        maintenance = one.storage._maintenance
-        assert maintenance is not None
-        maintenance.consider(urgent=True)
-        await until(lambda: any((backup / "journal").glob("*.checkpoint")))
-        await send(one.storage, 60)
-
-
-async def send(storage: Storage, count: int) -> None:
-    for _ in range(count):
-        storage.append_message(message_of(storage, b"m" * 300), [7])
-    await stable(storage)
+    (told,) = found.queues
+    same = (told.messages_a, told.messages_b, told.only_a, told.only_b)
+    assert (row.messages_a, row.messages_b, row.only_a, row.only_b) == same

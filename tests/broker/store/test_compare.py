@@ -7,7 +7,6 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -18,35 +17,13 @@ from pollux.ha.replication import local
 from pollux.ha.replication.local import LocalState
 from pollux.server import exits
 from pollux.store.compare.verdict import Comparison, compare
-from pollux.store.format import HEADER_SIZE, frame
-from pollux.store.records import acks
 from pollux_pipeline.jobs.compare_journals import verdict as of_pipeline
+from support.parted_stores import PARTED, QUEUE, bind, later_life, send, went_on
 
 from .helpers import message_of, opened, segments, settings_in, stable
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pollux.store.storage import Storage
-
-QUEUE = 7
-
-
-def bind(storage: Storage) -> None:
-    storage.put("queue", "orders", msgspec.msgpack.encode({"id": QUEUE, "spec": {}}))
-
-
-async def send(storage: Storage, count: int, *, size: int = 300) -> list[int]:
-    sent = [message_of(storage, b"m" * size) for _ in range(count)]
-    for message in sent:
-        storage.append_message(message, [QUEUE])
-    await stable(storage)
-    return [message.id for message in sent]
-
-
-async def take(storage: Storage, ids: list[int]) -> None:
-    storage.append_acks(QUEUE, ids)
-    await stable(storage)
 
 
 def row_of(found: Comparison) -> dict[str, int]:
@@ -61,7 +38,8 @@ def judged(a: Path, b: Path) -> Comparison:
     assert {"a": "b", "b": "a"}.get(found.newest, found.newest) == turned.newest
     ends = {
         name: {
-            "alone": alone.records + alone.folded,
+            "alone": alone.records,
+            "folded": alone.folded,
             "alone_lives": len(alone.lives),
             "messages": alone.messages,
             "first": None if alone.first is None else {"epoch": 1, "segment": 1, "offset": 1},
@@ -72,126 +50,41 @@ def judged(a: Path, b: Path) -> Comparison:
     return found
 
 
-async def test_a_copy_is_the_same(tmp_path: Path) -> None:
-    settings = settings_in(tmp_path / "a", journal_file_size=4 << 10)
-    async with opened(settings, crash=True) as one:
-        bind(one.storage)
-        await send(one.storage, 30)
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
+#: What the one queue of each pair has on both sides.
+ROWS: dict[str, dict[str, int]] = {
+    "a copy": {"messages_a": 30, "messages_b": 30},
+    "went on in the same life": {"messages_a": 36, "messages_b": 10, "only_a": 30, "taken_by_a": 4},
+    "a single record": {"messages_a": 2, "messages_b": 3, "taken_by_a": 1},
+    "a later life": {"messages_a": 3, "messages_b": 3},
+    "both served and were killed": {"messages_a": 5, "messages_b": 8, "only_a": 2, "only_b": 5},
+    "both served and stopped": {"messages_a": 5, "messages_b": 8, "only_a": 2, "only_b": 5},
+    "consumed and folded": {"messages_b": 20, "taken_by_a": 20},
+    "folded on both": {"messages_b": 40, "taken_by_a": 40},
+    "went on alone, killed": {"messages_a": 45, "messages_b": 65, "only_a": 40, "only_b": 60},
+    "went on alone, stopped": {"messages_a": 45, "messages_b": 65, "only_a": 40, "only_b": 60},
+    "went on alone in one segment": {"messages_a": 7, "messages_b": 65, "only_a": 2, "only_b": 60},
+    "went on alone, the other folded": {"messages_a": 45, "messages_b": 65, "only_a": 40, "only_b": 60},
+    "a checkpoint against a killed life": {"messages_a": 45, "messages_b": 65, "only_a": 40, "only_b": 60},
+    "a checkpoint within a segment": {"messages_a": 7, "messages_b": 65, "only_a": 2, "only_b": 60},
+    "one snapshot twice": {"messages_a": 2, "messages_b": 1, "taken_by_a": 1, "taken_by_b": 2},
+}
+
+
+@pytest.mark.parametrize("name", PARTED)
+async def test_which_is_the_newest(tmp_path: Path, name: str) -> None:
+    make, newest = PARTED[name]
+    await make(tmp_path)
     found = judged(tmp_path / "a", tmp_path / "b")
-    assert found.newest == "same"
-    assert row_of(found) == {"messages_a": 30, "messages_b": 30}
+    assert (found.newest, row_of(found)) == (newest, ROWS[name])
+    assert ("neither may be thrown away" in found.answer) == (newest == "diverged")
 
 
-async def test_who_went_on_in_the_same_life_is_newer(tmp_path: Path) -> None:
-    """A backup that was lost: the live went on without it, over several segments."""
-    settings = settings_in(tmp_path / "live", journal_file_size=4 << 10)
-    async with opened(settings, crash=True) as one:
-        bind(one.storage)
-        ids = await send(one.storage, 10)
-        shutil.copytree(tmp_path / "live", tmp_path / "backup")
-        await send(one.storage, 30)
-        await take(one.storage, ids[:4])
-    found = judged(tmp_path / "live", tmp_path / "backup")
-    assert found.newest == "a"
-    assert row_of(found) == {"messages_a": 36, "messages_b": 10, "only_a": 30, "taken_by_a": 4}
-    assert found.alone["a"].records > 30
-    assert found.alone["a"].lives == []
-    assert not found.alone["b"]
-
-
-async def test_a_single_record_makes_a_difference(tmp_path: Path) -> None:
-    settings = settings_in(tmp_path / "a")
-    async with opened(settings, crash=True) as one:
-        bind(one.storage)
-        ids = await send(one.storage, 3)
-        shutil.copytree(tmp_path / "a", tmp_path / "b")
-        await take(one.storage, ids[:1])
-    found = judged(tmp_path / "a", tmp_path / "b")
-    assert found.newest == "a"
-    assert row_of(found) == {"messages_a": 2, "messages_b": 3, "taken_by_a": 1}
-
-
-async def test_a_later_life_is_newer(tmp_path: Path) -> None:
-    settings = settings_in(tmp_path / "a")
-    async with opened(settings, crash=True) as one:
-        bind(one.storage)
-        await send(one.storage, 3)
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    async with opened(settings_in(tmp_path / "b"), crash=True):
-        pass
-    found = judged(tmp_path / "a", tmp_path / "b")
-    assert (found.newest, found.alone["b"].lives) == ("b", [2])
-    assert row_of(found) == {"messages_a": 3, "messages_b": 3}
-
-
-@pytest.mark.parametrize("clean", [False, True], ids=["killed", "stopped"])
-async def test_both_served_after_they_parted(tmp_path: Path, *, clean: bool) -> None:
-    """Both took epoch 2, so the ids of different messages are the same: they are told apart by the lives' salts."""
-    settings = settings_in(tmp_path / "a")
-    async with opened(settings, crash=True) as one:
-        bind(one.storage)
-        await send(one.storage, 3)
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    for side, count in (("a", 2), ("b", 5)):
-        async with opened(settings_in(tmp_path / side, journal_compact_min_files=1), crash=not clean) as one:
-            await send(one.storage, count)
-    found = judged(tmp_path / "a", tmp_path / "b")
-    assert found.newest == "diverged"
-    assert "neither may be thrown away" in found.answer
-    assert row_of(found) == {"messages_a": 5, "messages_b": 8, "only_a": 2, "only_b": 5}
-
-
-async def test_compaction_is_no_difference_in_favour_of_the_other_side(tmp_path: Path) -> None:
-    """The newer side consumed everything and folded its segments away: what is left of the older one is not new."""
-    settings = settings_in(tmp_path / "a", journal_file_size=4 << 10, journal_compact_min_files=1)
-    async with opened(settings) as one:
-        bind(one.storage)
-        ids = await send(one.storage, 20)
-        shutil.copytree(tmp_path / "a", tmp_path / "b")
-        await take(one.storage, ids)
-    assert list((tmp_path / "a" / "journal").glob("*.checkpoint"))
-    found = judged(tmp_path / "a", tmp_path / "b")
-    assert found.newest == "a"
-    assert row_of(found) == {"messages_b": 20, "taken_by_a": 20}
-
-
-async def test_a_live_that_went_on_alone_is_not_thrown_away_for_a_later_life(tmp_path: Path) -> None:
-    """The backup was made to serve with older data; its checkpoint, after a stop in order, is behind all that."""
-    settings = settings_in(tmp_path / "live", journal_file_size=4 << 10)
-    async with opened(settings, crash=True) as one:
-        bind(one.storage)
-        await send(one.storage, 5)
-        shutil.copytree(tmp_path / "live", tmp_path / "backup")
-        await send(one.storage, 40)
-    folding = settings_in(tmp_path / "backup", journal_file_size=4 << 10, journal_compact_min_files=1)
-    async with opened(folding) as one:
-        await send(one.storage, 60)
-    assert list((tmp_path / "backup" / "journal").glob("*.checkpoint"))
-    found = judged(tmp_path / "live", tmp_path / "backup")
-    assert found.newest == "diverged"
-    assert row_of(found) == {"messages_a": 45, "messages_b": 65, "only_a": 40, "only_b": 60}
-
-
-async def test_two_machines_of_one_snapshot_diverge(tmp_path: Path) -> None:
-    """The same life went on twice: epoch and salt are the same, the records are not."""
-    settings = settings_in(tmp_path / "a")
-    async with opened(settings, crash=True) as one:
-        bind(one.storage)
-        ids = await send(one.storage, 3)
-        shutil.copytree(tmp_path / "a", tmp_path / "b")
-        await take(one.storage, ids[:1])
-    segment = segments(settings_in(tmp_path / "b"))[0]
-    data = bytearray(segment.read_bytes())
-    salt = int.from_bytes(data[12:16], "little")
-    end = len(bytes(data).rstrip(b"\0"))
-    added = frame(acks(QUEUE, ids[1:], 0), salt)
-    assert end > HEADER_SIZE
-    data[end : end + len(added)] = added
-    segment.write_bytes(data)
-    found = judged(tmp_path / "a", tmp_path / "b")
-    assert found.newest == "diverged"
-    assert row_of(found) == {"messages_a": 2, "messages_b": 1, "taken_by_a": 1, "taken_by_b": 2}
+async def test_what_one_side_has_alone_is_told_by_kind(tmp_path: Path) -> None:
+    await went_on(tmp_path / "same")
+    found = compare(tmp_path / "same" / "a", tmp_path / "same" / "b")
+    assert (found.alone["a"].records > 30, found.alone["a"].lives, bool(found.alone["b"])) == (True, [], False)
+    await later_life(tmp_path / "later")
+    assert compare(tmp_path / "later" / "a", tmp_path / "later" / "b").alone["b"].lives == [2]
 
 
 async def test_messages_in_pages_count(tmp_path: Path) -> None:

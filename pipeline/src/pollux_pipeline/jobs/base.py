@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -101,15 +101,23 @@ class Run:
         """Say what is being done now."""
         self._tell(text)
 
-    def write(self, name: str, frame: DataFrame, *, spread: str | None = None) -> DataFrame:
+    def write(
+        self, name: str, frame: DataFrame, *, spread: str | None = None, key: Sequence[str] | None = None
+    ) -> DataFrame:
         """Write a table and read it back. Replaces the table of a run before.
 
         The same rows give the same files, byte for byte, however many tasks and machines there are: they are sorted by
-        all columns, in one file, or with `spread` in as many as the input's size asks for, by that column's hash. Only
-        Spark's UUID in their names, and the order in which a Parquet footer lists a column's encodings, are of one run.
+        all columns, or by those of `key` where these tell every row from all others, in one file, or with `spread` in
+        as many as the input's size asks for, by that column's hash. Only Spark's UUID in their names, and the order in
+        which a Parquet footer lists a column's encodings, are of one run.
         """
-        split = frame.repartition(self._files, spread) if spread else frame.repartition(1)
-        return self._write(name, split.sortWithinPartitions(*frame.columns))
+        split = self.spread(frame, spread) if spread else frame.repartition(1)
+        return self._write(name, split.sortWithinPartitions(*(key or frame.columns)))
+
+    def spread(self, frame: DataFrame, column: str) -> DataFrame:
+        """The rows as `write` spreads them. What groups a large table by a key that contains `column` does it on these:
+        Spark then moves and sorts each row once, for all that is computed of them up to their table."""
+        return frame.repartition(self._files, column)
 
     def stage(self, name: str, frame: DataFrame) -> DataFrame:
         """Write a table that is needed several times on the way, in whatever order, and read it back."""

@@ -20,9 +20,9 @@ def compare_journals(run: Run) -> Result:
     pair = pairs.load(run)
     result = Result("compare_journals", run.output)
     run.step("comparing queues")
-    queues = run.write("queues", _queues(pairs.compared(pair)))
-    only = queues.agg(*(f.coalesce(f.sum(f"only_{side}"), f.lit(0)).alias(side) for side in pairs.SIDES)).collect()[0]
-    ends = ends_of(pair, only.asDict())
+    compared = run.stage("compared", pairs.compared(pair))
+    queues = run.write("queues", _queues(compared))
+    ends = ends_of(pair, compared)
     damage = pair.damage.filter(~f.col("damage").isin(*NORMAL_DAMAGE))
     told = verdict(ends)
     result.findings = {
@@ -42,9 +42,17 @@ def compare_journals(run: Run) -> Result:
     return run.finish(result)
 
 
-def ends_of(pair: pairs.Pair, only: dict[str, int]) -> dict[str, Any]:
-    """What `verdict` judges: the ends of each side, and how many messages in queues it has that the other never had."""
-    return {row.side: row.asDict(recursive=True) | {"messages": only[row.side]} for row in pair.ends.collect()}
+def ends_of(pair: pairs.Pair, compared: DataFrame) -> dict[str, Any]:
+    """What `verdict` judges: the ends of each side, how many messages of queues it has or had that the other never had,
+    and whether its checkpoint holds something else than the other side does. `compared`: as of `pair.compared`."""
+    counts = [count_where(f"only = '{side}'").alias(side) for side in pairs.SIDES]
+    differing = count_where("coalesce(a_live, false) != coalesce(b_live, false)")
+    (found,) = compared.agg(*counts, differing.alias("differing")).collect()
+    return {
+        row.side: row.asDict(recursive=True)
+        | {"messages": found[row.side], "folded": row.folded and found.differing > 0}
+        for row in pair.ends.collect()
+    }
 
 
 def verdict(ends: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +61,8 @@ def verdict(ends: dict[str, Any]) -> dict[str, Any]:
     if not alone["a"] and not alone["b"]:
         return {"newest": "same", "answer": "both hold the same records: start either"}
     told = {
-        side: f"{end['alone']:,} records, {end['alone_lives']:,} lives, {end['messages']:,} messages in queues"
+        side: f"{end['alone']:,} records, {end['alone_lives']:,} lives, {end['messages']:,} messages"
+        + (", and what its checkpoint holds" if end["folded"] else "")
         for side, end in ends.items()
     }
     if alone["a"] and alone["b"]:
@@ -71,7 +80,7 @@ def verdict(ends: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wrote_alone(end: dict[str, Any]) -> bool:
-    return bool(end["alone"] or end["alone_lives"] or end["messages"])
+    return bool(end["alone"] or end["alone_lives"] or end["messages"] or end["folded"])
 
 
 def _place(position: dict[str, int] | None) -> str:

@@ -40,11 +40,13 @@ class Pair:
 
     rows: dict[str, DataFrame]
     #: side, first (position of its first record that the other has not), last (of its last record), records, alone
-    #: (records that the other has not), alone_lives.
+    #: (records that the other has not), alone_lives, folded (its checkpoint, of a shared life, ends behind everything
+    #: that the other side is known to have had).
     ends: DataFrame
     #: side, queue_id, message_id, live, position (of its record; null: only in compacted files or pages), address,
     #: duplicate_id, timestamp, size, queue (name), life (shared or alone), uid, first (as in ends), placed (position,
-    #: null also where the other side's journal cannot tell whether it has had that place).
+    #: null also where the other side's journal cannot tell whether it has had that place), had (the other side has had
+    #: it, though no place tells).
     messages: DataFrame
     damage: DataFrame
     node_id: str
@@ -73,7 +75,7 @@ def load(run: Run) -> Pair:
     seen = run.stage("seen", _seen(rows["a"], rows["b"], "a").unionByName(_seen(rows["b"], rows["a"], "b")))
     ends = run.stage("ends", _ends(rows, lives, bounds, seen))
     run.step("telling messages apart")
-    messages = run.stage("messages", _placed(_messages(run, rows, ends, lives, bounds), seen))
+    messages = run.stage("messages", _placed(_messages(run, rows, ends, lives, bounds), seen, bounds))
     damage = state.damage(rows["a"]).withColumn("side", f.lit("a"))
     damage = run.write("damage", damage.unionByName(state.damage(rows["b"]).withColumn("side", f.lit("b"))))
     return Pair(rows, ends, messages, damage, nodes["a"])
@@ -137,20 +139,24 @@ def _with_life(frame: DataFrame, lives: DataFrame, bounds: DataFrame) -> DataFra
 
 
 def _seen(mine: DataFrame, other: DataFrame, side: str) -> DataFrame:
-    """For each segment of `side` what the other one knows of it: side, epoch, segment, seen, until.
+    """For each segment of `side`, and for the one its newest checkpoint ends with (`folded`), what the other one knows
+    of it: side, epoch, segment, folded, seen, until.
 
     `seen` is `has` (it has the segment too), `passed` (it had all of it before compaction took it away), `until` (its
     next life began with the segment's first `until` bytes), `never`, or `unknown`: nothing over there tells any more.
-    Holds for segments of shared lives; those of a life of its own the other side never saw.
+    Holds for segments of shared lives; those of a life of its own the other side never saw. A checkpoint does not tell
+    at which byte its last segment ended: only who has `passed` it has had all that it holds.
     """
     theirs = _records(other)
     key = f.struct("epoch", "segment")
     has = theirs.select("epoch", "segment").distinct().withColumn("has", f.lit(1))
     furthest = theirs.groupBy("epoch").agg(f.max("segment").alias("furthest"))
-    folded = other.filter("kind = 'checkpoint'").agg(f.max(key).alias("folded"))
+    folded = _folded(other).select(f.col("newest").alias("folded"))
     began = f.from_json("properties", "ends array<array<bigint>>, checkpoint array<bigint>")
     starts = theirs.filter("record_type = 'START'").select(f.col("epoch").alias("start_epoch"), began.alias("began"))
-    keys = _records(mine).select("epoch", "segment").distinct()
+    own = _records(mine).select("epoch", "segment").distinct()
+    end = _folded(mine).filter("newest is not null").select("newest.epoch", "newest.segment")
+    keys = own.withColumn("whole", f.lit(False)).unionByName(end.withColumn("whole", f.lit(True)))
     following = (
         keys.select("epoch")
         .distinct()
@@ -169,7 +175,8 @@ def _seen(mine: DataFrame, other: DataFrame, side: str) -> DataFrame:
     )
     no = f.lit(False)
     seen = (
-        f.when(f.col("has").isNotNull(), "has")
+        f.when(f.col("whole") & f.coalesce(f.col("furthest") > f.col("segment"), no), "passed")
+        .when(f.col("has").isNotNull(), "has")
         .when(f.coalesce((f.col("folded.epoch") == f.col("epoch")) & (f.col("folded") >= key), no), "passed")
         .when(f.coalesce(f.col("furthest") > f.col("segment"), no), "passed")
         .when(f.col("until").isNotNull(), "until")
@@ -179,7 +186,14 @@ def _seen(mine: DataFrame, other: DataFrame, side: str) -> DataFrame:
         .when(f.coalesce(f.col("folded") > key, no), "unknown")
         .otherwise("never")
     )
-    return known.select(f.lit(side).alias("side"), "epoch", "segment", seen.alias("seen"), "until")
+    return known.select(
+        f.lit(side).alias("side"), "epoch", "segment", f.col("whole").alias("folded"), seen.alias("seen"), "until"
+    )
+
+
+def _folded(rows: DataFrame) -> DataFrame:
+    """One row: `newest`, the epoch and the segment that the newest checkpoint ends with; null: there is none."""
+    return rows.filter("kind = 'checkpoint'").agg(f.max(f.struct("epoch", "segment")).alias("newest"))
 
 
 def _ends(rows: dict[str, DataFrame], lives: DataFrame, bounds: DataFrame, seen: DataFrame) -> DataFrame:
@@ -190,12 +204,14 @@ def _ends(rows: dict[str, DataFrame], lives: DataFrame, bounds: DataFrame, seen:
     """
     a, b = _records(rows["a"]), _records(rows["b"])
     parts: list[DataFrame] = []
+    checkpoints = _folded(rows["a"]).select(f.col("newest").alias("folded_a"))
+    checkpoints = checkpoints.crossJoin(_folded(rows["b"]).select(f.col("newest").alias("folded_b")))
     for side, mine, other in (("a", a, b), ("b", b, a)):
         there = other.select(*_KEY, "checksum", f.lit(1).alias("there"))
         marked = (
             mine.select(*_KEY, "checksum")
             .join(there, [*_KEY, "checksum"], "left")
-            .join(f.broadcast(seen.filter(f.col("side") == side)), ["epoch", "segment"], "left")
+            .join(f.broadcast(seen.filter(~seen.folded & (seen.side == side))), ["epoch", "segment"], "left")
             .withColumn("life_epoch", f.col("epoch"))
         )
         marked = _with_life(marked, lives, bounds)
@@ -211,7 +227,11 @@ def _ends(rows: dict[str, DataFrame], lives: DataFrame, bounds: DataFrame, seen:
             f.count("*").alias("records"),
             f.count_if(alone).alias("alone"),
         )
-        parts.append(ends.crossJoin(own))
+        there_too = f.coalesce(f.expr("folded_a >= folded_b" if side == "b" else "folded_b >= folded_a"), f.lit(False))
+        more = seen.filter(seen.folded & (seen.side == side) & (seen.seen != "passed")).crossJoin(checkpoints)
+        more = _with_life(more.filter(~there_too).withColumn("life_epoch", f.col("epoch")), lives, bounds)
+        more = more.agg((f.count_if(f.col("life") == "shared") > 0).alias("folded"))
+        parts.append(ends.crossJoin(own).crossJoin(more))
     return parts[0].unionByName(parts[1])
 
 
@@ -225,6 +245,7 @@ def _messages(
         place = f.when(f.col("kind") == "journal", f.struct(*_KEY))
         about = stored.groupBy("message_id").agg(
             f.min(place).alias("position"),
+            f.max(f.col("kind") == "bodies").alias("compacted"),
             f.min("address").alias("address"),
             f.min("duplicate_id").alias("duplicate_id"),
             f.min("timestamp").alias("timestamp"),
@@ -242,9 +263,11 @@ def _messages(
     return both.withColumn("uid", uid).join(f.broadcast(ends.select("side", "first")), "side", "left")
 
 
-def _placed(messages: DataFrame, seen: DataFrame) -> DataFrame:
-    """Add `placed`: a place that nothing on the other side tells of orders nothing; the message's number has to."""
-    unknown = seen.filter("seen = 'unknown'").select(
+def _placed(messages: DataFrame, seen: DataFrame, bounds: DataFrame) -> DataFrame:
+    """Add `placed`: a place that nothing on the other side tells of orders nothing; the message's number has to. And
+    `had`: whether the other side has had it all the same, as a later life that both have began with it, or as the other
+    side has had all that the checkpoint holds in which alone the message is."""
+    unknown = seen.filter("seen = 'unknown' and not folded").select(
         f.col("side").alias("at_side"),
         f.col("epoch").alias("at_epoch"),
         f.col("segment").alias("at_segment"),
@@ -257,7 +280,13 @@ def _placed(messages: DataFrame, seen: DataFrame) -> DataFrame:
     )
     marked = messages.join(f.broadcast(unknown), at, "left").drop("at_side", "at_epoch", "at_segment")
     placed = f.when(f.col("unknown").isNull(), f.col("position"))
-    return marked.withColumn("placed", placed).drop("unknown")
+    passed = seen.filter("seen = 'passed' and folded").select("side", f.lit(1).alias("passed"))
+    compacted = f.col("position").isNull() & f.col("compacted") & f.col("passed").isNotNull()
+    earlier = f.col("life_epoch") < f.col("last_shared")
+    had = f.coalesce(compacted, f.lit(False)) | f.coalesce(earlier, f.lit(False))
+    marked = marked.join(f.broadcast(passed), "side", "left").crossJoin(f.broadcast(bounds.select("last_shared")))
+    marked = marked.withColumns({"placed": placed, "had": had})
+    return marked.drop("unknown", "passed", "compacted", "last_shared")
 
 
 def compared(pair: Pair) -> DataFrame:
@@ -274,8 +303,8 @@ def compared(pair: Pair) -> DataFrame:
     known_a = known.filter("side = 'a'").select("life_epoch", f.col("newest").alias("newest_a"))
     known_b = known.filter("side = 'b'").select("life_epoch", f.col("newest").alias("newest_b"))
     columns = (
-        *("live", "message_id", "queue_id", "position", "placed", "duplicate_id", "address", "timestamp", "size"),
-        "first",
+        *("live", "message_id", "queue_id", "position", "placed", "had", "duplicate_id", "address", "timestamp"),
+        *("size", "first"),
     )
 
     def of(side: str) -> DataFrame:
@@ -293,7 +322,9 @@ def compared(pair: Pair) -> DataFrame:
         behind = f.when(
             f.col(f"{side}_placed").isNotNull(),
             f.coalesce(f.col(f"{side}_placed") >= f.col(f"{side}_first"), f.lit(False)),
-        ).otherwise(f.col(f"{side}_message_id") > f.coalesce(f.col(f"newest_{other}"), f.lit(-1)))
+        ).otherwise(
+            ~f.col(f"{side}_had") & (f.col(f"{side}_message_id") > f.coalesce(f.col(f"newest_{other}"), f.lit(-1)))
+        )
         here = f.col(f"{side}_live").isNotNull() & f.col(f"{other}_live").isNull()
         return here & ((f.col("life") == "alone") | behind)
 

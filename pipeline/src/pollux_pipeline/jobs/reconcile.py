@@ -75,8 +75,10 @@ def reconcile(run: Run) -> Result:
         events = run.stage("events", _events(run))
         lives = run.stage("lives", activations.lives(events))
         queues = run.options.get("queues") or []
-        messages = run.write("messages", _messages(events, queues, stuck, fates), spread="id")
-        found += [_malformed(events), _message_findings(messages), _order_violations(messages)]
+        entries = run.spread(events.filter("kind in ('S', 'C', 'R')"), "id")
+        messages = run.write("messages", _messages(entries, queues, stuck, fates), spread="id", key=["id"])
+        disorder = run.stage("disorder", _order_violations(messages))
+        found += [_malformed(events), _message_findings(messages), _disordered(disorder, messages)]
         found.append(activations.two_lives(lives))
         run.step("counting")
         figures(run, messages, events, result, sections)
@@ -130,17 +132,16 @@ def _malformed(events: DataFrame) -> DataFrame:
 
 
 def _messages(
-    events: DataFrame, queues: list[str], stuck: DataFrame | None, fates: DataFrame | None
+    entries: DataFrame, queues: list[str], stuck: DataFrame | None, fates: DataFrame | None
 ) -> DataFrame:
-    """The life of each message: one row for each id."""
+    """The life of each message: one row for each id. `entries`: the events of messages, spread by their ids."""
     sent = f.struct("order", "time", "producer", "group", "sequence")
     confirmed = f.struct("order", "time", "node", "broker", "epoch")
     got = f.struct("order", "time", "redelivered", "broker", "epoch", "consumer")
     is_s, is_c, is_r = f.col("kind") == "S", f.col("kind") == "C", f.col("kind") == "R"
     fresh = is_r & ~f.col("redelivered")
     by_queue = (
-        events.filter("kind in ('S', 'C', 'R')")
-        .groupBy("id", "queue")
+        entries.groupBy("id", "queue")
         .agg(
             f.max(f.when(is_s, sent)).alias("sent"),
             f.min(f.when(is_c, confirmed)).alias("confirmed"),
@@ -231,15 +232,20 @@ def _message_findings(messages: DataFrame) -> DataFrame:
 
 def _order_violations(messages: DataFrame) -> DataFrame:
     """Receptions behind a later message of the same producer, group and queue; redelivered ones are not judged.
+    Columns: producer, group, queue, id, node, time, and of the newest message that came before it `newest`: its
+    sequence.
 
     A message received more than twice is judged by its first and its last reception. Time is cut into stretches: each
     row is compared with the newest message of all stretches before (a small table) and of its own.
     """
-    fresh = f.expr("array_distinct(filter(array(r.fresh_first, r.fresh_last), one -> one is not null))")
+    judged = f.expr("""case
+        when r.fresh_first is null then array()
+        when r.fresh_first = r.fresh_last then array(named_struct('order', r.fresh_first))
+        else array(named_struct('order', r.fresh_first), named_struct('order', r.fresh_last)) end""")
     rows = (
         messages.filter("sent_ms is not null and `group` != ''")
         .select("id", "producer", "group", "sequence", "node", f.explode("receptions").alias("r"))
-        .select("id", "producer", "group", "sequence", "node", "r.queue", f.explode(fresh).alias("order"))
+        .select("id", "producer", "group", "sequence", "node", "r.queue", f.inline(judged))
     )
     span = rows.agg(f.min("order.time").alias("low"), f.max("order.time").alias("high"))
     rows = rows.crossJoin(f.broadcast(span))
@@ -249,27 +255,29 @@ def _order_violations(messages: DataFrame) -> DataFrame:
         "low", "high"
     )
     key = ("producer", "group", "queue")
-    newest = f.max(f.struct("sequence", "id"))
+    newest = f.max("sequence")
     stretches = rows.groupBy(*key, "stretch").agg(newest.alias("newest"))
     earlier = Window.partitionBy(*key).orderBy("stretch").rowsBetween(Window.unboundedPreceding, -1)
     before = stretches.select(*key, "stretch", f.max("newest").over(earlier).alias("before")).filter(
         "before is not null"
     )
     within = Window.partitionBy(*key, "stretch").orderBy("order").rowsBetween(Window.unboundedPreceding, -1)
-    judged = rows.withColumn("within", newest.over(within)).join(before, [*key, "stretch"], "left")
-    top = f.greatest("before", "within")
+    compared = rows.withColumn("within", newest.over(within)).join(before, [*key, "stretch"], "left")
     return (
-        judged.withColumn("top", top)
-        .filter("sequence < top.sequence")
-        .select(
-            f.lit("order_violations").alias("finding"),
-            "id",
-            "queue",
-            "producer",
-            "node",
-            f.col("order.time").alias("time"),
-            f.concat(f.lit("came after "), f.col("top.id")).alias("detail"),
-        )
+        compared.withColumn("newest", f.greatest("before", "within"))
+        .filter("sequence < newest")
+        .select(*key, "id", "node", f.col("order.time").alias("time"), "newest")
+    )
+
+
+def _disordered(violations: DataFrame, messages: DataFrame) -> DataFrame:
+    """The findings of `_order_violations`, with the id of the message that was overtaken: few rows look for theirs."""
+    newer = messages.select("producer", "group", f.col("sequence").alias("newest"), f.col("id").alias("later"))
+    named = violations.join(newer, ["producer", "group", "newest"]).groupBy(*violations.columns)
+    return named.agg(f.max("later").alias("later")).select(
+        f.lit("order_violations").alias("finding"),
+        *("id", "queue", "producer", "node", "time"),
+        f.concat(f.lit("came after "), f.col("later")).alias("detail"),
     )
 
 

@@ -41,9 +41,7 @@ def split_brain(run: Run) -> Result:
     result = Result("split_brain", run.output)
     run.step("comparing messages")
     compared = run.write("messages", _named(pairs.compared(pair)), spread="uid")
-    only = dict.fromkeys(pairs.SIDES, 0)
-    only |= {row.only: row["count"] for row in compared.filter("only is not null").groupBy("only").count().collect()}
-    ends = ends_of(pair, only)
+    ends = ends_of(pair, compared)
     keep = run.options.get("keep") or "auto"
     if keep == "auto":
         keep = "a" if ends["a"]["alone"] > ends["b"]["alone"] else "b"

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 #: Rows that are not records of a file.
 DAMAGE = "DAMAGE"
 CHECKPOINT = "CHECKPOINT"
+FOLDED = "FOLDED"
 _OF_FILES = ("kind", "node_id", "epoch", "segment")
 PUSHED = (*_OF_FILES, "record_type", "timestamp")
 _NAMES = [RecordType(n).name if n in {int(t) for t in RecordType} else f"UNKNOWN({n})" for n in range(256)]

@@ -12,7 +12,7 @@ from pollux.store.checkpoint import Checkpoint, read_checkpoint
 from pollux.store.format import FormatError
 from pollux_pipeline.sources.columns import Records
 from pollux_pipeline.sources.files import Part, Problem
-from pollux_pipeline.sources.filters import CHECKPOINT, DAMAGE, Conditions
+from pollux_pipeline.sources.filters import CHECKPOINT, DAMAGE, FOLDED, Conditions
 from pollux_pipeline.sources.scan import PADDING, scan
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ def _rows(rows: list[dict[str, Any]], schema: pa.Schema, conditions: Conditions)
 
 
 def _checkpoint(part: Part, schema: pa.Schema, conditions: Conditions) -> Iterator[pa.RecordBatch]:
-    """What was in the queues: a row of type CHECKPOINT for each message of each queue, in queue order.
+    """What was in the queues: a row of type CHECKPOINT for each message of each queue, in queue order, and one of type
+    FOLDED for the checkpoint itself, which may hold nothing any more.
 
     What the checkpoint keeps of undecided transactions and of pages comes as rows of the records it stands for.
     """
@@ -112,7 +113,8 @@ def _checkpoint(part: Part, schema: pa.Schema, conditions: Conditions) -> Iterat
     }
     if conditions.wants_row({**where, "record_type": CHECKPOINT, "timestamp": None}):
         yield from _queues(checkpoint, where, schema)
-    yield from _rows([where | row for row in _state(checkpoint.state)], schema, conditions)
+    itself = {"record_type": FOLDED, "count": sum(count for *_, count in checkpoint.queues)}
+    yield from _rows([where | row for row in (itself, *_state(checkpoint.state))], schema, conditions)
 
 
 def _queues(checkpoint: Checkpoint, where: dict[str, Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -129,14 +129,19 @@ def is_shared(epoch: int, mine: Side, other: Side) -> bool:
     """
     if epoch in mine.salts and epoch in other.salts:
         return mine.salts[epoch] == other.salts[epoch]
-    both = mine.salts.keys() & other.salts.keys()
-    same = [one for one in both if mine.salts[one] == other.salts[one]]
-    if same and epoch <= max(same):
+    if epoch <= _last_shared(mine, other):
         return True
-    different = both.difference(same)
+    both = mine.salts.keys() & other.salts.keys()
+    different = [one for one in both if mine.salts[one] != other.salts[one]]
     if different and epoch >= min(different):
         return False
     return epoch <= min(mine.newest, other.newest)
+
+
+def _last_shared(mine: Side, other: Side) -> int:
+    """The newest epoch of which the salts tell that it is one life; 0: none. Both had everything before it."""
+    both = mine.salts.keys() & other.salts.keys()
+    return max((epoch for epoch in both if mine.salts[epoch] == other.salts[epoch]), default=0)
 
 
 # -- records
@@ -210,18 +215,22 @@ def passed(side: Side, place: Position) -> bool | None:
 
 
 def _folded_more(mine: Side, other: Side) -> bool:
-    """Whether my checkpoint holds something of a shared life that the other side never had.
-
-    It does not tell at which byte its last segment ended: where the other side may have all of it, the queues tell.
-    """
+    """Whether my checkpoint holds something of a shared life that the other side never had: where the other side may
+    have all of it, the queues tell."""
     if mine.folded == (0, 0) or not is_shared(mine.folded[0], mine, other) or other.folded >= mine.folded:
         return False
-    if mine.folded in other.segments:
-        behind = any(key[0] == mine.folded[0] and key > mine.folded for key in other.segments)
-        known = True if behind else None
-    else:
-        known = passed(other, Position(*mine.folded, 0))
-    return known is not True and _content(mine) != _content(other)
+    return _had_folded(mine, other) is not True and _content(mine) != _content(other)
+
+
+def _had_folded(mine: Side, other: Side) -> bool | None:
+    """Whether the other side has had all that my checkpoint, of a shared life, holds; None when that cannot be told.
+
+    It does not tell at which byte its last segment ended: the other side has had all of it if it went on behind it.
+    """
+    if any(key[0] == mine.folded[0] and key > mine.folded for key in other.segments):
+        return True
+    known_place = mine.folded in other.segments or any(mine.folded in start.ends for start in other.starts)
+    return None if known_place else passed(other, Position(*mine.folded, 0))
 
 
 def _content(side: Side) -> tuple[object, ...]:
@@ -277,6 +286,7 @@ def _never_had(
         epoch = one >> EPOCH_SHIFT
         newest[epoch] = max(one, newest.get(epoch, -1))
     count = len(own)
+    last_shared = _last_shared(mine, other)
     for one in asked:
         place = places.get(one)
         if place is not None:
@@ -286,9 +296,8 @@ def _never_had(
                 continue
             known = passed(other, place) if key not in other.segments else True
         else:
-            known = passed(other, Position(*mine.folded, 0)) if mine.folded != (0, 0) else None
-            known = known or None
+            known = (_had_folded(mine, other) if mine.folded != (0, 0) else None) or None
         if known is None:
-            known = one <= newest.get(one >> EPOCH_SHIFT, -1)
+            known = one >> EPOCH_SHIFT < last_shared or one <= newest.get(one >> EPOCH_SHIFT, -1)
         count += not known
     return count
