@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,7 +16,7 @@ from pollux.store.format import frame
 from pollux.store.records import acks
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
     from pollux.store.storage import Storage
@@ -173,7 +173,7 @@ async def one_snapshot(base: Path) -> None:
 
 
 #: name -> how it is made, which is the newest.
-PARTED: dict[str, tuple[Callable[[Path], Awaitable[None]], str]] = {
+PARTED: dict[str, tuple[Callable[[Path], Coroutine[Any, Any, None]], str]] = {
     "a copy": (copied, "same"),
     "went on in the same life": (went_on, "a"),
     "a single record": (single_record, "a"),
