@@ -105,10 +105,15 @@ def bars(rows: Sequence[tuple[str, Mapping[str, float]]], *, description: str, b
             parts.append(
                 f'<rect x="{_LABEL}" y="{y}" width="{max(width, 0.5):.1f}" height="{_BAR - 6}" fill="{colours[name]}"/>'
             )
-            parts.append(f'<text x="{_LABEL + width + 6:.1f}" y="{y + 12}" fill="#555">{value:,.6g}</text>')
+            parts.append(f'<text x="{_LABEL + width + 6:.1f}" y="{y + 12}" fill="#555">{_short(value)}</text>')
             y += _BAR
         y += 8
     return _svg(height, parts, description)
+
+
+def _short(value: float) -> str:
+    """For people: no more digits than anybody compares."""
+    return f"{value:,.0f}" if value == int(value) or value >= 1000 else f"{value:.3g}"
 
 
 def _svg(height: int, parts: Sequence[str], description: str) -> str:
