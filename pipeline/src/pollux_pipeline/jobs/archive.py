@@ -11,11 +11,11 @@ import re
 import shutil
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.jobs.base import Result, Run
-from pollux_pipeline.report import page
+from pollux_pipeline.report import page, svg
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ def archive(run: Run) -> Result:
         raise InputError(f"--lake {lake}: has neither journal/ nor audit/ in it; `pollux-pipeline ingest` makes lakes")
     today = run.options.get("today") or datetime.now(UTC).date()
     keep, drop = int(run.options["keep_days"]), int(run.options.get("drop_days") or 0)
-    packed: list[dict[str, object]] = []
+    packed: list[dict[str, Any]] = []
     dropped: list[dict[str, object]] = []
     for table in TABLES:
         archived = lake / "archive" / table
@@ -48,7 +48,9 @@ def archive(run: Run) -> Result:
             dropped.append({"table": table, "day": str(day)})
     result = Result("archive", run.output)
     result.facts = {"days_packed": len(packed), "days_deleted": len(dropped)}
-    sections = [("Packed", page.table(packed)), ("Deleted", page.table(dropped))]
+    bars = [(f"{one['table']} {one['day']}", {"records": one["records"]}) for one in packed[-20:]]
+    plot = svg.bars(bars, description="Records of each day that was packed") if bars else ""
+    sections = [("Packed", plot + page.table(packed)), ("Deleted", page.table(dropped))]
     result.report = page.write(run.output / "report.html", result, sections, title="retention")
     return run.finish(result)
 
