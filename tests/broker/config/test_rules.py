@@ -24,6 +24,14 @@ def acceptors(*uris: str) -> str:
     )
 
 
+def connectors(*uris: str) -> str:
+    return (
+        "<connectors>"
+        + "".join(f'<connector name="c{n}">{uri}</connector>' for n, uri in enumerate(uris))
+        + "</connectors>"
+    )
+
+
 def settings(body: str, match: str = "#") -> str:
     return f'<address-settings><address-setting match="{match}">{body}</address-setting></address-settings>'
 
@@ -120,6 +128,8 @@ UDP = "<group-address>231.7.7.7</group-address><group-port>9876</group-port>"
             acceptors("tcp://a:1?sslEnabled=true;keyStorePath=x;needClientAuth=true"),
             "acceptor 'a0' asks for client certificates but has no trustStorePath",
         ),
+        (connectors("tcp://a:1?trustStorePath=x"), "connector 'c0' has TLS parameters but not sslEnabled=true"),
+        (connectors("tcp://a:1?trustAll=true"), "connector 'c0' has TLS parameters but not sslEnabled=true"),
         (
             acceptors("tcp://a:1?saslMechanisms=EXTERNAL"),
             "acceptor 'a0' offers the SASL mechanism EXTERNAL, which needs needClientAuth=true or wantClientAuth=true",
@@ -345,6 +355,20 @@ def test_errors_of_extensions(px: str, message: str) -> None:
         ("<security-enabled>false</security-enabled>", "security is off: everybody may do everything"),
         ("<max-disk-usage>0</max-disk-usage>", "max-disk-usage is 0: producers are stopped always"),
         ("<acceptors/>", "there is no acceptor: no client can connect"),
+        (
+            connectors("tcp://a:1?sslEnabled=true;trustAll=true"),
+            (
+                "connector 'c0' has trustAll=true: whoever is in between can read and change what brokers say to each"
+                " other; name the authority in trustStorePath"
+            ),
+        ),
+        (
+            connectors("(tcp://a:1,tcp://b:1)?sslEnabled=true;verifyHost=false"),
+            (
+                "connector 'c0' has verifyHost=false: whoever has any certificate of the same authority can take the"
+                " other broker's place; use a certificate for the host"
+            ),
+        ),
         (
             cluster(STATIC) + "<ha-policy><replication><master/></replication></ha-policy>",
             (

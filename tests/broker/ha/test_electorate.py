@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.ha.test_stream import End
+from pollux.config.acceptors import Endpoint
 from pollux.ha.replication import remembered
 from pollux.ha.replication.settings import Votes
 from pollux.server.electorate import PURPOSE, Electorate, Mine
+from pollux.server.reach import Reach
 from pollux.session.core import CoreHub
-from pollux.session.core.connecting import connect
 from pollux.wire.core import ClusterKey
 
 if TYPE_CHECKING:
@@ -56,8 +57,7 @@ class One:
         self.port = self.server.sockets[0].getsockname()[1]
 
     def join(self, *ports: int) -> None:
-        tls = SimpleNamespace(ssl_enabled=False)
-        self.settings.endpoints = tuple(SimpleNamespace(host="127.0.0.1", port=port, settings=tls) for port in ports)
+        self.settings.endpoints = tuple(Endpoint("tcp", "127.0.0.1", port) for port in ports)
         self.votes = Electorate(
             self.hub,
             self.settings,
@@ -201,7 +201,7 @@ async def test_a_member_with_newer_data_of_the_same_node_is_believed(three: Thre
 async def test_a_question_that_cannot_be_read_is_refused(three: Three, content: dict[str, Any]) -> None:
     ended: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
     handler: Any = SimpleNamespace(closed=lambda *said: None if ended.done() else ended.set_result(said))
-    link = await connect(three.castor.hub, "127.0.0.1", three.b.port, limit=TIMEOUT)
+    link = await Reach(three.castor.hub).connect(Endpoint("tcp", "127.0.0.1", three.b.port), TIMEOUT)
     link.conversation.open(handler, PURPOSE, **content)
     async with asyncio.timeout(TIMEOUT):
         code, text = await ended

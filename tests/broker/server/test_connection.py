@@ -369,6 +369,16 @@ async def test_tls_not_configured() -> None:
         assert server.registry.refused == 1
 
 
+async def test_a_connection_that_is_cut_off_in_its_handshake_is_counted_out(authority: Any) -> None:
+    """The end of the bench waits for all connections to be gone."""
+    store = authority.issue("server", "localhost")
+    async with bench(AcceptorSettings(key_store_path=(store,), ssl_enabled=True)) as server:
+        _, writer = await server.open()
+        writer.write(b"\x16\x03\x01\x02\x00\x01")
+        await until(lambda: any(connection.bytes_in for connection in server.registry))
+    await finish(writer)
+
+
 async def test_a_failed_handshake_is_forgotten(authority: Any) -> None:
     store = authority.issue("server", "localhost")
     async with bench(

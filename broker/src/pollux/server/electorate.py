@@ -12,11 +12,10 @@ from collections import Counter
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pollux.config.tls import TlsError, client_context
 from pollux.ha.replication import remembered
 from pollux.ha.replication.votes import Answer, Register, votes_needed
 from pollux.server.logs import event
-from pollux.session.core.connecting import CoreConnectionError, connect
+from pollux.server.reach import Reach, UnreachableError, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +68,7 @@ class Electorate:
         """``member`` names this one. ``superseded`` is called when a majority says that somebody else serves."""
         self.loop = asyncio.get_running_loop()
         self.register = Register(remembered.read(journal), young_until=self.loop.time() + YOUNG)
-        self._hub = hub
+        self._reach = Reach(hub)
         self._settings = settings
         self._journal = journal
         self._member = member
@@ -118,19 +117,18 @@ class Electorate:
     # -- connections
 
     async def _keep(self, endpoint: Endpoint) -> None:
-        where, said = f"{endpoint.host}:{endpoint.port}", False
+        where, said = f"{endpoint.host}:{endpoint.port}", ""
         while True:
             try:
-                tls = client_context(endpoint.settings) if endpoint.settings.ssl_enabled else None
-                limit = min(CONNECT_LIMIT, self._settings.connect_timeout)
-                link = await connect(self._hub, endpoint.host, endpoint.port, tls=tls, limit=limit)
-            except (CoreConnectionError, TlsError) as error:
-                if not said:
-                    said = True  # a member that waits does not listen: that is no news
-                    event(logger, logging.INFO, "no vote from this member", member=where, reason=error)
+                link = await self._reach.connect(endpoint, min(CONNECT_LIMIT, self._settings.connect_timeout))
+            except UnreachableError as error:
+                # A member that waits does not listen: that is no news. Something to do is told, once.
+                if not said or (error.remedy and said != str(error)):
+                    said = str(error)
+                    tell(logger, "no vote from this member", where, error)
                 self._look(where)
             else:
-                said = False
+                said = ""
                 await self._stay(where, link)
             await asyncio.sleep(RETRY)
 

@@ -30,6 +30,7 @@ from pollux.server.activation import Activation, history_view
 from pollux.server.electorate import FIRST_LOOK, Electorate, Mine
 from pollux.server.follow_loop import FollowLoop
 from pollux.server.logs import event
+from pollux.server.reach import check_connectors
 from pollux.server.replicas import TWO_LIVES, Replicas, member_of
 from pollux.server.warm import Warm
 from pollux.session.core import CoreHub
@@ -164,6 +165,7 @@ class ReplicatedActivation(Activation):
 
     async def _join(self) -> None:
         configuration = self._configuration
+        await asyncio.to_thread(check_connectors, configuration.connectors)
         key = await asyncio.to_thread(ClusterKey, configuration.cluster_user, configuration.cluster_password)
         self.hub = CoreHub(key, name=self.me.name, node_id=b"", timeout=self.settings.silence)
         self._replicas.loop = self._loop
