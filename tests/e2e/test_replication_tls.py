@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 
-from e2e.failover import free_port, wait_until
+from e2e.failover import PATIENCE, free_port, wait_until
 from e2e.replication import PEER, Pair, file_manager
+from pollux.client import EventKind, connect
+from support.broker import PASSWORD, USER
 from support.tls import make_certificates
 
 if TYPE_CHECKING:
@@ -47,8 +53,35 @@ def line_with(member: Replica, *words: str) -> str:
     return found()[0]
 
 
+async def client(live: Replica, connected: threading.Event) -> tuple[list[int], list[int], list[bytes | str]]:
+    """A client that is told of the live alone: the ports it knows before and after the failover, what it receives."""
+    url = f"tcp://127.0.0.1:{live.port}?reconnectAttempts=-1&retryInterval=50&user={USER}&password={quote(PASSWORD)}"
+    async with await connect(url) as connection, asyncio.timeout(PATIENCE):
+        before = [one.port for one in connection.endpoints]
+        session = await connection.session()
+        producer = await session.producer("learnt")
+        await producer.send(b"before")
+        completed = asyncio.Event()
+        connection.add_listener(lambda told: completed.set() if told.kind is EventKind.FAILOVER_COMPLETED else None)
+        connected.set()
+        await completed.wait()
+        await producer.send(b"after")
+        consumer = await session.consumer("learnt")
+        bodies: list[bytes | str] = []
+        for _ in range(2):
+            delivery = await consumer.receive(PATIENCE)
+            assert delivery is not None
+            delivery.accept()
+            bodies.append(delivery.body)
+        assert connection.endpoint is not None
+        return before, [connection.endpoint.port], bodies
+
+
 def test_a_pair_over_tls(tmp_path: Path) -> None:
-    """It fails over with nothing lost; a certificate that is not accepted stops the copy, and touches no data."""
+    """It fails over with nothing lost; a certificate that is not accepted stops the copy, and touches no data.
+
+    The connectors lead to a port that takes no clients: those are told where the backup takes them.
+    """
     make_certificates(tmp_path / "good")
     make_certificates(tmp_path / "strange")
     with Pair(tmp_path, file_manager(tmp_path / "locks"), PEER, PEER) as pair:
@@ -61,10 +94,15 @@ def test_a_pair_over_tls(tmp_path: Path) -> None:
         assert "CN=broker" in opened
         pair.start_traffic(pause=0.02)
         pair.wait_for_confirms(30)
-        pair.fault("kill -9 of the first")
-        first.kill()
-        pair.wait_for_confirms(30)
-        assert second.phase == "live"
+        connected = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            moved = pool.submit(asyncio.run, client(first, connected))
+            assert connected.wait(PATIENCE)
+            pair.fault("kill -9 of the first")
+            first.kill()
+            pair.wait_for_confirms(30)
+            assert second.phase == "live"
+            assert moved.result(PATIENCE) == ([first.port, second.port], [second.port], [b"before", b"after"])
         # What the authority of this certificate signs, nobody here knows.
         good, strange = tmp_path / "good" / "broker.pem", tmp_path / "strange" / "broker.pem"
         own = first.etc / "tls" / "broker.pem"

@@ -163,7 +163,7 @@ class Broker:
             self.post,
             cast("Any", self.security),
             self.now,
-            lambda: self.servers,
+            lambda *_: self.servers,
             acceptor_settings(**{**self.parameters, **(parameters or {})}),
         )
 

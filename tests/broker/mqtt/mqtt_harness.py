@@ -329,7 +329,7 @@ class Broker:
             self.post,
             cast("Any", self.security),
             self.now,
-            lambda: self.servers,
+            lambda *_: self.servers,
             self.acceptor,
         )
 

@@ -96,7 +96,7 @@ async def bench(
     loop = asyncio.get_running_loop()
     registry = Registry(loop, maximum=limits.max_connections, per_host=limits.max_connections_per_host)
     security = Security(configuration, Users(), hold=registry.hold)
-    services = Services(configuration, cast("Any", None), security, lambda: 0, list, settings)
+    services = Services(configuration, cast("Any", None), security, lambda: 0, lambda *_: [], settings)
     acceptor = Acceptor("test", "tcp", "127.0.0.1", 0, settings=settings)
     listener = Listener(
         acceptor,

@@ -50,7 +50,7 @@ async def acceptor(settings: AcceptorSettings) -> AsyncIterator[int]:
     loop = asyncio.get_running_loop()
     registry = Registry(loop, maximum=100, per_host=100)
     security = Security(configuration, Users(), hold=registry.hold)
-    services = Services(configuration, cast("Any", None), security, lambda: 0, list, settings, hub("pollux"))
+    services = Services(configuration, cast("Any", None), security, lambda: 0, lambda *_: [], settings, hub("pollux"))
     listener = Listener(
         Acceptor("members", "tcp", "127.0.0.1", 0, settings=settings),
         configuration,

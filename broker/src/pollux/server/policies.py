@@ -24,22 +24,6 @@ def features(configuration: Configuration) -> frozenset[str]:
     return frozenset(built)
 
 
-def failover_servers(configuration: Configuration) -> list[tuple[str, int, str]]:
-    """The other members as ``(host, port, scheme)``, for clients; from the cluster connections' static connectors."""
-    connectors = {connector.name: connector for connector in configuration.connectors}
-    found: dict[tuple[str, int, str], None] = {}
-    for cluster in configuration.cluster_connections:
-        if cluster.static_connectors is None:
-            continue
-        for name in cluster.static_connectors.connector_refs:
-            connector = connectors.get(name)
-            if connector is not None and name != cluster.connector_ref:
-                for endpoint in connector.endpoints:
-                    scheme = "amqps" if endpoint.settings.ssl_enabled else "amqp"
-                    found[endpoint.host, endpoint.port, scheme] = None
-    return list(found)
-
-
 def make_activation(broker: Broker) -> Activation | None:
     """The activation that broker.xml asks for; None for a single broker."""
     configuration = broker.configuration

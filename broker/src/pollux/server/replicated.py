@@ -14,6 +14,7 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from pollux.cluster import topology
 from pollux.errors import InvalidRequestError, PolluxError
 from pollux.ha import peers
 from pollux.ha.journal_facts import newest_epoch, read_facts
@@ -92,7 +93,12 @@ class ReplicatedActivation(Activation):
             newest_epoch=lambda: newest_epoch(self.roots["journal"], self.roots["bindings"]),
         )
         self._replicas = Replicas(
-            self.roots, settings, self.member, about=self._about, on_synced=self._backup_synced
+            self.roots,
+            settings,
+            self.member,
+            about=self._about,
+            on_synced=self._backup_synced,
+            on_following=self._heard,
         )
         self.files = self._replicas.files
         self.spare = Spare(
@@ -146,6 +152,7 @@ class ReplicatedActivation(Activation):
             "role": self.me.role,
             "group": self.settings.group,
             "management": self.management,
+            "clients": self.topology.mine.as_content(),
         }
 
     @property
@@ -282,11 +289,16 @@ class ReplicatedActivation(Activation):
     def _accepted(self, content: dict[str, Any]) -> None:
         """A live takes us: what was read along of older data is of no use."""
         self._live = content
+        self._heard(content)
         if self._candidacy is not None:
             self._candidacy.followed()
         self._in_sync = False
         self._cool()
         self.member.wake()
+
+    def _heard(self, content: dict[str, Any]) -> None:
+        """A live or a backup described itself."""
+        self.topology.heard(topology.parse(str(content.get("id", ""))[:255], content.get("clients")))
 
     def _synced(self, _state: LocalState) -> None:
         self._in_sync = True
