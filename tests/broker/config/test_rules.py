@@ -261,6 +261,24 @@ UDP = "<group-address>231.7.7.7</group-address><group-port>9876</group-port>"
         ),
         (
             (
+                '<discovery-groups><discovery-group name="g"><group-address>ff02::7</group-address>'
+                "<group-port>1</group-port></discovery-group></discovery-groups>"
+            ),
+            "discovery-group 'g': multicast by IPv6 is not provided: write an IPv4 group-address",
+        ),
+        (
+            (
+                f'<discovery-groups><discovery-group name="g">{UDP}<local-bind-address>eth0</local-bind-address>'
+                "</discovery-group></discovery-groups>"
+            ),
+            "discovery-group 'g': local-bind-address 'eth0' is not an IPv4 address",
+        ),
+        (
+            f'<broadcast-groups><broadcast-group name="g">{UDP}</broadcast-group></broadcast-groups>',
+            "broadcast-group 'g' has no connector-ref to announce",
+        ),
+        (
+            (
                 f'<broadcast-groups><broadcast-group name="g">{UDP}<connector-ref>x</connector-ref></broadcast-group>'
                 "</broadcast-groups>"
             ),
@@ -368,6 +386,29 @@ def test_errors_of_extensions(px: str, message: str) -> None:
                 "connector 'c0' has verifyHost=false: whoever has any certificate of the same authority can take the"
                 " other broker's place; use a certificate for the host"
             ),
+        ),
+        (
+            cluster('<discovery-group-ref discovery-group-name="g"/>')
+            + f'<discovery-groups><discovery-group name="g">{UDP}</discovery-group></discovery-groups>',
+            "there is no broadcast-group: the others cannot discover this broker",
+        ),
+        (
+            cluster('<discovery-group-ref discovery-group-name="g"/>')
+            + f'<broadcast-groups><broadcast-group name="g">{UDP}<broadcast-period>500</broadcast-period>'
+            f"<connector-ref>self</connector-ref></broadcast-group></broadcast-groups><discovery-groups>"
+            f'<discovery-group name="g">{UDP}<refresh-timeout>500</refresh-timeout></discovery-group>'
+            "</discovery-groups>",
+            (
+                "discovery-group 'g' forgets members after refresh-timeout (500), sooner than they announce themselves"
+                " (broadcast-period 500 here)"
+            ),
+        ),
+        (
+            (
+                f'<discovery-groups><discovery-group name="g">{UDP}<local-bind-port>7</local-bind-port>'
+                "</discovery-group></discovery-groups>"
+            ),
+            "discovery-group 'g': local-bind-port has no effect: announcements arrive at group-port",
         ),
         (
             cluster(STATIC) + "<ha-policy><replication><master/></replication></ha-policy>",

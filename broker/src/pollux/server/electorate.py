@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pollux.config.acceptors import Endpoint
     from pollux.ha.replication.quorum import Enough
     from pollux.ha.replication.settings import Settings
+    from pollux.server.discovery import Others
     from pollux.session.core import Conversation, CoreHub
     from pollux.session.core.connecting import CoreLink
 
@@ -58,6 +59,7 @@ class Electorate:
         self,
         hub: CoreHub,
         settings: Settings,
+        others: Others,
         journal: Path,
         *,
         member: str,
@@ -70,13 +72,15 @@ class Electorate:
         self.register = Register(remembered.read(journal), young_until=self.loop.time() + YOUNG)
         self._reach = Reach(hub)
         self._settings = settings
+        self._others = others
         self._journal = journal
         self._member = member
         self._mine = mine
         self._coordinated = coordinated
         self._superseded = superseded
         self._links: dict[str, CoreLink] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._beginning: asyncio.Task[None] | None = None
+        self._keeping: dict[Endpoint, asyncio.Task[None]] = {}
         self._tried: set[str] = set()
         #: Everybody was tried once.
         self.looked = asyncio.Event()
@@ -94,16 +98,29 @@ class Electorate:
 
     def start(self) -> None:
         """Begin to connect."""
-        for endpoint in self._settings.endpoints:
-            self._tasks.append(self.loop.create_task(self._keep(endpoint)))
-        if not self._settings.endpoints:
+        self._others.on_change.append(self._meet)
+        self._beginning = self.loop.create_task(self._begin())
+
+    async def _begin(self) -> None:
+        self._meet()
+        await self._others.first()
+        if not self._others.endpoints:
             self.looked.set()
+
+    def _meet(self) -> None:
+        """Connect to whoever is new."""
+        for endpoint in self._others.endpoints:
+            if endpoint not in self._keeping:
+                self._keeping[endpoint] = self.loop.create_task(self._keep(endpoint))
 
     async def stop(self) -> None:
         """End all connections."""
-        for task in self._tasks:
+        tasks = [*self._keeping.values(), *([self._beginning] if self._beginning is not None else [])]
+        if self._meet in self._others.on_change:
+            self._others.on_change.remove(self._meet)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def size(self) -> int:
@@ -112,12 +129,12 @@ class Electorate:
 
     def view(self) -> dict[str, Any]:
         """For management."""
-        return {"size": self.size, "connected": len(self._links), "members": len(self._settings.endpoints)}
+        return {"size": self.size, "connected": len(self._links), "members": len(self._others.endpoints)}
 
     # -- connections
 
     async def _keep(self, endpoint: Endpoint) -> None:
-        where, said = f"{endpoint.host}:{endpoint.port}", ""
+        where, said = _place(endpoint), ""
         while True:
             try:
                 link = await self._reach.connect(endpoint, min(CONNECT_LIMIT, self._settings.connect_timeout))
@@ -127,6 +144,9 @@ class Electorate:
                     said = str(error)
                     tell(logger, "no vote from this member", where, error)
                 self._look(where)
+                if endpoint not in self._others.endpoints:
+                    del self._keeping[endpoint]  # nobody says any more that it is there
+                    return
             else:
                 said = ""
                 await self._stay(where, link)
@@ -134,7 +154,7 @@ class Electorate:
 
     def _look(self, where: str) -> None:
         self._tried.add(where)
-        if len(self._tried) >= len(self._settings.endpoints):
+        if {_place(endpoint) for endpoint in self._others.endpoints} <= self._tried:
             self.looked.set()
 
     async def _stay(self, where: str, link: CoreLink) -> None:
@@ -350,6 +370,10 @@ class Electorate:
         if not given.ended:
             conversation.accept(channel, **answer)
             conversation.flush()
+
+
+def _place(endpoint: Endpoint) -> str:
+    return f"{endpoint.host}:{endpoint.port}"
 
 
 class _Channel:

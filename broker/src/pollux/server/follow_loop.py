@@ -1,4 +1,4 @@
-"""A waiting member looks for a live among the configured connectors and follows it, again and again."""
+"""A waiting member looks for a live among the other members and follows it, again and again."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pollux.config.acceptors import Endpoint
     from pollux.ha.replication.local import LocalState
     from pollux.ha.replication.settings import Settings
+    from pollux.server.discovery import Others
     from pollux.session.core import CoreHub
 
 logger = logging.getLogger("pollux.ha")
@@ -34,6 +35,7 @@ class FollowLoop:
         hub: CoreHub,
         roots: Mapping[str, Path],
         settings: Settings,
+        others: Others,
         *,
         about: Callable[[], dict[str, Any]],
         on_accepted: Callable[[dict[str, Any]], None],
@@ -45,6 +47,7 @@ class FollowLoop:
         self._reach = Reach(hub)
         self._roots = roots
         self._settings = settings
+        self._others = others
         self._about = about
         self._on_accepted = on_accepted
         self._on_synced = on_synced
@@ -84,9 +87,10 @@ class FollowLoop:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
+        await self._others.first()
         while True:
             followed = False
-            for endpoint in self._settings.endpoints:
+            for endpoint in self._others.endpoints:
                 await self._allowed.wait()
                 self._idle.clear()
                 try:
@@ -94,7 +98,7 @@ class FollowLoop:
                 finally:
                     self._idle.set()
             self.looked.set()
-            await asyncio.sleep(_SOON if followed else self._settings.retry)
+            await self._others.pause(_SOON if followed else self._settings.retry)
 
     async def _follow(self, endpoint: Endpoint) -> bool:
         """Follow this member if it is live, as long as it is. Whether it was."""

@@ -28,6 +28,7 @@ from pollux.ha.replication.quorum import QuorumCoordinator
 from pollux.ha.replication.settings import BACKUP, PEER, PRIMARY, SESSION_FILE, make_coordinator, settings_of
 from pollux.ha.replication.votes import Candidacy
 from pollux.server.activation import Activation, history_view
+from pollux.server.discovery import Announcer, Discovered, Others, announcers
 from pollux.server.electorate import FIRST_LOOK, Electorate, Mine
 from pollux.server.follow_loop import FollowLoop
 from pollux.server.logs import event
@@ -104,6 +105,9 @@ class ReplicatedActivation(Activation):
         self.spare = Spare(
             configuration.journal_directory, self.me.id, configuration.journal_file_size, self.files
         )
+        #: Who else there is; where this broker says that it is there, once it serves.
+        self._others = Others(settings.endpoints)
+        self._announcers: list[Announcer] = []
         self._warm: Warm | None = None
         self._follow: FollowLoop | None = None
         #: Who is followed, as it described itself.
@@ -175,12 +179,14 @@ class ReplicatedActivation(Activation):
         await asyncio.to_thread(check_connectors, configuration.connectors)
         key = await asyncio.to_thread(ClusterKey, configuration.cluster_user, configuration.cluster_password)
         self.hub = CoreHub(key, name=self.me.name, node_id=b"", timeout=self.settings.silence)
+        self._find_others(key)
         self._replicas.loop = self._loop
         self.hub.purposes[PURPOSE] = self._replicas.open
         self._follow = FollowLoop(
             self.hub,
             self.roots,
             self.settings,
+            self._others,
             about=self._about,
             on_accepted=self._accepted,
             on_synced=self._synced,
@@ -203,6 +209,16 @@ class ReplicatedActivation(Activation):
         if not self._claim.done():
             self.member.start()
 
+    def _find_others(self, key: ClusterKey) -> None:
+        """Listen for the others where they announce themselves. Raises DiscoveryError."""
+        group = self.settings.discovery
+        if group is not None:
+            self._others = Discovered(group, key, self.settings.template, member=self.me.id)
+        self._announcers = announcers(self._configuration, key, self.me.id)
+        for announcer in self._announcers:
+            announcer.open()
+        self._others.start()
+
     async def _join_electorate(self, mine: LocalState | None) -> None:
         """Without a coordination service: meet those who vote."""
         votes, role = self.settings.votes, self.settings.role
@@ -214,6 +230,7 @@ class ReplicatedActivation(Activation):
         self._electorate = Electorate(
             self.hub,
             self.settings,
+            self._others,
             self.roots["journal"],
             member=f"{self.me.name} on {self.me.host}, process {self.me.pid}",
             mine=self._mine,
@@ -253,6 +270,8 @@ class ReplicatedActivation(Activation):
     def serving(self) -> None:
         """The broker serves clients."""
         self.machine.to(Phase.LIVE, self.machine.position.reason)
+        for announcer in self._announcers:
+            announcer.start()
         if self._quorum is not None and self._electorate is not None:
             self._quorum.serves()
             self._announcing = self._loop.create_task(self._electorate.announce())
@@ -382,6 +401,8 @@ class ReplicatedActivation(Activation):
 
     async def _leave(self, *, graceful: bool) -> None:
         self._cool()
+        for announcer in self._announcers:
+            announcer.stop()
         if self._follow is not None:
             await self._follow.stop()
         if graceful and self.member.right is not None and self.machine.phase is Phase.STOPPING:
@@ -402,6 +423,7 @@ class ReplicatedActivation(Activation):
         await asyncio.to_thread(self.member.stop, release=graceful)
         if self._electorate is not None:
             await self._electorate.stop()
+        self._others.stop()
         if graceful and not self.restart and self.spare is not None:
             await asyncio.to_thread(self.spare.remove)
 
