@@ -31,7 +31,7 @@ def discovering(member: Replica, number: int, port: int) -> None:
     text = re.sub(rf'<connector name="c(?!{number}")\d">[^<]*</connector>', "", text)
     announced = f"<broadcast-period>200</broadcast-period><connector-ref>c{number}</connector-ref>"
     groups = GROUP.format(kind="broadcast", port=port, more=announced) + GROUP.format(
-        kind="discovery", port=port, more="<initial-wait-timeout>2000</initial-wait-timeout>"
+        kind="discovery", port=port, more="<initial-wait-timeout>1000</initial-wait-timeout>"
     )
     text = text.replace("<cluster-connections>", f"{groups}<cluster-connections>")
     assert text.count("<connector name=") == 1

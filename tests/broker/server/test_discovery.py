@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 KEY, OTHER = ClusterKey("cluster", "twins"), ClusterKey("cluster", "strangers")
 ADDRESS, LOCAL = "239.255.7.7", "127.0.0.1"
+#: Between two announcements, milliseconds.
+PERIOD = 50
 #: Nothing here takes this long.
 PATIENCE = 30.0
 CASTOR = Endpoint("tcp", "castor", 61616)
@@ -37,15 +39,20 @@ class Group:
         self.port = free_udp_port()
         self.open: list[Discovered | Announcer] = []
 
-    def listen(self, template: ConnectorSettings = ConnectorSettings(), **more: Any) -> Discovered:  # noqa: B008  (frozen)
+    def listen(
+        self,
+        template: ConnectorSettings = ConnectorSettings(),  # noqa: B008  (frozen)
+        period: float = PERIOD / 1000,
+        **more: Any,
+    ) -> Discovered:
         group = DiscoveryGroup("g", ADDRESS, self.port, local_bind_address=LOCAL, **more)
-        found = Discovered(group, KEY, template, member="me")
+        found = Discovered(group, KEY, template, member="me", period=period)
         found.start()
         self.open.append(found)
         return found
 
     def announce(
-        self, *connectors: Endpoint, key: ClusterKey = KEY, member: str = "castor", period: int = 50
+        self, *connectors: Endpoint, key: ClusterKey = KEY, member: str = "castor", period: int = PERIOD
     ) -> Announcer:
         group = BroadcastGroup("b", LOCAL, group_address=ADDRESS, group_port=self.port, broadcast_period=period)
         made = Announcer(group, connectors or (CASTOR,), key, member=member)
@@ -101,12 +108,28 @@ async def test_one_that_is_silent_is_forgotten() -> None:
         await until(lambda: found.endpoints)
 
 
+async def test_the_first_one_heard_need_not_be_the_one_that_matters() -> None:
+    """A start waits until all have had time to say that they are there."""
+    async with made() as group:
+        found = group.listen(period=3600.0)
+        began = asyncio.ensure_future(found.first())
+        group.announce(Endpoint("tcp", "another", 1), member="live of another pair")
+        await until(lambda: found.endpoints)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not began.done()
+        began.cancel()
+
+
 async def test_whoever_waits_is_woken_by_a_new_member() -> None:
     async with made() as group:
         found = group.listen()
         pause = asyncio.ensure_future(found.pause(10 * PATIENCE))
         group.announce()
         await asyncio.wait_for(pause, PATIENCE)
+        group.announce(Endpoint("tcp", "pollux", 1), member="pollux")
+        await until(lambda: len(found.endpoints) == 2)
+        await asyncio.wait_for(found.pause(10 * PATIENCE), PATIENCE)  # it came before anybody waited
 
 
 async def test_the_first_announcement_is_waited_for_only_so_long() -> None:

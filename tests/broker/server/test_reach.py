@@ -9,24 +9,17 @@ import socket
 import ssl
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from broker.server.conftest import Authority
-from pollux.config.acceptors import Acceptor, AcceptorSettings, Connector, ConnectorSettings, Endpoint
-from pollux.config.model import Configuration
+from broker.server.test_connection import bench
+from pollux.config.acceptors import AcceptorSettings, Connector, ConnectorSettings, Endpoint
 from pollux.config.tls import TlsError
-from pollux.config.users import Users
-from pollux.server.acceptor import Listener
 from pollux.server.reach import Reach, UnreachableError, check_connectors, tell
-from pollux.server.registry import Registry
-from pollux.server.tls import ServerTls
-from pollux.session.core import CoreHub, CoreSession
-from pollux.session.security import Security
-from pollux.session.services import Services
+from pollux.session.core import CoreHub
 from pollux.wire.core import ClusterKey
-from pollux.wire.sniff import Protocol
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -46,31 +39,8 @@ def hub(name: str) -> CoreHub:
 @asynccontextmanager
 async def acceptor(settings: AcceptorSettings) -> AsyncIterator[int]:
     """A broker's acceptor; its port."""
-    configuration = Configuration()
-    loop = asyncio.get_running_loop()
-    registry = Registry(loop, maximum=100, per_host=100)
-    security = Security(configuration, Users(), hold=registry.hold)
-    services = Services(configuration, cast("Any", None), security, lambda: 0, lambda *_: [], settings, hub("pollux"))
-    listener = Listener(
-        Acceptor("members", "tcp", "127.0.0.1", 0, settings=settings),
-        configuration,
-        loop=loop,
-        registry=registry,
-        services=services,
-        sessions={Protocol.CORE: CoreSession},
-        tls=ServerTls(settings, "acceptor 'members'") if settings.ssl_enabled else None,
-    )
-    registry.start()
-    await listener.listen()
-    try:
-        yield listener.port
-    finally:
-        listener.stop_accepting()
-        registry.stop()
-        for connection in registry:
-            connection.abort()
-        await asyncio.wait_for(registry.empty.wait(), PATIENCE)
-        security.close()
+    async with bench(settings, core=hub("pollux")) as server:
+        yield server.listener.port
 
 
 @pytest.fixture

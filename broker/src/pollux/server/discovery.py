@@ -48,6 +48,9 @@ class DiscoveryError(PolluxError):
 class Others:
     """The other members as static connectors name them."""
 
+    #: How long :meth:`first` takes at most, seconds.
+    patience = 0.0
+
     def __init__(self, endpoints: tuple[Endpoint, ...]) -> None:
         self.endpoints = endpoints
         #: Called when :attr:`endpoints` has changed.
@@ -60,7 +63,7 @@ class Others:
         """End."""
 
     async def first(self) -> None:
-        """Wait until somebody was found, as long as there is hope."""
+        """Wait until everybody who is there can have been found."""
 
     async def pause(self, seconds: float) -> None:
         """Wait before they are tried again, until there is somebody new at most."""
@@ -77,13 +80,16 @@ class Discovered(Others, asyncio.DatagramProtocol):
         template: ConnectorSettings,
         *,
         member: str,
-        clock: Callable[[], float] | None = None,
+        period: float,
     ) -> None:
+        """``period``: how often members announce themselves, seconds."""
         super().__init__(())
         self._group = group
         self._key = key
         self._template = template
-        self._clock = clock or asyncio.get_running_loop().time
+        self._clock = asyncio.get_running_loop().time
+        self._period = period
+        self.patience = group.initial_wait_timeout / 1000 + period
         self._table = Table(member, silence=group.refresh_timeout / 1000)
         self.dropped = Dropped()
         self._found = asyncio.Event()
@@ -112,15 +118,19 @@ class Discovered(Others, asyncio.DatagramProtocol):
             self._socket.close()
 
     async def first(self) -> None:
-        """See :class:`Others`: for ``initial-wait-timeout`` at most, once."""
-        if not self._waited:
-            await _within(self._found, self._group.initial_wait_timeout / 1000)
-            self._waited = True
+        """See :class:`Others`: for ``initial-wait-timeout`` at most, and for the others once one was found."""
+        if self._waited:
+            return
+        if await _within(self._found, self._group.initial_wait_timeout / 1000):
+            # It may be the live of another pair: what is said in a whole period was said by all.
+            await asyncio.sleep(self._period)
+        self._waited = True
 
     async def pause(self, seconds: float) -> None:
         """See :class:`Others`."""
-        self._changed.clear()
+        # What has changed since the last pause counts too: who came meanwhile was not tried.
         await _within(self._changed, seconds)
+        self._changed.clear()
 
     # -- asyncio's view
 
@@ -260,6 +270,11 @@ class Announcer:
             self._problem = ""
 
 
+def period(configuration: Configuration) -> float:
+    """How often members announce themselves, seconds: as this broker does, or by default."""
+    return max((group.broadcast_period for group in configuration.broadcast_groups), default=2000) / 1000
+
+
 def announcers(configuration: Configuration, key: ClusterKey, member: str) -> list[Announcer]:
     """One for each broadcast group of broker.xml. Raises DiscoveryError."""
     connectors = {connector.name: connector.endpoints for connector in configuration.connectors}
@@ -312,8 +327,8 @@ def _unusable(what: str, group: DiscoveryGroup | BroadcastGroup, error: OSError)
     )
 
 
-async def _within(happened: asyncio.Event, seconds: float) -> None:
+async def _within(happened: asyncio.Event, seconds: float) -> bool:
     try:
-        await asyncio.wait_for(happened.wait(), seconds)
+        return await asyncio.wait_for(happened.wait(), seconds)
     except TimeoutError:
-        return
+        return False

@@ -82,6 +82,8 @@ class Electorate:
         self._beginning: asyncio.Task[None] | None = None
         self._keeping: dict[Endpoint, asyncio.Task[None]] = {}
         self._tried: set[str] = set()
+        #: All who are there can have been found by now.
+        self._found = False
         #: Everybody was tried once.
         self.looked = asyncio.Event()
         #: The channels by which the right is promised at each member, and those by which it is told that we serve.
@@ -104,8 +106,8 @@ class Electorate:
     async def _begin(self) -> None:
         self._meet()
         await self._others.first()
-        if not self._others.endpoints:
-            self.looked.set()
+        self._found = True
+        self._look()
 
     def _meet(self) -> None:
         """Connect to whoever is new."""
@@ -152,9 +154,9 @@ class Electorate:
                 await self._stay(where, link)
             await asyncio.sleep(RETRY)
 
-    def _look(self, where: str) -> None:
+    def _look(self, where: str = "") -> None:
         self._tried.add(where)
-        if {_place(endpoint) for endpoint in self._others.endpoints} <= self._tried:
+        if self._found and {_place(endpoint) for endpoint in self._others.endpoints} <= self._tried:
             self.looked.set()
 
     async def _stay(self, where: str, link: CoreLink) -> None:

@@ -27,8 +27,9 @@ from pollux.ha.replication.member import Member, RefusedError
 from pollux.ha.replication.quorum import QuorumCoordinator
 from pollux.ha.replication.settings import BACKUP, PEER, PRIMARY, SESSION_FILE, make_coordinator, settings_of
 from pollux.ha.replication.votes import Candidacy
+from pollux.server import discovery
 from pollux.server.activation import Activation, history_view
-from pollux.server.discovery import Announcer, Discovered, Others, announcers
+from pollux.server.discovery import Announcer, Discovered, Others
 from pollux.server.electorate import FIRST_LOOK, Electorate, Mine
 from pollux.server.follow_loop import FollowLoop
 from pollux.server.logs import event
@@ -204,7 +205,7 @@ class ReplicatedActivation(Activation):
         elif self.settings.role == PRIMARY and self.settings.group:
             # Nor whether somebody else was made the live of its group.
             with suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_LOOK):
+                async with asyncio.timeout(FIRST_LOOK + self._others.patience):
                     await self._follow.looked.wait()
         if not self._claim.done():
             self.member.start()
@@ -213,8 +214,9 @@ class ReplicatedActivation(Activation):
         """Listen for the others where they announce themselves. Raises DiscoveryError."""
         group = self.settings.discovery
         if group is not None:
-            self._others = Discovered(group, key, self.settings.template, member=self.me.id)
-        self._announcers = announcers(self._configuration, key, self.me.id)
+            often = discovery.period(self._configuration)
+            self._others = Discovered(group, key, self.settings.template, member=self.me.id, period=often)
+        self._announcers = discovery.announcers(self._configuration, key, self.me.id)
         for announcer in self._announcers:
             announcer.open()
         self._others.start()
@@ -239,7 +241,7 @@ class ReplicatedActivation(Activation):
         )
         self._electorate.start()
         with suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_LOOK):
+            async with asyncio.timeout(FIRST_LOOK + self._others.patience):
                 await self._electorate.looked.wait()
 
     def _superseded(self, reason: str) -> None:
