@@ -163,6 +163,11 @@ def test_anything_else_is_no_announcement_or_a_sound_one(content: Any) -> None:
         assert all(0 < one.port < 65536 and one.host for one in found.addresses)
 
 
+def test_protocols_that_nobody_knows_here_are_no_reason_to_send_everybody_there() -> None:
+    content = {"links": [], "addresses": [["a", 1, False, ["QUIC"]], ["b", 1, False, ["AMQP", "QUIC"] * 9]]}
+    assert parse("p", content) == Announcement("p", (), (Address("b", 1, tls=False, protocols=("AMQP",)),))
+
+
 @pytest.mark.parametrize("key", ["links", "addresses"])
 def test_an_announcement_is_bounded(key: str) -> None:
     entries: dict[str, list[Any]] = {"links": ["a", 1], "addresses": ["a", 1, False, []]}

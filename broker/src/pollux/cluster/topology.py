@@ -54,14 +54,19 @@ def parse(member: str, content: object) -> Announcement | None:
     """The announcement in a map that a member sent; None when it is none, or longer than a member may be."""
     try:
         given: Any = content
-        links = tuple((_host(host), _port(port)) for host, port in given["links"][: MAXIMUM_ADDRESSES + 1])
+        if len(given["links"]) > MAXIMUM_ADDRESSES:
+            return None
+        links = tuple((_host(host), _port(port)) for host, port in given["links"])
+        listed = given["addresses"]
+        if len(listed) > MAXIMUM_ADDRESSES:
+            return None
         addresses = tuple(
-            Address(_host(host), _port(port), bool(tls), tuple(name for name in protocols if name in PROTOCOLS))
-            for host, port, tls, protocols in given["addresses"][: MAXIMUM_ADDRESSES + 1]
+            Address(_host(host), _port(port), bool(tls), tuple(name for name in PROTOCOLS if name in protocols))
+            for host, port, tls, protocols in listed
+            # One for protocols that are not known here is nothing for a client of this broker.
+            if not protocols or any(name in protocols for name in PROTOCOLS)
         )
     except (TypeError, ValueError, LookupError):
-        return None
-    if len(links) > MAXIMUM_ADDRESSES or len(addresses) > MAXIMUM_ADDRESSES:
         return None
     return Announcement(member, links, addresses)
 
