@@ -227,7 +227,7 @@ def check_installation(value: Mapping[str, Any], exists: Exists, add: Add, role:
 
 def _check_tls(member: Member, exists: Exists, add: Add) -> None:
     value = member.value
-    files = ("broker_tls_certificate", "broker_tls_key", "broker_tls_client_authorities")
+    files = ("broker_tls_certificate", "broker_tls_key", "broker_tls_client_authorities", "broker_tls_authorities")
     for name in files:
         if value[name] and not exists(value[name]):
             add(name, f"there is no file {value[name]} on the controller", "correct the path or create the file")
@@ -236,6 +236,9 @@ def _check_tls(member: Member, exists: Exists, add: Add) -> None:
         for name in files[:2]:
             if not value[name]:
                 add(name, f"is not set, but the acceptor {encrypted[0]!r} has tls: true", "name the PEM file")
+    elif value["broker_tls_authorities"]:
+        what = "no acceptor has tls: true, but broker_tls_authorities is given"
+        add("broker_acceptors", what, "set tls: true on one")
     elif value["broker_tls_certificate"]:
         add("broker_acceptors", "no acceptor has tls: true, but there is a certificate", "set tls: true on one")
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
 
+from pollux.config import loads
+from pollux.config.acceptors import ConnectorSettings
 from support.bundle import ROOT, Site, prod_inventory, tree, write_private
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.timeout(900)
 HOSTS = [f"broker{group}{member}.example.com" for group in "123" for member in "ab"]
@@ -60,7 +59,10 @@ RENDER = [
 def test_limit_and_serial_change_no_byte_of_any_file(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.inventory = prod_inventory(tmp_path / "prod")
-    write_private(site.inventory / "group_vars" / "brokers" / "vault.yml", yaml.safe_dump(VAULT))
+    authorities = {f"broker_tls{name}": str(tmp_path / f"ca{name}") for name in ("_authorities", "_client_authorities")}
+    for name, path in authorities.items():
+        Path(path).write_text(f"{name}\n")
+    write_private(site.inventory / "group_vars" / "brokers" / "vault.yml", yaml.safe_dump({**VAULT, **authorities}))
     book = tmp_path / "render" / "render.yml"
     book.parent.mkdir()
     (book.parent / "templates").symlink_to(ROOT / "roles" / "broker" / "templates")
@@ -89,13 +91,28 @@ def test_limit_and_serial_change_no_byte_of_any_file(tmp_path: Path) -> None:
             "/opt/pollux/etc/broker.xml",
             "/opt/pollux/etc/secrets.env",
             "/opt/pollux/etc/tls/broker.pem",
+            "/opt/pollux/etc/tls/brokers.pem",
+            "/opt/pollux/etc/tls/clients.pem",
             "/opt/pollux/firewall.nft",
         ]
-        assert f"{partner(host)}:5671" in files["/opt/pollux/etc/broker.xml"], (
-            "what is rendered for one names the other"
-        )
+        assert connector_to(partner(host), files["/opt/pollux/etc/broker.xml"]) == ConnectorSettings(
+            ssl_enabled=True,
+            trust_store_path=Path("/opt/pollux/etc/tls/brokers.pem"),
+            key_store_path=(Path("/opt/pollux/etc/tls/broker.pem"),),
+        ), "what is rendered for one names the other, and verifies it"
+        assert files["/opt/pollux/etc/tls/brokers.pem"] == "broker_tls_authorities\n"
     assert render("limited", "--limit", HOSTS[3]) == {HOSTS[3]: everything[HOSTS[3]]}
     assert render("serial", batch=1) == everything
+
+
+def connector_to(host: str, document: str) -> ConnectorSettings:
+    """How a broker with this broker.xml reaches a host."""
+    properties = {"pollux.cluster.password": "of the cluster"}
+    found = loads(document, properties, file="/opt/pollux/etc/broker.xml")
+    (connector,) = [one for one in found.connectors if one.name == host]
+    (endpoint,) = connector.endpoints
+    assert (endpoint.host, endpoint.port) == (host, 5671)
+    return endpoint.settings
 
 
 def partner(host: str) -> str:

@@ -11,12 +11,14 @@ import pytest
 
 from e2e.failover import wait_until
 from e2e.replication import CLUSTER_PASSWORD, Pair, file_manager
+from pollux.config.acceptors import Endpoint
 from pollux.ha.replication import local
 from pollux.ha.replication.following import Following
 from pollux.ha.replication.local import LocalState
 from pollux.server.exits import EXIT_STORE_REFUSED
+from pollux.server.reach import Reach
 from pollux.session.core import CoreHub
-from pollux.session.core.connecting import CoreConnectionError, connect
+from pollux.session.core.connecting import CoreConnectionError
 from pollux.wire.core import ClusterKey
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ async def hub(password: str = CLUSTER_PASSWORD) -> CoreHub:
 
 async def test_a_wrong_cluster_password(live: Replica) -> None:
     with pytest.raises(CoreConnectionError, match=r"denied: .* give both brokers the same cluster-password"):
-        await connect(await hub("a wrong one"), "127.0.0.1", live.port, limit=TIMEOUT)
+        await Reach(await hub("a wrong one")).connect(Endpoint("tcp", "127.0.0.1", live.port), TIMEOUT)
     line = await asyncio.to_thread(logged, live, "log-in refused", "127.0.0.1", "same cluster-password")
     assert "WARNING" in line
     assert "a wrong one" not in live.text()
@@ -126,7 +128,7 @@ async def refused(live: Replica, directory: Path, state: LocalState, **about: An
     local.write(roots["journal"], state)
     before = files_in(directory)
     ended: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
-    link = await connect(await hub(), "127.0.0.1", live.port, limit=TIMEOUT)
+    link = await Reach(await hub()).connect(Endpoint("tcp", "127.0.0.1", live.port), TIMEOUT)
     following = Following(
         link.conversation,
         roots,

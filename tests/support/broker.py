@@ -89,6 +89,14 @@ def free_port() -> int:
         return port
 
 
+def free_udp_port() -> int:
+    """Return a UDP port that nobody uses now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("0.0.0.0", 0))  # noqa: S104  (for a moment, and nothing is read)
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def security_setting(match: str, role: str, permissions: Sequence[str] = PERMISSIONS) -> str:
     """Return a security-setting that gives one role these permissions."""
     inside = "".join(f'<permission type="{name}" roles="{role}"/>' for name in permissions)

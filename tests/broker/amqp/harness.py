@@ -111,6 +111,8 @@ class Broker:
         self.loop = asyncio.get_running_loop()
         self.security = FakeSecurity()
         self.servers: list[tuple[str, int, str]] = []
+        #: For whom they were asked for: the protocol, and whether the client has TLS.
+        self.asked: list[tuple[str, bool]] = []
         self.parameters: dict[str, str] = {}
         self.clock: Callable[[], int] = lambda: int(time.time() * 1000)
         self.connections = 0
@@ -157,13 +159,18 @@ class Broker:
         await self.stop()
         await self.start()
 
+    def failover_servers(self, protocol: str, tls: bool) -> list[tuple[str, int, str]]:
+        """The other members, which the test has set."""
+        self.asked.append((protocol, tls))
+        return self.servers
+
     def services(self, parameters: Mapping[str, str] | None = None) -> Services:
         return Services(
             self.configuration,
             self.post,
             cast("Any", self.security),
             self.now,
-            lambda: self.servers,
+            self.failover_servers,
             acceptor_settings(**{**self.parameters, **(parameters or {})}),
         )
 

@@ -237,7 +237,11 @@ async def test_what_open_offers(broker: Broker) -> None:
     properties: Any = client.connection.remote_properties
     assert properties["product"] == "pollux"
     assert {"version", "platform"} <= set(properties)
-    assert properties["failover-server-list"] == [{"network-host": "backup", "port": 61617, "scheme": "amqp"}]
+    entry = {"network-host": "backup", "hostname": "backup", "port": 61617, "scheme": "amqp"}
+    assert properties["failover-server-list"] == [entry]
+    assert broker.asked == [("AMQP", False)]
+    await broker.client("other", peer={"tls": True}).opened()
+    assert broker.asked[1:] == [("AMQP", True)], "a client with TLS is not sent to a port without"
 
 
 async def test_shutdown_tells_where_to_go(broker: Broker) -> None:

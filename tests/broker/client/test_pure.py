@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollux.client import traffic
+from pollux.client.amqp import MAX_NAMED, servers_of
 from pollux.client.balancing import PACKAGE, POLICIES, order
-from pollux.client.dialer import Dialer
+from pollux.client.dialer import MAX_ENDPOINTS, Dialer
 from pollux.client.errors import ConnectionLostError, LoginError, SendRefusedError, UrlError
 from pollux.client.messages import Message, decode
 from pollux.client.retry import UNLIMITED, RetryPolicy
@@ -228,11 +229,68 @@ async def test_a_refused_login_is_not_repeated() -> None:
 
 async def test_learnt_brokers_are_tried_too() -> None:
     found, _ = dialer("tcp://a?retryInterval=1&reconnectAttempts=1")
-    found.learn([Endpoint("b", 1), Endpoint("a", 61616), Endpoint("b", 1)])
-    assert found.endpoints == [Endpoint("a", 61616), Endpoint("b", 1)]
+    a, b = Endpoint("a", 61616), Endpoint("b", 1)
+    found.learn([b, a, b], a)
+    assert found.endpoints == [a, b]
+    tried: list[str] = []
+
+    async def opener(endpoint: Endpoint) -> str:
+        tried.append(endpoint.host)
+        if endpoint.host == "a":
+            raise ConnectionRefusedError
+        return endpoint.host
+
+    assert await found.first(opener) == "b"
+    assert tried == ["a", "b"]
     apart, _ = dialer("tcp://a?useTopologyForLoadBalancing=false")
-    apart.learn([Endpoint("b", 1)])
-    assert apart.endpoints == [Endpoint("a", 61616)]
+    apart.learn([b], a)
+    assert apart.endpoints == [a]
+
+
+def test_what_was_learnt_is_what_the_last_broker_says() -> None:
+    """The URL's brokers stay first; who was named and is not any more is forgotten, but not who is connected to."""
+    found, _ = dialer("(tcp://a,tcp://b)?retryInterval=1")
+    a, b, c, d = (Endpoint(name, 61616) for name in "abcd")
+    found.learn([c], a)
+    assert found.endpoints == [a, b, c]
+    found.learn([d, a], c)
+    assert found.endpoints == [a, b, c, d], "the one that says so is there itself"
+    found.learn([b], d)
+    assert found.endpoints == [a, b, d]
+    found.learn([], a)
+    assert found.endpoints == [a, b, d], "who names nobody does not know better"
+    found.learn([Endpoint(f"many{each}", 1) for each in range(1000)], a)
+    assert found.endpoints[:2] == [a, b]
+    assert len(found.endpoints) == MAX_ENDPOINTS
+
+
+def listing(*entries: object) -> dict[object, object]:
+    return {"failover-server-list": list(entries)}
+
+
+def test_only_what_can_be_used_is_taken_from_a_brokers_list() -> None:
+    good = {"network-host": "b", "port": 1, "scheme": "amqp"}
+    strange: tuple[object, ...] = (
+        *(None, 7, [], {}, {"port": 1}, {"network-host": "b"} | {"port": 0}, {"network-host": "b", "port": 65536}),
+        *({"network-host": host, "port": 1} for host in ("", "b c", "b/?x", "b\n", "x" * 254, b"b", 1)),
+        *({"network-host": "b", "port": port} for port in ("1", None, 1.5, True)),
+    )
+    assert servers_of(listing(*strange, good, good), tls=False) == [Endpoint("b", 1)]
+    assert servers_of(listing({"network-host": "::1"}), tls=False) == [Endpoint("::1", 61616)]
+    assert servers_of({"failover-server-list": "b:1"}, tls=False) == []
+    many = [{"network-host": f"b{each}", "port": 1} for each in range(100_000)]
+    assert servers_of(listing(*many), tls=False) == [Endpoint(f"b{each}", 1) for each in range(MAX_NAMED)]
+
+
+def test_a_brokers_list_does_not_lead_from_tls_to_plain() -> None:
+    entries = listing(
+        {"network-host": "plain", "scheme": "amqp"},
+        {"network-host": "encrypted", "scheme": "amqps"},
+        {"network-host": "web", "scheme": "amqpws"},
+        {"network-host": "unsaid"},
+    )
+    assert [one.host for one in servers_of(entries, tls=True)] == ["encrypted", "unsaid"]
+    assert [one.host for one in servers_of(entries, tls=False)] == ["plain", "unsaid"]
 
 
 TEXTS = st.text(max_size=300)

@@ -24,6 +24,14 @@ def acceptors(*uris: str) -> str:
     )
 
 
+def connectors(*uris: str) -> str:
+    return (
+        "<connectors>"
+        + "".join(f'<connector name="c{n}">{uri}</connector>' for n, uri in enumerate(uris))
+        + "</connectors>"
+    )
+
+
 def settings(body: str, match: str = "#") -> str:
     return f'<address-settings><address-setting match="{match}">{body}</address-setting></address-settings>'
 
@@ -120,6 +128,8 @@ UDP = "<group-address>231.7.7.7</group-address><group-port>9876</group-port>"
             acceptors("tcp://a:1?sslEnabled=true;keyStorePath=x;needClientAuth=true"),
             "acceptor 'a0' asks for client certificates but has no trustStorePath",
         ),
+        (connectors("tcp://a:1?trustStorePath=x"), "connector 'c0' has TLS parameters but not sslEnabled=true"),
+        (connectors("tcp://a:1?trustAll=true"), "connector 'c0' has TLS parameters but not sslEnabled=true"),
         (
             acceptors("tcp://a:1?saslMechanisms=EXTERNAL"),
             "acceptor 'a0' offers the SASL mechanism EXTERNAL, which needs needClientAuth=true or wantClientAuth=true",
@@ -251,6 +261,24 @@ UDP = "<group-address>231.7.7.7</group-address><group-port>9876</group-port>"
         ),
         (
             (
+                '<discovery-groups><discovery-group name="g"><group-address>ff02::7</group-address>'
+                "<group-port>1</group-port></discovery-group></discovery-groups>"
+            ),
+            "discovery-group 'g': multicast by IPv6 is not provided: write an IPv4 group-address",
+        ),
+        (
+            (
+                f'<discovery-groups><discovery-group name="g">{UDP}<local-bind-address>eth0</local-bind-address>'
+                "</discovery-group></discovery-groups>"
+            ),
+            "discovery-group 'g': local-bind-address 'eth0' is not an IPv4 address",
+        ),
+        (
+            f'<broadcast-groups><broadcast-group name="g">{UDP}</broadcast-group></broadcast-groups>',
+            "broadcast-group 'g' has no connector-ref to announce",
+        ),
+        (
+            (
                 f'<broadcast-groups><broadcast-group name="g">{UDP}<connector-ref>x</connector-ref></broadcast-group>'
                 "</broadcast-groups>"
             ),
@@ -345,6 +373,43 @@ def test_errors_of_extensions(px: str, message: str) -> None:
         ("<security-enabled>false</security-enabled>", "security is off: everybody may do everything"),
         ("<max-disk-usage>0</max-disk-usage>", "max-disk-usage is 0: producers are stopped always"),
         ("<acceptors/>", "there is no acceptor: no client can connect"),
+        (
+            connectors("tcp://a:1?sslEnabled=true;trustAll=true"),
+            (
+                "connector 'c0' has trustAll=true: whoever is in between can read and change what brokers say to each"
+                " other; name the authority in trustStorePath"
+            ),
+        ),
+        (
+            connectors("(tcp://a:1,tcp://b:1)?sslEnabled=true;verifyHost=false"),
+            (
+                "connector 'c0' has verifyHost=false: whoever has any certificate of the same authority can take the"
+                " other broker's place; use a certificate for the host"
+            ),
+        ),
+        (
+            cluster('<discovery-group-ref discovery-group-name="g"/>')
+            + f'<discovery-groups><discovery-group name="g">{UDP}</discovery-group></discovery-groups>',
+            "there is no broadcast-group: the others cannot discover this broker",
+        ),
+        (
+            cluster('<discovery-group-ref discovery-group-name="g"/>')
+            + f'<broadcast-groups><broadcast-group name="g">{UDP}<broadcast-period>500</broadcast-period>'
+            f"<connector-ref>self</connector-ref></broadcast-group></broadcast-groups><discovery-groups>"
+            f'<discovery-group name="g">{UDP}<refresh-timeout>500</refresh-timeout></discovery-group>'
+            "</discovery-groups>",
+            (
+                "discovery-group 'g' forgets members after refresh-timeout (500), sooner than they announce themselves"
+                " (broadcast-period 500 here)"
+            ),
+        ),
+        (
+            (
+                f'<discovery-groups><discovery-group name="g">{UDP}<local-bind-port>7</local-bind-port>'
+                "</discovery-group></discovery-groups>"
+            ),
+            "discovery-group 'g': local-bind-port has no effect: announcements arrive at group-port",
+        ),
         (
             cluster(STATIC) + "<ha-policy><replication><master/></replication></ha-policy>",
             (

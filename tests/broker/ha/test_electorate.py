@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.ha.test_stream import End
+from pollux.config.acceptors import Endpoint
 from pollux.ha.replication import remembered
 from pollux.ha.replication.settings import Votes
+from pollux.server.discovery import Others
 from pollux.server.electorate import PURPOSE, Electorate, Mine
+from pollux.server.reach import Reach
 from pollux.session.core import CoreHub
-from pollux.session.core.connecting import connect
 from pollux.wire.core import ClusterKey
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class One:
         self.mine = Mine(node, serves=False, sequence=4)
         self.superseded: list[str] = []
         self.hub = CoreHub(KEY, name=name, node_id=b"", timeout=TIMEOUT)
-        self.settings: Any = SimpleNamespace(endpoints=(), votes=VOTES, connect_timeout=TIMEOUT, group=group)
+        self.settings: Any = SimpleNamespace(votes=VOTES, connect_timeout=TIMEOUT, group=group)
         self.server: asyncio.Server
         self.port = 0
         self.votes: Electorate
@@ -56,11 +58,10 @@ class One:
         self.port = self.server.sockets[0].getsockname()[1]
 
     def join(self, *ports: int) -> None:
-        tls = SimpleNamespace(ssl_enabled=False)
-        self.settings.endpoints = tuple(SimpleNamespace(host="127.0.0.1", port=port, settings=tls) for port in ports)
         self.votes = Electorate(
             self.hub,
             self.settings,
+            Others(tuple(Endpoint("tcp", "127.0.0.1", port) for port in ports)),
             self.journal,
             member=self.name,
             mine=lambda: self.mine,
@@ -114,7 +115,7 @@ async def three(tmp_path: Path) -> AsyncIterator[Three]:
     for one in (found.castor, found.pollux):
         one.join(found.b.port, found.c.port)
     await until(lambda: all(one.votes.looked.is_set() for one in found.all))
-    await until(lambda: all(len(one.votes._links) == len(one.settings.endpoints) for one in found.all))
+    await until(lambda: all(len(one.votes._links) == len(one.votes._others.endpoints) for one in found.all))
     yield found
     for one in found.all:
         await one.leave()
@@ -201,7 +202,7 @@ async def test_a_member_with_newer_data_of_the_same_node_is_believed(three: Thre
 async def test_a_question_that_cannot_be_read_is_refused(three: Three, content: dict[str, Any]) -> None:
     ended: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
     handler: Any = SimpleNamespace(closed=lambda *said: None if ended.done() else ended.set_result(said))
-    link = await connect(three.castor.hub, "127.0.0.1", three.b.port, limit=TIMEOUT)
+    link = await Reach(three.castor.hub).connect(Endpoint("tcp", "127.0.0.1", three.b.port), TIMEOUT)
     link.conversation.open(handler, PURPOSE, **content)
     async with asyncio.timeout(TIMEOUT):
         code, text = await ended
@@ -215,3 +216,34 @@ async def test_a_disk_that_takes_nothing_makes_no_vote(three: Three) -> None:
     await until(lambda: all(one.votes._announced for one in three.voters))
     (three.b.journal / f".{remembered.FILE}.tmp").mkdir()
     assert await three.castor.record(-5) == {"b": False, "c": True}
+
+
+async def test_members_that_come_and_go_by_discovery(three: Three) -> None:
+    """Who is announced is connected to; who is not announced any more is given up once it does not answer."""
+    votes = three.castor.votes
+    there = votes._others.endpoints
+    late = One(three.castor.journal, "late", OTHER, "fourth")
+    await late.listen()
+    late.join()
+    late.serve()
+    endpoint = Endpoint("tcp", "127.0.0.1", late.port)
+    place = f"127.0.0.1:{late.port}"
+
+    def announced(*endpoints: Endpoint) -> None:
+        votes._others.endpoints = endpoints
+        for function in votes._others.on_change:
+            function()
+
+    announced(*there, endpoint)
+    await until(lambda: place in votes._links)
+    answers = await three.castor.take()
+    assert "late" in answers
+    announced(*there)
+    assert place in votes._links, "a connection that stands is worth more than an announcement"
+    link = votes._links[place]
+    await late.leave()
+    link.close("cut")
+    await until(lambda: endpoint not in votes._keeping)
+    assert votes.view()["members"] == len(there)
+    announced(*there, endpoint)
+    assert endpoint in votes._keeping

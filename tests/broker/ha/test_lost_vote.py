@@ -33,6 +33,6 @@ def test_a_lost_live_vote_fences(tmp_path: Path) -> None:
     member: Any = Stub()
     settings: Any = SimpleNamespace(patience=1.0)
     roots = dict.fromkeys(("journal", "bindings", "large", "paging"), tmp_path)
-    replicas = Replicas(roots, settings, member, about=dict, on_synced=lambda _: None)
+    replicas = Replicas(roots, settings, member, about=dict, on_synced=lambda _: None, on_following=lambda _: None)
     assert replicas._lost(Link("pollux", lambda: None), "gone") is False, "the store fails: nothing is confirmed"
     assert member.fenced == ["0 of 2 votes needed"]

@@ -294,11 +294,18 @@ class Broker:
         self.wall = 1_700_000_000_000
         self.failures: list[Exception] = []
         self.servers: list[tuple[str, int, str]] = []
+        #: For whom they were asked for: the protocol, and whether the client has TLS.
+        self.asked: list[tuple[str, bool]] = []
         self.acceptor = AcceptorSettings()
         self.security = FakeSecurity()
         self.storage: Storage
         self.post: PostOffice
         self.services: Services
+
+    def failover_servers(self, protocol: str, tls: bool) -> list[tuple[str, int, str]]:
+        """The other members, which the test has set."""
+        self.asked.append((protocol, tls))
+        return self.servers
 
     def now(self) -> int:
         return self.wall
@@ -329,7 +336,7 @@ class Broker:
             self.post,
             cast("Any", self.security),
             self.now,
-            lambda: self.servers,
+            self.failover_servers,
             self.acceptor,
         )
 

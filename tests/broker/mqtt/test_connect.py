@@ -229,6 +229,7 @@ async def test_shutdown_names_another_server(broker: Broker) -> None:
     assert isinstance(goodbye, Disconnect)
     assert goodbye.reason == ReasonCode.USE_ANOTHER_SERVER
     assert goodbye.properties[p.PropertyId.SERVER_REFERENCE] == "other.example:1883 [::1]:1884"
+    assert broker.asked == [("MQTT", False)]
 
 
 async def test_closed_by_an_administrator(broker: Broker) -> None:

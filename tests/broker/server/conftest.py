@@ -95,11 +95,18 @@ class Authority:
         """The authority's certificate."""
         return self.directory / "authority.pem"
 
-    def issue(self, common: str, *names: str, password: str | None = None) -> Path:
-        """A certificate for ``names`` with its key, as PEM; with ``password`` as PKCS12."""
+    def issue(
+        self,
+        common: str,
+        *names: str,
+        password: str | None = None,
+        address: str = "127.0.0.1",
+        left: dt.timedelta = dt.timedelta(days=2),
+    ) -> Path:
+        """A certificate for ``names`` with its key, as PEM; with ``password`` as PKCS12; valid for ``left``."""
         key = ec.generate_private_key(ec.SECP256R1())
         alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in names]
-        alternatives.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+        alternatives.append(x509.IPAddress(ipaddress.ip_address(address)))
         certificate = (
             x509.CertificateBuilder()
             .subject_name(_name(common))
@@ -107,7 +114,7 @@ class Authority:
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(_NOW - dt.timedelta(days=1))
-            .not_valid_after(_NOW + dt.timedelta(days=2))
+            .not_valid_after(_NOW + left)
             .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)

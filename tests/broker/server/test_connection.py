@@ -20,6 +20,7 @@ from pollux.server.acceptor import Listener, ListenError
 from pollux.server.registry import SWEEP_INTERVAL, Registry
 from pollux.server.tls import ServerTls, TlsError
 from pollux.session.base import Session, Transport
+from pollux.session.core import CoreHub, CoreSession
 from pollux.session.security import Identity, Security
 from pollux.session.services import Services
 from pollux.wire.sniff import Protocol
@@ -90,13 +91,14 @@ class Bench:
 async def bench(
     settings: AcceptorSettings = AcceptorSettings(),  # noqa: B008  (frozen)
     limits: Limits = Limits(),  # noqa: B008
+    core: CoreHub | None = None,
     **overrides: Any,
 ) -> AsyncIterator[Bench]:
     configuration = Configuration(limits=limits, **overrides)
     loop = asyncio.get_running_loop()
     registry = Registry(loop, maximum=limits.max_connections, per_host=limits.max_connections_per_host)
     security = Security(configuration, Users(), hold=registry.hold)
-    services = Services(configuration, cast("Any", None), security, lambda: 0, list, settings)
+    services = Services(configuration, cast("Any", None), security, lambda: 0, lambda *_: [], settings, core)
     acceptor = Acceptor("test", "tcp", "127.0.0.1", 0, settings=settings)
     listener = Listener(
         acceptor,
@@ -104,7 +106,7 @@ async def bench(
         loop=loop,
         registry=registry,
         services=services,
-        sessions={Protocol.AMQP: Echo},
+        sessions={Protocol.AMQP: Echo, Protocol.CORE: CoreSession},
         tls=ServerTls(settings, "acceptor 'test'") if settings.key_store_path else None,
     )
     registry.start()
@@ -367,6 +369,16 @@ async def test_tls_not_configured() -> None:
         with pytest.raises((OSError, ssl.SSLError)):
             await server.open(ssl=ssl.create_default_context(), server_hostname="localhost")
         assert server.registry.refused == 1
+
+
+async def test_a_connection_that_is_cut_off_in_its_handshake_is_counted_out(authority: Any) -> None:
+    """The end of the bench waits for all connections to be gone."""
+    store = authority.issue("server", "localhost")
+    async with bench(AcceptorSettings(key_store_path=(store,), ssl_enabled=True)) as server:
+        _, writer = await server.open()
+        writer.write(b"\x16\x03\x01\x02\x00\x01")
+        await until(lambda: any(connection.bytes_in for connection in server.registry))
+    await finish(writer)
 
 
 async def test_a_failed_handshake_is_forgotten(authority: Any) -> None:

@@ -315,7 +315,7 @@ class Broker:
             post=self.post,
             security=self.security,
             wall_ms=lambda: self.now,
-            failover_servers=list,
+            failover_servers=lambda *_: [],
             acceptor=acceptor_settings(**self.parameters),
         )
 

@@ -6,6 +6,7 @@ is :mod:`pollux.client.session`'s.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Protocol
 
 from pollux.client import frames
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 #: Conditions of close after which another broker may serve us.
 _FORCED = "amqp:connection:forced"
 _UNAUTHORIZED = "amqp:unauthorized-access"
+#: Entries of a list that are looked at, and brokers that are taken from it.
+MAX_LISTED, MAX_NAMED = 64, 16
+HOST = re.compile(r"[A-Za-z0-9._:%-]{1,253}", re.ASCII)
 
 
 class Channel(Protocol):
@@ -129,7 +133,7 @@ class AmqpStream(Stream):
         self.max_frame = max(min(frame.number(2, 65536), frames.MAX_FRAME), 512)
         properties = frame.field(9)
         if isinstance(properties, dict):
-            self.failover = servers_of(properties)
+            self.failover = servers_of(properties, tls=self.options.ssl_enabled)
             if properties.get("amqp:connection-establishment-failed"):
                 return  # its close follows
         idle = frame.number(4)
@@ -147,7 +151,7 @@ class AmqpStream(Stream):
         error = frames.error_of(frame.field(0))
         reason = f"{error.condition}: {error.description}" if error else "the broker closed the connection"
         if error is not None:
-            self.failover = [*servers_of(error.info), *self.failover]
+            self.failover = [*servers_of(error.info, tls=self.options.ssl_enabled), *self.failover]
             if error.condition == _UNAUTHORIZED:
                 self.answer(LoginError(f"{self.endpoint}: {error.description or 'log-in refused'}"))
         self.flush()
@@ -208,14 +212,20 @@ class AmqpStream(Stream):
         self.end("log-in refused")
 
 
-def servers_of(properties: dict[object, object]) -> list[Endpoint]:
-    """The brokers in a `failover-server-list`; entries that cannot be used are left out."""
-    found = []
+def servers_of(properties: dict[object, object], *, tls: bool) -> list[Endpoint]:
+    """The brokers in a `failover-server-list`, at most `MAX_NAMED`.
+
+    Left out are entries that cannot be used, and those of the other kind: with `tls` all connections have TLS, whatever
+    a broker says, and without it none has.
+    """
+    found: dict[Endpoint, None] = {}
     listed = properties.get("failover-server-list")
-    for entry in listed if isinstance(listed, list) else []:
+    for entry in listed[:MAX_LISTED] if isinstance(listed, list) else []:
         if not isinstance(entry, dict):
             continue
-        host, port = entry.get("network-host"), entry.get("port", 61616)
-        if isinstance(host, str) and isinstance(port, int) and 0 < port < 65536:
-            found.append(Endpoint(str(host), int(port)))
-    return found
+        host, port, scheme = entry.get("network-host"), entry.get("port", 61616), entry.get("scheme")
+        numbered = isinstance(port, int) and not isinstance(port, bool) and 0 < port < 65536
+        named = isinstance(host, str) and HOST.fullmatch(host)
+        if named and numbered and (scheme is None or scheme == ("amqps" if tls else "amqp")):
+            found[Endpoint(str(host), int(port))] = None
+    return list(found)[:MAX_NAMED]

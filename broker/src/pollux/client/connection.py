@@ -197,7 +197,7 @@ class Connection:
 
     async def _open(self, endpoint: Endpoint) -> None:
         stream = await AmqpStream.open(endpoint, self.options, self.container, self._context)
-        self._dialer.learn(stream.failover)
+        self._dialer.learn(stream.failover, endpoint)
         stream.on_lost = lambda: self._on_lost(stream)
         self._stream = stream
         try:
@@ -217,7 +217,7 @@ class Connection:
         if self._stream is not stream:
             return
         self._ready.clear()
-        self._dialer.learn(stream.failover)
+        self._dialer.learn(stream.failover, stream.endpoint)
         for session in list(self._sessions.values()):
             session.on_lost(stream.reason or "")
 

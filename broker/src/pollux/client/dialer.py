@@ -38,18 +38,20 @@ class Dialer:
         random_source: random.Random | None = None,
     ) -> None:
         self.options: Options = target.options
+        self._configured = target.endpoints
         self.endpoints: list[Endpoint] = list(target.endpoints)
         self._sleep = sleep
         self._policy = POLICIES[target.options.policy](random_source or random.Random())  # noqa: S311  (no secret)
         self._last: Endpoint | None = None
 
-    def learn(self, endpoints: Sequence[Endpoint]) -> None:
-        """Remember brokers that a broker named."""
-        if not self.options.use_topology:
+    def learn(self, endpoints: Sequence[Endpoint], by: Endpoint) -> None:
+        """Remember the brokers that the broker `by` named, instead of those that were learnt before.
+
+        The URL's stay, and stay first. One that names nobody does not know better than the one before.
+        """
+        if not self.options.use_topology or not endpoints:
             return
-        for endpoint in endpoints:
-            if endpoint not in self.endpoints and len(self.endpoints) < MAX_ENDPOINTS:
-                self.endpoints.append(endpoint)
+        self.endpoints = list(dict.fromkeys((*self._configured, by, *endpoints)))[:MAX_ENDPOINTS]
 
     async def first(self, opener: Callable[[Endpoint], Awaitable[T]]) -> T:
         """Connect for the first time. Raises LoginError or ConnectionLostError."""

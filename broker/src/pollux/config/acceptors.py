@@ -62,7 +62,11 @@ class TlsSettings:
     enabled_cipher_suites: Annotated[
         tuple[str, ...], Words(), "Ciphers for TLS 1.2, as OpenSSL or the IANA names them."
     ] = ()
-    sni_host: Annotated[str | None, Text(), "Name a client must ask for (acceptor), or asks for (connector)."] = None
+    sni_host: Annotated[
+        str | None,
+        Text(),
+        "Name a client must ask for (acceptor); name that is asked for instead of the host's (connector).",
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +179,7 @@ class AcceptorSettings(TlsSettings):
 class ConnectorSettings(TlsSettings):
     """Parameters of a connector's URI, with defaults."""
 
-    verify_host: Annotated[bool, Boolean(), "The certificate must be for the host connected to."] = True
+    verify_host: Annotated[bool, Boolean(), "The certificate must be for the host connected to, or for sniHost."] = True
     trust_all: Annotated[bool, Boolean(), "Accept any certificate."] = False
     tcp_no_delay: Annotated[bool, Boolean(), "Send small packets at once."] = True
     tcp_send_buffer_size: Annotated[int, Size(minimum=4096, maximum=GIB, special=_DEFAULT), "Socket buffer."] = -1

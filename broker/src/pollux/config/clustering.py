@@ -73,16 +73,16 @@ class DiscoveryGroupRef:
 
 @dataclass(frozen=True, slots=True)
 class BroadcastGroup:
-    """Where this broker announces itself; UDP multicast, or JGroups when jgroups-channel is given."""
+    """Where this broker announces itself by UDP multicast while it serves."""
 
     name: Annotated[str, Text(required=True), Attribute(required=True), "Unique name."]
-    local_bind_address: Annotated[str | None, Text(), "Local address of the socket."] = None
+    local_bind_address: Annotated[str | None, Text(), "Address of the interface from which is sent."] = None
     local_bind_port: Annotated[int, Integer(minimum=0, maximum=65535, special=_PORT), "Local port of the socket."] = -1
     group_address: Annotated[str | None, Text(), "Multicast address."] = None
     group_port: Annotated[int | None, Integer(minimum=1, maximum=65535), "UDP port."] = None
     broadcast_period: Annotated[int, Duration(minimum=1), "Time between announcements."] = 2000
-    jgroups_file: Annotated[str | None, Text(), "JGroups configuration file."] = None
-    jgroups_channel: Annotated[str | None, Text(), "JGroups channel."] = None
+    jgroups_file: Annotated[str | None, Text(), Needs("jgroups"), "JGroups configuration file."] = None
+    jgroups_channel: Annotated[str | None, Text(), Needs("jgroups"), "JGroups channel."] = None
     connector_refs: Annotated[
         tuple[str, ...], Text(required=True), Listed("connector-ref"), "Connectors announced."
     ] = ()
@@ -96,11 +96,15 @@ class DiscoveryGroup:
     name: Annotated[str, Text(required=True), Attribute(required=True), "Unique name."]
     group_address: Annotated[str | None, Text(), "Multicast address."] = None
     group_port: Annotated[int | None, Integer(minimum=1, maximum=65535), "UDP port."] = None
-    jgroups_file: Annotated[str | None, Text(), "JGroups configuration file."] = None
-    jgroups_channel: Annotated[str | None, Text(), "JGroups channel."] = None
+    jgroups_file: Annotated[str | None, Text(), Needs("jgroups"), "JGroups configuration file."] = None
+    jgroups_channel: Annotated[str | None, Text(), Needs("jgroups"), "JGroups channel."] = None
     refresh_timeout: Annotated[int, Duration(minimum=1), "Silence after which a broker is taken off the list."] = 10000
-    local_bind_address: Annotated[str | None, Text(), "Local address of the socket."] = None
-    local_bind_port: Annotated[int, Integer(minimum=0, maximum=65535, special=_PORT), "Local port of the socket."] = -1
+    local_bind_address: Annotated[str | None, Text(), "Address of the interface on which is listened."] = None
+    local_bind_port: Annotated[
+        int,
+        Integer(minimum=0, maximum=65535, special=_PORT),
+        "No effect: announcements arrive at group-port.",
+    ] = -1
     initial_wait_timeout: Annotated[int, Duration(), "Wait for the first announcement."] = 10000
     line: int = 0
 

@@ -15,6 +15,7 @@ from pollux.config.resolve import pattern_of, resolve_address_settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from pollux.config.acceptors import Connector
     from pollux.config.address_settings import AddressSetting, AddressSettings
     from pollux.config.model import Configuration
     from pollux.config.report import Report
@@ -299,6 +300,27 @@ def security_makes_sense(configuration: Configuration, report: Report) -> None:
         report.error_at(security.line, "max-login-delay of px:security is less than login-delay")
 
 
+def _connector_tls(connector: Connector, report: Report) -> None:
+    """A connector's TLS is meant, and verifies the other end."""
+    what = f"connector {connector.name!r}"
+    for settings in dict.fromkeys(endpoint.settings for endpoint in connector.endpoints):
+        if not settings.ssl_enabled:
+            if any((settings.key_store_path, settings.trust_store_path, settings.sni_host, settings.trust_all)):
+                report.error_at(connector.line, f"{what} has TLS parameters but not sslEnabled=true")
+        elif settings.trust_all:
+            report.warning_at(
+                connector.line,
+                f"{what} has trustAll=true: whoever is in between can read and change what brokers say to each other;"
+                " name the authority in trustStorePath",
+            )
+        elif not settings.verify_host:
+            report.warning_at(
+                connector.line,
+                f"{what} has verifyHost=false: whoever has any certificate of the same authority can take the other"
+                " broker's place; use a certificate for the host",
+            )
+
+
 def tls_is_complete(configuration: Configuration, report: Report) -> None:
     """TLS has a certificate; what needs TLS has it."""
     for acceptor in configuration.acceptors:
@@ -321,6 +343,8 @@ def tls_is_complete(configuration: Configuration, report: Report) -> None:
                 acceptor.line,
                 f"{what} offers the SASL mechanism EXTERNAL, which needs needClientAuth=true or wantClientAuth=true",
             )
+    for connector in configuration.connectors:
+        _connector_tls(connector, report)
     management = configuration.management
     if not management.enabled:
         return

@@ -326,6 +326,51 @@ def groups_have_a_transport(configuration: Configuration, report: Report) -> Non
                 )
 
 
+def udp_groups_are_usable(configuration: Configuration, report: Report) -> None:
+    """What is announced can be heard, and remembered until it is announced again."""
+    for what, groups in (
+        ("broadcast-group", configuration.broadcast_groups),
+        ("discovery-group", configuration.discovery_groups),
+    ):
+        for group in groups:
+            where = f"{what} {group.name!r}"
+            if group.group_address is not None and ":" in group.group_address:
+                report.error_at(group.line, f"{where}: multicast by IPv6 is not provided: write an IPv4 group-address")
+            if group.local_bind_address is not None and not _is_ipv4(group.local_bind_address):
+                text = group.local_bind_address[:60]
+                report.error_at(group.line, f"{where}: local-bind-address {text!r} is not an IPv4 address")
+    for broadcast in configuration.broadcast_groups:
+        if not broadcast.connector_refs:
+            report.error_at(broadcast.line, f"broadcast-group {broadcast.name!r} has no connector-ref to announce")
+    places = {(one.group_address, one.group_port): one for one in configuration.broadcast_groups}
+    for group in configuration.discovery_groups:
+        if group.local_bind_port != -1:
+            report.warning_at(
+                group.line,
+                f"discovery-group {group.name!r}: local-bind-port has no effect: announcements arrive at group-port",
+            )
+        announced = places.get((group.group_address, group.group_port))
+        if announced is not None and announced.broadcast_period >= group.refresh_timeout:
+            report.warning_at(
+                group.line,
+                f"discovery-group {group.name!r} forgets members after refresh-timeout ({group.refresh_timeout})"
+                f", sooner than they announce themselves (broadcast-period {announced.broadcast_period} here)",
+            )
+    lines = [one.line for one in configuration.cluster_connections if one.discovery_group_ref]
+    if lines and not configuration.broadcast_groups and "broadcast-group" not in report.broken:
+        report.warning_at(
+            min(lines),
+            "there is no broadcast-group: the others cannot discover this broker",
+        )
+
+
+def _is_ipv4(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == 4
+    except ValueError:
+        return False
+
+
 def _is_multicast(text: str) -> bool:
     try:
         return ipaddress.ip_address(text).is_multicast
@@ -376,6 +421,7 @@ CLUSTER_RULES: tuple[Rule, ...] = (
     cluster_password_is_set,
     cluster_connections_are_consistent,
     groups_have_a_transport,
+    udp_groups_are_usable,
     routers_are_complete,
     load_balancing_is_said_once,
 )

@@ -13,7 +13,7 @@ import uuid
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pollux.errors import PolluxError
 from pollux.ha import members, peers
@@ -104,6 +104,8 @@ class Keeper:
         self.state: NodeState | None = None
         #: Addresses of management ports: this member's own and, from broker.xml, those of the others.
         self.management = ""
+        #: Where clients find this member, for the others (:mod:`pollux.cluster.topology`).
+        self.clients: dict[str, Any] = {}
         self.peers: tuple[str, ...] = ()
         #: Which store this member sees; None before it has joined.
         self.identity: peers.Identity | None = None
@@ -299,6 +301,7 @@ class Keeper:
                 "role": self.me.role,
                 "phase": phase,
                 "management": self.management,
+                "clients": self.clients,
             }
         )
 

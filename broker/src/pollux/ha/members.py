@@ -43,6 +43,8 @@ class Member(NamedTuple):
     phase: str
     management: str
     alive: bool
+    #: Where clients find it, as it is written: whoever uses it checks it.
+    clients: object = None
 
 
 class MemberFile:
@@ -126,6 +128,7 @@ def members(directory: Path) -> list[Member]:
                     str(value.get("phase", "")),
                     str(value.get("management", "")),
                     alive=is_alive(directory, path.stem),
+                    clients=value.get("clients"),
                 )
             )
         except (OSError, ValueError, AttributeError, TypeError):

@@ -85,7 +85,10 @@ class Api:
         """The other members of the group that shares the store; a broker of its own has none."""
         activation = self._broker.activation
         others = await activation.others() if activation is not None else []
-        return json_response({"items": [one._asdict() for one in others]})
+        items = [one._asdict() for one in others]
+        for item in items:
+            del item["clients"]  # as the member wrote it, unchecked
+        return json_response({"items": items})
 
     async def switchover(self, _request: web.Request) -> web.Response:
         """Hand over to another member that is ready; the broker becomes a standby."""

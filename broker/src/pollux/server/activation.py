@@ -15,6 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from pollux.cluster.topology import Topology
 from pollux.ha.machine import STANDBY, Machine, Phase, Position
 from pollux.ha.members import member_id
 from pollux.ha.node_state import Holder
@@ -72,6 +73,8 @@ class Activation(ABC):
         self.files: FileOperations | None = None
         #: What other brokers may ask for on the acceptors; None: nothing.
         self.hub: CoreHub | None = None
+        #: Where clients find the other members.
+        self.topology = Topology(configuration, self.me.id)
         #: A segment filled ahead.
         self.spare: Spare | None = None
         self._loop: asyncio.AbstractEventLoop

@@ -29,7 +29,7 @@ from pollux.server.exits import EXIT_FAILED, EXIT_FENCED, EXIT_OK, EXIT_STORE
 from pollux.server.lock import DirectoryLock, node_id
 from pollux.server.logs import event
 from pollux.server.notify import Notifier
-from pollux.server.policies import failover_servers, features, make_activation
+from pollux.server.policies import features, make_activation
 from pollux.server.registry import SWEEP_INTERVAL, Registry
 from pollux.server.resources import connection_limit, memory_limit, settle_collector
 from pollux.server.slow_consumers import SlowConsumers
@@ -414,9 +414,9 @@ class Broker:
             "activation", **{"from": before.phase.value}, to=after.phase.value, reason=after.reason, epoch=after.epoch
         )
 
-    def failover_servers(self) -> list[tuple[str, int, str]]:
-        """The other members that clients may turn to."""
-        return failover_servers(self.configuration)
+    def failover_servers(self, protocol: str, tls: bool) -> list[tuple[str, int, str]]:
+        """The other members that a client may turn to, as :meth:`pollux.cluster.topology.Topology.servers`."""
+        return self.activation.topology.servers(protocol, tls) if self.activation is not None else []
 
     @property
     def serving(self) -> bool:

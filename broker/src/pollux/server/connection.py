@@ -16,6 +16,7 @@ from asyncio import sslproto
 from typing import TYPE_CHECKING, Any, cast
 
 from pollux.errors import PolluxError
+from pollux.server import tls_advice
 from pollux.server.logs import event
 from pollux.session.base import Peer
 from pollux.wire.sniff import Protocol, SniffError, sniff
@@ -236,7 +237,8 @@ class Connection(asyncio.Protocol):
     def _start_tls(self, data: bytes) -> None:
         listener = self._listener
         if listener.tls is None or self._transport is not self._raw:
-            self._refuse("TLS is not configured on this acceptor" if listener.tls is None else "TLS inside TLS")
+            missing = "TLS is not configured on this acceptor (sslEnabled=true is missing)"
+            self._refuse(missing if listener.tls is None else "TLS inside TLS")
             return
         raw = self._raw
         # The handshake's outcome comes through the waiter: a protocol that was never made is not told it is lost.
@@ -264,7 +266,9 @@ class Connection(asyncio.Protocol):
 
     def _tls_done(self, waiter: asyncio.Future[None]) -> None:
         error = None if waiter.cancelled() else waiter.exception()
-        if waiter.cancelled() or error is not None:
+        # Cut off from here in the middle of it, the layer reports neither an error nor a connection.
+        if waiter.cancelled() or error is not None or self._transport is self._raw:
+            advice = tls_advice.accepting(self._listener.acceptor.settings, error)
             event(
                 logger,
                 logging.WARNING,
@@ -272,7 +276,9 @@ class Connection(asyncio.Protocol):
                 connection=self.peer.connection_id,
                 source=self.peer.address,
                 acceptor=self.peer.acceptor,
-                reason=str(error) or "connection lost",
+                reason=advice.reason,
+                file=advice.file or None,
+                remedy=advice.remedy,
             )
             self.close_reason = "TLS handshake failed"
             self._lost(error)

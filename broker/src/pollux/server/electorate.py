@@ -12,11 +12,10 @@ from collections import Counter
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pollux.config.tls import TlsError, client_context
 from pollux.ha.replication import remembered
 from pollux.ha.replication.votes import Answer, Register, votes_needed
 from pollux.server.logs import event
-from pollux.session.core.connecting import CoreConnectionError, connect
+from pollux.server.reach import Reach, UnreachableError, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from pollux.config.acceptors import Endpoint
     from pollux.ha.replication.quorum import Enough
     from pollux.ha.replication.settings import Settings
+    from pollux.server.discovery import Others
     from pollux.session.core import Conversation, CoreHub
     from pollux.session.core.connecting import CoreLink
 
@@ -59,6 +59,7 @@ class Electorate:
         self,
         hub: CoreHub,
         settings: Settings,
+        others: Others,
         journal: Path,
         *,
         member: str,
@@ -69,16 +70,20 @@ class Electorate:
         """``member`` names this one. ``superseded`` is called when a majority says that somebody else serves."""
         self.loop = asyncio.get_running_loop()
         self.register = Register(remembered.read(journal), young_until=self.loop.time() + YOUNG)
-        self._hub = hub
+        self._reach = Reach(hub)
         self._settings = settings
+        self._others = others
         self._journal = journal
         self._member = member
         self._mine = mine
         self._coordinated = coordinated
         self._superseded = superseded
         self._links: dict[str, CoreLink] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._beginning: asyncio.Task[None] | None = None
+        self._keeping: dict[Endpoint, asyncio.Task[None]] = {}
         self._tried: set[str] = set()
+        #: All who are there can have been found by now.
+        self._found = False
         #: Everybody was tried once.
         self.looked = asyncio.Event()
         #: The channels by which the right is promised at each member, and those by which it is told that we serve.
@@ -95,16 +100,29 @@ class Electorate:
 
     def start(self) -> None:
         """Begin to connect."""
-        for endpoint in self._settings.endpoints:
-            self._tasks.append(self.loop.create_task(self._keep(endpoint)))
-        if not self._settings.endpoints:
-            self.looked.set()
+        self._others.on_change.append(self._meet)
+        self._beginning = self.loop.create_task(self._begin())
+
+    async def _begin(self) -> None:
+        self._meet()
+        await self._others.first()
+        self._found = True
+        self._look()
+
+    def _meet(self) -> None:
+        """Connect to whoever is new."""
+        for endpoint in self._others.endpoints:
+            if endpoint not in self._keeping:
+                self._keeping[endpoint] = self.loop.create_task(self._keep(endpoint))
 
     async def stop(self) -> None:
         """End all connections."""
-        for task in self._tasks:
+        tasks = [*self._keeping.values(), *([self._beginning] if self._beginning is not None else [])]
+        if self._meet in self._others.on_change:
+            self._others.on_change.remove(self._meet)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def size(self) -> int:
@@ -113,30 +131,32 @@ class Electorate:
 
     def view(self) -> dict[str, Any]:
         """For management."""
-        return {"size": self.size, "connected": len(self._links), "members": len(self._settings.endpoints)}
+        return {"size": self.size, "connected": len(self._links), "members": len(self._others.endpoints)}
 
     # -- connections
 
     async def _keep(self, endpoint: Endpoint) -> None:
-        where, said = f"{endpoint.host}:{endpoint.port}", False
+        where, said = _place(endpoint), ""
         while True:
             try:
-                tls = client_context(endpoint.settings) if endpoint.settings.ssl_enabled else None
-                limit = min(CONNECT_LIMIT, self._settings.connect_timeout)
-                link = await connect(self._hub, endpoint.host, endpoint.port, tls=tls, limit=limit)
-            except (CoreConnectionError, TlsError) as error:
-                if not said:
-                    said = True  # a member that waits does not listen: that is no news
-                    event(logger, logging.INFO, "no vote from this member", member=where, reason=error)
+                link = await self._reach.connect(endpoint, min(CONNECT_LIMIT, self._settings.connect_timeout))
+            except UnreachableError as error:
+                # A member that waits does not listen: that is no news. Something to do is told, once.
+                if not said or (error.remedy and said != str(error)):
+                    said = str(error)
+                    tell(logger, "no vote from this member", where, error)
                 self._look(where)
+                if endpoint not in self._others.endpoints:
+                    del self._keeping[endpoint]  # nobody says any more that it is there
+                    return
             else:
-                said = False
+                said = ""
                 await self._stay(where, link)
             await asyncio.sleep(RETRY)
 
-    def _look(self, where: str) -> None:
+    def _look(self, where: str = "") -> None:
         self._tried.add(where)
-        if len(self._tried) >= len(self._settings.endpoints):
+        if self._found and {_place(endpoint) for endpoint in self._others.endpoints} <= self._tried:
             self.looked.set()
 
     async def _stay(self, where: str, link: CoreLink) -> None:
@@ -352,6 +372,10 @@ class Electorate:
         if not given.ended:
             conversation.accept(channel, **answer)
             conversation.flush()
+
+
+def _place(endpoint: Endpoint) -> str:
+    return f"{endpoint.host}:{endpoint.port}"
 
 
 class _Channel:

@@ -1,4 +1,4 @@
-"""A waiting member looks for a live among the configured connectors and follows it, again and again."""
+"""A waiting member looks for a live among the other members and follows it, again and again."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from pollux.config.tls import TlsError, client_context
 from pollux.ha.replication.following import Following
 from pollux.server.logs import event
-from pollux.session.core.connecting import CoreConnectionError, connect
+from pollux.server.reach import Reach, UnreachableError, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from pollux.config.acceptors import Endpoint
     from pollux.ha.replication.local import LocalState
     from pollux.ha.replication.settings import Settings
+    from pollux.server.discovery import Others
     from pollux.session.core import CoreHub
 
 logger = logging.getLogger("pollux.ha")
@@ -35,6 +35,7 @@ class FollowLoop:
         hub: CoreHub,
         roots: Mapping[str, Path],
         settings: Settings,
+        others: Others,
         *,
         about: Callable[[], dict[str, Any]],
         on_accepted: Callable[[dict[str, Any]], None],
@@ -43,9 +44,10 @@ class FollowLoop:
         on_refused: Callable[[str, str], None],
     ) -> None:
         """``on_refused(code, text)``: a live does not take us."""
-        self._hub = hub
+        self._reach = Reach(hub)
         self._roots = roots
         self._settings = settings
+        self._others = others
         self._about = about
         self._on_accepted = on_accepted
         self._on_synced = on_synced
@@ -85,9 +87,10 @@ class FollowLoop:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
+        await self._others.first()
         while True:
             followed = False
-            for endpoint in self._settings.endpoints:
+            for endpoint in self._others.endpoints:
                 await self._allowed.wait()
                 self._idle.clear()
                 try:
@@ -95,17 +98,15 @@ class FollowLoop:
                 finally:
                     self._idle.set()
             self.looked.set()
-            await asyncio.sleep(_SOON if followed else self._settings.retry)
+            await self._others.pause(_SOON if followed else self._settings.retry)
 
     async def _follow(self, endpoint: Endpoint) -> bool:
         """Follow this member if it is live, as long as it is. Whether it was."""
         where = f"{endpoint.host}:{endpoint.port}"
         try:
-            tls = client_context(endpoint.settings) if endpoint.settings.ssl_enabled else None
-            limit = min(CONNECT_LIMIT, self._settings.connect_timeout)
-            link = await connect(self._hub, endpoint.host, endpoint.port, tls=tls, limit=limit)
-        except (CoreConnectionError, TlsError) as error:
-            self._say(where, str(error))
+            link = await self._reach.connect(endpoint, min(CONNECT_LIMIT, self._settings.connect_timeout))
+        except UnreachableError as error:
+            self._say(where, error)
             return False
         ended: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
         accepted = False
@@ -146,11 +147,11 @@ class FollowLoop:
             event(logger, logging.WARNING, "the live is gone", live=where, reason=f"{code}: {text}" if text else code)
             self._on_lost(code, text)
         else:
-            self._say(where, f"{code}: {text}" if text else code)
+            self._say(where, UnreachableError(f"{code}: {text}" if text else code))
             self._on_refused(code, text)
         return accepted
 
-    def _say(self, where: str, reason: str) -> None:
-        if self._said.get(where) != reason:
-            self._said[where] = reason
-            event(logger, logging.INFO, "cannot follow", member=where, reason=reason)
+    def _say(self, where: str, error: UnreachableError) -> None:
+        if self._said.get(where) != str(error):
+            self._said[where] = str(error)
+            tell(logger, "cannot follow", where, error)

@@ -17,27 +17,14 @@ def features(configuration: Configuration) -> frozenset[str]:
         return frozenset(built)
     replication = configuration.replication_part
     if replication is not None:
-        built |= {"replication", "core-protocol"}
-    # The members of a pair know each other from static connectors; only one of them serves at a time.
-    if all(cluster.static_connectors is not None for cluster in configuration.cluster_connections):
+        built |= {"replication", "core-protocol", "broadcast-groups", "discovery-groups"}
+    # The members of a pair know each other from static connectors, or find each other where they talk to each other.
+    if all(
+        cluster.static_connectors is not None or (cluster.discovery_group_ref is not None and replication is not None)
+        for cluster in configuration.cluster_connections
+    ):
         built.add("cluster-connections")
     return frozenset(built)
-
-
-def failover_servers(configuration: Configuration) -> list[tuple[str, int, str]]:
-    """The other members as ``(host, port, scheme)``, for clients; from the cluster connections' static connectors."""
-    connectors = {connector.name: connector for connector in configuration.connectors}
-    found: dict[tuple[str, int, str], None] = {}
-    for cluster in configuration.cluster_connections:
-        if cluster.static_connectors is None:
-            continue
-        for name in cluster.static_connectors.connector_refs:
-            connector = connectors.get(name)
-            if connector is not None and name != cluster.connector_ref:
-                for endpoint in connector.endpoints:
-                    scheme = "amqps" if endpoint.settings.ssl_enabled else "amqp"
-                    found[endpoint.host, endpoint.port, scheme] = None
-    return list(found)
 
 
 def make_activation(broker: Broker) -> Activation | None:

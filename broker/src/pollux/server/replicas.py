@@ -44,7 +44,10 @@ DRAIN = 5.0
 
 
 class Replicas:
-    """See the module. ``about``: what a backup is told of this member. ``on_synced`` is called in the loop."""
+    """See the module. ``about``: what a backup is told of this member; ``on_following`` gets what it says of itself.
+
+    ``on_synced`` and ``on_following`` are called in the loop.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class Replicas:
         *,
         about: Callable[[], dict[str, Any]],
         on_synced: Callable[[Serving], None],
+        on_following: Callable[[dict[str, Any]], None],
     ) -> None:
         self.mirror = Mirror(roots, on_lost=self._lost, patience=settings.patience)
         self.files = MirroredFiles(self.mirror)
@@ -62,6 +66,7 @@ class Replicas:
         self._member = member
         self._about = about
         self._on_synced = on_synced
+        self._on_following = on_following
         self._serving: dict[Serving, dict[str, Any]] = {}
         #: Who was refused, and why.
         self._refused: dict[str, str] = {}
@@ -100,6 +105,7 @@ class Replicas:
             on_end=self._ended,
         )
         self._serving[serving] = content
+        self._on_following(content)
         self._refused.pop(name, None)
         event(logger, logging.INFO, "backup follows", backup=name, host=content.get("host"), completes=prefix)
         return serving

@@ -14,6 +14,7 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from pollux.cluster import topology
 from pollux.errors import InvalidRequestError, PolluxError
 from pollux.ha import peers
 from pollux.ha.journal_facts import newest_epoch, read_facts
@@ -26,10 +27,13 @@ from pollux.ha.replication.member import Member, RefusedError
 from pollux.ha.replication.quorum import QuorumCoordinator
 from pollux.ha.replication.settings import BACKUP, PEER, PRIMARY, SESSION_FILE, make_coordinator, settings_of
 from pollux.ha.replication.votes import Candidacy
+from pollux.server import discovery
 from pollux.server.activation import Activation, history_view
+from pollux.server.discovery import Announcer, Discovered, Others
 from pollux.server.electorate import FIRST_LOOK, Electorate, Mine
 from pollux.server.follow_loop import FollowLoop
 from pollux.server.logs import event
+from pollux.server.reach import check_connectors
 from pollux.server.replicas import TWO_LIVES, Replicas, member_of
 from pollux.server.warm import Warm
 from pollux.session.core import CoreHub
@@ -91,12 +95,20 @@ class ReplicatedActivation(Activation):
             newest_epoch=lambda: newest_epoch(self.roots["journal"], self.roots["bindings"]),
         )
         self._replicas = Replicas(
-            self.roots, settings, self.member, about=self._about, on_synced=self._backup_synced
+            self.roots,
+            settings,
+            self.member,
+            about=self._about,
+            on_synced=self._backup_synced,
+            on_following=self._heard,
         )
         self.files = self._replicas.files
         self.spare = Spare(
             configuration.journal_directory, self.me.id, configuration.journal_file_size, self.files
         )
+        #: Who else there is; where this broker says that it is there, once it serves.
+        self._others = Others(settings.endpoints)
+        self._announcers: list[Announcer] = []
         self._warm: Warm | None = None
         self._follow: FollowLoop | None = None
         #: Who is followed, as it described itself.
@@ -145,6 +157,7 @@ class ReplicatedActivation(Activation):
             "role": self.me.role,
             "group": self.settings.group,
             "management": self.management,
+            "clients": self.topology.mine.as_content(),
         }
 
     @property
@@ -164,14 +177,17 @@ class ReplicatedActivation(Activation):
 
     async def _join(self) -> None:
         configuration = self._configuration
+        await asyncio.to_thread(check_connectors, configuration.connectors)
         key = await asyncio.to_thread(ClusterKey, configuration.cluster_user, configuration.cluster_password)
         self.hub = CoreHub(key, name=self.me.name, node_id=b"", timeout=self.settings.silence)
+        self._find_others(key)
         self._replicas.loop = self._loop
         self.hub.purposes[PURPOSE] = self._replicas.open
         self._follow = FollowLoop(
             self.hub,
             self.roots,
             self.settings,
+            self._others,
             about=self._about,
             on_accepted=self._accepted,
             on_synced=self._synced,
@@ -189,10 +205,21 @@ class ReplicatedActivation(Activation):
         elif self.settings.role == PRIMARY and self.settings.group:
             # Nor whether somebody else was made the live of its group.
             with suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_LOOK):
+                async with asyncio.timeout(FIRST_LOOK + self._others.patience):
                     await self._follow.looked.wait()
         if not self._claim.done():
             self.member.start()
+
+    def _find_others(self, key: ClusterKey) -> None:
+        """Listen for the others where they announce themselves. Raises DiscoveryError."""
+        group = self.settings.discovery
+        if group is not None:
+            often = discovery.period(self._configuration)
+            self._others = Discovered(group, key, self.settings.template, member=self.me.id, period=often)
+        self._announcers = discovery.announcers(self._configuration, key, self.me.id)
+        for announcer in self._announcers:
+            announcer.open()
+        self._others.start()
 
     async def _join_electorate(self, mine: LocalState | None) -> None:
         """Without a coordination service: meet those who vote."""
@@ -205,6 +232,7 @@ class ReplicatedActivation(Activation):
         self._electorate = Electorate(
             self.hub,
             self.settings,
+            self._others,
             self.roots["journal"],
             member=f"{self.me.name} on {self.me.host}, process {self.me.pid}",
             mine=self._mine,
@@ -213,7 +241,7 @@ class ReplicatedActivation(Activation):
         )
         self._electorate.start()
         with suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_LOOK):
+            async with asyncio.timeout(FIRST_LOOK + self._others.patience):
                 await self._electorate.looked.wait()
 
     def _superseded(self, reason: str) -> None:
@@ -244,6 +272,8 @@ class ReplicatedActivation(Activation):
     def serving(self) -> None:
         """The broker serves clients."""
         self.machine.to(Phase.LIVE, self.machine.position.reason)
+        for announcer in self._announcers:
+            announcer.start()
         if self._quorum is not None and self._electorate is not None:
             self._quorum.serves()
             self._announcing = self._loop.create_task(self._electorate.announce())
@@ -280,11 +310,16 @@ class ReplicatedActivation(Activation):
     def _accepted(self, content: dict[str, Any]) -> None:
         """A live takes us: what was read along of older data is of no use."""
         self._live = content
+        self._heard(content)
         if self._candidacy is not None:
             self._candidacy.followed()
         self._in_sync = False
         self._cool()
         self.member.wake()
+
+    def _heard(self, content: dict[str, Any]) -> None:
+        """A live or a backup described itself."""
+        self.topology.heard(topology.parse(str(content.get("id", ""))[:255], content.get("clients")))
 
     def _synced(self, _state: LocalState) -> None:
         self._in_sync = True
@@ -368,6 +403,8 @@ class ReplicatedActivation(Activation):
 
     async def _leave(self, *, graceful: bool) -> None:
         self._cool()
+        for announcer in self._announcers:
+            announcer.stop()
         if self._follow is not None:
             await self._follow.stop()
         if graceful and self.member.right is not None and self.machine.phase is Phase.STOPPING:
@@ -388,6 +425,7 @@ class ReplicatedActivation(Activation):
         await asyncio.to_thread(self.member.stop, release=graceful)
         if self._electorate is not None:
             await self._electorate.stop()
+        self._others.stop()
         if graceful and not self.restart and self.spare is not None:
             await asyncio.to_thread(self.spare.remove)
 

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pollux.cluster import topology
 from pollux.errors import InvalidRequestError, PolluxError
 from pollux.ha import filesystem, neighbours, peers
 from pollux.ha.keeper import Keeper
@@ -111,6 +112,7 @@ class SharedStoreActivation(Activation):
 
     async def _join(self) -> None:
         self.keeper.management = self.management
+        self.keeper.clients = self.topology.mine.as_content()
         await asyncio.to_thread(self._check_directories)
         self.keeper.start()
         self._neighbours = self._loop.create_task(self._watch_neighbours())
@@ -169,6 +171,7 @@ class SharedStoreActivation(Activation):
             if self.keeper.identity is None:
                 continue
             try:
+                await self._look_at_topology()
                 found = await asyncio.to_thread(
                     neighbours.look, self.store_view(), self.keeper.peers, self.places.node
                 )
@@ -179,6 +182,11 @@ class SharedStoreActivation(Activation):
             seen = {(one.kind, one.about) for one in found}
             self._tell_findings([one for one in found if one.kind != neighbours.ALSO_LIVE or one[:2] in suspects])
             suspects = seen
+
+    async def _look_at_topology(self) -> None:
+        """What the members wrote about where clients find them. Raises OSError."""
+        for one in await self.others():
+            self.topology.heard(topology.parse(one.id, one.clients))
 
     def _tell_findings(self, found: list[neighbours.Finding]) -> None:
         before, after = ({one[:2] for one in findings} for findings in (self.findings, found))

@@ -24,8 +24,9 @@ class Services:
     security: Security
     #: Milliseconds since the epoch.
     wall_ms: Callable[[], int]
-    #: The other members a client may fail over to, as ``(host, port, scheme)``; empty for a single broker.
-    failover_servers: Callable[[], list[tuple[str, int, str]]]
+    #: The other members that a client of a protocol, with TLS or without, may fail over to: ``(host, port, scheme)``.
+    #: Empty for a single broker.
+    failover_servers: Callable[[str, bool], list[tuple[str, int, str]]]
     #: The acceptor the connection came in by: its URI's parameters, typed and with their defaults.
     acceptor: AcceptorSettings
     #: What other brokers may ask for; None: they are not talked to.

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pollux.config.acceptors import ConnectorSettings
 from pollux.config.clustering import ReplicationBackup, ReplicationPrimary
 from pollux.config.rules_cluster import FILE_MANAGERS
 from pollux.errors import PolluxError
@@ -14,7 +15,7 @@ from pollux.ha.replication.coordination import Coordinator, FileCoordinator
 
 if TYPE_CHECKING:
     from pollux.config.acceptors import Endpoint
-    from pollux.config.clustering import ClusterConnection, DistributedManager
+    from pollux.config.clustering import ClusterConnection, DiscoveryGroup, DistributedManager
     from pollux.config.model import Configuration
 
 DEFAULT_NAMESPACE = "pollux"
@@ -55,8 +56,11 @@ class Settings(NamedTuple):
     allow_failback: bool
     restart_backup: bool
     patience: float
-    #: The others of the cluster connection, and its times.
+    #: The others of the cluster connection, by connectors or by discovery; the parameters of our own connector, by
+    #: which discovered ones are reached; and its times.
     endpoints: tuple[Endpoint, ...]
+    discovery: DiscoveryGroup | None
+    template: ConnectorSettings
     connect_timeout: float
     silence: float
     #: User and password for ZooKeeper.
@@ -106,6 +110,8 @@ def settings_of(configuration: Configuration) -> Settings | None:
         backup is not None and backup.restart_backup,
         configuration.high_availability.replica_timeout / 1000,
         _others(configuration, cluster),
+        _group(configuration, cluster),
+        _template(configuration, cluster),
         cluster.call_timeout / 1000 if cluster is not None else 30.0,
         cluster.connection_ttl / 1000 if cluster is not None else 60.0,
         _credentials(configuration),
@@ -136,6 +142,20 @@ def _others(configuration: Configuration, cluster: ClusterConnection | None) -> 
         if name != cluster.connector_ref
         for endpoint in connectors[name].endpoints
     )
+
+
+def _group(configuration: Configuration, cluster: ClusterConnection | None) -> DiscoveryGroup | None:
+    if cluster is None or cluster.discovery_group_ref is None:
+        return None
+    wanted = cluster.discovery_group_ref.discovery_group_name
+    return next(group for group in configuration.discovery_groups if group.name == wanted)
+
+
+def _template(configuration: Configuration, cluster: ClusterConnection | None) -> ConnectorSettings:
+    """The settings of our own connector; the defaults without one."""
+    own = cluster.connector_ref if cluster is not None else ""
+    connectors = {connector.name: connector for connector in configuration.connectors}
+    return connectors[own].endpoints[0].settings if own in connectors else ConnectorSettings()
 
 
 def properties(manager: DistributedManager) -> dict[str, str]:

@@ -385,7 +385,7 @@ class AmqpSession(Session):
         self._timer = self.transport.loop.call_later(CLOSE_TIMEOUT, self.transport.close)
 
     def _failover_info(self) -> dict[object, object]:
-        servers = self.services.failover_servers()
+        servers = self.services.failover_servers("AMQP", self.transport.peer.tls)
         return {Symbol("failover-server-list"): _server_list(servers)} if servers else {}
 
     def _release_links(self) -> None:
@@ -422,9 +422,7 @@ class AmqpSession(Session):
             Symbol("version"): VERSION,
             Symbol("platform"): "Python",
         }
-        servers = self.services.failover_servers()
-        if servers:
-            properties[Symbol("failover-server-list")] = _server_list(servers)
+        properties |= self._failover_info()
         same = _containers.setdefault(self.post, {}).setdefault(remote.container_id, set())
         refused = bool(same) and (
             "sole-connection-for-container" in remote.desired or any(session.sole for session in same)
@@ -615,8 +613,13 @@ class AmqpSession(Session):
 
 
 def _server_list(servers: list[tuple[str, int, str]]) -> list[object]:
-    """The entries AMQP JMS clients expect: network-host, port, scheme (AMQP connection redirection)."""
+    """The entries AMQP JMS clients expect: as for a redirected connection (hostname is the one to open with)."""
     return [
-        {Symbol("network-host"): host, Symbol("port"): UShort(port), Symbol("scheme"): scheme}
+        {
+            Symbol("network-host"): host,
+            Symbol("hostname"): host,
+            Symbol("port"): UShort(port),
+            Symbol("scheme"): scheme,
+        }
         for host, port, scheme in servers
     ]

@@ -1,4 +1,4 @@
-"""A connection to another broker's acceptor, opened from here."""
+"""The socket of a connection to another broker's acceptor, opened from here; who opens it is the server's matter."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pollux.errors import PolluxError
 from pollux.session.core.conversation import Conversation
 
 if TYPE_CHECKING:
-    import ssl
-
     from pollux.session.core.conversation import CoreHub
     from pollux.wire.core.peer import Hello
 
@@ -25,8 +23,11 @@ class CoreLink(asyncio.Protocol):
     def __init__(self, hub: CoreHub, loop: asyncio.AbstractEventLoop) -> None:
         self._hub = hub
         self._loop = loop
-        self._transport: asyncio.Transport
+        self.transport: asyncio.Transport
         self.conversation: Conversation
+        #: Whether the other end has said anything, and what broke the connection.
+        self.heard = False
+        self.error: Exception | None = None
         #: Done when both ends have proven who they are; an exception when that cannot be.
         self.ready: asyncio.Future[None] = loop.create_future()
         #: Done when the connection is of no use any more.
@@ -35,10 +36,10 @@ class CoreLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is connected (and its TLS handshake done)."""
         # uvloop's transports have the interface without the base class.
-        self._transport = cast("asyncio.Transport", transport)
+        self.transport = cast("asyncio.Transport", transport)
         self.conversation = Conversation(
             self._hub,
-            self._transport,
+            self.transport,
             self._loop,
             initiator=True,
             on_ready=self._ready,
@@ -58,6 +59,7 @@ class CoreLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the other broker."""
+        self.heard = True
         self.conversation.feed(data)
 
     def pause_writing(self) -> None:
@@ -70,31 +72,11 @@ class CoreLink(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
+        self.error = exc
         self.conversation.end("failed", str(exc) if exc else "the connection was closed")
 
     def close(self, reason: str) -> None:
         """End it from here."""
         self.conversation.stop("stopping", reason)
-        self._transport.close()
+        self.transport.close()
 
-
-async def connect(
-    hub: CoreHub, host: str, port: int, *, tls: ssl.SSLContext | None = None, limit: float
-) -> CoreLink:
-    """Connect and prove who we are, within ``limit`` seconds. Raises CoreConnectionError."""
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(limit):
-            _, link = await loop.create_connection(
-                lambda: CoreLink(hub, loop), host, port, ssl=tls, server_hostname=host if tls is not None else None
-            )
-            try:
-                await link.ready
-            except BaseException:
-                link.close("not ready")
-                raise
-    except TimeoutError:
-        raise CoreConnectionError(f"no answer within {limit:g} s") from None
-    except OSError as error:
-        raise CoreConnectionError(error.strerror or str(error)) from error
-    return link

@@ -138,7 +138,7 @@ class MqttSession(Session):
             code = ReasonCode.ADMINISTRATIVE_ACTION
         else:
             self._stopping = True
-            servers = self.services.failover_servers()
+            servers = self.services.failover_servers("MQTT", self.transport.peer.tls)
             if servers:
                 code = ReasonCode.USE_ANOTHER_SERVER
                 # Section 4.11: host and port, separated by spaces.

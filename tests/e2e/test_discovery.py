@@ -1,0 +1,58 @@
+"""Real brokers that find each other by multicast on the loopback interface; no connector names another one."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e.replication import PEER, Pair, file_manager
+from support.broker import free_udp_port
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from e2e.replication import Replica
+
+pytestmark = pytest.mark.timeout(300)
+GROUP = (
+    "<{kind}-groups><{kind}-group name='g'><local-bind-address>127.0.0.1</local-bind-address>"
+    "<group-address>239.255.7.8</group-address><group-port>{port}</group-port>{more}</{kind}-group></{kind}-groups>"
+)
+
+
+def discovering(member: Replica, number: int, port: int) -> None:
+    """Replace its static connectors by a group; of its connectors only its own is left."""
+    text = member.configuration.read_text()
+    text = re.sub(
+        r"<static-connectors>.*</static-connectors>", "<discovery-group-ref discovery-group-name='g'/>", text
+    )
+    text = re.sub(rf'<connector name="c(?!{number}")\d">[^<]*</connector>', "", text)
+    announced = f"<broadcast-period>200</broadcast-period><connector-ref>c{number}</connector-ref>"
+    groups = GROUP.format(kind="broadcast", port=port, more=announced) + GROUP.format(
+        kind="discovery", port=port, more="<initial-wait-timeout>1000</initial-wait-timeout>"
+    )
+    text = text.replace("<cluster-connections>", f"{groups}<cluster-connections>")
+    assert text.count("<connector name=") == 1
+    member.configuration.write_text(text)
+
+
+def test_a_pair_finds_each_other_and_again_after_a_failover(tmp_path: Path) -> None:
+    port = free_udp_port()
+    with Pair(tmp_path, file_manager(tmp_path / "locks"), PEER, PEER) as pair:
+        for number, member in enumerate(pair.replicas):
+            discovering(member, number, port)
+        first, second = pair.start()
+        second.logged("member discovered")
+        pair.start_traffic(pause=0.02)
+        pair.wait_for_confirms(30)
+        pair.fault("kill -9 of the first")
+        first.kill()
+        pair.wait_for_confirms(30)
+        assert second.phase == "live"
+        first.spawn()
+        pair.wait_for_sync(first)
+        first.logged("member discovered")
+        pair.wait_for_confirms(30)
+        pair.finish()
