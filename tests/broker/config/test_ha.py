@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pollux.config import ConfigError, loads
+from pollux.config.manager import ZooKeeperTimes
+from pollux.ha.replication.settings import Settings, make_coordinator
+from pollux.ha.replication.settings import settings_of as replication_settings
+from pollux.ha.replication.zookeeper import ZooKeeperCoordinator
 from pollux.ha.shared_store import Role
 from pollux.server.shared_store import settings_of
 
@@ -111,3 +115,25 @@ def test_settings_of_a_lock_nobody_shares_are_warned_about() -> None:
     assert any("journal-lock-monitor-timeout has no effect" in one for one in warnings(core=core))
     assert any("px:high-availability has no effect" in one for one in warnings("<px:peers>http://a:1</px:peers>"))
     assert not [one for one in warnings(core=core + PRIMARY) if "no effect" in one]
+
+
+def test_the_times_of_a_manager_arrive() -> None:
+    def of(*properties: str) -> Settings:
+        given = "".join(f"<property {one}/>" for one in ('key="connect-string" value="a:1"', *properties))
+        core = (
+            "<cluster-password>long enough</cluster-password><connectors><connector name='a'>tcp://a:1</connector>"
+            "</connectors><cluster-connections><cluster-connection name='c'><connector-ref>a</connector-ref>"
+            "</cluster-connection></cluster-connections><ha-policy><replication><primary><manager>"
+            f"<properties>{given}</properties></manager></primary></replication></ha-policy>"
+        )
+        settings = replication_settings(loads(document(core=core)))
+        assert settings is not None
+        return settings
+
+    assert (of().session, of().part) == (18.0, 0.66)
+    names = {"session-ms": 9000, "session-percent": 33, "connection-ms": 700, "retries": 4, "retries-ms": 50}
+    settings = of(*(f'key="{name}" value="{value}"' for name, value in names.items()))
+    assert (settings.session, settings.part) == (9.0, 0.33)
+    coordinator = make_coordinator(settings, "pair", "a")
+    assert isinstance(coordinator, ZooKeeperCoordinator)
+    assert coordinator.times == ZooKeeperTimes(9.0, 0.33, 0.7, 4, 0.05)

@@ -87,6 +87,7 @@ class ReplicatedActivation(Activation):
             equal=settings.equal,
             make_node_id=self._make_node_id,
             session=settings.session,
+            part=settings.part,
             name=self.me.name,
             newest_epoch=lambda: newest_epoch(self.roots["journal"], self.roots["bindings"]),
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.config.clustering import ReplicationBackup, ReplicationPrimary
-from pollux.config.rules_cluster import FILE_MANAGERS
+from pollux.config.manager import FILE_MANAGERS, zookeeper_times
 from pollux.errors import PolluxError
 from pollux.ha.replication.coordination import Coordinator, FileCoordinator
 
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from pollux.config.model import Configuration
 
 DEFAULT_NAMESPACE = "pollux"
-DEFAULT_SESSION_MS = 18_000
 #: Beside the journal: the ZooKeeper session that has the lock.
 SESSION_FILE = "pollux.session"
 #: The lock file's lease: the kernel gives the lock away with the process, so it only bounds a directory that hangs.
 FILE_SESSION = 15.0
+#: What other coordination than ZooKeeper's gives a live of its session without proof.
+_PART = 2 / 3
 PRIMARY, BACKUP, PEER = "primary", "backup", "peer"
 
 
@@ -74,7 +75,14 @@ class Settings(NamedTuple):
             return self.silence
         if is_file(self.manager):
             return FILE_SESSION
-        return int(properties(self.manager).get("session-ms", DEFAULT_SESSION_MS)) / 1000
+        return zookeeper_times(properties(self.manager)).session
+
+    @property
+    def part(self) -> float:
+        """How much of a session a live may confirm after the last proof of its lock; less than 1."""
+        if self.manager is None or is_file(self.manager):
+            return _PART
+        return zookeeper_times(properties(self.manager)).part
 
 
 def settings_of(configuration: Configuration) -> Settings | None:
@@ -117,9 +125,7 @@ def _credentials(configuration: Configuration) -> tuple[str, str] | None:
     return (given.zookeeper_user, given.zookeeper_password or "") if given.zookeeper_user else None
 
 
-def _cluster(
-    configuration: Configuration, part: ReplicationPrimary | ReplicationBackup
-) -> ClusterConnection | None:
+def _cluster(configuration: Configuration, part: ReplicationPrimary | ReplicationBackup) -> ClusterConnection | None:
     """The cluster connection that replication uses: the one named, else the first."""
     found = configuration.cluster_connections
     named = [one for one in found if one.name == part.cluster_name] if part.cluster_name else list(found)
@@ -164,7 +170,7 @@ def make_coordinator(settings: Settings, identity: str, name: str, *, record: Pa
         given["connect-string"],
         identity,
         namespace=given.get("namespace", DEFAULT_NAMESPACE),
-        session=settings.session,
+        times=zookeeper_times(given),
         holder=f"{name} on {socket.gethostname()}, process {os.getpid()}",
         credentials=settings.credentials,
         record=record,
