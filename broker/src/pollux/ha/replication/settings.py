@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pollux.config.acceptors import ConnectorSettings
 from pollux.config.clustering import ReplicationBackup, ReplicationPrimary
 from pollux.config.manager import FILE_MANAGERS, zookeeper_times
 from pollux.errors import PolluxError
@@ -62,6 +63,8 @@ class Settings(NamedTuple):
     silence: float
     #: User and password for ZooKeeper.
     credentials: tuple[str, str] | None
+    #: How connections to ZooKeeper are encrypted; None: they are not.
+    tls: ConnectorSettings | None = None
 
     @property
     def equal(self) -> bool:
@@ -117,12 +120,27 @@ def settings_of(configuration: Configuration) -> Settings | None:
         cluster.call_timeout / 1000 if cluster is not None else 30.0,
         cluster.connection_ttl / 1000 if cluster is not None else 60.0,
         _credentials(configuration),
+        _tls(configuration),
     )
 
 
 def _credentials(configuration: Configuration) -> tuple[str, str] | None:
     given = configuration.high_availability
     return (given.zookeeper_user, given.zookeeper_password or "") if given.zookeeper_user else None
+
+
+def _tls(configuration: Configuration) -> ConnectorSettings | None:
+    given = configuration.high_availability.zookeeper_tls
+    if given is None:
+        return None
+    return ConnectorSettings(
+        ssl_enabled=True,
+        key_store_path=(given.key_store_path,) if given.key_store_path is not None else (),
+        key_store_password=given.key_store_password,
+        trust_store_path=given.trust_store_path,
+        trust_store_password=given.trust_store_password,
+        verify_host=given.verify_host,
+    )
 
 
 def _cluster(configuration: Configuration, part: ReplicationPrimary | ReplicationBackup) -> ClusterConnection | None:
@@ -173,5 +191,6 @@ def make_coordinator(settings: Settings, identity: str, name: str, *, record: Pa
         times=zookeeper_times(given),
         holder=f"{name} on {socket.gethostname()}, process {os.getpid()}",
         credentials=settings.credentials,
+        tls=settings.tls,
         record=record,
     )

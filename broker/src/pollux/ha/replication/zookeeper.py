@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pollux.config.acceptors import ConnectorSettings
+
 logger = logging.getLogger("pollux.ha")
 # What kazoo tries again and again is told once, by us.
 logging.getLogger("kazoo").setLevel(logging.ERROR)
@@ -48,11 +50,13 @@ class ZooKeeperCoordinator:
         times: ZooKeeperTimes = _TIMES,
         holder: str = "",
         credentials: tuple[str, str] | None = None,
+        tls: ConnectorSettings | None = None,
         record: Path | None = None,
     ) -> None:
         """``record``: where the session that has the lock is noted, for :func:`close_recorded`.
 
         With ``credentials`` (user, password) the nodes are theirs alone: nobody else reads, changes or deletes them.
+        Raises TlsError when what ``tls`` names cannot be used.
         """
         #: What is granted; what was asked for until then, and never more.
         self.session = times.session
@@ -74,7 +78,12 @@ class ZooKeeperCoordinator:
             max_tries=times.retries + 1, delay=times.pause, backoff=1, max_jitter=0.0, deadline=self._wait
         )
         self._client = make_client(
-            connect_string, times.session, connection=times.connection, credentials=credentials, granted=self._granted
+            connect_string,
+            times.session,
+            connection=times.connection,
+            credentials=credentials,
+            tls=tls,
+            granted=self._granted,
         )
         self._client.add_listener(self._state)
 
@@ -246,10 +255,11 @@ class ZooKeeperCoordinator:
                 logger.debug("the note of the session stays: %s", error)
 
 
-def close_recorded(record: Path, seconds: float) -> bool:
+def close_recorded(record: Path, seconds: float, tls: ConnectorSettings | None = None) -> bool:
     """Close the session that a process which is certainly gone has left; False when it left none.
 
-    A session that has ended meanwhile is fine. Raises CoordinationError when ZooKeeper does not answer.
+    A session that has ended meanwhile is fine. Raises CoordinationError when ZooKeeper does not answer, TlsError when
+    what ``tls`` names cannot be used.
     """
     try:
         value = json.loads(record.read_text("ascii"))
@@ -259,7 +269,7 @@ def close_recorded(record: Path, seconds: float) -> bool:
         return False
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CoordinationError(f"{record}: cannot be read: {error}") from error
-    client = make_client(connect_string, max(seconds, 1.0), connection=seconds, known=known)
+    client = make_client(connect_string, max(seconds, 1.0), connection=seconds, known=known, tls=tls)
     try:
         client.start(seconds)
     except _FAILURES as error:
