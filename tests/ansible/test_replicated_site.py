@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
+import ssl
+import stat
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +16,7 @@ import yaml
 
 from support.broker import free_port
 from support.bundle import Site, command_lines
+from support.tls import make_certificates, separate
 from support.zookeeper import PLACES
 
 if TYPE_CHECKING:
@@ -28,7 +33,30 @@ class ReplicatedSite(Site):
     """A site whose brokers have a store each, and its ensemble."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, {"broker_ha_policy": "replication", "broker_session_ms": 10_000})
+        tls = directory / "tls"
+        make_certificates(tls)
+        self.authorities = tls / "ca.pem"
+        (node, self.node_key), (broker, self.broker_key) = (
+            separate(tls / f"{name}.pem") for name in ("broker", "client")
+        )
+        #: Of each node.
+        self.tls = {
+            "zookeeper_tls": "required",
+            "zookeeper_tls_certificate": str(node),
+            "zookeeper_tls_key": str(self.node_key),
+            "zookeeper_tls_authorities": str(self.authorities),
+        }
+        super().__init__(
+            directory,
+            {
+                "broker_ha_policy": "replication",
+                "broker_session_ms": 10_000,
+                "broker_zookeeper_tls": True,
+                "broker_zookeeper_tls_certificate": str(broker),
+                "broker_zookeeper_tls_key": str(self.broker_key),
+                "broker_zookeeper_tls_authorities": str(self.authorities),
+            },
+        )
         self.first: Run
         hosts = self.inventory / "hosts.yml"
         hosts.write_text(yaml.safe_dump({"brokers": yaml.safe_load(hosts.read_text())["brokers"]}))
@@ -54,6 +82,7 @@ class ReplicatedSite(Site):
             "zookeeper_bind_address": "127.0.0.1",
             "zookeeper_heap_mb": 64,
             "zookeeper_jars": [str(place) for place in PLACES],
+            **self.tls,
             **more,
         }
         text = yaml.safe_dump({"zookeeper": {"hosts": self.nodes, "vars": variables}}, sort_keys=False)
@@ -98,7 +127,27 @@ def test_a_second_run_changes_nothing_and_no_secret_is_shown(site: ReplicatedSit
         assert len(secrets[name]) > 12
         assert secrets[name] not in site.first.output
         assert not any(secrets[name].encode() in command for _, command in command_lines())
+    for key in (site.node_key, site.broker_key):
+        assert key.read_text().splitlines()[1] not in site.first.output
     assert site.run("site.yml", "--diff").succeeded().changed == []
+
+
+def test_nobody_without_a_certificate_reaches_a_node(site: ReplicatedSite) -> None:
+    for name, node in site.nodes.items():
+        assert stat.S_IMODE((site.local / name / "tls.pem").stat().st_mode) == 0o600
+        for kind in ("client", "election"):
+            context = ssl.create_default_context(cafile=site.authorities)
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+            address = ("127.0.0.1", node[f"zookeeper_{kind}_port"])
+            with socket.create_connection(address, timeout=60) as plain, pytest.raises(ssl.SSLError, match="ALERT"):
+                context.wrap_socket(plain, server_hostname="127.0.0.1")
+            context.load_cert_chain(site.authorities.with_name("client.pem"))
+            with socket.create_connection(address, timeout=60) as plain:
+                context.wrap_socket(plain, server_hostname="127.0.0.1").close()
+            with socket.create_connection(address, timeout=60) as plain:
+                plain.sendall(b"\0" * 64)
+                with contextlib.suppress(ConnectionResetError):
+                    assert not plain.recv(1), "it takes what is not encrypted"
 
 
 def test_a_killed_live_is_replaced_and_comes_back(site: ReplicatedSite) -> None:
