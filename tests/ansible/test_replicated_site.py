@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from support.broker import free_port
-from support.bundle import Site, command_lines
+from support.bundle import MEMBERS, Site, command_lines
 from support.tls import make_certificates, separate
 from support.zookeeper import PLACES
 
@@ -197,6 +197,30 @@ def test_nodes_are_restarted_one_by_one_while_the_pair_serves(site: ReplicatedSi
     assert (site.live(), site.history()[-1]["epoch"]) == (live, epoch)
     assert site.run("restart_zookeeper.yml").succeeded().changed == []
     assert site.node_pids() == after
+
+
+def test_a_damaged_copy_is_set_aside_and_made_anew(site: ReplicatedSite) -> None:
+    live = site.settled_live()
+    backup = next(member for member in MEMBERS if member != live)
+    epoch = site.history()[-1]["epoch"]
+    run = site.run("rebuild_backup.yml", extra={"rebuild_confirm": live})
+    assert run.code != 0
+    assert any(f"{live} is live" in line for failure in run.failures for line in failure.message)
+    assert site.run("rebuild_backup.yml", extra={"rebuild_confirm": backup}).succeeded().changed == []
+    subprocess.run([str(site.local / backup / "bin" / "stop")], check=True, capture_output=True, timeout=120)
+    (site.local / backup / "data" / "journal" / "replication.state").write_text("damaged")
+    run = site.run("rebuild_backup.yml", extra={"rebuild_confirm": backup}).succeeded()
+    assert f"{backup} has a new copy of what {live} has" in run.output
+    assert (site.live(), site.history()[-1]["epoch"]) == (live, epoch), "clients notice nothing"
+    (kept,) = (site.local / backup / "data").glob("journal.before-recovery-*")
+    assert (kept / "replication.state").read_text() == "damaged"
+    # The run was broken off while the copy was made: the next one does not set the new copy aside.
+    (site.local / backup / "data" / "rebuild-begun").touch()
+    subprocess.run([str(site.local / backup / "bin" / "stop")], check=True, capture_output=True, timeout=120)
+    run = site.run("rebuild_backup.yml", extra={"rebuild_confirm": backup}).succeeded()
+    assert [result.task for result in run.changed] == ["broker : Start the process"]
+    assert list((site.local / backup / "data").glob("journal.before-recovery-*")) == [kept]
+    assert site.live() == live
 
 
 def test_no_node_is_restarted_while_another_one_does_not_serve(site: ReplicatedSite) -> None:
