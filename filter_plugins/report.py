@@ -74,6 +74,42 @@ def trouble(topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: 
     return lines
 
 
+def rebuild(
+    topology: Mapping[str, Any], host: str, hostvars: Mapping[str, Any], variable: str, asked: Sequence[str]
+) -> list[str]:
+    """Why the copy of ``host`` must not be set aside; nothing when another member serves with the newest data."""
+    broker = topology["brokers"].get(host)
+    if broker is None:
+        named = f"there is no broker {host!r}" if host else "rebuild_confirm is not set"
+        return [f"{named}: name the backup whose copy is to be set aside, -e rebuild_confirm=NAME"]
+    group = topology["groups"][broker["group"]]
+    if group["policy"] != "replication":
+        return [f"group {broker['group']} has {group['policy']}, so {host} has no copy of its own"]
+    missing = [member for member in group["members"] if member not in asked]
+    if missing:
+        return [f"--limit leaves out {', '.join(missing)}, which must be asked"]
+    lines = []
+    states = {member: str(_said(hostvars, member, variable).get("state", "not asked")) for member in group["members"]}
+    if states[host] in ("live", "activating", "unreachable"):
+        remedy = "stop it first" if states[host] == "unreachable" else "a backup is another one"
+        lines.append(f"{host} is {states[host]}, so its store may be the one that counts: {remedy}")
+    lives = [member for member, state in states.items() if state == "live" and member != host]
+    if len(lives) != 1:
+        said = ", ".join(f"{member} is {state}" for member, state in states.items())
+        return [
+            *lines,
+            f"no other member of group {broker['group']} is the one live ({said}): there is nothing to copy",
+        ]
+    replication = _said(hostvars, lives[0], variable).get("status", {}).get("activation", {}).get("replication") or {}
+    mine, agreed = replication.get("sequence"), replication.get("coordinated_sequence")
+    if not mine or mine != agreed:
+        lines.append(
+            f"{lives[0]} serves with sequence {mine}, and {agreed} was agreed on: whose data is the newest is not"
+            " certain; wait, or see pollux activation list"
+        )
+    return lines
+
+
 def manifest(topology: Mapping[str, Any], group: str, user: str) -> dict[str, Any]:
     """Who takes part in a drill, as ``pollux drill`` reads it; the password is in a file beside it."""
     members = []
@@ -97,4 +133,10 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """The filters by name."""
-        return {"pollux_plan": plan, "pollux_report": report, "pollux_trouble": trouble, "pollux_manifest": manifest}
+        return {
+            "pollux_plan": plan,
+            "pollux_report": report,
+            "pollux_trouble": trouble,
+            "pollux_manifest": manifest,
+            "pollux_rebuild": rebuild,
+        }

@@ -71,11 +71,11 @@ def topology(
         check_group(group, mates, problems)
         mates.sort(key=lambda mate: {"live": 0, "": 1, "backup": 2}[mate.preferred])
     nodes = read_nodes(hostvars, groups, specifications, problems)
-    check_ensemble(nodes, members, problems)
+    check_ensemble(nodes, members, exists, problems)
     connect_string = connect_string_of(nodes)
     for member in members:
         check_member(member, exists, problems)
-        check_coordination(member, nodes, problems)
+        check_coordination(member, nodes, exists, problems)
         check_secrets(member, secrets, exists, problems)
     check_machines(members, problems)
     check_site(members, problems)

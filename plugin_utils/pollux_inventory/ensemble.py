@@ -12,10 +12,13 @@ from pollux_inventory.reading import read, read_member
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pollux_inventory.member import Member, Variables
+    from pollux_inventory.member import Exists, Member, Variables
 
 PORTS = ("zookeeper_client_port", "zookeeper_peer_port", "zookeeper_election_port")
 HIGHEST_ID = 255
+NODE_FILES = ("zookeeper_tls_certificate", "zookeeper_tls_key", "zookeeper_tls_authorities")
+BROKER_KEY_FILES = ("broker_zookeeper_tls_certificate", "broker_zookeeper_tls_key")
+BROKER_FILES = (*BROKER_KEY_FILES, "broker_zookeeper_tls_authorities")
 
 
 def read_nodes(
@@ -41,7 +44,7 @@ def connect_string_of(nodes: Sequence[Member]) -> str:
     return ",".join(netloc(node.address, node.value["zookeeper_client_port"]) for node in nodes)
 
 
-def check_ensemble(nodes: Sequence[Member], brokers: Sequence[Member], problems: list[Problem]) -> None:
+def check_ensemble(nodes: Sequence[Member], brokers: Sequence[Member], exists: Exists, problems: list[Problem]) -> None:
     """An odd number of nodes that do not fail together, with ids and ports of their own."""
     if nodes and (len(nodes) < 3 or len(nodes) % 2 == 0):
         reason = "no majority is left when one fails" if len(nodes) < 3 else "no more may fail than with one less"
@@ -53,11 +56,30 @@ def check_ensemble(nodes: Sequence[Member], brokers: Sequence[Member], problems:
     }
     for index, node in enumerate(nodes):
         _check_node(node, nodes[:index], taken, problems)
+        if node.value["zookeeper_tls"] != "none":
+            _check_files(node, "zookeeper_tls", NODE_FILES, exists, problems)
     problems += [
         Problem(nodes[0].name, name, "differs between the nodes", "set it for the whole ensemble")
-        for name in ("zookeeper_tick_ms", "zookeeper_session_most_ms", "zookeeper_service_manager")
+        for name in ("zookeeper_tick_ms", "zookeeper_session_most_ms", "zookeeper_service_manager", "zookeeper_tls")
         if len({node.value[name] for node in nodes}) > 1
     ]
+
+
+def _check_files(member: Member, switch: str, needed: Sequence[str], exists: Exists, problems: list[Problem]) -> None:
+    """Files of the controller that ``switch`` needs are named and there."""
+    for name in needed:
+        path = member.value[name]
+        if not path:
+            problems.append(Problem(member.name, name, f"is not set, but {switch} needs it", "name the PEM file"))
+        elif not exists(path):
+            problems.append(
+                Problem(
+                    member.name,
+                    name,
+                    f"there is no file {path} on the controller",
+                    "correct the path or create the file",
+                )
+            )
 
 
 def _check_node(
@@ -98,10 +120,18 @@ def _check_node(
             add(name, f"{value[name]!r} is not an absolute path", "write the path from / on")
 
 
-def check_coordination(broker: Member, nodes: Sequence[Member], problems: list[Problem]) -> None:
-    """A replicated broker knows where ZooKeeper is, and asks for sessions that it grants."""
+def check_coordination(broker: Member, nodes: Sequence[Member], exists: Exists, problems: list[Problem]) -> None:
+    """A replicated broker knows where ZooKeeper is, and asks for sessions that it grants, the way it takes them."""
     value = broker.value
-    if value["broker_ha_policy"] != "replication" or value["broker_zookeeper"]:
+    if value["broker_ha_policy"] != "replication":
+        return
+    if value["broker_zookeeper_tls"]:
+        # Our own nodes want to see a certificate; what others want is not known, but half a key is no use.
+        ours = bool(nodes) and not value["broker_zookeeper"]
+        shows = any(value[name] for name in BROKER_KEY_FILES)
+        needed = {name for name in BROKER_FILES if ours or value[name] or (shows and name in BROKER_KEY_FILES)}
+        _check_files(broker, "broker_zookeeper_tls", sorted(needed), exists, problems)
+    if value["broker_zookeeper"]:
         return
     if not nodes:
         problems.append(
@@ -122,6 +152,17 @@ def check_coordination(broker: Member, nodes: Sequence[Member], problems: list[P
                 "broker_session_ms",
                 f"{session} is outside of what the ensemble grants ({least} to {most})",
                 "change it, or zookeeper_tick_ms (two ticks are the least) or zookeeper_session_most_ms",
+            )
+        )
+
+    tls, taken = value["broker_zookeeper_tls"], nodes[0].value["zookeeper_tls"]
+    if tls != (taken == "required") and taken in {"none", "required"}:
+        problems.append(
+            Problem(
+                broker.name,
+                "broker_zookeeper_tls",
+                f"is {str(tls).lower()}, but zookeeper_tls is {taken}: no broker would reach the ensemble",
+                "change one of them; an ensemble that serves goes over accepted and used",
             )
         )
 

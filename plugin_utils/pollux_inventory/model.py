@@ -107,6 +107,7 @@ def member_model(member: Member, mates: Sequence[Member], connect_string: str) -
         "peer_urls": [url for mate in mates if mate is not member and (url := _management(mate, member.machine))],
         "store": store,
         "zookeeper": (value["broker_zookeeper"] or connect_string) if replicated else "",
+        "zookeeper_tls": replicated and value["broker_zookeeper_tls"],
         "root": value["broker_root"],
         "etc": value["broker_etc"],
         "data": value["broker_data"],

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
+import ssl
+import stat
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +15,8 @@ import pytest
 import yaml
 
 from support.broker import free_port
-from support.bundle import Site, command_lines
+from support.bundle import MEMBERS, Site, command_lines
+from support.tls import make_certificates, separate
 from support.zookeeper import PLACES
 
 if TYPE_CHECKING:
@@ -28,7 +33,30 @@ class ReplicatedSite(Site):
     """A site whose brokers have a store each, and its ensemble."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, {"broker_ha_policy": "replication", "broker_session_ms": 10_000})
+        tls = directory / "tls"
+        make_certificates(tls)
+        self.authorities = tls / "ca.pem"
+        (node, self.node_key), (broker, self.broker_key) = (
+            separate(tls / f"{name}.pem") for name in ("broker", "client")
+        )
+        #: Of each node.
+        self.tls = {
+            "zookeeper_tls": "required",
+            "zookeeper_tls_certificate": str(node),
+            "zookeeper_tls_key": str(self.node_key),
+            "zookeeper_tls_authorities": str(self.authorities),
+        }
+        super().__init__(
+            directory,
+            {
+                "broker_ha_policy": "replication",
+                "broker_session_ms": 10_000,
+                "broker_zookeeper_tls": True,
+                "broker_zookeeper_tls_certificate": str(broker),
+                "broker_zookeeper_tls_key": str(self.broker_key),
+                "broker_zookeeper_tls_authorities": str(self.authorities),
+            },
+        )
         self.first: Run
         hosts = self.inventory / "hosts.yml"
         hosts.write_text(yaml.safe_dump({"brokers": yaml.safe_load(hosts.read_text())["brokers"]}))
@@ -54,6 +82,7 @@ class ReplicatedSite(Site):
             "zookeeper_bind_address": "127.0.0.1",
             "zookeeper_heap_mb": 64,
             "zookeeper_jars": [str(place) for place in PLACES],
+            **self.tls,
             **more,
         }
         text = yaml.safe_dump({"zookeeper": {"hosts": self.nodes, "vars": variables}}, sort_keys=False)
@@ -98,7 +127,27 @@ def test_a_second_run_changes_nothing_and_no_secret_is_shown(site: ReplicatedSit
         assert len(secrets[name]) > 12
         assert secrets[name] not in site.first.output
         assert not any(secrets[name].encode() in command for _, command in command_lines())
+    for key in (site.node_key, site.broker_key):
+        assert key.read_text().splitlines()[1] not in site.first.output
     assert site.run("site.yml", "--diff").succeeded().changed == []
+
+
+def test_nobody_without_a_certificate_reaches_a_node(site: ReplicatedSite) -> None:
+    for name, node in site.nodes.items():
+        assert stat.S_IMODE((site.local / name / "tls.pem").stat().st_mode) == 0o600
+        for kind in ("client", "election"):
+            context = ssl.create_default_context(cafile=site.authorities)
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+            address = ("127.0.0.1", node[f"zookeeper_{kind}_port"])
+            with socket.create_connection(address, timeout=60) as plain, pytest.raises(ssl.SSLError, match="ALERT"):
+                context.wrap_socket(plain, server_hostname="127.0.0.1")
+            context.load_cert_chain(site.authorities.with_name("client.pem"))
+            with socket.create_connection(address, timeout=60) as plain:
+                context.wrap_socket(plain, server_hostname="127.0.0.1").close()
+            with socket.create_connection(address, timeout=60) as plain:
+                plain.sendall(b"\0" * 64)
+                with contextlib.suppress(ConnectionResetError):
+                    assert not plain.recv(1), "it takes what is not encrypted"
 
 
 def test_a_killed_live_is_replaced_and_comes_back(site: ReplicatedSite) -> None:
@@ -113,20 +162,65 @@ def test_a_killed_live_is_replaced_and_comes_back(site: ReplicatedSite) -> None:
     assert [one["to"] for one in site.history()][before:] == ["pollux", "castor"]
 
 
+class BrokenOffError(Exception):
+    """A run that is broken off by us."""
+
+
 def test_nodes_are_restarted_one_by_one_while_the_pair_serves(site: ReplicatedSite) -> None:
+    """The run that changes them is broken off as soon as one has its new file: what it needs is known all the same."""
     live, before = site.settled_live(), site.node_pids()
     epoch = site.history()[-1]["epoch"]
     site.write(zookeeper_session_most_ms=50_000)
-    changed = site.run("site.yml").succeeded()
-    assert {result.host for result in changed.changed} == set(NODES)
+
+    def written() -> set[str]:
+        return {name for name in NODES if "=50000" in (site.local / name / "zoo.cfg").read_text()}
+
+    def noted() -> set[str]:
+        return {name for name in NODES if (site.local / name / "restart-needed").exists()}
+
+    def break_off() -> None:
+        if written():
+            raise BrokenOffError
+
+    assert noted() == set()
+    with pytest.raises(BrokenOffError):
+        site.run("site.yml", watch=break_off)
+    assert written() <= noted()
+    site.run("site.yml").succeeded()
+    assert (written(), noted()) == (set(NODES), set(NODES))
     assert site.node_pids() == before, "nothing that runs is restarted"
     site.run("restart_zookeeper.yml").succeeded()
     after = site.node_pids()
     assert set(after) == set(NODES)
     assert not set(after.values()) & set(before.values())
+    assert noted() == set()
     assert (site.live(), site.history()[-1]["epoch"]) == (live, epoch)
     assert site.run("restart_zookeeper.yml").succeeded().changed == []
     assert site.node_pids() == after
+
+
+def test_a_damaged_copy_is_set_aside_and_made_anew(site: ReplicatedSite) -> None:
+    live = site.settled_live()
+    backup = next(member for member in MEMBERS if member != live)
+    epoch = site.history()[-1]["epoch"]
+    run = site.run("rebuild_backup.yml", extra={"rebuild_confirm": live})
+    assert run.code != 0
+    assert any(f"{live} is live" in line for failure in run.failures for line in failure.message)
+    assert site.run("rebuild_backup.yml", extra={"rebuild_confirm": backup}).succeeded().changed == []
+    subprocess.run([str(site.local / backup / "bin" / "stop")], check=True, capture_output=True, timeout=120)
+    (site.local / backup / "data" / "journal" / "replication.state").write_text("damaged")
+    run = site.run("rebuild_backup.yml", extra={"rebuild_confirm": backup}).succeeded()
+    assert f"{backup} has a new copy of what {live} has" in run.output
+    assert (site.live(), site.history()[-1]["epoch"]) == (live, epoch), "clients notice nothing"
+    (kept,) = (site.local / backup / "data").glob("journal.before-recovery-*")
+    assert (kept / "replication.state").read_text() == "damaged"
+    # The run was broken off while the copy was made: the next one does not set the new copy aside.
+    (site.local / backup / "data" / "rebuild-begun").touch()
+    subprocess.run([str(site.local / backup / "bin" / "stop")], check=True, capture_output=True, timeout=120)
+    run = site.run("rebuild_backup.yml", extra={"rebuild_confirm": backup}).succeeded()
+    assert [result.task for result in run.changed] == ["broker : Start the process"]
+    assert list((site.local / backup / "data").glob("journal.before-recovery-*")) == [kept]
+    assert site.live() == live
 
 
 def test_no_node_is_restarted_while_another_one_does_not_serve(site: ReplicatedSite) -> None:

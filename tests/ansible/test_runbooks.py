@@ -13,7 +13,7 @@ SPECIFICATIONS = "\n".join(path.read_text() for path in ROOT.glob("roles/*/meta/
 #: Of the playbooks, those that an operator runs because something happened.
 OPERATIONS = {"status.yml", "site.yml", "switchover.yml", "failback.yml", "drill.yml"}
 OPERATIONS |= {"rolling_restart.yml", "rolling_upgrade.yml"}
-OPERATIONS |= {"pipeline.yml", "recover_split_brain.yml", "restart_zookeeper.yml"}
+OPERATIONS |= {"pipeline.yml", "recover_split_brain.yml", "restart_zookeeper.yml", "rebuild_backup.yml"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -203,6 +203,42 @@ def test_an_ensemble_that_cannot_work_is_refused(found: Any, problem: str) -> No
     assert all("Remedy: " in line for line in told)
 
 
+NODE_TLS = {f"zookeeper_tls_{name}": f"/tls/{name}.pem" for name in ("certificate", "key", "authorities")}
+BROKER_TLS = {f"broker_{name}": path for name, path in NODE_TLS.items()}
+
+
+def encrypted(how: str = "required", *, broker: bool = True, **variables: Any) -> list[str]:
+    """The problems of an ensemble with TLS; `variables` are of its nodes or of its brokers."""
+    nodes = {"zookeeper_tls": how, **NODE_TLS}
+    brokers = {"broker_zookeeper_tls": broker, **BROKER_TLS}
+    for name, value in variables.items():
+        (brokers if name.startswith("broker_") else nodes)[name] = value
+    problems: list[str] = replicated(brokers=brokers, z1=nodes, z2=nodes, z3=nodes)["problems"]
+    return problems
+
+
+def test_tls_to_an_ensemble_is_all_or_on_its_way() -> None:
+    assert encrypted() == []
+    assert [encrypted(how, broker=broker) for how in ("accepted", "used") for broker in (True, False)] == [[]] * 4
+    assert encrypted("none", broker=False) == []
+    (problem,) = encrypted(broker=False)
+    assert problem.startswith("a, b: broker_zookeeper_tls: is false, but zookeeper_tls is required")
+    (problem,) = encrypted("none")
+    assert problem.startswith("a, b: broker_zookeeper_tls: is true, but zookeeper_tls is none")
+    (problem,) = encrypted(zookeeper_tls_key="")
+    assert problem.startswith("z1, z2, z3: zookeeper_tls_key: is not set, but zookeeper_tls needs it.")
+    (problem,) = encrypted(broker_zookeeper_tls_authorities="")
+    assert problem.startswith("a, b: broker_zookeeper_tls_authorities: is not set, but broker_zookeeper_tls needs it.")
+
+
+def test_what_another_ensemble_wants_to_see_is_not_known_but_half_a_key_is_no_use() -> None:
+    foreign = {"broker_zookeeper": "zk.example.com:2281", "broker_zookeeper_tls": True}
+    assert replicated(0, brokers=foreign)["problems"] == []
+    assert replicated(0, brokers=foreign)["brokers"]["a"]["zookeeper_tls"] is True
+    (problem,) = replicated(0, brokers={**foreign, "broker_zookeeper_tls_certificate": "/a.pem"})["problems"]
+    assert problem.startswith("a, b: broker_zookeeper_tls_key: is not set")
+
+
 def test_an_ensemble_of_somebody_else_needs_no_group() -> None:
     found = replicated(0, brokers={"broker_zookeeper": "zk.example.com:2181"})
     assert found["problems"] == []

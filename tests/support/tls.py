@@ -17,6 +17,16 @@ if TYPE_CHECKING:
 PEM = serialization.Encoding.PEM
 
 
+def separate(pem: Path) -> tuple[Path, Path]:
+    """Write the certificate and the key of a file that has both into files of their own."""
+    certificate, mark, key = pem.read_text().partition("-----BEGIN PRIVATE KEY")
+    paths = pem.with_suffix(".crt"), pem.with_suffix(".key")
+    for path, text in zip(paths, (certificate, mark + key), strict=True):
+        path.touch(mode=0o600)
+        path.write_text(text)
+    return paths
+
+
 def make_certificates(
     directory: Path, *, host: str = "localhost", address: str = "127.0.0.1", others: tuple[str, ...] = ()
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import time
 from pathlib import Path
@@ -20,14 +21,24 @@ START_LIMIT = 90.0
 class ZooKeeperProcess:
     """One standalone server. Sessions from 200 ms on are allowed, so that tests need not wait long."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, certificates: Path | None = None) -> None:
+        """With ``certificates`` (see support.tls) it speaks TLS only, as broker.pem, with whom ca.pem knows."""
         self.directory = directory
+        self.certificates = certificates
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
         self.configuration = directory / "zoo.cfg"
+        port = f"clientPort={self.port}\nclientPortAddress=127.0.0.1\n"
+        if certificates is not None:
+            port = (
+                f"secureClientPort={self.port}\nsecureClientPortAddress=127.0.0.1\n"
+                "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
+                f"ssl.keyStore.location={certificates}/broker.pem\nssl.keyStore.type=PEM\n"
+                f"ssl.trustStore.location={certificates}/ca.pem\nssl.trustStore.type=PEM\nssl.clientAuth=need\n"
+            )
         self.configuration.write_text(
-            f"tickTime=100\ndataDir={directory}/data\nclientPort={self.port}\nclientPortAddress=127.0.0.1\n"
+            f"tickTime=100\ndataDir={directory}/data\n{port}"
             "minSessionTimeout=200\nmaxSessionTimeout=3600000\nadmin.enableServer=false\n4lw.commands.whitelist=ruok\n"
         )
         (directory / "data").mkdir()
@@ -54,11 +65,21 @@ class ZooKeeperProcess:
 
     def _answers(self) -> bool:
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+            with (
+                socket.create_connection(("127.0.0.1", self.port), timeout=1) as plain,
+                self._wrap(plain) as connection,
+            ):
                 connection.sendall(b"ruok")
                 return connection.recv(4) == b"imok"
         except OSError:
             return False
+
+    def _wrap(self, plain: socket.socket) -> socket.socket:
+        if self.certificates is None:
+            return plain
+        context = ssl.create_default_context(cafile=self.certificates / "ca.pem")
+        context.load_cert_chain(self.certificates / "client.pem")
+        return context.wrap_socket(plain, server_hostname="127.0.0.1")
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal (SIGSTOP: it hangs)."""

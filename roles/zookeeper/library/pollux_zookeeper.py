@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import time
 
@@ -29,6 +30,12 @@ options:
     description: Seconds to wait.
     type: float
     default: 0
+  key:
+    description: PEM file with the certificate and the private key to show; the node is asked over TLS.
+    type: path
+  authorities:
+    description: PEM file with the authorities of the node's certificate, which must be for O(host).
+    type: path
 author: Pollux
 """
 EXAMPLES = r"""
@@ -60,9 +67,23 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-def ask(host: str, port: int) -> int:
+def connect(host: str, port: int, key: str | None, authorities: str | None) -> socket.socket:
+    """A connection to the node. Raises OSError with the reason."""
+    connection = socket.create_connection((host, port), timeout=ANSWER_TIMEOUT)
+    if not key:
+        return connection
+    try:
+        context = ssl.create_default_context(cafile=authorities)
+        context.load_cert_chain(key)
+        return context.wrap_socket(connection, server_hostname=host)
+    except OSError:
+        connection.close()
+        raise
+
+
+def ask(host: str, port: int, key: str | None = None, authorities: str | None = None) -> int:
     """The session granted, in milliseconds. Raises OSError with the reason."""
-    with socket.create_connection((host, port), timeout=ANSWER_TIMEOUT) as connection:
+    with connect(host, port, key, authorities) as connection:
         # protocol version, last transaction seen, session wanted, session id, password of 16 bytes, may be read-only
         request = struct.pack(">iqiqi16s?", 0, 0, SESSION_MS, 0, 16, b"", False)
         connection.sendall(struct.pack(">i", len(request)) + request)
@@ -83,6 +104,8 @@ def main() -> None:
             "host": {"type": "str", "required": True},
             "port": {"type": "int", "required": True},
             "wait": {"type": "float", "default": 0.0},
+            "key": {"type": "path", "no_log": False},
+            "authorities": {"type": "path"},
         },
         supports_check_mode=True,
     )
@@ -90,7 +113,7 @@ def main() -> None:
     started = time.monotonic()
     while True:
         try:
-            granted = ask(host, port)
+            granted = ask(host, port, module.params["key"], module.params["authorities"])
         except OSError as error:
             waited = time.monotonic() - started
             if waited >= wait:

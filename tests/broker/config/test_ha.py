@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pollux.config import ConfigError, loads
+from pollux.config.manager import ZooKeeperTimes
+from pollux.ha.replication.settings import Settings, make_coordinator
+from pollux.ha.replication.settings import settings_of as replication_settings
+from pollux.ha.replication.zookeeper import ZooKeeperCoordinator
 from pollux.ha.shared_store import Role
 from pollux.server.shared_store import settings_of
 
@@ -111,3 +117,43 @@ def test_settings_of_a_lock_nobody_shares_are_warned_about() -> None:
     assert any("journal-lock-monitor-timeout has no effect" in one for one in warnings(core=core))
     assert any("px:high-availability has no effect" in one for one in warnings("<px:peers>http://a:1</px:peers>"))
     assert not [one for one in warnings(core=core + PRIMARY) if "no effect" in one]
+
+
+def managed(*properties: str, own: str = "") -> Settings:
+    """The settings of a primary with these properties of its manager."""
+    given = "".join(f"<property {one}/>" for one in ('key="connect-string" value="a:1"', *properties))
+    core = (
+        "<cluster-password>long enough</cluster-password><connectors><connector name='a'>tcp://a:1</connector>"
+        "</connectors><cluster-connections><cluster-connection name='c'><connector-ref>a</connector-ref>"
+        "</cluster-connection></cluster-connections><ha-policy><replication><primary><manager>"
+        f"<properties>{given}</properties></manager></primary></replication></ha-policy>"
+    )
+    settings = replication_settings(loads(document(own, core)))
+    assert settings is not None
+    return settings
+
+
+def test_the_times_of_a_manager_arrive() -> None:
+    assert (managed().session, managed().part) == (18.0, 0.66)
+    names = {"session-ms": 9000, "session-percent": 33, "connection-ms": 700, "retries": 4, "retries-ms": 50}
+    settings = managed(*(f'key="{name}" value="{value}"' for name, value in names.items()))
+    assert (settings.session, settings.part) == (9.0, 0.33)
+    coordinator = make_coordinator(settings, "pair", "a")
+    assert isinstance(coordinator, ZooKeeperCoordinator)
+    assert coordinator.times == ZooKeeperTimes(9.0, 0.33, 0.7, 4, 0.05)
+
+
+def test_what_tls_to_zookeeper_needs_arrives() -> None:
+    assert managed().tls is None
+    tls = managed(own="<px:zookeeper-tls/>").tls
+    assert tls is not None
+    assert (tls.verify_host, tls.trust_all, tls.trust_store_path, tls.key_store_path) == (True, False, None, ())
+    tls = managed(
+        own="<px:zookeeper-tls><px:trust-store-path>/a/ca.pem</px:trust-store-path>"
+        "<px:key-store-path>/a/me.pem</px:key-store-path><px:key-store-password>closed</px:key-store-password>"
+        "<px:verify-host>false</px:verify-host></px:zookeeper-tls>"
+    ).tls
+    assert tls is not None
+    assert (tls.verify_host, tls.trust_store_path) == (False, Path("/a/ca.pem"))
+    assert (tls.key_store_path, tls.key_store_password) == ((Path("/a/me.pem"),), "closed")
+    assert "closed" not in repr(tls)

@@ -234,6 +234,15 @@ UDP = "<group-address>231.7.7.7</group-address><group-port>9876</group-port>"
             "no acceptor serves CORE, so that the other members cannot replicate: add it to an acceptor's protocols",
         ),
         (
+            cluster(STATIC) + replication(properties("connect-string", "session-ms")),
+            "<manager>: property 'session-ms' is '1': give a whole number from 200 to 3600000",
+        ),
+        (
+            cluster(STATIC)
+            + replication(properties("connect-string", "session-percent").replace('t" value="1', 't" value="90')),
+            "<manager>: property 'session-percent' is '90': give a whole number from 10 to 80",
+        ),
+        (
             cluster(STATIC) + replication(""),
             "<manager> needs the property 'connect-string': where ZooKeeper is",
         ),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError
+from kazoo.exceptions import ConnectionLoss, NoAuthError
 
+from pollux.config.manager import ZooKeeperTimes
 from pollux.ha.replication.coordination import CoordinationError, Coordinator, FileCoordinator
 from pollux.ha.replication.zookeeper import ZooKeeperCoordinator
 from support.zookeeper import ZooKeeperProcess
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 TIMEOUT = 60.0
 #: Requests are given up after a third of it; nothing here waits for its end.
 SESSION = 16.0
+TIMES = ZooKeeperTimes(session=SESSION)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[]
         else:
             server = request.getfixturevalue("zookeeper")
             coordinator = ZooKeeperCoordinator(
-                server.connect_string, "pair", namespace=tmp_path.name, session=SESSION, holder="castor"
+                server.connect_string, "pair", namespace=tmp_path.name, times=TIMES, holder="castor"
             )
         coordinator.connect(lambda: None)
         made.append(coordinator)
@@ -118,7 +121,7 @@ def test_only_the_holder_sets_the_number_and_only_from_what_it_is(make: Callable
 def test_waiting_members_are_told_when_the_lock_is_free(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
     told = threading.Event()
     castor, pollux = (
-        ZooKeeperCoordinator(zookeeper.connect_string, "pair", namespace=tmp_path.name, session=SESSION) for _ in "ab"
+        ZooKeeperCoordinator(zookeeper.connect_string, "pair", namespace=tmp_path.name, times=TIMES) for _ in "ab"
     )
     try:
         castor.connect(lambda: None)
@@ -138,7 +141,7 @@ def test_waiting_members_are_told_when_the_lock_is_free(tmp_path: Path, zookeepe
 def test_a_session_that_ended_changes_nothing(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
     """The service ends a session while its owner does not know: the owner can prove nothing, and writes nothing."""
     castor, pollux = (
-        ZooKeeperCoordinator(zookeeper.connect_string, "pair", namespace=tmp_path.name, session=SESSION) for _ in "ab"
+        ZooKeeperCoordinator(zookeeper.connect_string, "pair", namespace=tmp_path.name, times=TIMES) for _ in "ab"
     )
     try:
         castor.connect(lambda: None)
@@ -171,7 +174,7 @@ def test_a_session_that_ended_changes_nothing(tmp_path: Path, zookeeper: ZooKeep
 def test_what_a_user_made_is_nobody_elses(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
     castor, pollux, wrong, stranger = (
         ZooKeeperCoordinator(
-            zookeeper.connect_string, "pair", namespace=tmp_path.name, session=SESSION, credentials=credentials
+            zookeeper.connect_string, "pair", namespace=tmp_path.name, times=TIMES, credentials=credentials
         )
         for credentials in (("brokers", "theirs"), ("brokers", "theirs"), ("brokers", "guessed"), None)
     )
@@ -202,7 +205,7 @@ def test_what_a_user_made_is_nobody_elses(tmp_path: Path, zookeeper: ZooKeeperPr
 
 def test_a_service_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     server = ZooKeeperProcess(tmp_path / "zookeeper").start()
-    castor = ZooKeeperCoordinator(server.connect_string, "pair", session=SESSION)
+    castor = ZooKeeperCoordinator(server.connect_string, "pair", times=TIMES)
     try:
         castor.connect(lambda: None)
         wait(lambda: answers(castor))
@@ -215,8 +218,97 @@ def test_a_service_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
         castor.close()
 
 
+def test_a_session_that_is_granted_shorter_is_what_counts(
+    zookeeper: ZooKeeperProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server gives an hour at most and 200 ms at least."""
+    day, blink = (ZooKeeperTimes(session=seconds, part=0.001 if seconds > 1 else 0.66) for seconds in (86_400, 0.1))
+    asked = [ZooKeeperCoordinator(zookeeper.connect_string, "pair", times=times) for times in (day, blink)]
+    try:
+        for one in asked:
+            one.connect(lambda: None)
+            wait(lambda one=one: answers(one))  # type: ignore[misc]
+        assert [one.session for one in asked] == [3600, 0.1]
+        assert [line.message for line in caplog.records if "shorter session" in line.message] == [
+            "ZooKeeper grants a shorter session than session-ms: the live stops earlier without contact"
+        ]
+    finally:
+        for one in asked:
+            one.close()
+
+
+def test_a_server_that_says_nothing_is_left_for_the_next_one() -> None:
+    """It accepts connections; without connection-ms the one that was made would be held for a session."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(TIMEOUT)
+        times = ZooKeeperTimes(session=3600, connection=0.05)
+        coordinator = ZooKeeperCoordinator(f"127.0.0.1:{server.getsockname()[1]}", "pair", times=times)
+        coordinator.connect(lambda: None)
+        try:
+            with server.accept()[0], server.accept()[0], server.accept()[0]:
+                pass
+        finally:
+            coordinator.close()
+
+
+@pytest.mark.parametrize(("retries", "calls"), [(0, 1), (1, 2), (2, 3)])
+def test_questions_are_asked_again_and_changes_are_not(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: int, calls: int
+) -> None:
+    """Two answers are lost with their connection."""
+    times = ZooKeeperTimes(session=SESSION, retries=retries, pause=0.01)
+    one = ZooKeeperCoordinator(zookeeper.connect_string, "pair", namespace=tmp_path.name, times=times)
+    made: list[str] = []
+    left = 2
+
+    def breaking(name: str) -> None:
+        call = getattr(one._client, name)
+
+        def broken(*values: object, **more: object) -> object:
+            nonlocal left
+            made.append(name)
+            result = call(*values, **more)
+            if left == 0:
+                return result
+            left -= 1
+            answer = one._client.handler.async_result()
+            answer.set_exception(ConnectionLoss())
+            return answer
+
+        monkeypatch.setattr(one._client, name, broken)
+
+    try:
+        one.connect(lambda: None)
+        wait(lambda: answers(one))
+        assert one.acquire()
+        breaking("get_async")
+        if retries == 2:
+            assert one.sequence() == 0
+        else:
+            with pytest.raises(CoordinationError, match="reading the sequence failed: ConnectionLoss"):
+                one.sequence()
+        assert made == ["get_async"] * calls
+        left = 0
+        transaction = one._client.transaction()
+        monkeypatch.setattr(one._client, "transaction", lambda: transaction)
+        commits: list[int] = []
+
+        def commit() -> object:
+            commits.append(1)
+            answer = one._client.handler.async_result()
+            answer.set_exception(ConnectionLoss())
+            return answer
+
+        monkeypatch.setattr(transaction, "commit_async", commit)
+        with pytest.raises(CoordinationError, match="setting the sequence failed: ConnectionLoss"):
+            one.change(0, 1)
+        assert commits == [1]
+    finally:
+        one.close()
+
+
 def test_a_service_that_is_not_there_is_said_and_never_waited_for_long(tmp_path: Path) -> None:
-    nobody = ZooKeeperCoordinator("127.0.0.1:1", "pair", session=1.0)
+    nobody = ZooKeeperCoordinator("127.0.0.1:1", "pair", times=ZooKeeperTimes(session=1.0))
     nobody.connect(lambda: None)
     try:
         for call in (nobody.sequence, nobody.acquire, nobody.prove):

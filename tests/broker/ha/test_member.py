@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -69,7 +69,7 @@ class Listener:
 class One:
     """A member on its own disk."""
 
-    def __init__(self, directory: Path, *, newest: int = 0) -> None:
+    def __init__(self, directory: Path, *, newest: int = 0, part: float = 2 / 3) -> None:
         self.journal = directory / "journal"
         self.journal.mkdir(exist_ok=True)
         self.listener = Listener()
@@ -84,6 +84,7 @@ class One:
             equal=True,
             make_node_id=lambda: NODE,
             session=TIMEOUT,
+            part=part,
             name="castor",
             newest_epoch=lambda: newest,
         )
@@ -105,7 +106,7 @@ class One:
 def make(tmp_path: Path) -> Iterator[Callable[..., One]]:
     made: list[One] = []
 
-    def one(**values: int) -> One:
+    def one(**values: Any) -> One:
         made.append(One(tmp_path, **values))
         return made[-1]
 
@@ -247,3 +248,12 @@ def test_a_live_that_is_woken_proves_once_and_waits_again(make: Callable[..., On
     one.member.wake()
     waits.until(before + 1)
     assert not any(waits.idle)
+
+
+def test_the_lease_is_a_part_of_the_session_that_was_granted(make: Callable[..., One]) -> None:
+    one = make(part=0.5)
+    assert one.member.lease.seconds == TIMEOUT / 2
+    one.coordinator.session = TIMEOUT / 4
+    one.serve()
+    assert one.member.lease.seconds == TIMEOUT / 8
+    assert 0 < one.member.lease.left() <= TIMEOUT / 8

@@ -114,7 +114,7 @@ def close_session(*, config: Config = None, as_json: Json = False) -> None:
     from pollux.ha.replication.settings import SESSION_FILE
     from pollux.server.lock import DirectoryLock, DirectoryLockedError
 
-    configuration, _ = _configured(config)
+    configuration, settings = _configured(config)
     record = configuration.journal_directory / SESSION_FILE
     closed = False
     if record.exists():
@@ -124,7 +124,7 @@ def close_session(*, config: Config = None, as_json: Json = False) -> None:
         try:
             # The kernel frees the lock with the process: whoever gets it knows that the process is gone.
             lock.acquire(f"{configuration.name} (pollux activation close-session)")
-            closed = close_recorded(record, _PATIENCE)
+            closed = close_recorded(record, _PATIENCE, settings.tls)
         except DirectoryLockedError as error:
             fail(f"the broker runs: {error}", EXIT_LOCKED)
         except CoordinationError as error:
@@ -222,13 +222,14 @@ def _identity(settings: Settings, state: LocalState | None) -> str:
 
 
 def _connected(settings: Settings, state: LocalState | None) -> Coordinator:
+    from pollux.config.tls import TlsError
     from pollux.ha.replication.coordination import CoordinationError
     from pollux.ha.replication.settings import make_coordinator
 
-    coordinator = make_coordinator(settings, _identity(settings, state), "pollux activation")
     try:
+        coordinator = make_coordinator(settings, _identity(settings, state), "pollux activation")
         coordinator.connect(lambda: None)
-    except CoordinationError as error:
+    except (CoordinationError, TlsError) as error:
         fail(str(error), EXIT_UNAVAILABLE)
     return coordinator
 

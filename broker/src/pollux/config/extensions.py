@@ -200,6 +200,28 @@ class SymmetricGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class ZooKeeperTls:
+    """``<px:zookeeper-tls>``: TLS between this broker and ZooKeeper; its servers are always verified."""
+
+    trust_store_path: Annotated[
+        Path | None, File(), "Authorities of ZooKeeper's certificates, PEM or PKCS12; else those of the system."
+    ] = None
+    trust_store_password: Annotated[str | None, Password(), "Password of the trust store."] = field(
+        default=None, repr=False
+    )
+    key_store_path: Annotated[
+        Path | None,
+        File(),
+        "Certificate and key that this broker shows, PEM or PKCS12; ZooKeeper asks for one by default.",
+    ] = None
+    key_store_password: Annotated[str | None, Password(), "Password of the key store."] = field(
+        default=None, repr=False
+    )
+    verify_host: Annotated[bool, Boolean(), "The certificate must be for the name in connect-string."] = True
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class HighAvailability:
     """``<px:high-availability>``: what Artemis's ``<ha-policy>`` has no words for."""
 
@@ -235,6 +257,7 @@ class HighAvailability:
     zookeeper_password: Annotated[str | None, Password(), "Password of zookeeper-user."] = field(
         default=None, repr=False
     )
+    zookeeper_tls: Annotated[ZooKeeperTls | None, "Connections to ZooKeeper are encrypted."] = None
     symmetric: Annotated[SymmetricGroup | None, "This broker belongs to a group of equals; without <ha-policy>."] = None
     line: int = 0
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.config.acceptors import AcceptorSettings, ConnectorSettings
 from pollux.config.extensions import Extensions
+from pollux.config.manager import ZOOKEEPER_NUMBERS, ZOOKEEPER_TEXTS
 from pollux.config.model import Configuration
 from pollux.config.refused import refused_in, refused_in_list
 from pollux.config.schema import Entry, reachable, table_of
@@ -119,6 +120,18 @@ def _uri_parameters(shape: type[Any], title: str) -> Iterator[str]:
     yield from _rows(shape, "")
 
 
+def _manager_properties() -> Iterator[str]:
+    yield ""
+    yield "### Properties of a ZooKeeper manager"
+    yield ""
+    yield "| Name | Type and range | Default | Meaning |"
+    yield "|---|---|---|---|"
+    for name, meaning in ZOOKEEPER_TEXTS.items():
+        yield f"| `{name}` | text | - | {meaning} |"
+    for name, known in ZOOKEEPER_NUMBERS.items():
+        yield f"| `{name}` | integer; {known.least} to {known.most} | `{known.default}` | {known.meaning} |"
+
+
 def _refused() -> Iterator[str]:
     yield ""
     yield "### Known but not supported"
@@ -149,6 +162,7 @@ def render() -> str:
         *_supported(Configuration, "core"),
         *_uri_parameters(AcceptorSettings, "Parameters of an acceptor's URI"),
         *_uri_parameters(ConnectorSettings, "Parameters of a connector's URI"),
+        *_manager_properties(),
         *_supported(Extensions, "configuration", prefix="px:"),
         *_refused(),
         "",

@@ -5,6 +5,13 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
+from pollux.config.manager import (
+    FILE_MANAGERS,
+    FILE_PROPERTIES,
+    ZOOKEEPER_MANAGERS,
+    ZOOKEEPER_PROPERTIES,
+    bad_numbers,
+)
 from pollux.config.nearest import did_you_mean
 from pollux.config.rules import unique
 
@@ -32,30 +39,6 @@ def cluster_names_are_unique(configuration: Configuration, report: Report) -> No
     unique(report, "discovery-group", ((item.name, item.line) for item in configuration.discovery_groups))
     unique(report, "cluster-connection", ((item.name, item.line) for item in configuration.cluster_connections))
     unique(report, "connection-router", ((item.name, item.line) for item in configuration.connection_routers))
-
-
-#: Class names of Artemis's ZooKeeper managers, older and newer, and Pollux's own short name.
-ZOOKEEPER_MANAGERS = (
-    "zookeeper",
-    "org.apache.activemq.artemis.quorum.zookeeper.CuratorDistributedPrimitiveManager",
-    "org.apache.activemq.artemis.lockmanager.zookeeper.CuratorDistributedManager",
-)
-#: The same for managers that are a directory all members see, for members on one machine.
-FILE_MANAGERS = (
-    "file",
-    "org.apache.activemq.artemis.quorum.file.FileBasedPrimitiveManager",
-    "org.apache.activemq.artemis.lockmanager.file.FileBasedLockManager",
-)
-FILE_PROPERTIES = ("locks-folder",)
-ZOOKEEPER_PROPERTIES = (
-    "connect-string",
-    "namespace",
-    "session-ms",
-    "session-percent",
-    "connection-ms",
-    "retries",
-    "retries-ms",
-)
 
 
 class _References:
@@ -242,6 +225,8 @@ def managers_are_known(configuration: Configuration, report: Report) -> None:
         if needed not in given:
             what = "a directory that all members see" if file else "where ZooKeeper is"
             report.error_at(policy.line, f"<manager> needs the property {needed!r}: {what}")
+        for problem in () if file else bad_numbers({item.key: item.value for item in manager.properties}):
+            report.error_at(policy.line, f"<manager>: {problem}")
 
 
 def members_reach_each_other(configuration: Configuration, report: Report) -> None:

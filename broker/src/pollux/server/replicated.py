@@ -91,6 +91,7 @@ class ReplicatedActivation(Activation):
             equal=settings.equal,
             make_node_id=self._make_node_id,
             session=settings.session,
+            part=settings.part,
             name=self.me.name,
             newest_epoch=lambda: newest_epoch(self.roots["journal"], self.roots["bindings"]),
         )
@@ -256,7 +257,7 @@ class ReplicatedActivation(Activation):
         from pollux.ha.replication.zookeeper import close_recorded
 
         try:
-            if close_recorded(record, CLOSE_SESSION):
+            if close_recorded(record, CLOSE_SESSION, self.settings.tls):
                 event(logger, logging.INFO, "the session of the life before is closed")
         except CoordinationError as error:
             event(logger, logging.WARNING, "the session of the life before ends by its time-out", reason=error)

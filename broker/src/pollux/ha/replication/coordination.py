@@ -22,7 +22,10 @@ class CoordinationError(PolluxError):
 
 
 class Coordinator(Protocol):
-    """See the module. ``session`` is how long, in seconds, a lock outlives the last sign of life of its holder."""
+    """See the module. ``session`` is how long, in seconds, a lock outlives the last sign of life of its holder.
+
+    A service may grant less than was asked for: ``session`` is then less too, from before the lock is obtained.
+    """
 
     session: float
 

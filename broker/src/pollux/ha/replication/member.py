@@ -31,9 +31,10 @@ logger = logging.getLogger("pollux.ha")
 
 #: Seconds between two looks while nothing happens.
 _LOOK = 0.5
-#: The lease is this part of the session: who has the lock next finds the guard of the last one expired.
+#: The lease is less than the session: who has the lock next finds the guard of the last one expired.
 _LEASE = 2 / 3
-_PROOFS = 6
+#: Proofs in a lease.
+_PROOFS = 4
 #: How often it is looked whether somebody has taken over what was given away, seconds.
 _HANDED_OVER = 0.05
 
@@ -123,11 +124,12 @@ class Member:
         equal: bool,
         make_node_id: Callable[[], str],
         session: float,
+        part: float = _LEASE,
         name: str = "",
         newest_epoch: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``newest_epoch``: the largest that our data has; the next one is larger."""
-        self.lease = Lease(session * _LEASE, boot_clock)
+        """``part`` of the session is the lease. ``newest_epoch``: the largest of our data; the next one is larger."""
+        self.lease = Lease(session * part, boot_clock)
         self.right: Right | None = None
         self._journal = journal
         self._make_coordinator = coordinator
@@ -137,6 +139,7 @@ class Member:
         self._equal = equal
         self._make_node_id = make_node_id
         self._session = session
+        self._part = part
         self._name = name
         self._newest_epoch = newest_epoch
         self._coordinator: Coordinator | None = None
@@ -227,7 +230,7 @@ class Member:
                     self._woken.wait(_LOOK)
             while self._going_on():
                 self._prove()
-                self._woken.wait(self._session / _PROOFS)
+                self._woken.wait(self.lease.seconds / _PROOFS)
         except PolluxError as error:
             self._listener.refused(error)
         except Exception as error:
@@ -294,7 +297,7 @@ class Member:
         finally:
             if self._machine.phase in STANDBY:
                 self._listener.follow_again()
-        self.lease.extend(began)
+        self._extend(coordinator, began)
         self._activate(coordinator, reason, free)
 
     def _activate(self, coordinator: Coordinator, reason: str, began: float) -> None:
@@ -377,8 +380,13 @@ class Member:
             if not self.lease.held():
                 self._lose(str(error))
             return
-        if not self.lease.extend(began):
+        if not self._extend(coordinator, began):
             self._lose("the proof of the right to serve came too late")
+
+    def _extend(self, coordinator: Coordinator, began: float) -> bool:
+        """A proof has completed. Of a session that is shorter than the one asked for the lease is a part too."""
+        self.lease.seconds = min(self._session, coordinator.session) * self._part
+        return self.lease.extend(began)
 
     def fence(self, reason: str) -> None:
         """The right to serve is lost: nothing may be confirmed any more. Any thread."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.config.acceptors import ConnectorSettings
 from pollux.config.clustering import ReplicationBackup, ReplicationPrimary
-from pollux.config.rules_cluster import FILE_MANAGERS
+from pollux.config.manager import FILE_MANAGERS, zookeeper_times
 from pollux.errors import PolluxError
 from pollux.ha.replication.coordination import Coordinator, FileCoordinator
 
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from pollux.config.model import Configuration
 
 DEFAULT_NAMESPACE = "pollux"
-DEFAULT_SESSION_MS = 18_000
 #: Beside the journal: the ZooKeeper session that has the lock.
 SESSION_FILE = "pollux.session"
 #: The lock file's lease: the kernel gives the lock away with the process, so it only bounds a directory that hangs.
 FILE_SESSION = 15.0
+#: What other coordination than ZooKeeper's gives a live of its session without proof.
+_PART = 2 / 3
 PRIMARY, BACKUP, PEER = "primary", "backup", "peer"
 
 
@@ -65,6 +66,8 @@ class Settings(NamedTuple):
     silence: float
     #: User and password for ZooKeeper.
     credentials: tuple[str, str] | None
+    #: How connections to ZooKeeper are encrypted; None: they are not.
+    tls: ConnectorSettings | None = None
 
     @property
     def equal(self) -> bool:
@@ -78,7 +81,14 @@ class Settings(NamedTuple):
             return self.silence
         if is_file(self.manager):
             return FILE_SESSION
-        return int(properties(self.manager).get("session-ms", DEFAULT_SESSION_MS)) / 1000
+        return zookeeper_times(properties(self.manager)).session
+
+    @property
+    def part(self) -> float:
+        """How much of a session a live may confirm after the last proof of its lock; less than 1."""
+        if self.manager is None or is_file(self.manager):
+            return _PART
+        return zookeeper_times(properties(self.manager)).part
 
 
 def settings_of(configuration: Configuration) -> Settings | None:
@@ -115,6 +125,7 @@ def settings_of(configuration: Configuration) -> Settings | None:
         cluster.call_timeout / 1000 if cluster is not None else 30.0,
         cluster.connection_ttl / 1000 if cluster is not None else 60.0,
         _credentials(configuration),
+        _tls(configuration),
     )
 
 
@@ -123,9 +134,21 @@ def _credentials(configuration: Configuration) -> tuple[str, str] | None:
     return (given.zookeeper_user, given.zookeeper_password or "") if given.zookeeper_user else None
 
 
-def _cluster(
-    configuration: Configuration, part: ReplicationPrimary | ReplicationBackup
-) -> ClusterConnection | None:
+def _tls(configuration: Configuration) -> ConnectorSettings | None:
+    given = configuration.high_availability.zookeeper_tls
+    if given is None:
+        return None
+    return ConnectorSettings(
+        ssl_enabled=True,
+        key_store_path=(given.key_store_path,) if given.key_store_path is not None else (),
+        key_store_password=given.key_store_password,
+        trust_store_path=given.trust_store_path,
+        trust_store_password=given.trust_store_password,
+        verify_host=given.verify_host,
+    )
+
+
+def _cluster(configuration: Configuration, part: ReplicationPrimary | ReplicationBackup) -> ClusterConnection | None:
     """The cluster connection that replication uses: the one named, else the first."""
     found = configuration.cluster_connections
     named = [one for one in found if one.name == part.cluster_name] if part.cluster_name else list(found)
@@ -184,8 +207,9 @@ def make_coordinator(settings: Settings, identity: str, name: str, *, record: Pa
         given["connect-string"],
         identity,
         namespace=given.get("namespace", DEFAULT_NAMESPACE),
-        session=settings.session,
+        times=zookeeper_times(given),
         holder=f"{name} on {socket.gethostname()}, process {os.getpid()}",
         credentials=settings.credentials,
+        tls=settings.tls,
         record=record,
     )

@@ -11,31 +11,35 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoAuthError, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
-from kazoo.retry import KazooRetry
-from kazoo.security import make_digest_acl
+from kazoo.retry import KazooRetry, RetryFailedError
 
+from pollux.config.manager import ZooKeeperTimes
 from pollux.ha.replication.coordination import CoordinationError
+from pollux.ha.replication.kazoo_client import make_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pollux.config.acceptors import ConnectorSettings
+
 logger = logging.getLogger("pollux.ha")
 # What kazoo tries again and again is told once, by us.
 logging.getLogger("kazoo").setLevel(logging.ERROR)
 
+_TIMES = ZooKeeperTimes()
 _FAILURES = (KazooException, KazooTimeoutError, OSError, EOFError)
 
 
 class ZooKeeperCoordinator:
-    """See the module. ``connect_string`` is ``host:port,...``; ``session`` in seconds."""
+    """See the module. ``connect_string`` is ``host:port,...``."""
 
     def __init__(
         self,
@@ -43,35 +47,43 @@ class ZooKeeperCoordinator:
         identity: str,
         *,
         namespace: str = "pollux",
-        session: float = 18.0,
+        times: ZooKeeperTimes = _TIMES,
         holder: str = "",
         credentials: tuple[str, str] | None = None,
+        tls: ConnectorSettings | None = None,
         record: Path | None = None,
     ) -> None:
         """``record``: where the session that has the lock is noted, for :func:`close_recorded`.
 
         With ``credentials`` (user, password) the nodes are theirs alone: nobody else reads, changes or deletes them.
+        Raises TlsError when what ``tls`` names cannot be used.
         """
-        self.session = session
+        #: What is granted; what was asked for until then, and never more.
+        self.session = times.session
+        self.times = times
         self._root = f"/{namespace.strip('/')}/{identity}"
         self._lock = f"{self._root}/lock"
         self._number = f"{self._root}/activation-sequence"
         self._holder = holder
         self._record = record
         self._connect_string = connect_string
-        self._wait = max(0.5, session / 3)
+        self._wait = max(0.5, times.session * times.part / 2)
         self._on_change: Callable[[], None] = lambda: None
         #: The node that is there as long as the lock is ours.
         self._held: str | None = None
         #: The one made by the last attempt.
         self._tried: str | None = None
-        self._client = KazooClient(
+        # With kazoo the first attempt counts as a try, and with 0 it never ends.
+        self._again = KazooRetry(
+            max_tries=times.retries + 1, delay=times.pause, backoff=1, max_jitter=0.0, deadline=self._wait
+        )
+        self._client = make_client(
             connect_string,
-            timeout=session,
-            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
-            command_retry=KazooRetry(max_tries=0),
-            auth_data=[("digest", f"{credentials[0]}:{credentials[1]}")] if credentials is not None else None,
-            default_acl=[make_digest_acl(*credentials, all=True)] if credentials is not None else None,
+            times.session,
+            connection=times.connection,
+            credentials=credentials,
+            tls=tls,
+            granted=self._granted,
         )
         self._client.add_listener(self._state)
 
@@ -81,10 +93,28 @@ class ZooKeeperCoordinator:
             self._held = None
         self._on_change()
 
-    def _do(self, what: str, function: Callable[..., Any], *values: Any, **more: Any) -> Any:
-        """One request with a bound on its time."""
+    def _granted(self, session: float) -> None:
+        """In kazoo's thread: what a server gives us."""
+        if session < self.times.session and session != self.session:
+            logger.warning(
+                "ZooKeeper grants a shorter session than session-ms: the live stops earlier without contact",
+                extra={"fields": {"granted_s": session, "asked_s": self.times.session}},
+            )
+        self.session = min(session, self.times.session)
+
+    def _ask(self, what: str, function: Callable[..., Any], *values: Any, **more: Any) -> Any:
+        """A request that changes nothing, or may be carried out twice: repeated when the connection broke."""
+        deadline = time.monotonic() + self._wait
+
+        def once() -> Any:
+            return function(*values, **more).get(timeout=max(0.0, deadline - time.monotonic()))
+
+        return self._do(what, lambda: self._again.copy()(once))
+
+    def _do(self, what: str, request: Callable[[], Any]) -> Any:
+        """One request, and what its failure means."""
         try:
-            return function(*values, **more).get(timeout=self._wait)
+            return request()
         except (NoNodeError, NodeExistsError):
             raise
         except NoAuthError as error:
@@ -93,7 +123,8 @@ class ZooKeeperCoordinator:
                 " px:zookeeper-password, which are the same on all members"
             ) from error
         except _FAILURES as error:
-            raise CoordinationError(f"ZooKeeper: {what} failed: {type(error).__name__} {error}".rstrip()) from error
+            last = error.__context__ if isinstance(error, RetryFailedError) and error.__context__ else error
+            raise CoordinationError(f"ZooKeeper: {what} failed: {type(last).__name__} {last}".rstrip()) from error
 
     def connect(self, on_change: Callable[[], None]) -> None:
         """Begin to connect; goes on trying until :meth:`close`."""
@@ -106,7 +137,7 @@ class ZooKeeperCoordinator:
     def sequence(self) -> int:
         """The number in its node."""
         try:
-            data, _ = self._do("reading the sequence", self._client.get_async, self._number)
+            data, _ = self._ask("reading the sequence", self._client.get_async, self._number)
             return int(data)
         except NoNodeError:
             return 0
@@ -119,8 +150,8 @@ class ZooKeeperCoordinator:
             self.prove()
             return True
         try:
-            self._do("making the nodes", self._client.ensure_path_async, self._root)
-            other = self._do("looking at the lock", self._client.exists_async, self._lock, watch=self._watch)
+            self._ask("making the nodes", self._client.ensure_path_async, self._root)
+            other = self._ask("looking at the lock", self._client.exists_async, self._lock, watch=self._watch)
         except (NoNodeError, NodeExistsError) as error:
             raise CoordinationError(f"ZooKeeper: {self._root} cannot be made: {error!r}") from error
         if other is not None:
@@ -155,14 +186,17 @@ class ZooKeeperCoordinator:
     def _has_it_after_all(self) -> bool:
         """An earlier attempt may have been carried out although its answer never came."""
         tried = self._tried
-        if tried is not None and self._do("looking at the lock", self._client.exists_async, tried) is not None:
+        if tried is not None and self._ask("looking at the lock", self._client.exists_async, tried) is not None:
             self._held = tried
             self._note_session()
         return self._held is not None
 
     def _commit(self, what: str, transaction: Any) -> str | None:
-        """Carry out a transaction: None when it was done, else why nothing of it was."""
-        results = self._do(what, transaction.commit_async)
+        """Carry out a transaction: None when it was done, else why nothing of it was.
+
+        Never repeated by itself: the caller finds out whether it was done.
+        """
+        results = self._do(what, lambda: transaction.commit_async().get(timeout=self._wait))
         failed = [type(result).__name__ for result in results if isinstance(result, Exception)]
         # Of the operations that were rolled back together, one tells why.
         reasons = [name for name in failed if name not in ("RolledBackError", "RuntimeInconsistency")]
@@ -171,7 +205,7 @@ class ZooKeeperCoordinator:
     def prove(self) -> None:
         """Our node is still there, and the lock with it."""
         held = self._held
-        if held is None or self._do("proving the lock", self._client.exists_async, held) is None:
+        if held is None or self._ask("proving the lock", self._client.exists_async, held) is None:
             self._held = None
             raise CoordinationError("ZooKeeper: the lock is not ours any more")
 
@@ -183,7 +217,7 @@ class ZooKeeperCoordinator:
         transaction = self._client.transaction()
         transaction.check(held, 0)
         try:
-            data, stat = self._do("reading the sequence", self._client.get_async, self._number)
+            data, stat = self._ask("reading the sequence", self._client.get_async, self._number)
             found = int(data)
             transaction.set_data(self._number, str(new).encode(), stat.version)
         except NoNodeError:
@@ -221,10 +255,11 @@ class ZooKeeperCoordinator:
                 logger.debug("the note of the session stays: %s", error)
 
 
-def close_recorded(record: Path, seconds: float) -> bool:
+def close_recorded(record: Path, seconds: float, tls: ConnectorSettings | None = None) -> bool:
     """Close the session that a process which is certainly gone has left; False when it left none.
 
-    A session that has ended meanwhile is fine. Raises CoordinationError when ZooKeeper does not answer.
+    A session that has ended meanwhile is fine. Raises CoordinationError when ZooKeeper does not answer, TlsError when
+    what ``tls`` names cannot be used.
     """
     try:
         value = json.loads(record.read_text("ascii"))
@@ -234,7 +269,7 @@ def close_recorded(record: Path, seconds: float) -> bool:
         return False
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CoordinationError(f"{record}: cannot be read: {error}") from error
-    client = KazooClient(connect_string, timeout=max(seconds, 1.0), client_id=known)
+    client = make_client(connect_string, max(seconds, 1.0), connection=seconds, known=known, tls=tls)
     try:
         client.start(seconds)
     except _FAILURES as error:
