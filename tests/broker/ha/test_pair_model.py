@@ -15,7 +15,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from broker.ha.pair_model import FAULTS, BrokenError, Fault, Node, ServiceWorld, World, raise_without_claim
+from broker.ha.pair_model import FAULTS, BrokenError, Fault, Node, World, raise_without_claim
+from broker.ha.service_model import ServiceWorld
 from broker.ha.voters_model import VOTERS, VotesWorld
 from pollux.ha.replication import local
 from pollux.ha.replication import member as module
