@@ -105,7 +105,7 @@ class Pair(RuleBasedStateMachine):
         self.world.joined = True
         self.world.pass_time(then)
 
-    @rule(who=nodes, number=st.integers(0, 4), kind=st.sampled_from(FAULTS), then=times)
+    @rule(who=nodes, number=st.integers(0, 8), kind=st.sampled_from(FAULTS), then=times)
     def strike(self, who: str, number: int, kind: str, then: float) -> None:
         """A later question of this member goes wrong."""
         self.node(who).fault = Fault(number, kind)

@@ -17,7 +17,7 @@ def features(configuration: Configuration) -> frozenset[str]:
         return frozenset(built)
     replication = configuration.replication_part
     if replication is not None:
-        built |= {"replication", "core-protocol"}
+        built |= {"replication", "core-protocol", "network-check"}
     # The members of a pair know each other from static connectors; only one of them serves at a time.
     if all(cluster.static_connectors is not None for cluster in configuration.cluster_connections):
         built.add("cluster-connections")

@@ -125,8 +125,12 @@ class Member:
         session: float,
         name: str = "",
         newest_epoch: Callable[[], int] = lambda: 0,
+        cut_off: Callable[[], str] = lambda: "",
     ) -> None:
-        """``newest_epoch``: the largest that our data has; the next one is larger."""
+        """``newest_epoch``: the largest that our data has; the next one is larger.
+
+        ``cut_off``: why this member must not ask for the right to serve now (empty: nothing). It may block.
+        """
         self.lease = Lease(session * _LEASE, boot_clock)
         self.right: Right | None = None
         self._journal = journal
@@ -139,6 +143,7 @@ class Member:
         self._session = session
         self._name = name
         self._newest_epoch = newest_epoch
+        self._cut_off = cut_off
         self._coordinator: Coordinator | None = None
         self._woken = threading.Event()
         self._stop = False
@@ -248,6 +253,9 @@ class Member:
             identity = self._make_node_id()
         if identity is None:
             self._say(Wish.FOLLOW, "a backup without data waits for a live")
+            return
+        if self._machine.phase is not MachinePhase.ACTIVATING and (problem := self._cut_off()):
+            self._say(Wish.FOLLOW, problem)
             return
         if self._coordinator is None:
             self._coordinator = self._make_coordinator(identity)
