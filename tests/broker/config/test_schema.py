@@ -42,6 +42,8 @@ OTHER_DEFAULTS = {
     "core/network-check-list": "none",
     "core/network-check-URL-list": "none",
     "core/network-check-NIC": "none",
+    "core/network-check-ping-command": "none",
+    "core/network-check-ping6-command": "none",
     # false and absent mean the same: only what is written ENC(...) is masked.
     "core/mask-password": "absent",
     # Absent, so that it can be told from the newer message-load-balancing.

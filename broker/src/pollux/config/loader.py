@@ -26,6 +26,7 @@ from pollux.config.report import Report, TooManyProblemsError
 from pollux.config.rules import GENERAL_RULES, apply_rules
 from pollux.config.rules_cluster import CLUSTER_RULES
 from pollux.config.rules_ha import HA_RULES
+from pollux.config.rules_network import NETWORK_RULES
 from pollux.config.schema import table_of
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class _Loader:
             features=tuple(sorted(self.reader.features, key=lambda feature: feature.line)),
         )
         self.report.lines = parsed.lines
-        apply_rules(configuration, self.report, (*GENERAL_RULES, *CLUSTER_RULES, *HA_RULES))
+        apply_rules(configuration, self.report, (*GENERAL_RULES, *CLUSTER_RULES, *HA_RULES, *NETWORK_RULES))
         return configuration
 
 

@@ -410,17 +410,42 @@ class Configuration:
         CriticalAnalyzerPolicy, Enumeration(values=CriticalAnalyzerPolicy), "What happens then."
     ] = CriticalAnalyzerPolicy.LOG
     network_check_list: Annotated[
-        tuple[str, ...], Words(), Needs("network-check"), "Hosts that must answer a ping."
+        tuple[str, ...],
+        Words(),
+        Needs("network-check"),
+        "Hosts, of which one must answer a ping; else this broker does not serve. See docs/replication.md.",
     ] = ()
     network_check_url_list: Annotated[
-        tuple[str, ...], Words(), Element("network-check-URL-list"), Needs("network-check"), "URLs that must answer."
+        tuple[str, ...],
+        Words(),
+        Element("network-check-URL-list"),
+        Needs("network-check"),
+        "The same with web servers: any answer to a GET counts.",
     ] = ()
-    network_check_period: Annotated[int, Duration(minimum=1), Needs("network-check"), "How often they are asked."] = (
-        10000
-    )
-    network_check_timeout: Annotated[int, Duration(minimum=1), Needs("network-check"), "Wait for an answer."] = 1000
+    network_check_period: Annotated[
+        int, Duration(minimum=1), Needs("network-check"), "Pause between two checks."
+    ] = 10000
+    network_check_timeout: Annotated[
+        int, Duration(minimum=1, maximum=60000), Needs("network-check"), "How long one check waits for an answer."
+    ] = 1000
     network_check_nic: Annotated[
-        str | None, Text(), Element("network-check-NIC"), Needs("network-check"), "Network interface used."
+        str | None,
+        Text(),
+        Element("network-check-NIC"),
+        Needs("network-check"),
+        "Network interface of the pings (-I of the default command).",
+    ] = None
+    network_check_ping_command: Annotated[
+        str | None,
+        Text(),
+        Needs("network-check"),
+        "Instead of `ping -c 1 -w %d %s`: %d is the time-out in seconds, %s the host. No shell sees it.",
+    ] = None
+    network_check_ping6_command: Annotated[
+        str | None,
+        Text(),
+        Needs("network-check"),
+        "The same for addresses of IPv6, instead of `ping -6 -c 1 -w %d %s`.",
     ] = None
     # -- parts
     acceptors: Annotated[

@@ -80,8 +80,6 @@ _CORE = {
     "metrics-plugin": "Prometheus metrics are built in (px:management)",
     "metrics": "Prometheus metrics are built in (px:management)",
     "connector-services": _CLASSES,
-    "network-check-ping-command": "hosts are checked without a command",
-    "network-check-ping6-command": "hosts are checked without a command",
 }
 
 _ADDRESS_SETTING = {

@@ -57,8 +57,13 @@ class Replicas:
         *,
         about: Callable[[], dict[str, Any]],
         on_synced: Callable[[Serving], None],
+<<<<<<< HEAD
         on_following: Callable[[dict[str, Any]], None],
+=======
+        cut_off: Callable[[], str] = lambda: "",
+>>>>>>> h/ha
     ) -> None:
+        """``cut_off``: why nothing may be confirmed without a backup now; empty: nothing. It may block."""
         self.mirror = Mirror(roots, on_lost=self._lost, patience=settings.patience)
         self.files = MirroredFiles(self.mirror)
         self.loop: asyncio.AbstractEventLoop
@@ -66,7 +71,11 @@ class Replicas:
         self._member = member
         self._about = about
         self._on_synced = on_synced
+<<<<<<< HEAD
         self._on_following = on_following
+=======
+        self._cut_off = cut_off
+>>>>>>> h/ha
         self._serving: dict[Serving, dict[str, Any]] = {}
         #: Who was refused, and why.
         self._refused: dict[str, str] = {}
@@ -216,6 +225,11 @@ class Replicas:
         """A backup in sync is lost: its copy must not be taken for complete before anything more is confirmed."""
         if self._left:
             return True
+        # Before any vote: who is cut off does not ask, and no answer of the network replaces a vote.
+        if problem := self._cut_off():
+            event(logger, logging.ERROR, "not without a backup", backup=link.name, reason=problem)
+            self._member.fence(f"backup {link.name} is lost, and this host is {problem}")
+            return False
         with self._member.marking:
             while not self._left:
                 try:

@@ -27,13 +27,21 @@ from pollux.ha.replication.member import Member, RefusedError
 from pollux.ha.replication.quorum import QuorumCoordinator
 from pollux.ha.replication.settings import BACKUP, PEER, PRIMARY, SESSION_FILE, make_coordinator, settings_of
 from pollux.ha.replication.votes import Candidacy
+<<<<<<< HEAD
 from pollux.server import discovery
+=======
+from pollux.server import network_check
+>>>>>>> h/ha
 from pollux.server.activation import Activation, history_view
 from pollux.server.discovery import Announcer, Discovered, Others
 from pollux.server.electorate import FIRST_LOOK, Electorate, Mine
 from pollux.server.follow_loop import FollowLoop
 from pollux.server.logs import event
+<<<<<<< HEAD
 from pollux.server.reach import check_connectors
+=======
+from pollux.server.network_check import NetworkCheck
+>>>>>>> h/ha
 from pollux.server.replicas import TWO_LIVES, Replicas, member_of
 from pollux.server.warm import Warm
 from pollux.session.core import CoreHub
@@ -94,6 +102,7 @@ class ReplicatedActivation(Activation):
             part=settings.part,
             name=self.me.name,
             newest_epoch=lambda: newest_epoch(self.roots["journal"], self.roots["bindings"]),
+            cut_off=lambda: self._cut_off(self._lost_at),
         )
         self._replicas = Replicas(
             self.roots,
@@ -101,7 +110,11 @@ class ReplicatedActivation(Activation):
             self.member,
             about=self._about,
             on_synced=self._backup_synced,
+<<<<<<< HEAD
             on_following=self._heard,
+=======
+            cut_off=lambda: self._cut_off(self._loop.time()),
+>>>>>>> h/ha
         )
         self.files = self._replicas.files
         self.spare = Spare(
@@ -119,6 +132,9 @@ class ReplicatedActivation(Activation):
         self._giving_up = False
         self._noting: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
+        #: Whether this host is cut off (None: nobody is to be asked), and since when that has to be known.
+        self._network: NetworkCheck | None = None
+        self._lost_at = 0.0
         #: Only without a <manager>: the members that vote, and what this one may ask them for.
         self._electorate: Electorate | None = None
         self._candidacy: Candidacy | None = None
@@ -195,6 +211,9 @@ class ReplicatedActivation(Activation):
             on_lost=self._live_lost,
             on_refused=self._not_taken,
         )
+        if (checks := network_check.settings_of(configuration)) is not None:
+            self._network = NetworkCheck(checks, self._network_changed)
+            self._network.start()
         await asyncio.to_thread(self._close_old_session)
         mine = await asyncio.to_thread(local.read, self.roots["journal"])
         if self.settings.manager is None:
@@ -279,6 +298,8 @@ class ReplicatedActivation(Activation):
             self._quorum.serves()
             self._announcing = self._loop.create_task(self._electorate.announce())
         self._noting = self._loop.create_task(self._note())
+        if self._network is not None and self._network.problem:
+            self._network_changed(self._network.problem)
 
     async def _note(self) -> None:
         try:
@@ -289,6 +310,20 @@ class ReplicatedActivation(Activation):
     def follower(self) -> Follower | None:
         """See :class:`Activation`."""
         return self._warm.take() if self._warm is not None else None
+
+    # -- the network check
+
+    def _cut_off(self, since: float) -> str:
+        """Why this host was cut off at some time since ``since``; empty: it was not. Blocking, not in the loop."""
+        return self._network.ask(since) if self._network is not None else ""
+
+    def _network_changed(self, problem: str) -> None:
+        if self._candidacy is not None:
+            self._candidacy.cut_off(problem)
+        if problem and self.machine.phase is Phase.LIVE:
+            # In order: a backup that is reached on another way has everything, and takes over.
+            self._hand_back(problem, restart=True)
+        self.member.wake()
 
     # -- the member's words (from its thread)
 
@@ -336,6 +371,8 @@ class ReplicatedActivation(Activation):
 
     def _live_lost(self, code: str, _reason: str) -> None:
         self._live = None
+        # What the network was before says nothing about why the live is gone.
+        self._lost_at = self._loop.time()
         if self._candidacy is not None:
             self._candidacy.live_lost(code, time.monotonic())
         self._in_sync = False
@@ -426,7 +463,12 @@ class ReplicatedActivation(Activation):
         await asyncio.to_thread(self.member.stop, release=graceful)
         if self._electorate is not None:
             await self._electorate.stop()
+<<<<<<< HEAD
         self._others.stop()
+=======
+        if self._network is not None:
+            await self._network.stop()
+>>>>>>> h/ha
         if graceful and not self.restart and self.spare is not None:
             await asyncio.to_thread(self.spare.remove)
 
@@ -467,9 +509,10 @@ class ReplicatedActivation(Activation):
         }
 
     def _warnings(self) -> list[str]:
+        found = [self._network.problem] if self._network is not None and self._network.problem else []
         if self.machine.phase is Phase.LIVE and not self._replicas.mirror.in_sync:
-            return ["no backup is in sync: messages are on this broker's disk only"]
-        return []
+            found.append("no backup is in sync: messages are on this broker's disk only")
+        return found
 
     def history(self) -> list[dict[str, Any]]:
         """Every activation of this data, oldest first."""

@@ -127,9 +127,18 @@ class Member:
         part: float = _LEASE,
         name: str = "",
         newest_epoch: Callable[[], int] = lambda: 0,
+        cut_off: Callable[[], str] = lambda: "",
     ) -> None:
+<<<<<<< HEAD
         """``part`` of the session is the lease. ``newest_epoch``: the largest of our data; the next one is larger."""
         self.lease = Lease(session * part, boot_clock)
+=======
+        """``newest_epoch``: the largest that our data has; the next one is larger.
+
+        ``cut_off``: why this member must not ask for the right to serve now (empty: nothing). It may block.
+        """
+        self.lease = Lease(session * _LEASE, boot_clock)
+>>>>>>> h/ha
         self.right: Right | None = None
         self._journal = journal
         self._make_coordinator = coordinator
@@ -142,6 +151,7 @@ class Member:
         self._part = part
         self._name = name
         self._newest_epoch = newest_epoch
+        self._cut_off = cut_off
         self._coordinator: Coordinator | None = None
         self._woken = threading.Event()
         self._stop = False
@@ -251,6 +261,9 @@ class Member:
             identity = self._make_node_id()
         if identity is None:
             self._say(Wish.FOLLOW, "a backup without data waits for a live")
+            return
+        if self._machine.phase is not MachinePhase.ACTIVATING and (problem := self._cut_off()):
+            self._say(Wish.FOLLOW, problem)
             return
         if self._coordinator is None:
             self._coordinator = self._make_coordinator(identity)

@@ -169,6 +169,7 @@ class Candidacy:
         self.in_sync = False
         self._left = (0 if at_once else retries) + 1 if own else 0
         self._next = 0.0
+        self._cut_off = ""
         self.reason = (
             "our data is what this broker served with last"
             if own
@@ -192,9 +193,23 @@ class Candidacy:
             return
         self.in_sync = False
         self.handed_over = code == HANDED_OVER
+        if self._cut_off and not self.handed_over:
+            self.reason = f"the live was lost while this host was {self._cut_off}"
+            return
         self._left = 1 + self._retries
         self._next = now
         self.reason = "the live is gone"
+
+    def cut_off(self, problem: str) -> None:
+        """The network check says that this host is cut off (empty: not any more).
+
+        A copy that has lost its live then cannot know what was confirmed since: it has to be in sync anew. What was
+        handed over stays: nobody else has it.
+        """
+        self._cut_off = problem
+        if problem and not (self.in_sync or self.own or self.handed_over):
+            self._left = 0
+            self.reason = problem
 
     def asks(self) -> bool:
         """Whether it wants the right."""

@@ -1,0 +1,290 @@
+"""Histories of a replicated pair: crashes, pauses, partitions, restarts and lost answers, in any order (hypothesis).
+
+What decides is the product; see :mod:`broker.ha.pair_model`. A history that breaks something is shrunk and printed as
+the steps that lead to it. The same checker must find what is wrong when a rule is taken out of the product.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from broker.ha.pair_model import FAULTS, BrokenError, Fault, Node, World, raise_without_claim
+from broker.ha.service_model import ServiceWorld
+from broker.ha.voters_model import VOTERS, VotesWorld
+from pollux.ha.replication import local
+from pollux.ha.replication import member as module
+from pollux.ha.replication.member import Member
+from pollux.ha.replication.sequence import judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.timeout(600)
+#: Histories in which nothing may break, of each kind of pair, and the most that may be needed to find a missing rule.
+HISTORIES = 1000
+SEARCH = 2000
+STEPS = 25
+
+LIVE, OTHER = "live", "other"
+nodes = st.sampled_from((LIVE, OTHER))
+#: Nothing, a turn, longer than a lease, longer than a session; seconds.
+times = st.sampled_from((0.0, 1.0, 5.0, 9.0))
+voters = st.sampled_from(VOTERS)
+
+
+class Pair(RuleBasedStateMachine):
+    """What can happen to any pair. ``totals``: what did happen, over all histories.
+
+    Time passes after each step, while everything that still runs does what it does.
+    """
+
+    world: World
+
+    def __init__(self, without: str, totals: Counter[str]) -> None:
+        super().__init__()
+        self.without = without
+        self.totals = totals
+
+    def begin(self, world: World, then: float) -> None:
+        self.world = world
+        self.world.castor.start()
+        self.world.pollux.start()
+        self.world.pass_time(then)
+
+    def node(self, role: str) -> Node:
+        """Who serves (or would, if nobody does), and the other one."""
+        castor, pollux = self.world.castor, self.world.pollux
+        live, other = (pollux, castor) if pollux.live and not castor.live else (castor, pollux)
+        return live if role == LIVE else other
+
+    @rule(who=nodes, then=times)
+    def start(self, who: str, then: float) -> None:
+        self.node(who).start()
+        self.world.pass_time(then)
+
+    @rule(who=nodes, then=times)
+    def kill(self, who: str, then: float) -> None:
+        self.node(who).end()
+        self.world.pass_time(then)
+
+    @rule(then=times)
+    def hand_over(self, then: float) -> None:
+        """The live is stopped in order."""
+        self.node(LIVE).hand_over()
+        self.world.pass_time(then)
+
+    @rule(who=nodes, then=times)
+    def pause(self, who: str, then: float) -> None:
+        self.node(who).paused = self.node(who).member is not None
+        self.world.pass_time(then)
+
+    @rule(then=times)
+    def resume(self, then: float) -> None:
+        """They do what they were about to do before they look at their clocks again."""
+        for node in self.world.nodes.values():
+            if node.paused:
+                node.paused = False
+                node.send()
+        self.world.pass_time(then)
+
+    @rule(then=times)
+    def part(self, then: float) -> None:
+        """The members cannot reach each other."""
+        self.world.joined = False
+        self.world.pass_time(then)
+
+    @rule(then=times)
+    def join(self, then: float) -> None:
+        self.world.joined = True
+        self.world.pass_time(then)
+
+    @rule(who=nodes, number=st.integers(0, 8), kind=st.sampled_from(FAULTS), then=times)
+    def strike(self, who: str, number: int, kind: str, then: float) -> None:
+        """A later question of this member goes wrong."""
+        self.node(who).fault = Fault(number, kind)
+        self.world.pass_time(then)
+
+    @rule(then=times)
+    def copy_a_part(self, then: float) -> None:
+        """The copy is begun, and broken off."""
+        self.node(OTHER).copy(whole=False)
+        self.world.pass_time(then)
+
+    @invariant()
+    def holds(self) -> None:
+        self.world.check()
+
+    def teardown(self) -> None:
+        """Whatever happened, when all is well again one of them serves, with everything that was confirmed."""
+        world = self.world
+        self.totals.update(
+            histories=1, activations=world.activations, confirmed=len(world.confirmed), fenced=world.fenced
+        )
+        if world.broken or world.stranded or self.without:
+            return
+        world.recover()
+        if sum(node.confirms for node in world.nodes.values()) != 1:
+            raise BrokenError("nobody serves although nothing is broken any more")
+
+
+class PairWithService(Pair):
+    """Two equals and a coordination service."""
+
+    world: ServiceWorld
+
+    @initialize(then=times)
+    def begin_with_service(self, then: float) -> None:
+        self.begin(ServiceWorld(self.without), then)
+
+    @rule(who=nodes, then=times)
+    def cut(self, who: str, then: float) -> None:
+        """It does not reach the coordination service."""
+        self.world.members[self.node(who).name].reaches = False
+        self.world.pass_time(then)
+
+    @rule(then=times)
+    def heal(self, then: float) -> None:
+        self.world.heal()
+        self.world.pass_time(then)
+
+
+class PairWithVotes(Pair):
+    """A primary and a backup among the lives of two other pairs."""
+
+    world: VotesWorld
+
+    @initialize(then=times)
+    def begin_with_votes(self, then: float) -> None:
+        self.begin(VotesWorld(self.without), then)
+
+    @rule(who=nodes, voter=voters, then=times)
+    def cut(self, who: str, voter: str, then: float) -> None:
+        """It does not reach this voter."""
+        self.world.members[self.node(who).name].cut.add(voter)
+        self.world.pass_time(then)
+
+    @rule(who=nodes, then=times)
+    def heal(self, who: str, then: float) -> None:
+        self.world.members[self.node(who).name].cut.clear()
+        self.world.pass_time(then)
+
+    @rule(who=nodes, voter=voters, then=times)
+    def drop(self, who: str, voter: str, then: float) -> None:
+        """The voter believes that a connection is broken; the member finds out later."""
+        self.world.voters[voter].drop(self.world.members[self.node(who).name].me)
+        self.world.pass_time(then)
+
+    @rule(voter=voters, then=times)
+    def restart(self, voter: str, then: float) -> None:
+        self.world.voters[voter].restart()
+        self.world.pass_time(then)
+
+
+PAIRS = {"service": PairWithService, "votes": PairWithVotes}
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Clock and disks are the model's; take a rule out of the product."""
+    monkeypatch.setattr(module, "boot_clock", lambda: World.current.now)
+    monkeypatch.setattr(local, "read", lambda disk: World.current.disks.get(disk))  # noqa: PLW0108  (another one each time)
+    monkeypatch.setattr(local, "write", lambda disk, state: World.current.disks.update({disk: state}))
+    monkeypatch.setattr(logging.getLogger("pollux.ha"), "disabled", True)
+
+    def take_out(without: str) -> None:
+        if without == "claims":
+            monkeypatch.setattr(Member, "_raise", raise_without_claim)
+        if without == "sequence":
+            monkeypatch.setattr(module, "judge", lambda mine, _: judge(mine, mine))
+
+    return take_out
+
+
+@pytest.fixture
+def explore(simulated: Callable[[str], None]) -> Callable[..., Counter[str]]:
+    """Try histories of one kind of pair."""
+
+    def run(kind: str, without: str = "", *, histories: int = HISTORIES, **more: Any) -> Counter[str]:
+        simulated(without)
+        totals: Counter[str] = Counter()
+        run_state_machine_as_test(
+            lambda: PAIRS[kind](without, totals),  # type: ignore[arg-type]  # whatever makes one
+            settings=settings(
+                max_examples=histories, stateful_step_count=STEPS, database=None, report_multiple_bugs=False, **more
+            ),
+        )
+        return totals
+
+    return run
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+def test_no_history_breaks_an_invariant(explore: Callable[..., Counter[str]], kind: str) -> None:
+    """Never two lives, an activation with old data or a confirmed message lost; and a lot happens."""
+    totals = explore(kind)
+    assert totals["histories"] >= HISTORIES
+    assert totals["activations"] > HISTORIES
+    assert totals["confirmed"] > HISTORIES
+    assert totals["fenced"] > HISTORIES / 20
+
+
+@pytest.mark.parametrize(
+    ("kind", "without"),
+    [*(("service", rule) for rule in ("fencing", "claims", "sequence", "order")), ("votes", "majority")],
+)
+def test_the_checker_finds_a_missing_rule(explore: Callable[..., Counter[str]], kind: str, without: str) -> None:
+    """The same histories and the same checker; shrinking only costs time here."""
+    with pytest.raises(BrokenError):
+        explore(kind, without, histories=SEARCH, phases=(Phase.generate,), derandomize=True)
+
+
+# -- rules of votes that are needed so rarely that searching takes long: a history for each of them
+
+
+def without_fencing(pair: PairWithVotes) -> None:
+    """The live is cut off from everybody, and goes on although it lost the vote."""
+    pair.cut(LIVE, "b", 0.0)
+    pair.cut(LIVE, "c", 0.0)
+    pair.part(9.0)
+    pair.start(OTHER, 9.0)
+
+
+def without_claims(pair: PairWithVotes) -> None:
+    """The live dies when it is about to tell the voters of its first step towards serving alone; it comes back late."""
+    pair.strike(LIVE, 0, "dies before", 0.0)
+    pair.part(9.0)
+    pair.kill(LIVE, 0.0)
+    pair.start(LIVE, 9.0)
+
+
+def without_memory(pair: PairWithVotes) -> None:
+    """The live goes on alone and dies; the voters start anew before the copy left behind asks them."""
+    pair.part(5.0)
+    pair.kill(LIVE, 0.0)
+    pair.restart("b", 0.0)
+    pair.restart("c", 5.0)
+
+
+@pytest.mark.parametrize("history", [without_fencing, without_claims, without_memory])
+def test_a_history_that_needs_a_rule(
+    simulated: Callable[[str], None], history: Callable[[PairWithVotes], None]
+) -> None:
+    def live(without: str) -> None:
+        pair = PairWithVotes(without, Counter())
+        pair.begin(VotesWorld(without), 5.0)
+        assert pair.world.castor.in_sync
+        history(pair)
+        pair.teardown()
+
+    live("")
+    rule = history.__name__.removeprefix("without_")
+    simulated(rule)
+    with pytest.raises(BrokenError):
+        live(rule)
