@@ -149,7 +149,8 @@ def test_a_live_that_lost_its_backup_confirms_nothing_alone_when_it_is_cut_off(t
     settings: Any = SimpleNamespace(patience=1.0)
     roots = dict.fromkeys(("journal", "bindings", "large", "paging"), tmp_path)
     replicas = Replicas(
-        roots, settings, member, about=dict, on_synced=lambda _: None, cut_off=lambda: problem
+        roots, settings, member, about=dict, on_synced=lambda _: None,
+        on_following=lambda _: None, cut_off=lambda: problem
     )
     assert replicas._lost(Link("pollux", lambda: None), "gone") is not bool(problem)
     assert member.raised == (0 if problem else 1), "the sequence is raised, and a vote asked for, only by who is not"

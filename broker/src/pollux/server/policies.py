@@ -17,18 +17,12 @@ def features(configuration: Configuration) -> frozenset[str]:
         return frozenset(built)
     replication = configuration.replication_part
     if replication is not None:
-<<<<<<< HEAD
-        built |= {"replication", "core-protocol", "broadcast-groups", "discovery-groups"}
+        built |= {"replication", "core-protocol", "broadcast-groups", "discovery-groups", "network-check"}
     # The members of a pair know each other from static connectors, or find each other where they talk to each other.
     if all(
         cluster.static_connectors is not None or (cluster.discovery_group_ref is not None and replication is not None)
         for cluster in configuration.cluster_connections
     ):
-=======
-        built |= {"replication", "core-protocol", "network-check"}
-    # The members of a pair know each other from static connectors; only one of them serves at a time.
-    if all(cluster.static_connectors is not None for cluster in configuration.cluster_connections):
->>>>>>> h/ha
         built.add("cluster-connections")
     return frozenset(built)
 

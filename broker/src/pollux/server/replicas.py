@@ -57,11 +57,8 @@ class Replicas:
         *,
         about: Callable[[], dict[str, Any]],
         on_synced: Callable[[Serving], None],
-<<<<<<< HEAD
         on_following: Callable[[dict[str, Any]], None],
-=======
         cut_off: Callable[[], str] = lambda: "",
->>>>>>> h/ha
     ) -> None:
         """``cut_off``: why nothing may be confirmed without a backup now; empty: nothing. It may block."""
         self.mirror = Mirror(roots, on_lost=self._lost, patience=settings.patience)
@@ -71,11 +68,8 @@ class Replicas:
         self._member = member
         self._about = about
         self._on_synced = on_synced
-<<<<<<< HEAD
         self._on_following = on_following
-=======
         self._cut_off = cut_off
->>>>>>> h/ha
         self._serving: dict[Serving, dict[str, Any]] = {}
         #: Who was refused, and why.
         self._refused: dict[str, str] = {}

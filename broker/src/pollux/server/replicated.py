@@ -27,21 +27,14 @@ from pollux.ha.replication.member import Member, RefusedError
 from pollux.ha.replication.quorum import QuorumCoordinator
 from pollux.ha.replication.settings import BACKUP, PEER, PRIMARY, SESSION_FILE, make_coordinator, settings_of
 from pollux.ha.replication.votes import Candidacy
-<<<<<<< HEAD
-from pollux.server import discovery
-=======
-from pollux.server import network_check
->>>>>>> h/ha
+from pollux.server import discovery, network_check
 from pollux.server.activation import Activation, history_view
 from pollux.server.discovery import Announcer, Discovered, Others
 from pollux.server.electorate import FIRST_LOOK, Electorate, Mine
 from pollux.server.follow_loop import FollowLoop
 from pollux.server.logs import event
-<<<<<<< HEAD
-from pollux.server.reach import check_connectors
-=======
 from pollux.server.network_check import NetworkCheck
->>>>>>> h/ha
+from pollux.server.reach import check_connectors
 from pollux.server.replicas import TWO_LIVES, Replicas, member_of
 from pollux.server.warm import Warm
 from pollux.session.core import CoreHub
@@ -110,11 +103,8 @@ class ReplicatedActivation(Activation):
             self.member,
             about=self._about,
             on_synced=self._backup_synced,
-<<<<<<< HEAD
             on_following=self._heard,
-=======
             cut_off=lambda: self._cut_off(self._loop.time()),
->>>>>>> h/ha
         )
         self.files = self._replicas.files
         self.spare = Spare(
@@ -463,12 +453,9 @@ class ReplicatedActivation(Activation):
         await asyncio.to_thread(self.member.stop, release=graceful)
         if self._electorate is not None:
             await self._electorate.stop()
-<<<<<<< HEAD
         self._others.stop()
-=======
         if self._network is not None:
             await self._network.stop()
->>>>>>> h/ha
         if graceful and not self.restart and self.spare is not None:
             await asyncio.to_thread(self.spare.remove)
 

@@ -129,16 +129,11 @@ class Member:
         newest_epoch: Callable[[], int] = lambda: 0,
         cut_off: Callable[[], str] = lambda: "",
     ) -> None:
-<<<<<<< HEAD
-        """``part`` of the session is the lease. ``newest_epoch``: the largest of our data; the next one is larger."""
-        self.lease = Lease(session * part, boot_clock)
-=======
-        """``newest_epoch``: the largest that our data has; the next one is larger.
+        """``part`` of the session is the lease. ``newest_epoch``: the largest of our data; the next one is larger.
 
         ``cut_off``: why this member must not ask for the right to serve now (empty: nothing). It may block.
         """
-        self.lease = Lease(session * _LEASE, boot_clock)
->>>>>>> h/ha
+        self.lease = Lease(session * part, boot_clock)
         self.right: Right | None = None
         self._journal = journal
         self._make_coordinator = coordinator
