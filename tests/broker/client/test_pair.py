@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -12,7 +13,7 @@ import stomp
 from paho.mqtt.enums import CallbackAPIVersion
 from proton import ConnectionException, symbol
 
-from e2e.failover import BACKUP, PRIMARY, Member
+from e2e.failover import BACKUP, PRIMARY, Member, wait_until
 from pollux.client import ConnectionEvent, EventKind, connect
 from support import amqp
 from support.broker import PASSWORD, USER
@@ -61,7 +62,15 @@ def pair(tmp_path: Path) -> Iterator[tuple[Member, Member]]:
                 member.kill()
 
 
+def told(live: Member) -> list[int]:
+    """The ports that a client is told of."""
+    with amqp.connect(live) as connection:
+        properties: Any = connection.conn.remote_properties
+        return [entry[symbol("port")] for entry in properties[symbol("failover-server-list")]]
+
+
 def test_a_foreign_amqp_client_is_told_where_else_to_go(pair: tuple[Member, Member]) -> None:
+    """By the connectors of the one that serves, and by what each member has written about itself beside the store."""
     live, backup = pair
     with amqp.connect(live) as connection:
         properties: Any = connection.conn.remote_properties
@@ -70,9 +79,20 @@ def test_a_foreign_amqp_client_is_told_where_else_to_go(pair: tuple[Member, Memb
         assert entry[symbol("port")] == backup.port
     live.kill()
     backup.wait_for("live")
-    with amqp.connect(backup) as connection:
-        properties = connection.conn.remote_properties
-        assert [entry[symbol("port")] for entry in properties[symbol("failover-server-list")]] == [live.port]
+    assert told(backup) == [live.port]
+    members = backup.shared / "journal" / "node" / "members"
+    written = {path: json.loads(path.read_text())["clients"] for path in members.glob("*.json")}
+    assert sorted(written.values(), key=str) == sorted(
+        (
+            {"links": [["127.0.0.1", one.port]], "addresses": [["127.0.0.1", one.port, False, []]]}
+            for one in (live, backup)
+        ),
+        key=str,
+    )
+    third = {"links": [], "addresses": [["127.0.0.1", 7, False, ["AMQP"]], ["127.0.0.1", 8, False, ["MQTT"]]]}
+    (members / "third.json").write_text(json.dumps({"name": "third", "clients": third}))
+    (members / "liar.json").write_text(json.dumps({"name": "liar", "clients": {"links": [], "addresses": "*"}}))
+    wait_until(lambda: sorted(told(backup)) == sorted([live.port, 7]), "clients are told of the third")
 
 
 def test_a_backup_refuses_clients_of_every_protocol(pair: tuple[Member, Member]) -> None:
