@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from e2e.replication import Replica
 
 pytestmark = pytest.mark.timeout(600)
+#: Milliseconds; the longest that the tests' ZooKeeper grants.
+SESSION_OF_AN_HOUR = 3_600_000
 
 
 @pytest.fixture
@@ -38,8 +40,11 @@ def under_traffic(pair: Pair) -> tuple[Replica, Replica]:
 
 
 def test_a_backup_takes_over_and_the_old_live_becomes_its_backup(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
-    """kill -9 twice, so that both serve after the other, with all that was confirmed before."""
-    with Pair(tmp_path, zookeeper_manager(zookeeper), PEER, PEER) as pair:
+    """kill -9 twice, so that both serve after the other, with all that was confirmed before.
+
+    The session would last longer than the test: it is ended for the killed ones.
+    """
+    with Pair(tmp_path, zookeeper_manager(zookeeper, session_ms=SESSION_OF_AN_HOUR), PEER, PEER) as pair:
         first, second = under_traffic(pair)
         pair.fault("kill -9 of the first")
         first.kill()

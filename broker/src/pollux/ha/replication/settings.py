@@ -212,4 +212,5 @@ def make_coordinator(settings: Settings, identity: str, name: str, *, record: Pa
         credentials=settings.credentials,
         tls=settings.tls,
         record=record,
+        guarded=record is not None,
     )

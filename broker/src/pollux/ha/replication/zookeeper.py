@@ -23,6 +23,7 @@ from kazoo.retry import KazooRetry, RetryFailedError
 from pollux.config.manager import ZooKeeperTimes
 from pollux.ha.replication.coordination import CoordinationError
 from pollux.ha.replication.kazoo_client import make_client
+from pollux.ha.replication.session_guard import SessionGuard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,8 +53,10 @@ class ZooKeeperCoordinator:
         credentials: tuple[str, str] | None = None,
         tls: ConnectorSettings | None = None,
         record: Path | None = None,
+        guarded: bool = False,
     ) -> None:
-        """``record``: where the session that has the lock is noted, for :func:`close_recorded`.
+        """``record``: where the session that has the lock is noted, for :func:`close_recorded`. ``guarded``: a process
+        beside this one closes the session when this one is gone.
 
         With ``credentials`` (user, password) the nodes are theirs alone: nobody else reads, changes or deletes them.
         Raises TlsError when what ``tls`` names cannot be used.
@@ -86,6 +89,7 @@ class ZooKeeperCoordinator:
             granted=self._granted,
         )
         self._client.add_listener(self._state)
+        self._guard = SessionGuard(record, times.session, tls) if guarded and record is not None else None
 
     def _state(self, state: str) -> None:
         """In kazoo's thread: the session was lost, or is there (again)."""
@@ -129,6 +133,8 @@ class ZooKeeperCoordinator:
     def connect(self, on_change: Callable[[], None]) -> None:
         """Begin to connect; goes on trying until :meth:`close`."""
         self._on_change = on_change
+        if self._guard is not None:
+            self._guard.start()
         self._client.start_async()
 
     def _watch(self, _event: object) -> None:
@@ -173,6 +179,9 @@ class ZooKeeperCoordinator:
         if self._record is None or session is None:
             return
         value = {"connect_string": self._connect_string, "session": session[0], "password": session[1].hex()}
+        if self._guard is not None:
+            self._guard.start()
+            value["life"] = self._guard.life
         unfinished = self._record.with_name(f".{self._record.name}.tmp")
         try:
             unfinished.unlink(missing_ok=True)
@@ -253,13 +262,17 @@ class ZooKeeperCoordinator:
                 self._record.unlink(missing_ok=True)
             except OSError as error:
                 logger.debug("the note of the session stays: %s", error)
+        if self._guard is not None:
+            self._guard.close()
 
 
-def close_recorded(record: Path, seconds: float, tls: ConnectorSettings | None = None) -> bool:
+def close_recorded(
+    record: Path, seconds: float, tls: ConnectorSettings | None = None, *, forget: bool = True
+) -> bool:
     """Close the session that a process which is certainly gone has left; False when it left none.
 
-    A session that has ended meanwhile is fine. Raises CoordinationError when ZooKeeper does not answer, TlsError when
-    what ``tls`` names cannot be used.
+    A session that has ended meanwhile is fine. ``forget``: delete the record, which nobody else writes meanwhile.
+    Raises CoordinationError when ZooKeeper does not answer, TlsError when what ``tls`` names cannot be used.
     """
     try:
         value = json.loads(record.read_text("ascii"))
@@ -278,5 +291,6 @@ def close_recorded(record: Path, seconds: float, tls: ConnectorSettings | None =
         # An orderly end of the session; had it ended already, this was a new one.
         client.stop()
         client.close()
-    record.unlink(missing_ok=True)
+    if forget:
+        record.unlink(missing_ok=True)
     return True
