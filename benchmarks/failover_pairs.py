@@ -20,7 +20,10 @@ from peers import activemq_installed, free_port, kahadb, spawn_activemq
 from pollux.client.url import Wire
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from e2e.replication import PEER, Replica, zookeeper_manager
+from e2e.replication import Pair as ReplicatedGroup
 from support.broker import PASSWORD, POLLUX, USER, BrokerProcess
+from support.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,6 +168,63 @@ class PolluxPair(Pair):
                 member.kill()
 
 
+#: What tests set so that their journals are soon compacted; benchmarks measure the defaults.
+SMALL_JOURNAL = "<journal-file-size>1M</journal-file-size><journal-compact-min-files>4</journal-compact-min-files>"
+#: What a live that is gone keeps its lock for unless the session is closed: the default of session-ms.
+SESSION_MS = 18_000
+
+
+def replicated(directory: Path, server: ZooKeeperProcess, session_ms: int = SESSION_MS) -> ReplicatedGroup:
+    """Two members that replicate by ZooKeeper, with the default settings of a journal; not started."""
+    group = ReplicatedGroup(directory, zookeeper_manager(server, session_ms=session_ms), PEER, PEER)
+    for member in group.replicas:
+        member.configuration.write_text(member.configuration.read_text().replace(SMALL_JOURNAL, ""))
+    return group
+
+
+class ReplicatedPair(Pair):
+    """Pollux from this checkout, without shared storage: two copies, and a ZooKeeper."""
+
+    name = "Pollux, replicated"
+    protocols = (Wire.AMQP, Wire.STOMP)
+
+    def __init__(self, directory: Path) -> None:
+        self.zookeeper = ZooKeeperProcess(directory / "zookeeper")
+        self.group = replicated(directory, self.zookeeper)
+        self.members: list[Replica] = list(self.group.replicas)
+
+    def start(self) -> None:
+        self.zookeeper.start()
+        self.group.start()
+
+    @property
+    def brokers(self) -> str:
+        ports = ",".join(f"tcp://127.0.0.1:{member.port}" for member in self.members)
+        return f"{ports}?user={USER}&password={quote(PASSWORD)}"
+
+    @property
+    def live(self) -> int:
+        process = self.members[0].process
+        assert process is not None
+        return process.pid
+
+    def swap(self) -> None:
+        killed, other = self.members
+        assert killed.process is not None
+        killed.process.wait()
+        killed.process = None
+        other.wait_for("live")
+        killed.spawn()
+        self.group.wait_for_sync(killed)
+        self.members.reverse()
+
+    def close(self) -> None:
+        for member in self.members:
+            if member.running:
+                member.kill()
+        self.zookeeper.stop()
+
+
 class ActiveMQ:
     """One ActiveMQ broker of a pair; it opens its port when it has the lock."""
 
@@ -257,8 +317,9 @@ class TunedActiveMQPair(ActiveMQPair):
 
 
 #: What --brokers takes: whether it is installed, and what makes a pair in a directory.
-PAIRS: dict[str, tuple[Callable[[], bool], type[PolluxPair | ActiveMQPair]]] = {
+PAIRS: dict[str, tuple[Callable[[], bool], type[PolluxPair | ReplicatedPair | ActiveMQPair]]] = {
     "pollux": (lambda: True, PolluxPair),
+    "pollux-replicated": (lambda: True, ReplicatedPair),
     "activemq": (activemq_installed, ActiveMQPair),
     "activemq-tuned": (activemq_installed, TunedActiveMQPair),
 }

@@ -42,6 +42,7 @@ class Result:
     rate: float
     p50_ms: float
     p99_ms: float
+    max_ms: float
     #: CPU seconds per second of the broker's process tree (1 = one core), and of this client.
     broker_cpu: float | None
     client_cpu: float
@@ -163,6 +164,7 @@ def main() -> int:
         rate=round(goal.sent / elapsed, 1),
         p50_ms=round(percentile(latencies, 0.50), 3),
         p99_ms=round(percentile(latencies, 0.99), 3),
+        max_ms=round(percentile(latencies, 1.0), 3),
         broker_cpu=None if broker_cpu is None else round(broker_cpu, 3),
         client_cpu=round(client_cpu, 3),
         broker_rss_mib=None if rss is None else round(rss, 1),

@@ -1,0 +1,263 @@
+"""What a copy on another broker costs: throughput with a backup in sync, and copying a store while producers go on.
+
+    .venv/bin/python benchmarks/replication.py                     # both parts
+    .venv/bin/python benchmarks/replication.py --parts throughput --rounds 5 --write
+    .venv/bin/python benchmarks/replication.py --parts sync --gib 0.25
+
+throughput: the same load on a broker of its own, on the live of a shared store and on the live of a replicated pair
+whose backup is in sync; all of it, both brokers, ZooKeeper and the clients, on this machine. Brokers are started anew
+for each run, in turns, and each figure is the median of the rounds. "pair CPU" is what both brokers use.
+
+sync: a live with so many GiB in its queues gets a backup while a producer goes on; seconds from the start of the
+backup's process until it is in sync, with the producer's rate before and meanwhile and the longest confirm.
+
+Nothing is asserted. Goals: with a backup at least 60 % of a single broker's rate; at least 100 MB/s, meanwhile at least
+half the rate, and no confirm longer than 1 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from failover_pairs import PolluxPair, ReplicatedPair
+from loadclient.process import cpu_seconds
+from peers import Broker
+from throughput import HERE, RUN_LIMIT, Scenario, options, write_section
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from support.broker import PASSWORD, USER, BrokerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+GIB = 1 << 30
+#: Bytes of each message that is there when the backup comes, and of those that are sent meanwhile.
+STORED, SENT = 65_536, 1024
+#: Seconds of each stretch in which the producer's rate is measured.
+STRETCH = 2.0
+SCENARIOS = (
+    Scenario("produced and consumed, window 512, 100 B", options(512, 100, consume=True)),
+    Scenario("published and confirmed, window 512, 100 B", options(512, 100, consume=False)),
+    Scenario("published and confirmed, window 512, 1 KiB", options(512, 1024, consume=False)),
+    Scenario("published and confirmed, window 1, 100 B", options(1, 100, consume=False)),
+)
+
+
+def load(broker: Broker, queue: str, seconds: float, words: tuple[str, ...]) -> dict[str, Any]:
+    """Run the load client. Raises SystemExit with its complaint."""
+    command = [sys.executable, "-m", "loadclient", *broker.load_options("amqp"), *words]
+    command += ["--queue", queue, *(("--seconds", str(seconds)) if seconds else ())]
+    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=RUN_LIMIT, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"the load client failed: {done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def broker_of(member: BrokerProcess, name: str) -> Broker:
+    """What the load client has to know of a broker that runs."""
+    assert member.process is not None
+    login = {"all": ["--user", USER, "--password", PASSWORD]}
+    return Broker(name, member.process, {"amqp": member.port}, login)
+
+
+# -- throughput ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def single(directory: Path) -> Iterator[list[BrokerProcess]]:
+    """A broker of its own."""
+    broker = BrokerProcess(directory, addresses="")
+    try:
+        yield [broker.start()]
+    finally:
+        broker.close()
+
+
+@contextmanager
+def pair(kind: Callable[[Path], PolluxPair | ReplicatedPair], directory: Path) -> Iterator[list[BrokerProcess]]:
+    """A live and its backup."""
+    made = kind(directory)
+    try:
+        made.start()
+        yield list(made.members)
+    finally:
+        made.close()
+
+
+KINDS: dict[str, Callable[[Path], Any]] = {
+    "standalone": single,
+    "shared store": lambda directory: pair(PolluxPair, directory),
+    "replicated": lambda directory: pair(ReplicatedPair, directory),
+}
+
+
+class Figure(NamedTuple):
+    """One run."""
+
+    rate: float
+    p99: float
+    cpu: float
+
+
+def once(kind: str, scenario: Scenario, seconds: float) -> Figure:
+    """Start, measure, stop."""
+    with (
+        tempfile.TemporaryDirectory(prefix="pollux-replication-") as directory,
+        KINDS[kind](Path(directory)) as members,
+    ):
+        pids = [member.process.pid for member in members]
+        began, used = time.monotonic(), sum(map(cpu_seconds, pids))
+        found = load(broker_of(members[0], kind), "bench", seconds, scenario.options)
+        cpu = (sum(map(cpu_seconds, pids)) - used) / (time.monotonic() - began)
+    return Figure(found["rate"], found["p99_ms"], cpu)
+
+
+def throughput(rounds: int, seconds: float, console: Console) -> list[tuple[str, ...]]:
+    """The rows of the table."""
+    rows: list[tuple[str, ...]] = []
+    for scenario in SCENARIOS:
+        runs: dict[str, list[Figure]] = {kind: [] for kind in KINDS}
+        for _ in range(rounds):
+            for kind, figures in runs.items():
+                figures.append(once(kind, scenario, seconds))
+        alone = statistics.median(one.rate for one in runs["standalone"])
+        for kind, figures in runs.items():
+            rate, p99, cpu = (statistics.median(values) for values in zip(*figures, strict=True))
+            share = f"{rate / alone:.0%}"
+            rows.append((scenario.title, kind, f"{rate:,.0f}", share, f"{p99:.1f}", f"{cpu:.0%}"))
+            console.print(*rows[-1], sep="  ")
+    return rows
+
+
+# -- copying -------------------------------------------------------------------------------------------------------
+
+
+class Stretch(NamedTuple):
+    """A run of the producer."""
+
+    began: float
+    ended: float
+    rate: float
+    longest: float
+
+
+class Producer(threading.Thread):
+    """Sends without a pause, in stretches, until it is told to stop."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(daemon=True)
+        self._broker = broker
+        self._finished = threading.Event()
+        self.stretches: list[Stretch] = []
+
+    def run(self) -> None:
+        """See the class."""
+        while not self._finished.is_set():
+            began = time.monotonic()
+            found = load(self._broker, "meanwhile", STRETCH, options(512, SENT, consume=False))
+            self.stretches.append(Stretch(began, time.monotonic(), found["rate"], found["max_ms"]))
+
+    def finish(self) -> None:
+        """Stop after this stretch."""
+        self._finished.set()
+        self.join()
+
+
+def sync(gib: float, console: Console) -> list[tuple[str, ...]]:
+    """The row of the table."""
+    with tempfile.TemporaryDirectory(prefix="pollux-replication-", dir="/var/tmp") as directory:
+        made = ReplicatedPair(Path(directory))
+        try:
+            made.zookeeper.start()
+            live, backup = made.members
+            live.start()
+            live.wait_for("live")
+            broker = broker_of(live, "live")
+            count = round(gib * GIB / STORED)
+            words = ("--messages", str(count), *options(64, STORED, consume=False))
+            load(broker, "stored", 0, words)
+            console.print(f"{gib:g} GiB are stored")
+            before = load(broker, "meanwhile", 2 * STRETCH, options(512, SENT, consume=False))
+            producer = Producer(broker)
+            producer.start()
+            began = time.monotonic()
+            backup.spawn()
+            made.group.wait_for_sync(backup)
+            ended = time.monotonic()
+            producer.finish()
+        finally:
+            made.close()
+    during = [one for one in producer.stretches if one.began < ended]
+    rate = statistics.mean(one.rate for one in during)
+    took = ended - began
+    return [
+        (
+            f"{gib:g} GiB",
+            f"{took:.1f}",
+            f"{gib * GIB / took / 1e6:,.0f}",
+            f"{before['rate']:,.0f}",
+            f"{rate:,.0f}",
+            f"{rate / before['rate']:.0%}",
+            f"{max(one.longest for one in during):,.0f}",
+        )
+    ]
+
+
+THROUGHPUT: tuple[str, ...] = ("scenario (AMQP)", "broker", "messages/s", "of standalone", "p99 ms", "pair CPU")
+SYNC: tuple[str, ...] = (
+    *("stored", "seconds", "MB/s", "messages/s before", "meanwhile", "of before", "longest confirm ms"),
+)
+
+
+def markdown(headers: tuple[str, ...], rows: list[tuple[str, ...]], words: str, before: float) -> str:
+    """A section of docs/benchmarks.md."""
+    lines = [f"Measured {datetime.now(UTC):%Y-%m-%d}; {words}. Load average before: {before:.1f}.", ""]
+    lines += ["| " + " | ".join(headers) + " |", "|" + "---|" * len(headers)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def main() -> None:
+    """Measure and print; with --write also into docs/benchmarks.md."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=("throughput", "sync"), default=("throughput", "sync"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--gib", type=float, default=1.0, help="what is stored before the backup comes")
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/benchmarks.md")
+    given = parser.parse_args()
+    console = Console(width=160)
+    for part in given.parts:
+        before = os.getloadavg()[0]
+        if part == "throughput":
+            words = f"the median of {given.rounds} rounds of {given.seconds:g} s"
+            headers, rows = THROUGHPUT, throughput(given.rounds, given.seconds, console)
+        else:
+            words = f"messages of {STORED // 1024} KiB stored, of {SENT // 1024} KiB sent"
+            headers, rows = SYNC, sync(given.gib, console)
+        text = markdown(headers, rows, words, before)
+        table = Table(*headers)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        if given.write:
+            write_section(f"replication {part}", text)
+
+
+if __name__ == "__main__":
+    main()
