@@ -19,6 +19,7 @@ _LIBRARY = str(Path(__file__).parents[1] / "plugin_utils")
 if _LIBRARY not in sys.path:  # plugins are loaded by path
     sys.path.append(_LIBRARY)
 
+from pollux_inventory.electorate import check_electorate, votes  # noqa: E402
 from pollux_inventory.ensemble import (  # noqa: E402
     check_coordination,
     check_ensemble,
@@ -77,11 +78,15 @@ def topology(
         check_member(member, exists, problems)
         check_coordination(member, nodes, exists, problems)
         check_secrets(member, secrets, exists, problems)
+    check_electorate(members, problems)
     check_machines(members, problems)
     check_site(members, problems)
+    voters = [member for member in members if votes(member)]
     model_groups = {group: group_model(group, mates) for group, mates in by_group.items()}
     return {
-        "brokers": {member.name: member_model(member, by_group[member.group], connect_string) for member in members},
+        "brokers": {
+            member.name: member_model(member, by_group[member.group], voters, connect_string) for member in members
+        },
         "groups": model_groups,
         "zookeeper": {node.name: node_model(node, nodes) for node in nodes},
         "secrets": secrets_needed(members, nodes),

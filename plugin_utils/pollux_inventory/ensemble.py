@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pollux_inventory.electorate import asks_zookeeper
 from pollux_inventory.model import netloc
 from pollux_inventory.placing import locate, ports
 from pollux_inventory.problems import Problem
@@ -123,7 +124,7 @@ def _check_node(
 def check_coordination(broker: Member, nodes: Sequence[Member], exists: Exists, problems: list[Problem]) -> None:
     """A replicated broker knows where ZooKeeper is, and asks for sessions that it grants, the way it takes them."""
     value = broker.value
-    if value["broker_ha_policy"] != "replication":
+    if not asks_zookeeper(broker):
         return
     if value["broker_zookeeper_tls"]:
         # Our own nodes want to see a certificate; what others want is not known, but half a key is no use.
