@@ -78,6 +78,17 @@ def check_electorate(members: Sequence[Member], problems: list[Problem]) -> None
                     "give it at least 1000",
                 )
             )
+        voting_s = member.value["broker_vote_retries"] * member.value["broker_vote_retry_wait_ms"] / 1000
+        start_s = member.value["broker_start_timeout"]
+        if start_s <= voting_s:
+            problems.append(
+                Problem(
+                    member.name,
+                    "broker_start_timeout",
+                    f"{start_s} s are over before the votes of a start are ({voting_s:g} s)",
+                    "raise it, or lower broker_vote_retries or broker_vote_retry_wait_ms",
+                )
+            )
         problems += [
             Problem(
                 member.name,

@@ -205,7 +205,7 @@ def test_an_ensemble_that_cannot_work_is_refused(found: Any, problem: str) -> No
 
 def voting(pairs: int = 3, *, everybody: dict[str, Any] | None = None, **some: dict[str, Any]) -> dict[str, Any]:
     """Pairs a1 and b1, a2 and b2 ... without ZooKeeper; `some` are the variables of some of these hosts."""
-    hosts = {
+    hosts: dict[str, Any] = {
         f"{member}{pair}": broker(
             "live" if member == "a" else "backup",
             broker_group=f"pair{pair}",
@@ -264,6 +264,10 @@ def test_too_few_pairs_are_accepted_with_a_reason() -> None:
         ({"b3": {"broker_zookeeper": "z:2181"}}, "b3: broker_zookeeper: is set, but broker_coordination is votes"),
         ({"b3": {"broker_coordination": "zookeeper"}}, "b3: broker_coordination: differs from that of a3 in the same"),
         ({"a3": {"broker_cluster_user": "other"}}, "a3: broker_cluster_user: differs from that of a1, and both vote"),
+        (
+            {"a3": {"broker_start_timeout": 60}},
+            "a3: broker_start_timeout: 60 s are over before the votes of a start are (60 s)",
+        ),
         ({"a3": {"broker_session_ms": 900}}, "a3: broker_session_ms: 900 is a silence that a busy network has"),
     ],
 )
