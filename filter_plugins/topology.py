@@ -23,6 +23,7 @@ from pollux_inventory.electorate import check_electorate, votes  # noqa: E402
 from pollux_inventory.ensemble import (  # noqa: E402
     check_coordination,
     check_ensemble,
+    check_filter,
     connect_string_of,
     node_model,
     read_nodes,
@@ -73,6 +74,7 @@ def topology(
         mates.sort(key=lambda mate: {"live": 0, "": 1, "backup": 2}[mate.preferred])
     nodes = read_nodes(hostvars, groups, specifications, problems)
     check_ensemble(nodes, members, exists, problems)
+    check_filter(nodes, members, problems)
     connect_string = connect_string_of(nodes)
     for member in members:
         check_member(member, exists, problems)
@@ -88,7 +90,7 @@ def topology(
             member.name: member_model(member, by_group[member.group], voters, connect_string) for member in members
         },
         "groups": model_groups,
-        "zookeeper": {node.name: node_model(node, nodes) for node in nodes},
+        "zookeeper": {node.name: node_model(node, nodes, members) for node in nodes},
         "secrets": secrets_needed(members, nodes),
         "problems": merged(problems),
     }

@@ -187,7 +187,8 @@ def check_member(member: Member, exists: Exists, problems: list[Problem]) -> Non
         check_store(value, add)
 
 
-def _is_network(text: str) -> bool:
+def is_network(text: str) -> bool:
+    """Whether it is an address or a network."""
     try:
         ipaddress.ip_network(text)
     except ValueError:
@@ -203,7 +204,7 @@ def _check_audit(value: Mapping[str, Any], add: Add) -> None:
 def _check_networks(value: Mapping[str, Any], add: Add) -> None:
     for variable in ("broker_firewall_clients", "broker_firewall_management"):
         for network in value[variable]:
-            if not _is_network(network):
+            if not is_network(network):
                 add(variable, f"{network!r} is not a network", "write it as 10.0.0.0/8 or 2001:db8::/32")
 
 

@@ -203,6 +203,43 @@ def test_an_ensemble_that_cannot_work_is_refused(found: Any, problem: str) -> No
     assert all("Remedy: " in line for line in told)
 
 
+def filtered(**variables: Any) -> list[str]:
+    """The problems of an ensemble with packet filters; all but z3 and b are known by address."""
+    node = {"zookeeper_firewall": True, **variables}
+    addresses = {"z1": "10.0.0.1", "z2": "10.0.0.2"}
+    nodes = {
+        name: {**node, **({"ansible_host": addresses[name]} if name in addresses else {})}
+        for name in ("z1", "z2", "z3")
+    }
+    hosts = {
+        "a": broker("live", broker_ha_policy="replication", ansible_host="10.0.1.1"),
+        "b": broker("backup", broker_ha_policy="replication"),
+        **{name: {"inventory_dir": "/inventory", **given} for name, given in nodes.items()},
+    }
+    found = topology.topology(hosts, {"brokers": ["a", "b"], "zookeeper": list(nodes)}, OPTIONS, {}, lambda _: True)
+    if not found["problems"]:
+        assert found["zookeeper"]["z1"]["known_clients"] == ["10.0.1.1"]
+        assert found["zookeeper"]["z1"]["known_nodes"] == ["10.0.0.1", "10.0.0.2"]
+    problems: list[str] = found["problems"]
+    return problems
+
+
+def test_a_packet_filter_keeps_nobody_out_who_needs_the_ensemble() -> None:
+    networks = {"zookeeper_firewall_clients": ["10.0.1.0/24"], "zookeeper_firewall_nodes": ["10.0.0.0/24"]}
+    assert filtered(**networks) == []
+    assert filtered(zookeeper_firewall=False) == []
+    clients, nodes = filtered()
+    assert clients.startswith(
+        "z1, z2, z3: zookeeper_firewall_clients: is empty, and not known by address: b; the packet"
+    )
+    # z3 itself needs no rule for itself.
+    assert nodes.startswith(
+        "z1, z2: zookeeper_firewall_nodes: is empty, and not known by address: z3; the packet filter"
+    )
+    (problem,) = filtered(**{**networks, "zookeeper_firewall_clients": ["10.0.1.1/24"]})
+    assert problem.startswith("z1, z2, z3: zookeeper_firewall_clients: '10.0.1.1/24' is not a network.")
+
+
 def voting(pairs: int = 3, *, everybody: dict[str, Any] | None = None, **some: dict[str, Any]) -> dict[str, Any]:
     """Pairs a1 and b1, a2 and b2 ... without ZooKeeper; `some` are the variables of some of these hosts."""
     hosts: dict[str, Any] = {
