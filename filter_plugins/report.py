@@ -21,7 +21,10 @@ def plan(topology: Mapping[str, Any]) -> list[str]:
         store = group["store"]
         place = f" on {store['source']}" if store["source"] else ""
         kept = f", journal in {store['path']}{place}" if group["policy"] == "shared_store" else ""
-        lines.append(f"group {name} ({group['policy']}{', symmetric' if group['symmetric'] else ''}){kept}")
+        lines.append(
+            f"group {name} ({group['policy']}{', symmetric' if group['symmetric'] else ''}"
+            f"{', votes' if group['votes'] else ''}){kept}"
+        )
         lines.append(f"  clients: {group['client_url']}")
         for host in group["members"]:
             broker = topology["brokers"][host]

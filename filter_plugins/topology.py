@@ -19,9 +19,11 @@ _LIBRARY = str(Path(__file__).parents[1] / "plugin_utils")
 if _LIBRARY not in sys.path:  # plugins are loaded by path
     sys.path.append(_LIBRARY)
 
+from pollux_inventory.electorate import check_electorate, votes  # noqa: E402
 from pollux_inventory.ensemble import (  # noqa: E402
     check_coordination,
     check_ensemble,
+    check_filter,
     connect_string_of,
     node_model,
     read_nodes,
@@ -72,18 +74,23 @@ def topology(
         mates.sort(key=lambda mate: {"live": 0, "": 1, "backup": 2}[mate.preferred])
     nodes = read_nodes(hostvars, groups, specifications, problems)
     check_ensemble(nodes, members, exists, problems)
+    check_filter(nodes, members, problems)
     connect_string = connect_string_of(nodes)
     for member in members:
         check_member(member, exists, problems)
         check_coordination(member, nodes, exists, problems)
         check_secrets(member, secrets, exists, problems)
+    check_electorate(members, problems)
     check_machines(members, problems)
     check_site(members, problems)
+    voters = [member for member in members if votes(member)]
     model_groups = {group: group_model(group, mates) for group, mates in by_group.items()}
     return {
-        "brokers": {member.name: member_model(member, by_group[member.group], connect_string) for member in members},
+        "brokers": {
+            member.name: member_model(member, by_group[member.group], voters, connect_string) for member in members
+        },
         "groups": model_groups,
-        "zookeeper": {node.name: node_model(node, nodes) for node in nodes},
+        "zookeeper": {node.name: node_model(node, nodes, members) for node in nodes},
         "secrets": secrets_needed(members, nodes),
         "problems": merged(problems),
     }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pollux_inventory.electorate import asks_zookeeper
 from pollux_inventory.model import netloc
 from pollux_inventory.placing import locate, ports
 from pollux_inventory.problems import Problem
 from pollux_inventory.reading import read, read_member
+from pollux_inventory.rules import is_network
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,6 +65,36 @@ def check_ensemble(nodes: Sequence[Member], brokers: Sequence[Member], exists: E
         for name in ("zookeeper_tick_ms", "zookeeper_session_most_ms", "zookeeper_service_manager", "zookeeper_tls")
         if len({node.value[name] for node in nodes}) > 1
     ]
+
+
+def _addresses(members: Sequence[Member]) -> list[str]:
+    """Of those that are known by address, not by name."""
+    return [member.address for member in members if is_network(member.address)]
+
+
+def check_filter(nodes: Sequence[Member], brokers: Sequence[Member], problems: list[Problem]) -> None:
+    """A packet filter keeps nobody out who needs the ensemble."""
+    clients = [broker for broker in brokers if asks_zookeeper(broker) and not broker.value["broker_zookeeper"]]
+    for node in nodes:
+        if not node.value["zookeeper_firewall"]:
+            continue
+        for variable, needed in (("zookeeper_firewall_clients", clients), ("zookeeper_firewall_nodes", nodes)):
+            networks = node.value[variable]
+            problems += [
+                Problem(node.name, variable, f"{network!r} is not a network", "write it as 10.0.0.0/8 or 2001:db8::/32")
+                for network in networks
+                if not is_network(network)
+            ]
+            names = ", ".join([one.name for one in needed if one is not node and not is_network(one.address)][:5])
+            if names and not networks:
+                problems.append(
+                    Problem(
+                        node.name,
+                        variable,
+                        f"is empty, and not known by address: {names}; the packet filter would keep them out",
+                        "name their networks, or give them addresses",
+                    )
+                )
 
 
 def _check_files(member: Member, switch: str, needed: Sequence[str], exists: Exists, problems: list[Problem]) -> None:
@@ -123,7 +155,7 @@ def _check_node(
 def check_coordination(broker: Member, nodes: Sequence[Member], exists: Exists, problems: list[Problem]) -> None:
     """A replicated broker knows where ZooKeeper is, and asks for sessions that it grants, the way it takes them."""
     value = broker.value
-    if value["broker_ha_policy"] != "replication":
+    if not asks_zookeeper(broker):
         return
     if value["broker_zookeeper_tls"]:
         # Our own nodes want to see a certificate; what others want is not known, but half a key is no use.
@@ -167,14 +199,18 @@ def check_coordination(broker: Member, nodes: Sequence[Member], exists: Exists, 
         )
 
 
-def node_model(node: Member, nodes: Sequence[Member]) -> dict[str, Any]:
-    """One node, and all of them as each must know them."""
+def node_model(node: Member, nodes: Sequence[Member], brokers: Sequence[Member]) -> dict[str, Any]:
+    """One node, and all of them as each must know them; ``brokers`` may be its clients."""
     value = node.value
     return {
         "name": node.name,
         "id": value["zookeeper_id"],
         "address": node.address,
         "client_port": value["zookeeper_client_port"],
+        "peer_port": value["zookeeper_peer_port"],
+        "election_port": value["zookeeper_election_port"],
+        "known_clients": _addresses([broker for broker in brokers if asks_zookeeper(broker)]),
+        "known_nodes": _addresses(nodes),
         "servers": [
             {
                 "id": each.value["zookeeper_id"],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
+from pollux_inventory.electorate import asks_zookeeper, votes
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -36,6 +38,7 @@ def group_model(group: str, mates: Sequence[Member]) -> dict[str, Any]:
     return {
         "name": group,
         "policy": value["broker_ha_policy"],
+        "votes": votes(first),
         "symmetric": len(mates) > 1 and not any(mate.preferred for mate in mates),
         "members": [mate.name for mate in mates],
         "live": next((mate.name for mate in mates if mate.preferred == "live"), ""),
@@ -69,9 +72,16 @@ def _protocols(acceptor: Mapping[str, Any], *, for_members: bool) -> list[str]:
     return [*given, "CORE"] if given and for_members and "CORE" not in given else given
 
 
-def member_model(member: Member, mates: Sequence[Member], connect_string: str) -> dict[str, Any]:
-    """One broker. ``mates`` are all members of its group, this one too; ``connect_string`` is the site's ensemble's."""
+def member_model(
+    member: Member, mates: Sequence[Member], voters: Sequence[Member], connect_string: str
+) -> dict[str, Any]:
+    """One broker. ``mates`` are all members of its group, this one too; ``connect_string`` is the site's ensemble's.
+
+    ``voters`` are all brokers of the inventory that vote: each of them connects to all others.
+    """
     value = member.value
+    voting = votes(member)
+    known = [*mates, *(voter for voter in voters if voter not in mates)] if voting else list(mates)
     policy = value["broker_ha_policy"]
     shared, replicated = policy == "shared_store", policy == "replication"
     store = f"{value['shared_store_path'].rstrip('/')}/{member.group}" if shared else value["broker_data"]
@@ -102,12 +112,13 @@ def member_model(member: Member, mates: Sequence[Member], connect_string: str) -
             "url": _management(member, member.machine),
         },
         "connector": connector_of(member),
-        "connectors": [connector_of(mate) for mate in mates],
-        "peers": [mate.name for mate in mates if mate is not member],
+        "connectors": [connector_of(one) for one in known],
+        "peers": [one.name for one in known if one is not member],
+        "votes": len({voter.group for voter in voters}) if voting else 0,
         "peer_urls": [url for mate in mates if mate is not member and (url := _management(mate, member.machine))],
         "store": store,
-        "zookeeper": (value["broker_zookeeper"] or connect_string) if replicated else "",
-        "zookeeper_tls": replicated and value["broker_zookeeper_tls"],
+        "zookeeper": (value["broker_zookeeper"] or connect_string) if asks_zookeeper(member) else "",
+        "zookeeper_tls": asks_zookeeper(member) and value["broker_zookeeper_tls"],
         "root": value["broker_root"],
         "etc": value["broker_etc"],
         "data": value["broker_data"],

@@ -121,7 +121,7 @@ _SHARED_BY_GROUP = (
     *("broker_cluster_user", "broker_core_settings", "broker_lease_guard_ms", "broker_lease_margin_ms"),
     *("broker_users_key", "broker_lock_keep_alive_period", "broker_lock_acquire_sleep_interval"),
     *("broker_zookeeper", "broker_zookeeper_namespace", "broker_zookeeper_user", "broker_zookeeper_password"),
-    "broker_zookeeper_tls",
+    *("broker_zookeeper_tls", "broker_coordination"),
     *("broker_session_ms", "broker_replica_timeout_ms", "broker_sync_timeout_ms"),
 )
 
@@ -187,7 +187,8 @@ def check_member(member: Member, exists: Exists, problems: list[Problem]) -> Non
         check_store(value, add)
 
 
-def _is_network(text: str) -> bool:
+def is_network(text: str) -> bool:
+    """Whether it is an address or a network."""
     try:
         ipaddress.ip_network(text)
     except ValueError:
@@ -203,7 +204,7 @@ def _check_audit(value: Mapping[str, Any], add: Add) -> None:
 def _check_networks(value: Mapping[str, Any], add: Add) -> None:
     for variable in ("broker_firewall_clients", "broker_firewall_management"):
         for network in value[variable]:
-            if not _is_network(network):
+            if not is_network(network):
                 add(variable, f"{network!r} is not a network", "write it as 10.0.0.0/8 or 2001:db8::/32")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from pollux_inventory.electorate import asks_zookeeper
 from pollux_inventory.problems import Problem
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def check_secrets(member: Member, secrets: Mapping[str, Any], exists: Exists, pr
     ]
     # What the inventory gives but nobody can evaluate was said already.
     missing = [] if found[0][2] or "broker_cluster_password" in member.given else ["cluster_password"]
-    if value["broker_ha_policy"] == "replication":
+    if asks_zookeeper(member):
         password = str(value["broker_zookeeper_password"] or secrets.get("coordination_password") or "")
         found.append(("broker_zookeeper_password", value["broker_zookeeper_user"], password))
         if not password and "broker_zookeeper_password" not in member.given:
@@ -96,7 +97,7 @@ def secrets_needed(members: Sequence[Member], nodes: Sequence[Member]) -> dict[s
         for name in ("cluster_password", "users_key")
         if any(not member.value[f"broker_{name}"] for member in members)
     ]
-    replicated = [member for member in members if member.value["broker_ha_policy"] == "replication"]
+    replicated = [member for member in members if asks_zookeeper(member)]
     if any(not member.value["broker_zookeeper_password"] for member in replicated):
         names.append("coordination_password")
     if any(not node.value["zookeeper_quorum_password"] for node in nodes):

@@ -27,7 +27,7 @@ def playbook(tmp: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110, check=False)
 
 
-@pytest.mark.parametrize("name", ["local", "prod", "example-replication"])
+@pytest.mark.parametrize("name", ["local", "prod", "example-replication", "example-votes"])
 def test_every_playbook_is_understood(name: str, tmp_path: Path) -> None:
     books = [f"playbooks/{book}" for book in PLAYBOOKS]
     done = playbook(tmp_path, "--syntax-check", "-i", f"inventories/{name}", *books)
@@ -73,12 +73,13 @@ def test_with_the_vault_that_its_example_says_how_to_make_it_is_accepted(tmp_pat
         assert secret not in done.stdout + done.stderr
 
 
-def test_the_example_of_replication_is_accepted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "said"), [("replication", "replication"), ("votes", "replication, votes")])
+def test_the_examples_of_replication_are_accepted(tmp_path: Path, name: str, said: str) -> None:
     checkout = tmp_path / "checkout"
-    inventory = checkout / "inventories" / "example-replication"
-    shutil.copytree(ROOT / "inventories" / "example-replication", inventory)
+    inventory = checkout / "inventories" / f"example-{name}"
+    shutil.copytree(ROOT / "inventories" / f"example-{name}", inventory)
     (checkout / ".pollux" / "wheelhouse").mkdir(parents=True)
     (checkout / ".pollux" / "wheelhouse" / "requirements.txt").touch()
     done = playbook(tmp_path, "-i", inventory, "playbooks/validate.yml", "-vv")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "group pair2 (replication)" in done.stdout
+    assert f"group pair2 ({said})" in done.stdout

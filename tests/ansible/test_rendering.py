@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from pollux.config import loads
 from pollux.config.acceptors import ConnectorSettings
+from pollux.ha.replication.settings import Votes, settings_of
 from support.bundle import ROOT, Site, prod_inventory, tree, write_private
 
 pytestmark = pytest.mark.timeout(900)
 HOSTS = [f"broker{group}{member}.example.com" for group in "123" for member in "ab"]
+TLS = ("certificate", "key", "authorities")
 VAULT = {
     "vault_cluster_password": "cluster-password-0815",
     "vault_users_key": "users-key-0815-0815",
@@ -56,20 +60,57 @@ RENDER = [
 ]
 
 
-def test_limit_and_serial_change_no_byte_of_any_file(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    site.inventory = prod_inventory(tmp_path / "prod")
-    authorities = {f"broker_tls{name}": str(tmp_path / f"ca{name}") for name in ("_authorities", "_client_authorities")}
-    for name, path in authorities.items():
-        Path(path).write_text(f"{name}\n")
-    write_private(site.inventory / "group_vars" / "brokers" / "vault.yml", yaml.safe_dump({**VAULT, **authorities}))
-    book = tmp_path / "render" / "render.yml"
-    book.parent.mkdir()
-    (book.parent / "templates").symlink_to(ROOT / "roles" / "broker" / "templates")
-    book.write_text(yaml.safe_dump(RENDER, sort_keys=False))
+#: The same for the nodes of ZooKeeper, whose programs and packet filter are the brokers'.
+RENDER_NODES = [
+    RENDER[0],
+    {
+        "name": "Render",
+        "hosts": "zookeeper",
+        "gather_facts": False,
+        "vars": {
+            "__zookeeper_secrets": {"secrets": {"ensemble_password": "ensemble-password-0815"}},
+            "role_path": str(ROOT / "roles" / "zookeeper"),
+        },
+        "tasks": [
+            {"name": "Model", "ansible.builtin.include_role": {"name": "topology"}},
+            {
+                "name": "Load the role",
+                "ansible.builtin.include_role": {
+                    "name": "zookeeper",
+                    "tasks_from": "serves.yml",
+                    "public": True,
+                    "apply": {"when": False},
+                },
+            },
+            {
+                "name": "Write",
+                "ansible.builtin.copy": {
+                    "content": "{{ __zookeeper_files + __zookeeper_secret_files"
+                    " + [__zookeeper_file_rules, __zookeeper_file_firewall] }}",
+                    "dest": "{{ out }}/{{ inventory_hostname }}",
+                    "mode": "0600",
+                },
+            },
+        ],
+    },
+]
 
-    def render(name: str, *flags: str, batch: int = len(HOSTS)) -> dict[str, tuple[int, str]]:
-        out = tmp_path / name
+
+class Rendering:
+    """What the role would write for the hosts of an inventory, without touching them."""
+
+    def __init__(self, directory: Path, inventory: Path, plays: Any = RENDER, role: str = "broker") -> None:
+        self.directory = directory
+        self.site = Site(directory)
+        self.site.inventory = inventory
+        self.book = directory / "render" / "render.yml"
+        self.book.parent.mkdir()
+        (self.book.parent / "templates").symlink_to(ROOT / "roles" / role / "templates")
+        self.book.write_text(yaml.safe_dump(plays, sort_keys=False))
+
+    def render(self, name: str, *flags: str, batch: int = len(HOSTS)) -> dict[str, tuple[int, str]]:
+        """A file for each host, with all of its files, in the directory of this name."""
+        out = self.directory / name
         out.mkdir()
         here = {
             "ansible_connection": "local",
@@ -77,13 +118,26 @@ def test_limit_and_serial_change_no_byte_of_any_file(tmp_path: Path) -> None:
             "ansible_python_interpreter": sys.executable,
             "broker_machine": "{{ inventory_hostname }}",
         }
-        site.run(str(book), *flags, extra={**here, "out": str(out), "batch": batch}).succeeded()
+        self.site.run(str(self.book), *flags, extra={**here, "out": str(out), "batch": batch}).succeeded()
         return tree(out)
 
+    def files(self, name: str, host: str) -> dict[str, str]:
+        """The files of a host, by path."""
+        return {given["path"]: given["content"] for given in json.loads((self.directory / name / host).read_text())}
+
+
+def test_limit_and_serial_change_no_byte_of_any_file(tmp_path: Path) -> None:
+    inventory = prod_inventory(tmp_path / "prod")
+    authorities = {f"broker_tls{name}": str(tmp_path / f"ca{name}") for name in ("_authorities", "_client_authorities")}
+    for name, path in authorities.items():
+        Path(path).write_text(f"{name}\n")
+    write_private(inventory / "group_vars" / "brokers" / "vault.yml", yaml.safe_dump({**VAULT, **authorities}))
+    rendering = Rendering(tmp_path, inventory)
+    render = rendering.render
     everything = render("all")
     assert sorted(everything) == HOSTS
     for host in HOSTS:
-        files = {given["path"]: given["content"] for given in json.loads((tmp_path / "all" / host).read_text())}
+        files = rendering.files("all", host)
         assert sorted(files) == [
             "/etc/systemd/system/pollux-firewall.service",
             "/etc/systemd/system/pollux.service",
@@ -113,6 +167,74 @@ def connector_to(host: str, document: str) -> ConnectorSettings:
     (endpoint,) = connector.endpoints
     assert (endpoint.host, endpoint.port) == (host, 5671)
     return endpoint.settings
+
+
+def test_brokers_that_vote_name_all_others_and_know_how_many_pairs_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inventory = example(tmp_path, "example-votes")
+    variables = inventory / "group_vars" / "brokers" / "main.yml"
+    write_private(variables, variables.read_text() + "broker_cluster_password: a-cluster-password-0815\n")
+    rendering = Rendering(tmp_path, inventory)
+    assert sorted(rendering.render("votes")) == HOSTS
+    monkeypatch.setenv("POLLUX_CLUSTER_PASSWORD", "a-cluster-password-0815")
+    for host in HOSTS:
+        files = rendering.files("votes", host)
+        assert "close-session" not in files["/etc/systemd/system/pollux.service"]
+        assert "ZOOKEEPER" not in files["/opt/pollux/etc/secrets.env"]
+        configuration = loads(files["/opt/pollux/etc/broker.xml"])
+        settings = settings_of(configuration)
+        assert settings is not None
+        live = host.startswith(("broker1a", "broker2a", "broker3a"))
+        assert settings.role == ("primary" if live else "backup")
+        assert settings.group == f"pair{host[len('broker')]}"
+        assert settings.votes == Votes(3, 12, 5.0, 30.0, on_replication_failure=True, check_for_live=live)
+        assert sorted(endpoint.host for endpoint in settings.endpoints) == [name for name in HOSTS if name != host]
+        assert (settings.silence, settings.allow_failback) == (6.0, not live)
+        assert not [warning for warning in configuration.warnings if "vote" in warning.message]
+
+
+def test_only_brokers_and_nodes_reach_a_node_of_zookeeper(tmp_path: Path) -> None:
+    inventory = example(tmp_path, "example-replication")
+    nodes = {
+        "zookeeper_firewall": True,
+        "zookeeper_firewall_clients": ["10.0.1.0/24"],
+        "zookeeper_tls": "required",
+        "broker_zookeeper_tls": True,
+        **{f"{role}zookeeper_tls_{name}": str(tmp_path / name) for role in ("", "broker_") for name in TLS},
+    }
+    for name in TLS:
+        (tmp_path / name).write_text(f"the {name}")
+    hosts = {f"zk{number}.example.com": {"ansible_host": f"10.0.0.{number}"} for number in (1, 2, 3)}
+    added = {"zookeeper": {"hosts": hosts}, "all": {"vars": nodes}}
+    (inventory / "more.yml").write_text(yaml.safe_dump(added))
+    rendering = Rendering(tmp_path, inventory, RENDER_NODES, "zookeeper")
+    assert sorted(rendering.render("nodes")) == sorted(hosts)
+    files = rendering.files("nodes", "zk2.example.com")
+    rules = [line.strip() for line in files["/opt/pollux-zookeeper/firewall.nft"].splitlines() if "tcp" in line]
+    assert rules == [
+        "tcp dport { 2181 } ip saddr { 10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.1.0/24 } accept",
+        "tcp dport { 2181 } drop",
+        "tcp dport { 2888, 3888 } ip saddr { 10.0.0.1, 10.0.0.2, 10.0.0.3 } accept",
+        "tcp dport { 2888, 3888 } drop",
+    ]
+    unit = files["/etc/systemd/system/pollux-zookeeper-firewall.service"]
+    assert "Before=network-pre.target pollux-zookeeper.service" in unit
+    assert "ExecStart=/usr/sbin/nft --file /opt/pollux-zookeeper/firewall.nft" in unit
+    assert files["/opt/pollux-zookeeper/tls.pem"] == "the certificate\nthe key\n"
+    settings = files["/opt/pollux-zookeeper/zoo.cfg"].splitlines()
+    for line in ("secureClientPort=2181", "sslQuorum=true", "portUnification=false", "ssl.quorum.clientAuth=need"):
+        assert line in settings
+    assert "/usr/share/java/netty-handler.jar" in files["/etc/systemd/system/pollux-zookeeper.service"]
+
+
+def example(directory: Path, name: str) -> Path:
+    """A copy of one of the example inventories, with the wheelhouse that it names."""
+    checkout = directory / "example"
+    shutil.copytree(ROOT / "inventories" / name, checkout / "inventories" / name)
+    (checkout / ".pollux" / "wheelhouse").mkdir(parents=True)
+    (checkout / ".pollux" / "wheelhouse" / "requirements.txt").touch()
+    return checkout / "inventories" / name
 
 
 def partner(host: str) -> str:

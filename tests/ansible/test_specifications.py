@@ -53,7 +53,7 @@ def test_a_template_uses_only_variables_that_are_specified_or_private(template: 
     for node in parsed.find_all(jinja2.nodes.Filter):  # Ansible's and the bundle's own filters
         environment.filters.setdefault(node.name, str)
     private = yaml.safe_load((template.parents[1] / "vars" / "main.yml").read_text())
-    known = options().keys() | private.keys() | MAGIC | {"__topology", "_", "process"}
+    known = options().keys() | private.keys() | MAGIC | {"__topology", "_", "process", "filter"}
     assert jinja2.meta.find_undeclared_variables(parsed) - known == set()
 
 

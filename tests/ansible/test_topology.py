@@ -203,6 +203,116 @@ def test_an_ensemble_that_cannot_work_is_refused(found: Any, problem: str) -> No
     assert all("Remedy: " in line for line in told)
 
 
+def filtered(**variables: Any) -> list[str]:
+    """The problems of an ensemble with packet filters; all but z3 and b are known by address."""
+    node = {"zookeeper_firewall": True, **variables}
+    addresses = {"z1": "10.0.0.1", "z2": "10.0.0.2"}
+    nodes = {
+        name: {**node, **({"ansible_host": addresses[name]} if name in addresses else {})}
+        for name in ("z1", "z2", "z3")
+    }
+    hosts = {
+        "a": broker("live", broker_ha_policy="replication", ansible_host="10.0.1.1"),
+        "b": broker("backup", broker_ha_policy="replication"),
+        **{name: {"inventory_dir": "/inventory", **given} for name, given in nodes.items()},
+    }
+    found = topology.topology(hosts, {"brokers": ["a", "b"], "zookeeper": list(nodes)}, OPTIONS, {}, lambda _: True)
+    if not found["problems"]:
+        assert found["zookeeper"]["z1"]["known_clients"] == ["10.0.1.1"]
+        assert found["zookeeper"]["z1"]["known_nodes"] == ["10.0.0.1", "10.0.0.2"]
+    problems: list[str] = found["problems"]
+    return problems
+
+
+def test_a_packet_filter_keeps_nobody_out_who_needs_the_ensemble() -> None:
+    networks = {"zookeeper_firewall_clients": ["10.0.1.0/24"], "zookeeper_firewall_nodes": ["10.0.0.0/24"]}
+    assert filtered(**networks) == []
+    assert filtered(zookeeper_firewall=False) == []
+    clients, nodes = filtered()
+    assert clients.startswith(
+        "z1, z2, z3: zookeeper_firewall_clients: is empty, and not known by address: b; the packet"
+    )
+    # z3 itself needs no rule for itself.
+    assert nodes.startswith(
+        "z1, z2: zookeeper_firewall_nodes: is empty, and not known by address: z3; the packet filter"
+    )
+    (problem,) = filtered(**{**networks, "zookeeper_firewall_clients": ["10.0.1.1/24"]})
+    assert problem.startswith("z1, z2, z3: zookeeper_firewall_clients: '10.0.1.1/24' is not a network.")
+
+
+def voting(pairs: int = 3, *, everybody: dict[str, Any] | None = None, **some: dict[str, Any]) -> dict[str, Any]:
+    """Pairs a1 and b1, a2 and b2 ... without ZooKeeper; `some` are the variables of some of these hosts."""
+    hosts: dict[str, Any] = {
+        f"{member}{pair}": broker(
+            "live" if member == "a" else "backup",
+            broker_group=f"pair{pair}",
+            broker_ha_policy="replication",
+            broker_coordination="votes",
+            **(everybody or {}),
+        )
+        for pair in range(1, pairs + 1)
+        for member in "ab"
+    }
+    for host, variables in some.items():
+        hosts[host].update(variables)
+    return model(**hosts)
+
+
+def test_pairs_that_vote_are_one_cluster() -> None:
+    found = voting()
+    assert found["problems"] == []
+    first = found["brokers"]["b1"]
+    assert (first["votes"], first["part"], first["zookeeper"]) == (3, "backup", "")
+    assert first["peers"] == ["a1", "a2", "b2", "a3", "b3"]
+    assert [connector["name"] for connector in first["connectors"]] == ["a1", "b1", "a2", "b2", "a3", "b3"]
+    # Clients of a pair go to that pair.
+    assert found["groups"]["pair1"]["client_url"] == "(tcp://a1:61616,tcp://b1:61616)?reconnectAttempts=-1"
+    assert found["secrets"]["names"] == ["cluster_password", "users_key"]
+    assert "CORE" in first["acceptors"][0]["protocols"]
+    # Who asks ZooKeeper is no part of it.
+    mixed = voting(
+        4, **{f"{member}4": {"broker_coordination": "zookeeper", "broker_zookeeper": "z:2181"} for member in "ab"}
+    )
+    assert mixed["problems"] == []
+    assert (mixed["brokers"]["a1"]["votes"], mixed["brokers"]["a4"]["votes"]) == (3, 0)
+    assert "a4" not in mixed["brokers"]["a1"]["peers"]
+    assert mixed["brokers"]["a4"]["peers"] == ["b4"]
+
+
+def test_too_few_pairs_are_accepted_with_a_reason() -> None:
+    found = voting(1)
+    (problem,) = found["problems"]
+    assert problem.startswith("a1: broker_coordination: 1 replicated groups vote, too few to tell a dead live from")
+    assert voting(2)["problems"] != []
+    found = voting(1, everybody={"topology_few_pairs_reason": "nobody minds"})
+    assert found["problems"] == []
+    assert found["brokers"]["a1"]["votes"] == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"a2": {"broker_preferred": "backup"}}, "a2: broker_preferred: group 'pair2' has backups but no preferred"),
+        (
+            {"a2": {"broker_preferred": ""}, "b2": {"broker_preferred": ""}},
+            "a2: broker_preferred: group 'pair2' votes and has no preferred live",
+        ),
+        ({"b2": {"broker_preferred": ""}}, "b2: broker_preferred: is empty, but its group votes"),
+        ({"b3": {"broker_zookeeper": "z:2181"}}, "b3: broker_zookeeper: is set, but broker_coordination is votes"),
+        ({"b3": {"broker_coordination": "zookeeper"}}, "b3: broker_coordination: differs from that of a3 in the same"),
+        ({"a3": {"broker_cluster_user": "other"}}, "a3: broker_cluster_user: differs from that of a1, and both vote"),
+        (
+            {"a3": {"broker_start_timeout": 60}},
+            "a3: broker_start_timeout: 60 s are over before the votes of a start are (60 s)",
+        ),
+        ({"a3": {"broker_session_ms": 900}}, "a3: broker_session_ms: 900 is a silence that a busy network has"),
+    ],
+)
+def test_votes_that_cannot_work_are_refused(given: dict[str, Any], problem: str) -> None:
+    told = voting(**given)["problems"]
+    assert any(line.startswith(problem) for line in told), told
+
+
 NODE_TLS = {f"zookeeper_tls_{name}": f"/tls/{name}.pem" for name in ("certificate", "key", "authorities")}
 BROKER_TLS = {f"broker_{name}": path for name, path in NODE_TLS.items()}
 

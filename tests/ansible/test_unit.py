@@ -29,16 +29,22 @@ VARIABLES: dict[str, Any] = {
 }
 
 
-def rendered(policy: str) -> list[str]:
+def rendered(policy: str, zookeeper: str = "") -> list[str]:
     """The lines of the unit, rendered as Ansible does; a variable that is not given is an error."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, autoescape=False)  # noqa: S701
     source = (ROOT / "roles" / "broker" / "templates" / "pollux.service.j2").read_text()
-    me = {"name": "castor", "group": "one", "policy": policy, "store": "/var/lib/pollux/shared/one"}
+    me = {
+        "name": "castor",
+        "group": "one",
+        "policy": policy,
+        "zookeeper": zookeeper,
+        "store": "/var/lib/pollux/shared/one",
+    }
     return environment.from_string(source).render(VARIABLES, __broker_me=me).splitlines()
 
 
 def test_a_replicated_broker_s_session_is_closed_when_its_process_is_gone() -> None:
-    (line,) = [line for line in rendered("replication") if line.startswith("ExecStopPost=")]
+    (line,) = [line for line in rendered("replication", "zk1:2181") if line.startswith("ExecStopPost=")]
     found = re.fullmatch(r"ExecStopPost=-/opt/pollux/current/bin/pollux (.+) --config /opt/pollux/etc/broker.xml", line)
     assert found is not None, "its failure must not make the unit fail"
     # The words are a command that there is.
@@ -47,7 +53,7 @@ def test_a_replicated_broker_s_session_is_closed_when_its_process_is_gone() -> N
     assert "ZooKeeper" in shown.output
 
 
-@pytest.mark.parametrize("policy", ["live_only", "shared_store"])
+@pytest.mark.parametrize("policy", ["live_only", "shared_store", "replication"])
 def test_nothing_of_it_where_there_is_no_session(policy: str) -> None:
-    """A shared store that hangs must not hold up the stop."""
+    """A shared store that hangs must not hold up the stop; who is voted for has no session."""
     assert not [line for line in rendered(policy) if line.startswith("ExecStopPost")]
