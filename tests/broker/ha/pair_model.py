@@ -408,7 +408,7 @@ class Node:
 # -- rules that can be taken out
 
 
-def raise_without_claim(member: Member, state: LocalState, epoch: int) -> LocalState:
+def raise_without_claim(member: Member, state: LocalState, epoch: int, tell: object = None) -> LocalState:
     """In place of :meth:`Member._raise`: two steps instead of three."""
     coordinator: Any = member._coordinator
     raised = LocalState(state.node_id, state.sequence + 1, epoch, complete=True, replica=False)

@@ -22,7 +22,7 @@ class Stub:
         self.lease = SimpleNamespace(held=lambda: True)
         self.fenced: list[str] = []
 
-    def raise_sequence(self) -> int:
+    def raise_sequence(self, tell: object) -> int:
         raise LostVoteError("0 of 2 votes needed")
 
     def fence(self, reason: str) -> None:

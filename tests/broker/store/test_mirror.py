@@ -6,8 +6,9 @@ import asyncio
 import os
 import random
 import threading
+import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -88,11 +89,11 @@ class Pump:
 class Pair:
     """A store's directories, its mirrored calls, and one replica of it."""
 
-    def __init__(self, directory: Path, **settings: float) -> None:
+    def __init__(self, directory: Path, **settings: Any) -> None:
         self.roots = roots_in(directory / "primary")
         self.losses: list[str] = []
         self.settle = True
-        self.mirror = Mirror(self.roots, on_lost=self._lost, **{"patience": TIMEOUT, **settings})  # type: ignore[arg-type]
+        self.mirror = Mirror(self.roots, on_lost=self._lost, **{"patience": TIMEOUT, **settings})
         self.files = MirroredFiles(self.mirror)
         self.pump = Pump(self.mirror, directory / "replica")
 
@@ -294,6 +295,65 @@ def test_a_lost_replica_is_made_known_before_anybody_goes_on(tmp_path: Path, how
     # What was sent after the loss never reaches it.
     copy = pair.pump.roots["journal"] / "1.segment"
     assert not copy.exists() or copy.read_bytes() != b"alone"
+
+
+def test_a_replica_that_is_only_slow_is_lost_too(tmp_path: Path) -> None:
+    """It confirms a little all the time, and would need minutes: nobody waits longer than the bound for it."""
+    pair = Pair(tmp_path, patience=0.3)
+    pair.pump.join()
+    pair.settled()
+    pair.pump.open.clear()
+    link = pair.pump.link
+    for number in range(5000):
+        write(pair, "journal/1.segment", b"%d" % number)
+
+    def confirm() -> None:
+        while link.lost is None:
+            pair.mirror.confirm(link, link.confirmed + 1)
+            time.sleep(0.02)
+
+    slow = threading.Thread(target=confirm)
+    slow.start()
+    write(pair, "journal/1.segment", b"record", sync=True)
+    slow.join(TIMEOUT)
+    assert pair.losses == ["it was waited for longer than 0.3 s"]
+    pair.pump.open.set()
+    pair.pump.close()
+
+
+def test_two_that_hang_are_waited_for_once(tmp_path: Path) -> None:
+    """Neither is told of the other one's loss: that would take as long again."""
+    pair = Pair(tmp_path, patience=0.3)
+    told: list[tuple[str, list[str]]] = []
+
+    def lost(link: Link, _reason: str) -> bool:
+        told.append((link.name, [each.name for each in pair.mirror.in_sync]))
+        pair.mirror.mark(b"the other one is lost")
+        return True
+
+    pair.mirror._on_lost = lost
+    links = [Link(name, lambda: None) for name in ("pollux", "helena")]
+    for link in links:
+        pair.mirror.attach(link)
+        assert pair.mirror.admit(link, b"in sync")
+    write(pair, "journal/1.segment", b"record", sync=True)
+    assert told == [("pollux", []), ("helena", [])]
+    pair.pump.close()
+
+
+def test_a_mark_is_confirmed_before_it_counts(pair: Pair) -> None:
+    """Whoever is told of a loss has written it down when that is over."""
+    pair.pump.join()
+    pair.settled()
+    pair.pump.open.clear()
+    marked = threading.Thread(target=pair.mirror.mark, args=(b"again",))
+    marked.start()
+    marked.join(0.2)
+    assert marked.is_alive()
+    pair.pump.open.set()
+    marked.join(TIMEOUT)
+    assert not marked.is_alive()
+    assert pair.pump.link.confirmed == pair.pump.link.last
 
 
 def test_a_loss_that_cannot_be_made_known_ends_all_syncs(pair: Pair) -> None:

@@ -227,7 +227,7 @@ class Replicas:
         with self._member.marking:
             while not self._left:
                 try:
-                    sequence = self._member.raise_sequence()
+                    sequence = self._member.raise_sequence(self._tell)
                 except LostVoteError as error:
                     event(logger, logging.ERROR, "the vote was lost", backup=link.name, reason=error)
                     self._member.fence(str(error))
@@ -244,9 +244,12 @@ class Replicas:
                     event(
                         logger, logging.WARNING, "sequence raised", sequence=sequence, backup=link.name, reason=reason
                     )
-                    self.mirror.mark(self._mark())
                     return True
         return True
+
+    def _tell(self, mark: dict[str, object]) -> None:
+        """The other backups in sync get the new number before it counts: one of them may have to serve next."""
+        self.mirror.mark(msgspec.msgpack.encode(mark))
 
 
 def member_of(content: dict[str, Any], phase: Phase) -> MemberView:

@@ -110,6 +110,16 @@ class Listener(Protocol):
         """The right to serve is lost."""
 
 
+def mark_of(state: LocalState) -> dict[str, object]:
+    """What a complete copy is told of itself."""
+    return {
+        "node_id": state.node_id,
+        "epoch": state.epoch,
+        "sequence": state.sequence,
+        "history": [asdict(one) for one in state.history],
+    }
+
+
 class Member:
     """See the module. ``coordinator`` makes one for an identity: the pair's own, or the node id of the data."""
 
@@ -327,8 +337,10 @@ class Member:
             self.right = Right(epoch, self._state.node_id, reason, began)
         self._listener.granted(self.right)
 
-    def _raise(self, state: LocalState, epoch: int) -> LocalState:
-        """The three steps; see :mod:`pollux.ha.replication.sequence`.
+    def _raise(
+        self, state: LocalState, epoch: int, tell: Callable[[LocalState], None] = lambda _: None
+    ) -> LocalState:
+        """The three steps; see :mod:`pollux.ha.replication.sequence`. ``tell`` is called before the last one.
 
         When one of them failed it may have been carried out all the same: called again, it goes on from there.
         """
@@ -342,35 +354,32 @@ class Member:
             coordinator.change(state.sequence, -following)
         if found != following:
             local.write(self._journal, raised)
+            tell(raised)
             coordinator.change(-following, following)
         # Nobody but the holder of the lock sets the number: it was us, if the lock was ours all the time.
         coordinator.prove()
         return raised
 
-    def raise_sequence(self) -> int:
+    def raise_sequence(self, tell: Callable[[dict[str, object]], None] = lambda _: None) -> int:
         """A complete copy is lost: tell it apart from ours before anything more is confirmed. Raises PolluxError.
 
+        ``tell`` gives the other complete copies the new number. It is called while the number is only claimed: if we
+        die between that and the last step, whoever has the old number may still serve, and whoever has the new one too.
         In any thread; the sequence that holds afterwards.
         """
         with self._raising:
             state = self._state
             if state is None or self.right is None:
                 raise CoordinationError("this member does not serve")
-            self._state = self._raise(state, state.epoch)
+            self._state = self._raise(state, state.epoch, lambda raised: tell(mark_of(raised)))
             self._coordinated = self._state.sequence
             return self._state.sequence
 
     def mark(self) -> dict[str, object]:
         """What a copy that becomes complete now is told. Call it with :meth:`marking` held."""
-        state = self._state
-        if state is None:
+        if self._state is None:
             raise CoordinationError("this member does not serve")
-        return {
-            "node_id": state.node_id,
-            "epoch": state.epoch,
-            "sequence": state.sequence,
-            "history": [asdict(one) for one in state.history],
-        }
+        return mark_of(self._state)
 
     @property
     def marking(self) -> threading.RLock:

@@ -2,9 +2,9 @@
 
 Threads change files; the event loop sends what a link's queue holds. A change is numbered and queued while the lock is
 held under which it was made, so that every link sees the order of this disk. A sync returns when it is on this disk
-and every link that is *in sync* has confirmed it. A link that breaks, or confirms nothing for ``patience`` seconds
-while somebody waits, is lost: ``on_lost`` must first make sure that its copy is never taken for complete, then the
-waiting go on. When it cannot, the store fails: nothing is confirmed any more.
+and every link that is *in sync* has confirmed it. A link that breaks, or that somebody has waited for ``patience``
+seconds for, is lost, however much it confirms meanwhile: ``on_lost`` must first make sure that its copy is never taken
+for complete, then the waiting go on. When it cannot, the store fails: nothing is confirmed any more.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ class Link:
         self.in_sync = False
         #: Why it is lost.
         self.lost: str | None = None
-        #: Monotonic time at which it took or confirmed something last.
-        self.heard = 0.0
         #: Bytes that wait to be sent, and how many may before those who change files have to wait.
         self.queued = 0
         self.limit = 0
@@ -119,7 +117,6 @@ class Mirror:
         """Tell ``link`` of every change from now on; no sync waits for it until :meth:`admit`."""
         with self.lock:
             link.last = link.confirmed = self._number
-            link.heard = self.clock()
             link.limit = self.maximum_queue
             self._links = (*self._links, link)
 
@@ -130,39 +127,55 @@ class Mirror:
                 return False
             link.in_sync = True
             link.limit = self.maximum_queue
-            link.heard = self.clock()
             self._waited = (*self._waited, link)
             self._number += 1
             self._put(link, Operation(OperationType.MARK, "", data=mark, number=self._number))
         return True
 
     def mark(self, data: bytes) -> None:
-        """Tell every link in sync something about its copy, in the order of the changes."""
+        """Tell every link in sync something about its copy, in the order of the changes.
+
+        Returns when they have confirmed it, or will not: who is lost meanwhile is not waited for, and nobody for longer
+        than ``patience``.
+        """
         with self.lock:
             self._number += 1
-            for link in self.in_sync:
-                self._put(link, Operation(OperationType.MARK, "", data=data, number=self._number))
+            number, links = self._number, self.in_sync
+            for link in links:
+                self._put(link, Operation(OperationType.MARK, "", data=data, number=number))
+        deadline = self.clock() + self.patience
+        with self._changed:
+            while any(link.confirmed < number and link.lost is None for link in links):
+                left = deadline - self.clock()
+                if left <= 0:
+                    return
+                self._changed.wait(min(left, _LOOK))
 
     def confirm(self, link: Link, number: int) -> None:
         """The replica has everything up to ``number``, synced where that was asked for."""
         with self._changed:
             if link.lost is None and link.confirmed < number <= link.last:
                 link.confirmed = number
-                link.heard = self.clock()
                 self._changed.notify_all()
 
     def lose(self, link: Link, reason: str) -> None:
         """The replica is gone or too slow. Blocks while its loss is settled: call it in a thread, without the lock."""
+        if self._drop(link, reason):
+            self._settle(link, reason)
+
+    def _drop(self, link: Link, reason: str) -> bool:
+        """Nothing is sent to it any more. Whether it was in sync, so that its loss has to be settled."""
         with self.lock, self._changed:
             if link.lost is not None:
-                return
+                return False
             link.lost = reason
             self._links = tuple(each for each in self._links if each is not link)
             link.clear()
             self._changed.notify_all()
         link.wake()
-        if not link.in_sync:
-            return
+        return link.in_sync
+
+    def _settle(self, link: Link, reason: str) -> None:
         logger.warning("a replica is lost", extra={"fields": {"replica": link.name, "reason": reason}})
         try:
             settled = self._on_lost(link, reason)
@@ -221,32 +234,35 @@ class Mirror:
     def _wait_for_room(self, link: Link) -> None:
         before, since = link.queued, self.clock()
         while link.lost is None and link.queued > link.limit:
-            if link.queued < before:
-                before, since = link.queued, self.clock()
+            if link.queued < before and not link.in_sync:
+                before, since = link.queued, self.clock()  # its copy is being made, however slowly
             if self.clock() - since > self.patience:
-                self.lose(link, f"it took nothing for {self.patience:g} s")
+                self.lose(link, f"it was waited for longer than {self.patience:g} s")
                 return
             with self._changed:
                 self._changed.wait(0.01)
 
     def wait(self, number: int) -> None:
         """Return when every link in sync has confirmed ``number``. Raises OSError when nothing may be confirmed."""
-        for link in self._waited:
-            self._wait_for(link, number)
+        late = self._late(number)
+        reason = f"it was waited for longer than {self.patience:g} s"
+        # All first: the loss of one is not made known to another that is lost too.
+        for link in [link for link in late if self._drop(link, reason)]:
+            self._settle(link, reason)
+        with self._changed:
+            while self._refused is None and any(link in self._waited for link in late):
+                self._changed.wait(_LOOK)
         if self._refused is not None:
             raise OSError(errno.EROFS, self._refused)
 
-    def _wait_for(self, link: Link, number: int) -> None:
-        started = self.clock()
+    def _late(self, number: int) -> list[Link]:
+        """Who has not confirmed ``number`` within ``patience``, or is lost before it has."""
+        deadline = self.clock() + self.patience
+        late = []
         with self._changed:
-            while link.confirmed < number and link.lost is None:
-                left = max(link.heard, started) + self.patience - self.clock()
-                if left <= 0:
-                    break
-                self._changed.wait(min(left, _LOOK))
-            if link.confirmed >= number:
-                return
-        self.lose(link, f"it confirmed nothing for {self.patience:g} s")
-        with self._changed:
-            while link in self._waited and self._refused is None:
-                self._changed.wait(_LOOK)
+            for link in self._waited:
+                while link.confirmed < number and link.lost is None and (left := deadline - self.clock()) > 0:
+                    self._changed.wait(min(left, _LOOK))
+                if link.confirmed < number:
+                    late.append(link)
+        return late
