@@ -20,6 +20,7 @@ from peers import activemq_installed, free_port, kahadb, spawn_activemq
 from pollux.client.url import Wire
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from e2e.failover import wait_until
 from e2e.replication import PEER, Replica, zookeeper_manager
 from e2e.replication import Pair as ReplicatedGroup
 from support.broker import PASSWORD, POLLUX, USER, BrokerProcess
@@ -216,6 +217,8 @@ class ReplicatedPair(Pair):
         other.wait_for("live")
         killed.spawn()
         self.group.wait_for_sync(killed)
+        # A copy just made has to be read once; until then it takes over as fast as it can read.
+        wait_until(lambda: killed.replication.get("warm"), f"{killed.name} has read its copy", LIMIT)
         self.members.reverse()
 
     def close(self) -> None:

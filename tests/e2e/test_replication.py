@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from e2e.failover import wait_until
 from e2e.replication import BACKUP, PEER, PRIMARY, Pair, file_manager, zookeeper_manager
 from support.zookeeper import ZooKeeperProcess
 
@@ -52,6 +53,7 @@ def test_a_backup_takes_over_and_the_old_live_becomes_its_backup(tmp_path: Path,
         assert second.phase == "live"
         first.spawn()
         pair.wait_for_sync(first)
+        wait_until(lambda: first.replication["warm"], "the copy is read, for the next takeover")
         # It served with its data: that is kept, and everything copied anew.
         assert (first.journal / "oldreplica.1").is_dir()
         pair.wait_for_confirms(30)

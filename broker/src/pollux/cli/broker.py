@@ -203,9 +203,16 @@ def _replication(found: dict[str, Any] | None) -> list[tuple[str, Any]]:
     copies = [f"{one['name']}: {one['state']}, {_progress(one)}" for one in found["backups"]]
     return [
         ("activation sequence", f"{found['sequence']} (coordinated: {found['coordinated_sequence']})"),
-        ("copy", "in sync" if found["in_sync"] else "not in sync"),
+        ("copy", _copy(found)),
         ("backups", copies),
     ]
+
+
+def _copy(found: dict[str, Any]) -> str:
+    if not found["in_sync"]:
+        return "not in sync"
+    # A copy just made is read once, so that a takeover need not.
+    return "in sync, being read: a takeover would take longer" if found["warm"] is False else "in sync"
 
 
 def _progress(backup: dict[str, Any]) -> str:

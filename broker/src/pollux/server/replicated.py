@@ -490,6 +490,7 @@ class ReplicatedActivation(Activation):
                 "coordinated_sequence": self.member.coordinated,
                 "complete": state.complete if state is not None else None,
                 "in_sync": bool(self._replicas.mirror.in_sync) if serves else self._in_sync,
+                "warm": None if serves else self._warm is not None and self._warm.has_read,
                 "backups": self._replicas.backups(),
                 "quorum": self._electorate.view() if self._electorate is not None else None,
             },

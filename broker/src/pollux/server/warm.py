@@ -30,6 +30,8 @@ class Warm:
         self._on_first = on_first
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pollux-follow", daemon=True)
+        #: Everything was read once: what is left for a takeover is what came since.
+        self.has_read = False
 
     def start(self) -> None:
         """Begin."""
@@ -48,13 +50,12 @@ class Warm:
 
     def _run(self) -> None:
         again = 0.0
-        first = True
         while not self._ended.is_set():
             self._follower.poll()
             if time.monotonic() >= again:
                 self._spare.prepare()
                 again = time.monotonic() + SPARE_PERIOD
-            if first:
-                first = False
+            if not self.has_read:
+                self.has_read = True
                 self._on_first()
             self._ended.wait(FOLLOW_PERIOD)
