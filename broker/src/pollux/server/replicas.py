@@ -115,7 +115,7 @@ class Replicas:
         if str(content.get("group", "")) != self._settings.group:
             return (
                 f"its group-name is {str(content.get('group', ''))[:100]!r}, here it is {self._settings.group!r}:"
-                " they are not a pair"
+                " they are not a pair; give both the same group-name if they shall be"
             )
         node_id, sequence = str(content.get("node_id", "")), int(content.get("sequence", 0))
         if node_id not in ("", right.node_id):
