@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 TIMEOUT = 60.0
 #: How long a live waits for a backup in sync, milliseconds.
 PATIENCE = 1000
+PASSWORD = "castor and pollux"
 
 BROKER = """\
 <configuration xmlns="urn:activemq" xmlns:px="urn:pollux:1"><core xmlns="urn:activemq:core">
@@ -38,7 +39,7 @@ BROKER = """\
   <security-enabled>false</security-enabled>
   <acceptors><acceptor name="all">tcp://127.0.0.1:{port}</acceptor></acceptors>
   <connectors>{connectors}</connectors>
-  <cluster-user>twins</cluster-user><cluster-password>castor and pollux</cluster-password>
+  <cluster-user>twins</cluster-user><cluster-password>{password}</cluster-password>
   <cluster-connections><cluster-connection name="c"><connector-ref>{name}</connector-ref>
     <static-connectors>{refs}</static-connectors></cluster-connection></cluster-connections>
   <ha-policy><replication>{policy}</replication></ha-policy>
@@ -89,7 +90,9 @@ class Server:
 class Peer:
     """One member: what of it is the disk stays, the rest is one life."""
 
-    def __init__(self, directory: Path, name: str, policy: str, ports: dict[str, int]) -> None:
+    def __init__(
+        self, directory: Path, name: str, policy: str, ports: dict[str, int], *, password: str = PASSWORD
+    ) -> None:
         directory.mkdir()
         self.directory = directory
         self.name = name
@@ -108,6 +111,7 @@ class Peer:
                 refs=refs,
                 policy=policy,
                 patience=PATIENCE,
+                password=password,
             )
         )
         for each in ("journal", "bindings", "large", "paging"):

@@ -140,18 +140,33 @@ class Live:
         self.fenced.append(reason)
 
 
-@pytest.mark.parametrize("problem", ["", CUT_OFF], ids=["reached", "cut off"])
-def test_a_live_that_lost_its_backup_confirms_nothing_alone_when_it_is_cut_off(tmp_path: Path, problem: str) -> None:
+@pytest.mark.parametrize(
+    ("problem", "copies", "goes_on"),
+    [("", 0, True), (CUT_OFF, 0, False), (CUT_OFF, 1, True)],
+    ids=["reached", "cut off", "cut off, with another backup"],
+)
+def test_a_live_that_lost_its_backup_confirms_nothing_alone_when_it_is_cut_off(
+    tmp_path: Path, problem: str, copies: int, *, goes_on: bool
+) -> None:
     member: Any = Live()
     settings: Any = SimpleNamespace(patience=1.0)
     roots = dict.fromkeys(("journal", "bindings", "large", "paging"), tmp_path)
     replicas = Replicas(
-        roots, settings, member, about=dict, on_synced=lambda _: None,
-        on_following=lambda _: None, cut_off=lambda: problem
+        roots,
+        settings,
+        member,
+        about=dict,
+        on_synced=lambda _: None,
+        on_following=lambda _: None,
+        cut_off=lambda: problem,
     )
-    assert replicas._lost(Link("pollux", lambda: None), "gone") is not bool(problem)
-    assert member.raised == (0 if problem else 1), "the sequence is raised, and a vote asked for, only by who is not"
-    assert member.fenced == ([f"backup pollux is lost, and this host is {CUT_OFF}"] if problem else [])
+    for number in range(copies):
+        other = Link(f"helena{number}", lambda: None)
+        replicas.mirror.attach(other)
+        assert replicas.mirror.admit(other, b"in sync")
+    assert replicas._lost(Link("pollux", lambda: None), "gone") is goes_on
+    assert member.raised == goes_on, "the sequence is raised, and a vote asked for, only by who is not"
+    assert member.fenced == ([] if goes_on else [f"backup pollux is lost, and this host is {CUT_OFF}"])
 
 
 @pytest.mark.parametrize(("phase", "stops"), [(Phase.LIVE, True), (Phase.READY, False), (Phase.ACTIVATING, False)])

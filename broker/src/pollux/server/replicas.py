@@ -121,7 +121,7 @@ class Replicas:
         if str(content.get("group", "")) != self._settings.group:
             return (
                 f"its group-name is {str(content.get('group', ''))[:100]!r}, here it is {self._settings.group!r}:"
-                " they are not a pair"
+                " they are not a pair; give both the same group-name if they shall be"
             )
         node_id, sequence = str(content.get("node_id", "")), int(content.get("sequence", 0))
         if node_id not in ("", right.node_id):
@@ -219,8 +219,9 @@ class Replicas:
         """A backup in sync is lost: its copy must not be taken for complete before anything more is confirmed."""
         if self._left:
             return True
-        # Before any vote: who is cut off does not ask, and no answer of the network replaces a vote.
-        if problem := self._cut_off():
+        # Before any vote: who is cut off does not ask, and no answer of the network replaces a vote. With another copy
+        # in sync nothing is confirmed alone, and the live can still stop in order.
+        if not self.mirror.in_sync and (problem := self._cut_off()):
             event(logger, logging.ERROR, "not without a backup", backup=link.name, reason=problem)
             self._member.fence(f"backup {link.name} is lost, and this host is {problem}")
             return False
