@@ -16,13 +16,17 @@ from support.broker import free_port
 #: Debian's package, or what tools/setup_environment.py took out of it.
 PLACES = (Path("/usr/share/java"), Path(__file__).parents[2] / ".pollux" / "zookeeper" / "usr" / "share" / "java")
 START_LIMIT = 90.0
+CIPHERS = {"TLSv1.2": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLSv1.3": "TLS_AES_128_GCM_SHA256"}
 
 
 class ZooKeeperProcess:
     """One standalone server. Sessions from 200 ms on are allowed, so that tests need not wait long."""
 
-    def __init__(self, directory: Path, *, certificates: Path | None = None) -> None:
-        """With ``certificates`` (see support.tls) it speaks TLS only, as broker.pem, with whom ca.pem knows."""
+    def __init__(self, directory: Path, *, certificates: Path | None = None, version: str = "TLSv1.2") -> None:
+        """With ``certificates`` (see support.tls) it speaks TLS only, as broker.pem, with whom ca.pem knows.
+
+        ``version`` of TLS: with 1.3 it refuses a certificate only after the client has connected.
+        """
         self.directory = directory
         self.certificates = certificates
         self.port = free_port()
@@ -35,6 +39,7 @@ class ZooKeeperProcess:
                 f"secureClientPort={self.port}\nsecureClientPortAddress=127.0.0.1\n"
                 "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
                 f"ssl.keyStore.location={certificates}/broker.pem\nssl.keyStore.type=PEM\n"
+                f"ssl.protocol={version}\nssl.enabledProtocols={version}\nssl.ciphersuites={CIPHERS[version]}\n"
                 f"ssl.trustStore.location={certificates}/ca.pem\nssl.trustStore.type=PEM\nssl.clientAuth=need\n"
             )
         self.configuration.write_text(

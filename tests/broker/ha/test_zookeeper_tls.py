@@ -35,9 +35,11 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[ZooKeeperProcess]:
-    process = ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper"), certificates=certificates)
+@pytest.fixture(scope="module", params=["TLSv1.2", "TLSv1.3"])
+def zookeeper(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, certificates: Path
+) -> Iterator[ZooKeeperProcess]:
+    process = ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper"), certificates=certificates, version=request.param)
     try:
         yield process.start()
     finally:
