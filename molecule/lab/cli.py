@@ -139,7 +139,7 @@ def _drill(arguments: argparse.Namespace) -> int:
     steps = [drill.Step.parse(each) for each in json.loads(arguments.steps)]
     names = [member["name"] for member in json.loads(arguments.manifest.read_text(encoding="utf-8"))["members"]]
     # A fault may hit a host that is no member: the server of their store.
-    names += sorted({step.host for step in steps if step.host} - set(names))
+    names += sorted({host for step in steps for host in step.hosts} - set(names))
     try:
         drill.run(arguments.manifest, steps, find_hosts(names), arguments.report, arguments.protocols.split(","))
     except DrillError as error:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from lab import faults
+from lab import faults, targets
 from lab.places import LabError
 from lab.program import Program
 from pollux.client.url import Wire, parse_url
@@ -48,7 +48,8 @@ LIMIT = 90.0
 
 @dataclass(frozen=True)
 class Step:
-    """One fault: on `host` (the live of that moment if it is empty), held for `hold` seconds, then undone.
+    """One fault: on `host` (the live of that moment if it is empty, "backup": a member that is not), held for `hold`
+    seconds, then undone.
 
     `takeover`: whether another member has to become live before it is undone ("any": not judged). Instead of a fault
     it may be "none" (traffic only) or "run": `options` are then those of :class:`lab.program.Program`, a program (a
@@ -60,6 +61,11 @@ class Step:
     hold: float = 0.0
     takeover: Literal["yes", "no", "any"] = "yes"
     options: Mapping[str, Any] = field(default_factory=dict)
+    #: Instead of `host`: the one of `among` that listens on this TCP port (the leader of an ensemble).
+    listens: int = 0
+    among: Sequence[str] = ()
+    #: More hosts that the same fault hits at once.
+    also: Sequence[str] = ()
     #: The live of before has to stop serving within so many seconds (0: not judged): its store was taken from it.
     stops_within: float = 0.0
     #: What each wait may take, seconds; slow machines (emulated ones) need more.
@@ -90,6 +96,11 @@ class Step:
         if step.fault == "run":
             Program.parse(step.options)
         return step
+
+    @property
+    def hosts(self) -> set[str]:
+        """Hosts it names, which may be no members."""
+        return {*self.among, *self.also, *({self.host} - {"", targets.BACKUP})}
 
     @property
     def label(self) -> str:
@@ -129,15 +140,18 @@ class Breaker:
     async def _break(self, members: Members, mark: Mark, note: Say, served: Served) -> None:
         step = self._step
         live = await members.wait_for_live(step.limit)
-        fault = faults.make(step.fault, self._hosts[step.host or live.name], **step.options)
-        await asyncio.to_thread(fault.prepare)
+        blows = [faults.make(step.fault, host, **step.options) for host in await self._targets(live)]
+        for fault in blows:
+            await asyncio.to_thread(fault.prepare)
         began = time.monotonic()
         try:
-            at = await asyncio.to_thread(fault.apply)
-            mark(fault.text, now() if at is None else at)
+            times = [await asyncio.to_thread(fault.apply) for fault in blows]
+            at = now() if times[0] is None else times[0]
+            mark(", ".join(fault.text for fault in blows), at)
             if step.stops_within:
-                await self._wait_until_stopped(members, live, now() if at is None else at, note)
-            await asyncio.to_thread(fault.check)
+                await self._wait_until_stopped(members, live, at, note)
+            for fault in blows:
+                await asyncio.to_thread(fault.check)
             if step.takeover == "yes":
                 other = await members.wait_for_live(step.limit, other_than=live)
                 self.takeover_ms = (time.monotonic() - began) * 1000
@@ -147,12 +161,29 @@ class Breaker:
             if step.takeover == "no" and (found := await members.live()) not in (live, None):
                 raise UnavailableError(f"{found.name if found else 'nobody'} is live: nobody should have taken over")
         finally:
-            await asyncio.to_thread(fault.undo)
-        await asyncio.to_thread(fault.check_undone)
+            await self._undo(blows)
+        for fault in blows:
+            await asyncio.to_thread(fault.check_undone)
         note("undone")
         await served()
         if step.complete:
             await self._wait_for_pair(members, note)
+
+    async def _targets(self, live: Member) -> list[Host]:
+        """The hosts that are hit. Raises LabError when nobody is who the step means."""
+        step = self._step
+        if step.listens:
+            one = await asyncio.to_thread(targets.who_listens, step.listens, step.among, self._hosts)
+        else:
+            one = targets.first(step.host, live.name, [member.name for member in self._manifest.members])
+        return [self._hosts[name] for name in (one, *step.also)]
+
+    async def _undo(self, blows: Sequence[faults.Fault]) -> None:
+        """Repair all, also when one cannot be; raises the first LabError then."""
+        done = await asyncio.gather(*(asyncio.to_thread(fault.undo) for fault in blows), return_exceptions=True)
+        for trouble in done:
+            if isinstance(trouble, BaseException):
+                raise trouble
 
     async def _wait_until_stopped(self, members: Members, live: Member, at: float, note: Say) -> None:
         """Wait until the live of before does not serve any more. Raises UnavailableError when that takes too long."""
@@ -163,7 +194,7 @@ class Breaker:
         self.fail_stop_ms = now() - at
         note(f"{live.name} serves nobody any more, {self.fail_stop_ms:.0f} ms after the fault")
         if self.fail_stop_ms > self._step.stops_within * 1000:
-            raise UnavailableError(f"{live.name} stopped {self.fail_stop_ms:.0f} ms after it lost its store")
+            raise UnavailableError(f"{live.name} stopped {self.fail_stop_ms:.0f} ms after the fault")
 
     async def _wait_for_pair(self, members: Members, note: Say) -> None:
         """Wait until one member is live and all others can take over."""

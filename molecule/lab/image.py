@@ -1,8 +1,11 @@
-"""The base image: Debian with systemd, python3 and sshd, made from the Debian mirror. Nothing of Pollux is in it.
+"""The images: Debian with systemd, python3 and sshd, made from the Debian mirror. Nothing of Pollux is in them.
+
+Hosts reach no mirror, so what a role installs from the distribution has to be there: the second image has ZooKeeper and
+Java too. It is made only for scenarios that name it.
 
 Where mmdebstrap is there (Debian as root), it makes a tar archive that every checkout shares; elsewhere (a laptop with
 Docker Desktop) the engine builds the same from the public debian image. Either is done again only when its inputs
-changed: the image's tag is their fingerprint.
+changed: an image's tag is their fingerprint.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from lab.places import IMAGE_REPOSITORY, PLACES, LabError, Places
 from lab.processes import run
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from lab.engine import Engine
@@ -26,6 +30,13 @@ PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "python3", "python3-venv", "python3-apt", "openssh-server", "sudo"),
     *("iproute2", "iptables", "nftables", "procps", "ca-certificates", "acl", "kmod"),
 )
+#: The images by the variable in which a scenario finds the name of one, with the packages that it has besides.
+IMAGES: Mapping[str, tuple[str, ...]] = {
+    "POLLUX_LAB_IMAGE": (),
+    # What roles/zookeeper installs (vars/Debian.yml).
+    "POLLUX_LAB_IMAGE_ZOOKEEPER": ("libzookeeper-java", "libslf4j-java", "openjdk-17-jre-headless"),
+}
+BASE = "POLLUX_LAB_IMAGE"
 #: Units that make no sense in a container or only make noise.
 MASKED = (
     "systemd-logind.service",
@@ -39,50 +50,56 @@ RECIPE = "1"
 _BUILD_TIMEOUT = 900
 
 
-def tag() -> str:
+def packages(variable: str = BASE) -> tuple[str, ...]:
+    """The Debian packages of an image."""
+    return (*PACKAGES, *IMAGES[variable])
+
+
+def tag(variable: str = BASE) -> str:
     """The image's tag: a fingerprint of everything it is made of."""
-    text = "\0".join((RECIPE, SUITE, *PACKAGES, *MASKED))
+    text = "\0".join((RECIPE, SUITE, *packages(variable), *MASKED))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def name() -> str:
+def name(variable: str = BASE) -> str:
     """The image's name."""
-    return f"{IMAGE_REPOSITORY}:{tag()}"
+    return f"{IMAGE_REPOSITORY}:{tag(variable)}"
 
 
-def dockerfile() -> str:
+def dockerfile(variable: str = BASE) -> str:
     """The same image for an engine that can pull the public one."""
     return (
         f"FROM debian:{SUITE}\n"
         "RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "
-        f"{' '.join(PACKAGES)} && apt-get clean && rm -rf /var/lib/apt/lists/*\n"
+        f"{' '.join(packages(variable))} && apt-get clean && rm -rf /var/lib/apt/lists/*\n"
         f"RUN systemctl mask {' '.join(MASKED)}\n"
         'CMD ["/sbin/init"]\nSTOPSIGNAL SIGRTMIN+3\n'
     )
 
 
-def ensure(engine: Engine, places: Places = PLACES) -> str:
+def ensure(engine: Engine, places: Places = PLACES, variable: str = BASE) -> str:
     """Make the image unless the engine has it; return its name."""
-    there = run(["docker", "image", "inspect", name()], check=False, environment=engine.environment)
+    wanted = name(variable)
+    there = run(["docker", "image", "inspect", wanted], check=False, environment=engine.environment)
     if there.returncode == 0:
-        return name()
+        return wanted
     if engine.own or (shutil.which("mmdebstrap") and os.geteuid() == 0):
-        archive = _archive(places)
+        archive = _archive(places, variable)
         command = ["docker", "import", "--change", 'CMD ["/sbin/init"]']
-        run([*command, archive, name()], timeout=_BUILD_TIMEOUT, environment=engine.environment)
-        return name()
+        run([*command, archive, wanted], timeout=_BUILD_TIMEOUT, environment=engine.environment)
+        return wanted
     run(
-        ["docker", "build", "--tag", name(), "-"],
+        ["docker", "build", "--tag", wanted, "-"],
         timeout=_BUILD_TIMEOUT,
-        stdin=dockerfile(),
+        stdin=dockerfile(variable),
         environment=engine.environment,
     )
-    return name()
+    return wanted
 
 
-def _archive(places: Places) -> Path:
+def _archive(places: Places, variable: str) -> Path:
     """The root file system as a tar archive, from the cache or made now."""
-    archive = places.cache / f"{IMAGE_REPOSITORY}-{tag()}.tar"
+    archive = places.cache / f"{IMAGE_REPOSITORY}-{tag(variable)}.tar"
     if archive.exists():
         return archive
     if shutil.which("mmdebstrap") is None:
@@ -90,13 +107,14 @@ def _archive(places: Places) -> Path:
     places.cache.mkdir(parents=True, exist_ok=True)
     unfinished = archive.with_name(f".{archive.name}.{os.getpid()}.tar")
     mask = f'chroot "$1" systemctl mask {" ".join(MASKED)}'
-    command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(PACKAGES)}"]
+    command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages(variable))}"]
     try:
         run([*command, f"--customize-hook={mask}", SUITE, unfinished], timeout=_BUILD_TIMEOUT)
         unfinished.replace(archive)
     finally:
         unfinished.unlink(missing_ok=True)
+    current = {f"{IMAGE_REPOSITORY}-{tag(each)}.tar" for each in IMAGES}
     for old in places.cache.glob(f"{IMAGE_REPOSITORY}-*.tar"):
-        if old != archive:
+        if old.name not in current:
             old.unlink(missing_ok=True)
     return archive

@@ -35,8 +35,10 @@ def names() -> list[str]:
 class Containers:
     """What a scenario on containers stands on: an engine, started if none answers."""
 
-    def __init__(self, places: Places = PLACES) -> None:
+    def __init__(self, places: Places = PLACES, images: Sequence[str] = (image.BASE,)) -> None:
+        """`images`: those that the scenario names (:data:`lab.image.IMAGES`)."""
         self._places = places
+        self._images = images
         self._engine = ensure(places)
 
     def settings(self) -> dict[str, str]:
@@ -46,7 +48,7 @@ class Containers:
         return {
             **_settings(self._places),
             **environment,
-            "POLLUX_LAB_IMAGE": image.ensure(self._engine, self._places),
+            **{variable: image.ensure(self._engine, self._places, variable) for variable in self._images},
             "POLLUX_LAB_CGROUPS": "/sys/fs/cgroup/systemd:/sys/fs/cgroup/systemd:rw"
             if version == "1"
             else "/sys/fs/cgroup:/sys/fs/cgroup:rw",
@@ -91,7 +93,13 @@ def ground_of(name: str, places: Places = PLACES) -> Containers | Machines:
     """What the scenario of this name stands on. Raises LabError when it is not there."""
     if name not in names():
         raise LabError(f"there is no scenario {name!r}; there are: {', '.join(names())}")
-    return Machines(places) if machines.on_machines(name) else Containers(places)
+    return Machines(places) if machines.on_machines(name) else Containers(places, images_of(name))
+
+
+def images_of(name: str) -> list[str]:
+    """The variables of the images that a scenario's file names."""
+    text = (SCENARIOS / name / "molecule.yml").read_text(encoding="utf-8")
+    return [variable for variable in image.IMAGES if f"${{{variable}}}" in text]
 
 
 def _settings(places: Places) -> dict[str, str]:
@@ -100,7 +108,7 @@ def _settings(places: Places) -> dict[str, str]:
         "POLLUX_ROOT": str(ROOT),
         "POLLUX_LAB_PYTHON": sys.executable,
         # Molecule judges the files of all scenarios before it runs one: each name has a value, if only one that fits.
-        **dict.fromkeys(("POLLUX_LAB_IMAGE", "POLLUX_LAB_CGROUPS", "POLLUX_LAB_SSH"), "none"),
+        **dict.fromkeys((*image.IMAGES, "POLLUX_LAB_CGROUPS", "POLLUX_LAB_SSH"), "none"),
         "POLLUX_LAB_CGROUPNS": "host",
         "POLLUX_LAB_WHEELHOUSE": str(wheels.ensure(places)),
         # Testinfra and molecule look for ansible's programs in the path.

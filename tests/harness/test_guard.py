@@ -53,6 +53,23 @@ def test_what_molecule_says_when_it_did_nothing_is_a_failure(directory: Path, sa
     assert any(said in problem for problem in judge(directory, f"{GOOD}WARNING  {said}\n"))
 
 
+PIPELINE = """\
+[WARNING]: Could not match supplied host pattern, ignoring: pollux_pipeline
+
+PLAY [6. Install the pipeline and set the times of its jobs] *******************
+skipping: no hosts matched
+
+PLAY RECAP *********************************************************************
+"""
+
+
+def test_a_group_that_a_site_needs_not_have_may_be_missing(directory: Path) -> None:
+    assert judge(directory, GOOD + PIPELINE) == []
+    # Another group, and another play that ran on no host, are noticed beside it.
+    assert len(judge(directory, GOOD + PIPELINE.replace("pollux_pipeline", "brokers"))) == 2
+    assert judge(directory, f"{GOOD}{PIPELINE}skipping: no hosts matched\n") != []
+
+
 def test_a_side_effect_whose_file_was_renamed_is_a_failure(directory: Path) -> None:
     (directory / "kill.yml").rename(directory / "kil.yml")
     assert judge(directory) == ["default: there is no kill.yml"]

@@ -1,0 +1,44 @@
+"""Whom a step of a drill hits: decided right before the blow, because each step changes who is live and who leads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lab.places import LabError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from lab.hosts import Host
+
+#: What a step calls the first member that is not live.
+BACKUP = "backup"
+
+
+def first(host: str, live: str, members: Iterable[str]) -> str:
+    """The name of the host that `host` means: the live if it is empty, a member that is not live, or itself.
+
+    Raises LabError when all members are live.
+    """
+    if host != BACKUP:
+        return host or live
+    waiting = [name for name in members if name != live]
+    if not waiting:
+        raise LabError(f"{live} has no backup")
+    return waiting[0]
+
+
+def only_one(listening: Collection[str], port: int, among: Sequence[str]) -> str:
+    """The one host that listens on a port. Raises LabError when none does, or several do: then it shows nothing."""
+    if len(listening) != 1:
+        raise LabError(f"{len(listening)} of {', '.join(among)} listen on {port}, not one: {', '.join(listening)}")
+    return next(iter(listening))
+
+
+def who_listens(port: int, among: Sequence[str], hosts: Mapping[str, Host]) -> str:
+    """The one of these hosts that listens on a TCP port. Of ZooKeeper's nodes only the leader does on the peer port.
+
+    Raises LabError as :func:`only_one` does.
+    """
+    found = [name for name in among if hosts[name].run("ss", "-Hltn", f"sport = :{port}").strip()]
+    return only_one(found, port, among)

@@ -1,0 +1,54 @@
+"""Whom a step of a drill hits, and which image a scenario gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab import drill, image, scenarios, targets
+from lab.places import LabError
+
+
+class Listening:
+    """A host that listens on one port."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def run(self, *words: str) -> str:
+        return f"LISTEN 0 50 *:{self.port} *:*\n" if words[-1] == f"sport = :{self.port}" else ""
+
+
+@pytest.mark.parametrize(("host", "hit"), [("", "castor"), ("backup", "pollux"), ("zk1", "zk1")])
+def test_a_step_hits_the_live_its_backup_or_whom_it_names(host: str, hit: str) -> None:
+    assert targets.first(host, "castor", ["castor", "pollux"]) == hit
+
+
+def test_the_backup_is_whoever_is_not_live() -> None:
+    assert targets.first("backup", "pollux", ["castor", "pollux"]) == "castor"
+    with pytest.raises(LabError, match="pollux has no backup"):
+        targets.first("backup", "pollux", ["pollux"])
+
+
+def test_the_leader_is_the_only_one_that_listens() -> None:
+    hosts = {"zk1": Listening(2181), "zk2": Listening(2888), "zk3": Listening(2181)}
+    assert targets.who_listens(2888, list(hosts), hosts) == "zk2"  # type: ignore[arg-type]
+    with pytest.raises(LabError, match="0 of zk1, zk3 listen on 2888"):
+        targets.who_listens(2888, ["zk1", "zk3"], hosts)  # type: ignore[arg-type]
+    with pytest.raises(LabError, match="2 of zk1, zk3 listen on 2181"):
+        targets.who_listens(2181, ["zk1", "zk3"], hosts)  # type: ignore[arg-type]
+
+
+def test_a_step_says_which_hosts_it_needs() -> None:
+    """They may be no members of the pair, and have to be found before the drill begins."""
+    step = drill.Step.parse({"fault": "kill", "listens": 2888, "among": ["zk1", "zk2"], "also": ["zk3"]})
+    assert step.hosts == {"zk1", "zk2", "zk3"}
+    assert drill.Step.parse({"fault": "kill", "host": "backup"}).hosts == set()
+    assert drill.Step.parse({"fault": "kill", "host": "nfs"}).hosts == {"nfs"}
+
+
+def test_only_scenarios_that_name_it_get_the_larger_image() -> None:
+    assert scenarios.images_of("default") == ["POLLUX_LAB_IMAGE"]
+    assert scenarios.images_of("replication_zookeeper") == ["POLLUX_LAB_IMAGE", "POLLUX_LAB_IMAGE_ZOOKEEPER"]
+    assert image.name() != image.name("POLLUX_LAB_IMAGE_ZOOKEEPER")
+    assert "openjdk-17-jre-headless" in image.dockerfile("POLLUX_LAB_IMAGE_ZOOKEEPER")
+    assert "openjdk" not in image.dockerfile()
