@@ -118,7 +118,8 @@ class Figure(NamedTuple):
 def once(kind: str, scenario: Scenario, seconds: float) -> Figure:
     """Start, measure, stop."""
     with (
-        tempfile.TemporaryDirectory(prefix="pollux-replication-") as directory,
+        # A killed broker's checkpointer may still write.
+        tempfile.TemporaryDirectory(prefix="pollux-replication-", ignore_cleanup_errors=True) as directory,
         KINDS[kind](Path(directory)) as members,
     ):
         pids = [member.process.pid for member in members]
@@ -181,7 +182,8 @@ class Producer(threading.Thread):
 
 def sync(gib: float, console: Console) -> list[tuple[str, ...]]:
     """The row of the table."""
-    with tempfile.TemporaryDirectory(prefix="pollux-replication-", dir="/var/tmp") as directory:
+    place = {"prefix": "pollux-replication-", "dir": "/var/tmp"}  # noqa: S108
+    with tempfile.TemporaryDirectory(**place, ignore_cleanup_errors=True) as directory:
         made = ReplicatedPair(Path(directory))
         try:
             made.zookeeper.start()
