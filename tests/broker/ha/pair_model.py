@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pollux.ha.replication.member import Right
 
 NODE = "0b" * 16
-NAMES = ("castor", "pollux")
+NAMES = ("castor", "pollux", "helena")
 #: How long a lock, or a connection, outlives its holder's last sign of life, seconds. A lease is two thirds of it.
 SESSION = 6.6
 #: A member looks, and proves that it may serve, this often, seconds.
@@ -69,25 +69,27 @@ class World:
     """Time, the disks, the network between the members, and what clients were promised.
 
     ``without`` names a rule of the product that is taken out: ``claims``, ``sequence``, ``fencing``, ``order``, and
-    those of :mod:`broker.ha.voters_model`.
+    those of :mod:`broker.ha.voters_model`. There are as many ``members``.
     """
 
     #: The one that the patched clock and disks belong to.
     current: World
 
-    def __init__(self, without: str = "") -> None:
+    def __init__(self, without: str = "", members: int = 2) -> None:
         World.current = self
         self.without = without
+        self.names = NAMES[:members]
         self.now = 1000.0
         self.disks: dict[Path, LocalState] = {}
-        self.joined = True
+        #: Who cannot reach the other members.
+        self.parted: set[str] = set()
         self.confirmed: set[int] = set()
         self.sent = self.activations = self.fenced = 0
         self.broken = False
         #: A member that was given the right to serve was lost before it served: an operator decides.
         self.stranded = False
         self.nodes = self.make_nodes()
-        self.castor, self.pollux = (self.nodes[name] for name in NAMES)
+        self.castor, self.pollux = (self.nodes[name] for name in NAMES[:2])
 
     def make_nodes(self) -> dict[str, Node]:
         raise NotImplementedError
@@ -114,7 +116,7 @@ class World:
 
     def recover(self) -> None:
         """Nothing is broken any more."""
-        self.joined = True
+        self.parted.clear()
         self.heal()
         for node in self.nodes.values():
             node.fault = None
@@ -130,8 +132,9 @@ class World:
 
     def check(self) -> None:
         """Never two lives, never one without what was confirmed."""
-        if self.castor.serves and self.pollux.serves:
-            self.breaks("both serve at the same time")
+        serving = [node.name for node in self.nodes.values() if node.serves]
+        if len(serving) > 1:
+            self.breaks(f"{' and '.join(serving)} serve at the same time")
         for node in self.nodes.values():
             if node.confirms and not self.confirmed <= node.data:
                 self.breaks(f"{node.name} serves without {len(self.confirmed - node.data)} confirmed messages")
@@ -153,20 +156,26 @@ class Node:
         self.member: Member | None = None
         self.paused = False
         self.live = False
-        #: The live believes that the other one has a complete copy, and waits for it.
-        self.in_sync = False
-        #: The copy is lost, but the sequence is not raised yet: what was sent since waits.
-        self.settling = False
+        #: Who has a complete copy, as this live believes: it waits for them.
+        self.in_sync: set[Node] = set()
+        #: Those whose loss is not settled yet: the sequence is not raised, and what was sent since waits.
+        self.lost: set[Node] = set()
         self.waiting: set[int] = set()
-        #: It copies what the other one does; nothing may be written to its data.
-        self.follows = self.held = False
-        self.silent = 0.0
+        #: Whom it copies; and nothing may be written to its data.
+        self.follows: Node | None = None
+        self.held = False
+        #: How long nothing was heard of another member, seconds.
+        self.silent: dict[str, float] = {}
         self.looking = self.raising = False
         self.fault: Fault | None = None
 
     @property
-    def other(self) -> Node:
-        return self.world.nodes[NAMES[1 - NAMES.index(self.name)]]
+    def others(self) -> list[Node]:
+        return [node for node in self.world.nodes.values() if node is not self]
+
+    def reaches_member(self, other: Node) -> bool:
+        """Whether they are connected, and the other one takes part."""
+        return self.world.parted.isdisjoint((self.name, other.name)) and not other.paused
 
     @property
     def state(self) -> LocalState | None:
@@ -180,9 +189,14 @@ class Node:
     @property
     def confirms(self) -> bool:
         """Whether a confirmation may leave now."""
-        if self.settling:
+        if self.lost:
             return self.serves and self.world.without == "order"
-        return self.serves and (not self.in_sync or self.other.follows)
+        return self.serves and self.followed
+
+    @property
+    def followed(self) -> bool:
+        """Whether those that are waited for are there."""
+        return all(one.follows is self for one in self.in_sync)
 
     # -- questions
 
@@ -210,7 +224,8 @@ class Node:
             self.world.pass_time(STANDS_STILL if kind.startswith("stands") else SLOW)
             self.paused = False
         if kind == f"other acts {when}":
-            self.other.act()
+            for other in self.others:
+                other.act()
         if process != self.process:
             raise DiedError  # it ended meanwhile
 
@@ -218,14 +233,14 @@ class Node:
 
     def stop_following(self) -> None:
         self.held = True
-        self.follows = False
+        self.follows = None
 
     def follow_again(self) -> None:
         self.held = False
 
     def granted(self, right: Right) -> None:
         self.live = True
-        self.in_sync = self.settling = False
+        self.in_sync, self.lost = set(), set()
         self.waiting.clear()
         self.world.activations += 1
         self.world.stranded = False
@@ -268,7 +283,8 @@ class Node:
         """The process is gone."""
         self.process += 1
         self.member = None
-        self.live = self.in_sync = self.settling = self.paused = self.follows = self.held = self.looking = False
+        self.live = self.paused = self.held = self.looking = False
+        self.in_sync, self.lost, self.follows = set(), set(), None
         self.waiting.clear()
 
     def act(self) -> None:
@@ -299,48 +315,56 @@ class Node:
             return
         self.live = False
         try:
-            self.give_away(member, complete=self.in_sync and self.world.joined and not self.other.paused)
-            member.stop(release=True)
+            heirs = [one for one in self.in_sync if self.reaches_member(one)]
+            self.give_away(member, sorted(heirs, key=lambda one: one.name) if len(heirs) == len(self.in_sync) else [])
+            if self.member is member:
+                member.stop(release=True)
         except (PolluxError, DiedError):
             pass
         self.end()
 
-    def give_away(self, member: Member, *, complete: bool) -> None:
-        member.hand_over(prefix=complete, stay=False, seconds=0.0)
+    def give_away(self, member: Member, heirs: list[Node]) -> None:
+        """``heirs``: who has everything."""
+        member.hand_over(prefix=bool(heirs), stay=False, seconds=0.0)
 
     # -- the copy
 
     def notice(self) -> None:
-        """Whoever is connected to the other member hears nothing of it any more."""
+        """Whoever is connected to another member hears nothing of it any more."""
         if self.member is None or self.paused:
             return
-        other = self.other
-        there = self.world.joined and not other.paused
-        self.silent = 0.0 if there else self.silent + TURN
-        overdue = self.silent > SESSION
-        if self.in_sync and ((there and not other.follows) or overdue):
-            self.settling = True
-        if self.follows and ((there and not other.live) or overdue):
-            self.live_lost()
+        for other in self.others:
+            there = self.reaches_member(other)
+            self.silent[other.name] = 0.0 if there else self.silent.get(other.name, 0.0) + TURN
+            overdue = self.silent[other.name] > SESSION
+            if other in self.in_sync and ((there and other.follows is not self) or overdue):
+                self.lost.add(other)
+            if self.follows is other and ((there and not other.live) or overdue):
+                self.live_lost()
 
     def live_lost(self) -> None:
-        self.follows = False
+        self.follows = None
 
     def copy(self, *, whole: bool) -> None:
         """Follow the live until the copy is complete, or not that far."""
-        live = self.other
-        busy = self.live or self.paused or self.held or self.looking or self.follows
-        if self.member is None or busy or not self.world.joined:
+        busy = self.live or self.paused or self.held or self.looking or self.follows is not None
+        if self.member is None or busy:
             return
-        if not live.confirms or live.paused or live.member is None:
-            return
-        mark: dict[str, Any] = live.member.mark()
+        for live in self.others:
+            if live.confirms and live.member is not None and self.reaches_member(live):
+                self._copy(live, live.member, whole=whole)
+                return
+
+    def _copy(self, live: Node, member: Member, *, whole: bool) -> None:
+        mark: dict[str, Any] = member.mark()
         mine = self.state
         if mine is not None and mine.complete and mine.sequence > mark["sequence"]:
             self.world.breaks(f"{self.name} has newer data than the live")
         if mine is not None and not mine.replica:
             self.data = set()  # somebody served with it: it is moved aside
-        elif not self.data <= live.data:
+        elif len(self.world.names) == 2 and not self.data <= live.data:
+            # Of several copies one may have got what the live never confirmed and another has not: it is compared
+            # with the live's piece by piece.
             self.world.breaks(f"{self.name} completes data that is not a beginning of the live's")
         self.accepted()
         sequence = mine.sequence if mine is not None else 0
@@ -351,7 +375,8 @@ class Node:
             self.world.disks[self.disk] = LocalState(
                 NODE, mark["sequence"], mark["epoch"], complete=True, replica=True
             )
-            self.follows = live.in_sync = True
+            self.follows = live
+            live.in_sync.add(self)
             self.synced()
 
     def accepted(self) -> None:
@@ -368,30 +393,38 @@ class Node:
         message = self.world.sent
         self.data.add(message)
         self.waiting.add(message)
-        other = self.other
-        if self.in_sync and not self.settling:
-            if self.world.joined and not other.paused and other.follows:
+        for other in self.in_sync - self.lost:
+            if self.reaches_member(other) and other.follows is self:
                 other.data.add(message)
             else:
-                self.settling = True
+                self.lost.add(other)
         self.confirm()
 
     def settle(self) -> None:
-        """The copy is lost: the sequence is raised before what waits is confirmed."""
-        if not self.settling or self.raising or self.member is None:
+        """A copy is lost: the sequence is raised before what waits is confirmed."""
+        if not self.lost or self.raising or self.member is None:
             return
+        lost = min(self.lost, key=lambda one: one.name)
         self.raising = True
         try:
-            self.member.raise_sequence()
+            self.member.raise_sequence(self._tell)
         except LostVoteError as error:
             self.vote_lost(error)
         except CoordinationError:
             return
         else:
-            self.in_sync = self.settling = False
+            self.in_sync.discard(lost)
+            self.lost.discard(lost)
         finally:
             self.raising = False
         self.confirm()
+
+    def _tell(self, mark: dict[str, Any]) -> None:
+        """Those that are left get the new number; who does not answer is lost the next time it is waited for."""
+        for other in self.in_sync - self.lost:
+            if self.reaches_member(other) and other.follows is self:
+                state = LocalState(NODE, mark["sequence"], mark["epoch"], complete=True, replica=True)
+                self.world.disks[other.disk] = state
 
     def vote_lost(self, error: LostVoteError) -> None:
         if self.member is not None:

@@ -140,6 +140,17 @@ class Peer:
         self.server = await asyncio.get_running_loop().create_server(accepted, "127.0.0.1", self.port)
         activation.serving()
 
+    async def stop(self) -> None:
+        """It is stopped in order: nobody is served any more, and the backups get what they need to take over."""
+        assert self.server is not None
+        self.server.close()
+        self.activation.stopping("the test says so")
+        await self.activation.leave(graceful=True)
+        self.life = None
+        for end in self.ends:
+            end.transport.close()
+        self.ends.clear()
+
     async def die(self) -> None:
         """Its sockets are gone; then the rest of the process."""
         if self.life is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.ha.pair_model import NAMES, SESSION, Node, World
+from broker.ha.pair_model import SESSION, Node, World
 from pollux.ha.replication.coordination import CoordinationError
 
 if TYPE_CHECKING:
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class ServiceWorld(World):
-    """A pair of equals and a coordination service with one lock and one number."""
+    """Equals and a coordination service with one lock and one number."""
 
-    def __init__(self, without: str = "") -> None:
+    def __init__(self, without: str = "", members: int = 2) -> None:
         self.members: dict[str, ServiceNode] = {}
-        super().__init__(without)
+        super().__init__(without, members)
         self.sequence = 0
         self.holder: Service | None = None
 
     def make_nodes(self) -> dict[str, Node]:
-        self.members = {name: ServiceNode(self, name) for name in NAMES}
+        self.members = {name: ServiceNode(self, name) for name in self.names}
         return {**self.members}
 
     def tick(self) -> None:

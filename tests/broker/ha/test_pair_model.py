@@ -32,8 +32,8 @@ HISTORIES = 1000
 SEARCH = 2000
 STEPS = 25
 
-LIVE, OTHER = "live", "other"
-nodes = st.sampled_from((LIVE, OTHER))
+ROLES = LIVE, OTHER, THIRD = "live", "other", "third"
+nodes = st.sampled_from(ROLES)
 #: Nothing, a turn, longer than a lease, longer than a session; seconds.
 times = st.sampled_from((0.0, 1.0, 5.0, 9.0))
 voters = st.sampled_from(VOTERS)
@@ -47,22 +47,22 @@ class Pair(RuleBasedStateMachine):
 
     world: World
 
-    def __init__(self, without: str, totals: Counter[str]) -> None:
+    def __init__(self, without: str, totals: Counter[str], members: int = 2) -> None:
         super().__init__()
         self.without = without
         self.totals = totals
+        self.members = members
 
     def begin(self, world: World, then: float) -> None:
         self.world = world
-        self.world.castor.start()
-        self.world.pollux.start()
+        for node in self.world.nodes.values():
+            node.start()
         self.world.pass_time(then)
 
     def node(self, role: str) -> Node:
-        """Who serves (or would, if nobody does), and the other one."""
-        castor, pollux = self.world.castor, self.world.pollux
-        live, other = (pollux, castor) if pollux.live and not castor.live else (castor, pollux)
-        return live if role == LIVE else other
+        """Who serves (or would, if nobody does), and the others."""
+        found = sorted(self.world.nodes.values(), key=lambda node: not node.live)
+        return found[min(ROLES.index(role), len(found) - 1)]
 
     @rule(who=nodes, then=times)
     def start(self, who: str, then: float) -> None:
@@ -94,15 +94,15 @@ class Pair(RuleBasedStateMachine):
                 node.send()
         self.world.pass_time(then)
 
-    @rule(then=times)
-    def part(self, then: float) -> None:
-        """The members cannot reach each other."""
-        self.world.joined = False
+    @rule(who=nodes, then=times)
+    def part(self, who: str, then: float) -> None:
+        """It cannot reach the other members."""
+        self.world.parted.add(self.node(who).name)
         self.world.pass_time(then)
 
     @rule(then=times)
     def join(self, then: float) -> None:
-        self.world.joined = True
+        self.world.parted.clear()
         self.world.pass_time(then)
 
     @rule(who=nodes, number=st.integers(0, 8), kind=st.sampled_from(FAULTS), then=times)
@@ -111,10 +111,10 @@ class Pair(RuleBasedStateMachine):
         self.node(who).fault = Fault(number, kind)
         self.world.pass_time(then)
 
-    @rule(then=times)
-    def copy_a_part(self, then: float) -> None:
+    @rule(who=nodes, then=times)
+    def copy_a_part(self, who: str, then: float) -> None:
         """The copy is begun, and broken off."""
-        self.node(OTHER).copy(whole=False)
+        self.node(who).copy(whole=False)
         self.world.pass_time(then)
 
     @invariant()
@@ -141,7 +141,7 @@ class PairWithService(Pair):
 
     @initialize(then=times)
     def begin_with_service(self, then: float) -> None:
-        self.begin(ServiceWorld(self.without), then)
+        self.begin(ServiceWorld(self.without, self.members), then)
 
     @rule(who=nodes, then=times)
     def cut(self, who: str, then: float) -> None:
@@ -162,7 +162,7 @@ class PairWithVotes(Pair):
 
     @initialize(then=times)
     def begin_with_votes(self, then: float) -> None:
-        self.begin(VotesWorld(self.without), then)
+        self.begin(VotesWorld(self.without, self.members), then)
 
     @rule(who=nodes, voter=voters, then=times)
     def cut(self, who: str, voter: str, then: float) -> None:
@@ -211,11 +211,13 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def explore(simulated: Callable[[str], None]) -> Callable[..., Counter[str]]:
     """Try histories of one kind of pair."""
 
-    def run(kind: str, without: str = "", *, histories: int = HISTORIES, **more: Any) -> Counter[str]:
+    def run(
+        kind: str, without: str = "", *, members: int = 2, histories: int = HISTORIES, **more: Any
+    ) -> Counter[str]:
         simulated(without)
         totals: Counter[str] = Counter()
         run_state_machine_as_test(
-            lambda: PAIRS[kind](without, totals),  # type: ignore[arg-type]  # whatever makes one
+            lambda: PAIRS[kind](without, totals, members),  # type: ignore[arg-type]  # whatever makes one
             settings=settings(
                 max_examples=histories, stateful_step_count=STEPS, database=None, report_multiple_bugs=False, **more
             ),
@@ -223,6 +225,14 @@ def explore(simulated: Callable[[str], None]) -> Callable[..., Counter[str]]:
         return totals
 
     return run
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+def test_no_history_of_two_backups_breaks_an_invariant(explore: Callable[..., Counter[str]], kind: str) -> None:
+    """Nor does another backup."""
+    totals = explore(kind, members=3, histories=HISTORIES // 4)
+    assert totals["activations"] > HISTORIES / 4
+    assert totals["confirmed"] > HISTORIES / 4
 
 
 @pytest.mark.parametrize("kind", PAIRS)
@@ -252,21 +262,21 @@ def without_fencing(pair: PairWithVotes) -> None:
     """The live is cut off from everybody, and goes on although it lost the vote."""
     pair.cut(LIVE, "b", 0.0)
     pair.cut(LIVE, "c", 0.0)
-    pair.part(9.0)
+    pair.part(LIVE, 9.0)
     pair.start(OTHER, 9.0)
 
 
 def without_claims(pair: PairWithVotes) -> None:
     """The live dies when it is about to tell the voters of its first step towards serving alone; it comes back late."""
     pair.strike(LIVE, 0, "dies before", 0.0)
-    pair.part(9.0)
+    pair.part(LIVE, 9.0)
     pair.kill(LIVE, 0.0)
     pair.start(LIVE, 9.0)
 
 
 def without_memory(pair: PairWithVotes) -> None:
     """The live goes on alone and dies; the voters start anew before the copy left behind asks them."""
-    pair.part(5.0)
+    pair.part(LIVE, 5.0)
     pair.kill(LIVE, 0.0)
     pair.restart("b", 0.0)
     pair.restart("c", 5.0)

@@ -64,15 +64,16 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperPro
 
 @pytest.fixture
 async def make(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Callable[[str], Group]]:
-    """A group of one kind: `file`, `zookeeper` or `votes`."""
+    """A group of one kind: `file`, `zookeeper`, `votes`, or `alone` (votes, and nobody who has one)."""
     made: list[Group] = []
 
     def group(kind: str) -> Group:
-        if kind == "votes":
+        if kind in ("votes", "alone"):
             votes = VOTES.format(group="three")
             policies = {"castor": f"<primary>{votes}</primary>"}
             policies |= dict.fromkeys(("pollux", "helena"), f"<backup>{votes}</backup>")
-            policies |= {f"pair{n}": f"<primary>{VOTES.format(group=f'pair{n}')}</primary>" for n in (1, 2)}
+            others = (1, 2) if kind == "votes" else ()
+            policies |= {f"pair{n}": f"<primary>{VOTES.format(group=f'pair{n}')}</primary>" for n in others}
         elif kind == "zookeeper":
             server: ZooKeeperProcess = request.getfixturevalue("zookeeper")
             given = properties(connect_string=server.connect_string, namespace=tmp_path.name, session_ms="60000")
@@ -159,14 +160,21 @@ async def test_both_backups_are_lost_one_after_the_other(make: Callable[[str], G
     assert [peer.has("2") for peer in group.backups] == [b"alone"] * 2
 
 
-@pytest.mark.parametrize("kind", ["file", "zookeeper", "votes"])
-async def test_one_takes_over_and_the_other_follows_it(make: Callable[[str], Group], kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "stops"), [("file", False), ("zookeeper", False), ("votes", False), ("file", True), ("votes", True)]
+)
+async def test_one_takes_over_and_the_other_follows_it(
+    make: Callable[[str], Group], kind: str, *, stops: bool
+) -> None:
     """With a lock and a number, or with the votes of two other pairs; the old live follows too."""
     group = make(kind)
     await group.start()
     await group.castor.confirm("1", b"before")
     before = group.castor.state.sequence
-    await group.castor.die()
+    await (group.castor.stop() if stops else group.castor.die())
+    if stops:
+        # Without a lock the one that is given the right must be the only one that could win a vote.
+        assert group.castor.state.sequence == before + (kind == "votes")
     await until(lambda: any(peer.phase is Phase.LIVE for peer in group.backups), "one of them serves")
     live, other = sorted(group.backups, key=lambda peer: peer.phase is not Phase.LIVE)
     await until(lambda: other.in_sync and other.state.sequence == live.state.sequence, "the other one follows it")
@@ -179,7 +187,24 @@ async def test_one_takes_over_and_the_other_follows_it(make: Callable[[str], Gro
     assert (other.has("1"), other.has("2")) == (b"before", b"after")
     group.castor.start()
     await until(lambda: group.castor.in_sync, "the old live follows")
-    assert (group.castor.directory / "journal" / "oldreplica.1").is_dir(), "it served with its data"
+    moved = (group.castor.directory / "journal" / "oldreplica.1").is_dir()
+    assert moved is not stops, "it served with its data; stopped in order, that is a beginning of the live's"
     await live.confirm("3", b"by all")
     assert [one.has("3") for one in (group.castor, other)] == [b"by all"] * 2
     assert [peer.broker.fences for peer in group.peers.values()] == [[]] * len(group.peers)
+
+
+async def test_backups_that_have_nobody_to_ask_do_not_both_serve(make: Callable[[str], Group]) -> None:
+    """Two backups and no other pair: each would find that it needs no votes."""
+    group = make("alone")
+    await group.start()
+    await group.castor.confirm("1", b"before")
+    await group.castor.die()
+    for peer in group.backups:
+        await until(
+            lambda: "0 of 1 votes needed" in peer.activation.machine.position.reason,  # noqa: B023
+            f"{peer.name} has asked",
+        )
+    assert [peer.phase for peer in group.backups] == [Phase.CATCHING_UP] * 2
+    group.castor.start()
+    await until(lambda: all(peer.in_sync for peer in group.backups), "both follow the live that is back")

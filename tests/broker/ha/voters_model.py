@@ -65,16 +65,16 @@ class Voter:
 
 
 class VotesWorld(World):
-    """A primary, its backup, and two voters. ``without`` also: ``majority``, ``memory``."""
+    """A primary, its backups, and two voters. ``without`` also: ``majority``, ``memory``."""
 
-    def __init__(self, without: str = "") -> None:
+    def __init__(self, without: str = "", members: int = 2) -> None:
         self.members: dict[str, VotesNode] = {}
-        super().__init__(without)
+        super().__init__(without, members)
         self.voters = {name: Voter(self, name) for name in VOTERS}
         self.needed = 1 if without == "majority" else votes_needed(3)
 
     def make_nodes(self) -> dict[str, Node]:
-        self.members = {name: VotesNode(self, name) for name in NAMES}
+        self.members = {name: VotesNode(self, name) for name in self.names}
         return {**self.members}
 
     def tick(self) -> None:
@@ -114,7 +114,7 @@ class VotesNode(Node):
     @property
     def serves(self) -> bool:
         """Without a lock, a live that has not missed its backup yet can only serve what this one confirms."""
-        return super().serves and not self.settling and (not self.in_sync or self.other.follows)
+        return super().serves and not self.lost and self.followed
 
     # -- its process
 
@@ -128,6 +128,7 @@ class VotesNode(Node):
             session=SESSION,
             clock=lambda: self.world.now,
             wait=self.world.pass_time,
+            least=1 if len(self.world.names) > 2 else 0,
         )
         return self.coordinator
 
@@ -214,17 +215,25 @@ class VotesNode(Node):
         super().stop_following()
         self.candidacy.live_lost("stopping", self.world.now)
 
-    def give_away(self, member: Member, *, complete: bool) -> None:
-        super().give_away(member, complete=complete)
-        other = self.other
-        if complete and isinstance(other, VotesNode) and other.follows:
-            other.follows = False
-            other.candidacy.live_lost(HANDED_OVER, self.world.now)
-            self.world.stranded = True
+    def give_away(self, member: Member, heirs: list[Node]) -> None:
+        """Only the one that gets the right is taken for complete."""
+        for other in heirs[1:]:
+            self.lost.add(other)
+            while other in self.lost:
+                self.settle()
+        if self.member is not member:
+            return  # the vote was lost
+        super().give_away(member, heirs)
+        for other in heirs[:1]:
+            if isinstance(other, VotesNode) and other.follows is self:
+                other.follows = None
+                other.candidacy.live_lost(HANDED_OVER, self.world.now)
+                self.world.stranded = True
 
     def vote_lost(self, error: LostVoteError) -> None:
         if self.world.without == "fencing":
-            self.in_sync = self.settling = False
+            self.in_sync -= self.lost
+            self.lost.clear()
             return
         super().vote_lost(error)
 

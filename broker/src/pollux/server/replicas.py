@@ -75,6 +75,8 @@ class Replicas:
         self._refused: dict[str, str] = {}
         #: The store is closed: nothing will be confirmed any more, whoever is lost.
         self._left = False
+        #: Nobody becomes a complete copy any more.
+        self._settling = False
 
     # -- in the loop
 
@@ -176,12 +178,15 @@ class Replicas:
 
     def hand_over(self) -> str:
         """The store is closed and everything is at the backups in sync: one of them may serve. Its name, or empty."""
-        ready = [one for one in self._serving if one.link.in_sync and one.link.lost is None]
-        ready.sort(key=lambda one: not self.wants_back(one))
-        for serving in ready[:1]:
+        for serving in self._heirs()[:1]:
             serving.end(HANDED_OVER, f"{serving.name} may serve")
             return serving.name
         return ""
+
+    def _heirs(self) -> list[Serving]:
+        """Who has everything, the preferred broker first."""
+        ready = [one for one in list(self._serving) if one.link.in_sync and one.link.lost is None]
+        return sorted(ready, key=lambda one: not self.wants_back(one))
 
     def close(self) -> None:
         """The right to serve is given back, or lost."""
@@ -191,18 +196,28 @@ class Replicas:
 
     # -- in threads
 
-    def settle(self) -> bool:
-        """The store is closed. Whether a backup has everything now."""
+    def settle(self, *, one: bool) -> bool:
+        """The store is closed. Whether a backup has everything now.
+
+        ``one``: only one may be left that is taken for complete, because the right is given to it without a vote; the
+        others could get the votes meanwhile.
+        """
+        with self._member.marking:
+            self._settling = True
         complete = bool(self.mirror.in_sync) and self.mirror.drain(DRAIN)
+        if complete and one:
+            heirs = self._heirs()
+            for other in heirs[1:]:
+                self.mirror.lose(other.link, f"{heirs[0].name} takes over")
         self._left = True
-        return complete and bool(self.mirror.in_sync)
+        return complete and bool(self.mirror.in_sync) and self.mirror.refused is None
 
     def _mark(self) -> bytes:
         return msgspec.msgpack.encode(self._member.mark())
 
     def _admit(self, link: Link) -> bool:
         with self._member.marking:
-            if self._left or not self._member.lease.held():
+            if self._settling or self._left or not self._member.lease.held():
                 return False
             admitted = self.mirror.admit(link, self._mark())
         if admitted:

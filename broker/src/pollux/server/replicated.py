@@ -141,6 +141,8 @@ class ReplicatedActivation(Activation):
                 self.settings.votes,
                 local=lambda: self._sequence,
                 session=self.settings.session,
+                # A pair alone has nobody to ask. Where there are more members one of them may be another backup.
+                least=1 if len(self.settings.endpoints) > 1 else 0,
             )
             return self._quorum
         record = self.roots["journal"] / SESSION_FILE
@@ -436,7 +438,7 @@ class ReplicatedActivation(Activation):
         if self._follow is not None:
             await self._follow.stop()
         if graceful and self.member.right is not None and self.machine.phase is Phase.STOPPING:
-            complete = await asyncio.to_thread(self._replicas.settle)
+            complete = await asyncio.to_thread(self._replicas.settle, one=self._quorum is not None)
             seconds = SUCCESSION if complete and self.restart and self._quorum is None else 0.0
             try:
                 taken = await asyncio.to_thread(

@@ -59,8 +59,12 @@ class QuorumCoordinator:
         session: float,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] | None = None,
+        least: int = 0,
     ) -> None:
-        """``wait`` sleeps between the attempts of a live vote, and returns early when the member stops."""
+        """``wait`` sleeps between the attempts of a live vote, and returns early when the member stops.
+
+        ``least``: so many votes are needed even by who has never seen another pair.
+        """
         self.session = session
         self._identity = identity
         self._electorate = electorate
@@ -70,6 +74,7 @@ class QuorumCoordinator:
         self._clock = clock
         self._stopped = threading.Event()
         self._wait = wait or self._stopped.wait
+        self._least = least
         self._held = False
         #: Without a majority it may go on: it was handed over, or nobody else is there to know better.
         self._alone = False
@@ -150,7 +155,7 @@ class QuorumCoordinator:
         return self._count(self._electorate.record(self._identity, new, lambda found: self._count(found).won))
 
     def _count(self, answers: list[Answer]) -> Count:
-        return count(answers, self._identity, self._electorate.size, self._votes.quorum_size)
+        return count(answers, self._identity, self._electorate.size, self._votes.quorum_size, self._least)
 
     def serves(self) -> None:
         """Clients are served: what is changed from now on is because a backup was lost."""

@@ -57,11 +57,14 @@ class Count(NamedTuple):
     reason: str
 
 
-def count(answers: Iterable[Answer], node_id: str, size: int, quorum_size: int = -1) -> Count:
-    """Count a vote about ``node_id``. ``size``: the largest topology that the asking member has seen."""
+def count(answers: Iterable[Answer], node_id: str, size: int, quorum_size: int = -1, least: int = 0) -> Count:
+    """Count a vote about ``node_id``. ``size``: the largest topology that the asking member has seen.
+
+    ``least`` votes are needed even when nobody was seen: of several backups of one live only one may go on.
+    """
     found = list(answers)
     size = max([size, *(one.size for one in found)])
-    needed = votes_needed(quorum_size if quorum_size > 0 else size)
+    needed = votes_needed(quorum_size) if quorum_size > 0 else max(least, votes_needed(size))
     lives = [one for one in found if one.voter and one.voter != node_id]
     votes = {one.voter for one in lives if one.yes}
     sequence = max((one.sequence for one in found if one.yes), key=abs, default=0)

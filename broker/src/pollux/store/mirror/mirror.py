@@ -113,6 +113,11 @@ class Mirror:
         """The replicas whose copy is complete."""
         return tuple(link for link in self._links if link.in_sync)
 
+    @property
+    def refused(self) -> str | None:
+        """Why no sync may succeed any more."""
+        return self._refused
+
     def attach(self, link: Link) -> None:
         """Tell ``link`` of every change from now on; no sync waits for it until :meth:`admit`."""
         with self.lock:
