@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pollux.ha.lease import Lease
 from pollux.ha.machine import Machine, Phase
 from pollux.ha.replication import local
 from pollux.ha.replication.coordination import CoordinationError, FileCoordinator
@@ -257,3 +258,37 @@ def test_the_lease_is_a_part_of_the_session_that_was_granted(make: Callable[...,
     one.serve()
     assert one.member.lease.seconds == TIMEOUT / 8
     assert 0 < one.member.lease.left() <= TIMEOUT / 8
+
+
+def test_a_session_that_becomes_shorter_shortens_the_lease_even_if_nothing_can_be_proven(
+    make: Callable[..., One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server grants less than the one before, and then is silent: the lock ends with the shorter session."""
+    one = make(part=0.5)
+    one.serve()
+    asked = threading.Event()
+
+    def silent() -> None:
+        asked.set()
+        raise CoordinationError("no answer")
+
+    monkeypatch.setattr(one.coordinator, "prove", silent)
+    one.coordinator.session = TIMEOUT / 4
+    one.member.wake()
+    assert asked.wait(TIMEOUT)
+    assert 0 < one.member.lease.left() <= TIMEOUT / 8
+
+
+def test_a_lease_is_shortened_and_never_lengthened() -> None:
+    now = 100.0
+    lease = Lease(10.0, lambda: now)
+    lease.shorten(8.0)
+    assert not lease.held(), "it has not begun"
+    assert lease.extend(100.0)
+    assert lease.left() == 8.0
+    lease.shorten(9.0)
+    lease.shorten(3.0)
+    assert lease.left() == 3.0
+    now = 103.0
+    assert not lease.held()
+    assert not lease.extend(now)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +126,30 @@ def test_who_is_not_believed_is_told_once(
     lines = [line for line in caplog.records if line.message.startswith(LINE)]
     assert [line.__dict__["fields"]["server"] for line in lines] == [f"{reach}:{zookeeper.port}"]
     assert reason in str(lines[0].__dict__["fields"]["reason"]), lines[0].__dict__["fields"]
+
+
+@pytest.mark.parametrize("encrypted", [True, False], ids=["one without a majority", "one that speaks no TLS"])
+def test_a_server_that_closes_the_connection_is_told_if_it_did_not_speak_tls(
+    certificates: Path, caplog: pytest.LogCaptureFixture, *, encrypted: bool
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "broker.pem")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(TIMEOUT)
+        where = f"127.0.0.1:{server.getsockname()[1]}"
+        one = ZooKeeperCoordinator(where, "pair", times=TIMES, tls=settings(certificates))
+        one.connect(lambda: None)
+        try:
+            for _ in range(4):
+                connection = server.accept()[0]
+                if encrypted:
+                    connection = context.wrap_socket(connection, server_side=True)
+                connection.recv(1)
+                connection.close()
+        finally:
+            one.close()
+    lines = [line for line in caplog.records if line.message.startswith(LINE)]
+    assert len(lines) == (0 if encrypted else 1)
 
 
 def test_the_name_is_not_compared_when_that_is_wanted(certificates: Path, zookeeper: ZooKeeperProcess) -> None:

@@ -43,6 +43,14 @@ class Lease:
         self._until = began + self.seconds
         return self.held()
 
+    def shorten(self, seconds: float) -> None:
+        """From now on a proof is worth ``seconds`` if that is less, the last one too. By the thread that proves."""
+        less = self.seconds - seconds
+        if less > 0:
+            self.seconds = seconds
+            if self._until:
+                self._until -= less
+
     def held(self) -> bool:
         """Whether acknowledgements may leave now."""
         if self._lost:

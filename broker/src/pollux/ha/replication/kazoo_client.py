@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 from typing import TYPE_CHECKING, Any
 
 from kazoo.client import KazooClient
@@ -39,7 +40,10 @@ class _Refusals:
 
     def say(self, server: str, error: Exception) -> None:
         """``error`` came instead of a connection."""
-        reason = getattr(error, "verify_message", "") or getattr(error, "reason", None) or str(error)
+        if isinstance(error, (ssl.SSLEOFError, ConnectionResetError)):
+            reason = "it closes the connection: it may speak no TLS on this port"
+        else:
+            reason = getattr(error, "verify_message", "") or getattr(error, "reason", None) or str(error)
         if self._said.get(server) != reason:
             self._said[server] = reason
             logger.error(
@@ -81,7 +85,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         try:
             # Files are read each time, so that renewed certificates are used.
             return client_context(tls).wrap_socket(connection, server_hostname=hostname)
-        except (OSError, TlsError) as error:
+        except (ssl.SSLError, ConnectionResetError, TlsError) as error:
             self.refusals.say(self.server, error)
             raise OSError(str(error)) from error
 
@@ -126,8 +130,9 @@ def make_client(
         try:
             answer = invoke(min(timeout, seconds), request, xid)
         except ConnectionDropped as error:
-            # With TLS 1.3 a server refuses our certificate after the connection was made.
-            if tls is not None:
+            # With TLS 1.3 a server refuses our certificate after the connection was made. One that only closes it may be
+            # without a majority now.
+            if isinstance(error.__context__, ssl.SSLError):
                 handler.refusals.say(handler.server, error)
             raise
         handler.refusals.forget(handler.server)

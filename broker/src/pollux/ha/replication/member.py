@@ -390,6 +390,8 @@ class Member:
         coordinator = self._coordinator
         if coordinator is None:
             return
+        # A server that we came to since may grant a shorter session, which began before this proof.
+        self.lease.shorten(min(self._session, coordinator.session) * self._part)
         began = boot_clock()
         try:
             coordinator.prove()
