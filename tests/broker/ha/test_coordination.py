@@ -218,6 +218,25 @@ def test_a_service_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
         castor.close()
 
 
+def test_a_service_that_was_wiped_is_asked_again(tmp_path: Path) -> None:
+    """Its servers drop whoever has seen more than they have: a member that waits must learn that the number is gone."""
+    server = ZooKeeperProcess(tmp_path / "zookeeper").start()
+    times = ZooKeeperTimes(session=1.0)
+    coordinator = ZooKeeperCoordinator(server.connect_string, "pair", namespace="here", times=times, holder="castor")
+    try:
+        coordinator.connect(lambda: None)
+        wait(lambda: answers(coordinator))
+        assert coordinator.acquire()
+        coordinator.change(0, 1)
+        coordinator.release()
+        server.wipe()
+        wait(lambda: answers(coordinator))
+        assert coordinator.sequence() == 0
+    finally:
+        coordinator.close()
+        server.stop()
+
+
 def test_a_session_that_is_granted_shorter_is_what_counts(
     zookeeper: ZooKeeperProcess, caplog: pytest.LogCaptureFixture
 ) -> None:

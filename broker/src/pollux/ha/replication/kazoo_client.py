@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+import time
 from typing import TYPE_CHECKING, Any
 
 from kazoo.client import KazooClient
@@ -123,18 +124,26 @@ def make_client(
     )
     loop = client._connection  # noqa: SLF001  (see the module)
     invoke = loop._invoke  # noqa: SLF001
+    refused_since: float | None = None
 
     def agree(timeout: float, request: Any, xid: int | None = None) -> Any:
+        nonlocal refused_since
         if not isinstance(request, Connect):
             return invoke(timeout, request, xid)
         try:
             answer = invoke(min(timeout, seconds), request, xid)
         except ConnectionDropped as error:
+            refused_since = time.monotonic() if refused_since is None else refused_since
+            if time.monotonic() - refused_since > session:
+                # Servers that were wiped drop whoever has seen more than they have, without a word and for ever. After
+                # a session nothing is left that would have to be seen in order: ask as somebody who comes anew does.
+                client.last_zxid = 0
             # With TLS 1.3 a server refuses our certificate after the connection was made. One that only closes it may be
             # without a majority now.
             if isinstance(error.__context__, ssl.SSLError):
                 handler.refusals.say(handler.server, error)
             raise
+        refused_since = None
         handler.refusals.forget(handler.server)
         if answer[0].time_out > 0:  # else the session has ended
             granted(answer[0].time_out / 1000)
