@@ -138,8 +138,8 @@ def make_client(
                 # Servers that were wiped drop whoever has seen more than they have, without a word and for ever. After
                 # a session nothing is left that would have to be seen in order: ask as somebody who comes anew does.
                 client.last_zxid = 0
-            # With TLS 1.3 a server refuses our certificate after the connection was made. One that only closes it may be
-            # without a majority now.
+            # With TLS 1.3 a server refuses our certificate after the connection was made. One that only closes it may
+            # be without a majority now.
             if isinstance(error.__context__, ssl.SSLError):
                 handler.refusals.say(handler.server, error)
             raise
