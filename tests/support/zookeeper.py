@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -87,9 +88,11 @@ class ZooKeeperProcess:
         return context.wrap_socket(plain, server_hostname="127.0.0.1")
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal (SIGSTOP: it hangs)."""
+        """Send it a signal (SIGSTOP: it hangs, all its threads do when this returns)."""
         assert self.process is not None
         self.process.send_signal(number)
+        if number is signal.SIGSTOP:
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def wipe(self) -> None:
         """Start it anew without anything it knew."""

@@ -222,8 +222,8 @@ def test_a_backup_that_leaves_the_line_lets_the_next_one_up(store: Store) -> Non
     second = store.member("c", BACKUP).start().wait_for(Phase.READY)
     assert not second.keeper._queue.first
     first.keeper.close()
-    wait_until(lambda: second.keeper._queue.first, "it moved up")
-    assert second.keeper._queue.waits_for_lock is not None
+    wait_until(lambda: second.keeper._queue.waits_for_lock is not None, "it moved up, and waits for the lock")
+    assert second.keeper._queue.first
 
 
 def test_of_equals_the_next_one_waits_one_keep_alive_period(store: Store) -> None:

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.ha.pair_model import FAULTS, BrokenError, Fault, Node, World, raise_without_claim
 from broker.ha.service_model import ServiceWorld
 from broker.ha.voters_model import VOTERS, VotesWorld
+from pollux.ha.lease import Lease
 from pollux.ha.replication import local
 from pollux.ha.replication import member as module
 from pollux.ha.replication.member import Member
@@ -203,6 +204,9 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
             monkeypatch.setattr(Member, "_raise", raise_without_claim)
         if without == "sequence":
             monkeypatch.setattr(module, "judge", lambda mine, _: judge(mine, mine))
+        if without == "began":
+            extend = Lease.extend
+            monkeypatch.setattr(Lease, "extend", lambda self, _: extend(self, World.current.now))
 
     return take_out
 
@@ -255,7 +259,13 @@ def test_the_checker_finds_a_missing_rule(explore: Callable[..., Counter[str]], 
         explore(kind, without, histories=SEARCH, phases=(Phase.generate,), derandomize=True)
 
 
-# -- rules of votes that are needed so rarely that searching takes long: a history for each of them
+# -- rules that are needed so rarely that searching takes long: a history for each of them
+
+
+def without_began(pair: PairWithService) -> None:
+    """The answer to a proof comes late, then none: the lease counts from when it was asked for."""
+    pair.strike(LIVE, 0, "is slow after", 1.0)
+    pair.cut(LIVE, 9.0)
 
 
 def without_fencing(pair: PairWithVotes) -> None:
@@ -282,14 +292,17 @@ def without_memory(pair: PairWithVotes) -> None:
     pair.restart("c", 5.0)
 
 
-@pytest.mark.parametrize("history", [without_fencing, without_claims, without_memory])
+@pytest.mark.parametrize(
+    ("kind", "history"),
+    [("service", without_began), *(("votes", one) for one in (without_fencing, without_claims, without_memory))],
+)
 def test_a_history_that_needs_a_rule(
-    simulated: Callable[[str], None], history: Callable[[PairWithVotes], None]
+    simulated: Callable[[str], None], kind: str, history: Callable[[Pair], None]
 ) -> None:
     def live(without: str) -> None:
-        pair = PairWithVotes(without, Counter())
-        pair.begin(VotesWorld(without), 5.0)
-        assert pair.world.castor.in_sync
+        pair = PAIRS[kind](without, Counter())
+        pair.begin(VotesWorld(without) if kind == "votes" else ServiceWorld(without), 5.0)
+        assert pair.world.pollux in pair.world.castor.in_sync
         history(pair)
         pair.teardown()
 

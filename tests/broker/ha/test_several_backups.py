@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from broker.ha.replicated_group import Peer, free_ports, until
 from pollux.ha.machine import Phase
+from pollux.server.replicated import ReplicatedActivation
 from support.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
@@ -208,3 +210,13 @@ async def test_backups_that_have_nobody_to_ask_do_not_both_serve(make: Callable[
     assert [peer.phase for peer in group.backups] == [Phase.CATCHING_UP] * 2
     group.castor.start()
     await until(lambda: all(peer.in_sync for peer in group.backups), "both follow the live that is back")
+
+
+def test_who_was_there_once_is_not_forgotten() -> None:
+    """Members that are found (discovery) come and go: the live that is gone does not make two backups a pair."""
+    found: Any = SimpleNamespace(_electorate=SimpleNamespace(others=1), _most_others=0)
+    assert ReplicatedActivation._votes_at_least(found) == 0, "a pair alone has nobody to ask"
+    found._electorate.others = 2
+    assert ReplicatedActivation._votes_at_least(found) == 1
+    found._electorate.others = 1
+    assert ReplicatedActivation._votes_at_least(found) == 1

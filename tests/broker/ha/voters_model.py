@@ -128,7 +128,7 @@ class VotesNode(Node):
             session=SESSION,
             clock=lambda: self.world.now,
             wait=self.world.pass_time,
-            least=1 if len(self.world.names) > 2 else 0,
+            least=lambda: 1 if len(self.world.names) > 2 else 0,
         )
         return self.coordinator
 

@@ -129,6 +129,11 @@ class Electorate:
         """The largest topology that was seen."""
         return self.register.largest
 
+    @property
+    def others(self) -> int:
+        """How many other members there are, whether they answer or not."""
+        return int(self.view()["members"])
+
     def view(self) -> dict[str, Any]:
         """For management."""
         return {"size": self.size, "connected": len(self._links), "members": len(self._others.endpoints)}

@@ -129,6 +129,7 @@ class ReplicatedActivation(Activation):
         self._electorate: Electorate | None = None
         self._candidacy: Candidacy | None = None
         self._quorum: QuorumCoordinator | None = None
+        self._most_others = 0
         if settings.manager is None:
             self._authority = "this process"
 
@@ -141,12 +142,17 @@ class ReplicatedActivation(Activation):
                 self.settings.votes,
                 local=lambda: self._sequence,
                 session=self.settings.session,
-                # A pair alone has nobody to ask. Where there are more members one of them may be another backup.
-                least=1 if len(self.settings.endpoints) > 1 else 0,
+                least=self._votes_at_least,
             )
             return self._quorum
         record = self.roots["journal"] / SESSION_FILE
         return make_coordinator(self.settings, identity, self.me.name, record=record)
+
+    def _votes_at_least(self) -> int:
+        """A pair alone has nobody to ask. Where there ever were more members one of them may be another backup."""
+        if self._electorate is not None:
+            self._most_others = max(self._most_others, self._electorate.others)
+        return 1 if self._most_others > 1 else 0
 
     def _make_node_id(self) -> str:
         """The node id of data that was never replicated, or of a new store."""
@@ -351,6 +357,7 @@ class ReplicatedActivation(Activation):
 
     def _synced(self, _state: LocalState) -> None:
         self._in_sync = True
+        self._votes_at_least()  # who is there now may be gone when it is needed
         if self._candidacy is not None:
             self._candidacy.synced()
         if self.spare is not None:

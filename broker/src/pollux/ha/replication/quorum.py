@@ -59,7 +59,7 @@ class QuorumCoordinator:
         session: float,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] | None = None,
-        least: int = 0,
+        least: Callable[[], int] = lambda: 0,
     ) -> None:
         """``wait`` sleeps between the attempts of a live vote, and returns early when the member stops.
 
@@ -155,7 +155,7 @@ class QuorumCoordinator:
         return self._count(self._electorate.record(self._identity, new, lambda found: self._count(found).won))
 
     def _count(self, answers: list[Answer]) -> Count:
-        return count(answers, self._identity, self._electorate.size, self._votes.quorum_size, self._least)
+        return count(answers, self._identity, self._electorate.size, self._votes.quorum_size, self._least())
 
     def serves(self) -> None:
         """Clients are served: what is changed from now on is because a backup was lost."""
