@@ -130,8 +130,8 @@ def make_client(
         try:
             answer = invoke(min(timeout, seconds), request, xid)
         except ConnectionDropped as error:
-            # With TLS 1.3 a server refuses our certificate after the connection was made. One that only closes it may be
-            # without a majority now.
+            # With TLS 1.3 a server refuses our certificate after the connection was made. One that only closes it is
+            # perhaps without a majority.
             if isinstance(error.__context__, ssl.SSLError):
                 handler.refusals.say(handler.server, error)
             raise
