@@ -265,16 +265,21 @@ def test_a_session_that_becomes_shorter_shortens_the_lease_even_if_nothing_can_b
 ) -> None:
     """Another server grants less than the one before, and then is silent: the lock ends with the shorter session."""
     one = make(part=0.5)
-    one.serve()
     asked = threading.Event()
+    granted = one.listener.granted
 
     def silent() -> None:
         asked.set()
         raise CoordinationError("no answer")
 
-    monkeypatch.setattr(one.coordinator, "prove", silent)
-    one.coordinator.session = TIMEOUT / 4
-    one.member.wake()
+    def other_server(right: Right) -> None:
+        """In the member's thread, before the next proof."""
+        monkeypatch.setattr(one.coordinator, "prove", silent)
+        one.coordinator.session = TIMEOUT / 4
+        granted(right)
+
+    monkeypatch.setattr(one.listener, "granted", other_server)
+    one.serve()
     assert asked.wait(TIMEOUT)
     assert 0 < one.member.lease.left() <= TIMEOUT / 8
 
