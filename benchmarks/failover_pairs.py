@@ -175,7 +175,7 @@ SMALL_JOURNAL = "<journal-file-size>1M</journal-file-size><journal-compact-min-f
 SESSION_MS = 18_000
 
 
-def replicated(directory: Path, server: ZooKeeperProcess, session_ms: int = SESSION_MS) -> ReplicatedGroup:
+def replicated(directory: Path, server: ZooKeeperProcess, session_ms: int) -> ReplicatedGroup:
     """Two members that replicate by ZooKeeper, with the default settings of a journal; not started."""
     group = ReplicatedGroup(directory, zookeeper_manager(server, session_ms=session_ms), PEER, PEER)
     for member in group.replicas:
@@ -189,9 +189,9 @@ class ReplicatedPair(Pair):
     name = "Pollux, replicated"
     protocols = (Wire.AMQP, Wire.STOMP)
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, session_ms: int = SESSION_MS) -> None:
         self.zookeeper = ZooKeeperProcess(directory / "zookeeper")
-        self.group = replicated(directory, self.zookeeper)
+        self.group = replicated(directory, self.zookeeper, session_ms)
         self.members: list[Replica] = list(self.group.replicas)
 
     def start(self) -> None:

@@ -1,8 +1,9 @@
 """What a copy on another broker costs: throughput with a backup in sync, and copying a store while producers go on.
 
-    .venv/bin/python benchmarks/replication.py                     # both parts
+    .venv/bin/python benchmarks/replication.py                     # throughput and sync
     .venv/bin/python benchmarks/replication.py --parts throughput --rounds 5 --write
     .venv/bin/python benchmarks/replication.py --parts sync --gib 0.25
+    .venv/bin/python benchmarks/replication.py --parts sessions --minutes 10 --write
 
 throughput: the same load on a broker of its own, on the live of a shared store and on the live of a replicated pair
 whose backup is in sync; all of it, both brokers, ZooKeeper and the clients, on this machine. Brokers are started anew
@@ -11,8 +12,11 @@ for each run, in turns, and each figure is the median of the rounds. "pair CPU" 
 sync: a live with so many GiB in its queues gets a backup while a producer goes on; seconds from the start of the
 backup's process until it is in sync, with the producer's rate before and meanwhile and the longest confirm.
 
+sessions: a pair whose ZooKeeper sessions last 2 s, under full load; how often somebody else began to serve, though
+nobody had failed.
+
 Nothing is asserted. Goals: with a backup at least 60 % of a single broker's rate; at least 100 MB/s, meanwhile at least
-half the rate, and no confirm longer than 1 s.
+half the rate, and no confirm longer than 1 s; no failover without a failure in 10 minutes.
 """
 
 from __future__ import annotations
@@ -50,6 +54,8 @@ GIB = 1 << 30
 STORED, SENT = 65_536, 1024
 #: Seconds of each stretch in which the producer's rate is measured.
 STRETCH = 2.0
+#: The shortest sessions that are to work.
+SHORT_SESSION_MS = 2000
 SCENARIOS = (
     Scenario("produced and consumed, window 512, 100 B", options(512, 100, consume=True)),
     Scenario("published and confirmed, window 512, 100 B", options(512, 100, consume=False)),
@@ -62,7 +68,8 @@ def load(broker: Broker, queue: str, seconds: float, words: tuple[str, ...]) -> 
     """Run the load client. Raises SystemExit with its complaint."""
     command = [sys.executable, "-m", "loadclient", *broker.load_options("amqp"), *words]
     command += ["--queue", queue, *(("--seconds", str(seconds)) if seconds else ())]
-    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=RUN_LIMIT, check=False)
+    limit = RUN_LIMIT + seconds
+    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=limit, check=False)
     if done.returncode != 0:
         raise SystemExit(f"the load client failed: {done.stderr[-2000:]}")
     found: dict[str, Any] = json.loads(done.stdout)
@@ -221,6 +228,37 @@ def sync(gib: float, console: Console) -> list[tuple[str, ...]]:
     ]
 
 
+# -- short sessions ------------------------------------------------------------------------------------------------
+
+
+def sessions(minutes: float) -> list[tuple[str, ...]]:
+    """The row of the table."""
+    with tempfile.TemporaryDirectory(prefix="pollux-replication-", ignore_cleanup_errors=True) as directory:
+        made = ReplicatedPair(Path(directory), SHORT_SESSION_MS)
+        try:
+            made.start()
+            epoch = made.members[0].activation["epoch"]
+            found = load(broker_of(made.members[0], "live"), "sessions", minutes * 60, SCENARIOS[0].options)
+            failovers = max(member.activation.get("epoch", 0) for member in made.members) - epoch
+            in_sync = made.members[1].in_sync
+        finally:
+            made.close()
+    return [
+        (
+            f"{SHORT_SESSION_MS / 1000:g} s",
+            f"{minutes:g}",
+            f"{found['messages']:,}",
+            f"{found['rate']:,.0f}",
+            f"{found['max_ms']:,.0f}",
+            str(failovers),
+            "yes" if in_sync else "no",
+        )
+    ]
+
+
+SESSIONS: tuple[str, ...] = (
+    *("session", "minutes", "messages", "messages/s", "longest confirm ms", "failovers", "backup in sync all the same"),
+)
 THROUGHPUT: tuple[str, ...] = ("scenario (AMQP)", "broker", "messages/s", "of standalone", "p99 ms", "pair CPU")
 SYNC: tuple[str, ...] = (
     *("stored", "seconds", "MB/s", "messages/s before", "meanwhile", "of before", "longest confirm ms"),
@@ -237,7 +275,9 @@ def markdown(headers: tuple[str, ...], rows: list[tuple[str, ...]], words: str, 
 def main() -> None:
     """Measure and print; with --write also into docs/benchmarks.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=("throughput", "sync"), default=("throughput", "sync"))
+    parts = ("throughput", "sync", "sessions")
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts[:2], help="default: the first two")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of load for the part sessions")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--gib", type=float, default=1.0, help="what is stored before the backup comes")
@@ -249,6 +289,9 @@ def main() -> None:
         if part == "throughput":
             words = f"the median of {given.rounds} rounds of {given.seconds:g} s"
             headers, rows = THROUGHPUT, throughput(given.rounds, given.seconds, console)
+        elif part == "sessions":
+            words = "produced and consumed over AMQP, window 512, 100 B"
+            headers, rows = SESSIONS, sessions(given.minutes)
         else:
             words = f"messages of {STORED // 1024} KiB stored, of {SENT // 1024} KiB sent"
             headers, rows = SYNC, sync(given.gib, console)
