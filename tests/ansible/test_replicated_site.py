@@ -39,9 +39,9 @@ class ReplicatedSite(Site):
         (node, self.node_key), (broker, self.broker_key) = (
             separate(tls / f"{name}.pem") for name in ("broker", "client")
         )
-        #: Of each node.
+        #: Of each node; their ports take links without TLS too, until a test has them restarted.
         self.tls = {
-            "zookeeper_tls": "required",
+            "zookeeper_tls": "used",
             "zookeeper_tls_certificate": str(node),
             "zookeeper_tls_key": str(self.node_key),
             "zookeeper_tls_authorities": str(self.authorities),
@@ -132,24 +132,6 @@ def test_a_second_run_changes_nothing_and_no_secret_is_shown(site: ReplicatedSit
     assert site.run("site.yml", "--diff").succeeded().changed == []
 
 
-def test_nobody_without_a_certificate_reaches_a_node(site: ReplicatedSite) -> None:
-    for name, node in site.nodes.items():
-        assert stat.S_IMODE((site.local / name / "tls.pem").stat().st_mode) == 0o600
-        for kind in ("client", "election"):
-            context = ssl.create_default_context(cafile=site.authorities)
-            context.maximum_version = ssl.TLSVersion.TLSv1_2
-            address = ("127.0.0.1", node[f"zookeeper_{kind}_port"])
-            with socket.create_connection(address, timeout=60) as plain, pytest.raises(ssl.SSLError, match="ALERT"):
-                context.wrap_socket(plain, server_hostname="127.0.0.1")
-            context.load_cert_chain(site.authorities.with_name("client.pem"))
-            with socket.create_connection(address, timeout=60) as plain:
-                context.wrap_socket(plain, server_hostname="127.0.0.1").close()
-            with socket.create_connection(address, timeout=60) as plain:
-                plain.sendall(b"\0" * 64)
-                with contextlib.suppress(ConnectionResetError):
-                    assert not plain.recv(1), "it takes what is not encrypted"
-
-
 def test_a_killed_live_is_replaced_and_comes_back(site: ReplicatedSite) -> None:
     """The preferred live gets a head start at the first deployment, so it serves until then."""
     assert site.settled_live() == "castor"
@@ -167,10 +149,10 @@ class BrokenOffError(Exception):
 
 
 def test_nodes_are_restarted_one_by_one_while_the_pair_serves(site: ReplicatedSite) -> None:
-    """The run that changes them is broken off as soon as one has its new file: what it needs is known all the same."""
+    """Then they take no links without TLS. The run that changes them is broken off as soon as one has its file."""
     live, before = site.settled_live(), site.node_pids()
     epoch = site.history()[-1]["epoch"]
-    site.write(zookeeper_session_most_ms=50_000)
+    site.write(zookeeper_session_most_ms=50_000, zookeeper_tls="required")
 
     def written() -> set[str]:
         return {name for name in NODES if "=50000" in (site.local / name / "zoo.cfg").read_text()}
@@ -197,6 +179,24 @@ def test_nodes_are_restarted_one_by_one_while_the_pair_serves(site: ReplicatedSi
     assert (site.live(), site.history()[-1]["epoch"]) == (live, epoch)
     assert site.run("restart_zookeeper.yml").succeeded().changed == []
     assert site.node_pids() == after
+
+
+def test_nobody_without_a_certificate_reaches_a_node(site: ReplicatedSite) -> None:
+    for name, node in site.nodes.items():
+        assert stat.S_IMODE((site.local / name / "tls.pem").stat().st_mode) == 0o600
+        for kind in ("client", "election"):
+            context = ssl.create_default_context(cafile=site.authorities)
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+            address = ("127.0.0.1", node[f"zookeeper_{kind}_port"])
+            with socket.create_connection(address, timeout=60) as plain, pytest.raises(ssl.SSLError, match="ALERT"):
+                context.wrap_socket(plain, server_hostname="127.0.0.1")
+            context.load_cert_chain(site.authorities.with_name("client.pem"))
+            with socket.create_connection(address, timeout=60) as plain:
+                context.wrap_socket(plain, server_hostname="127.0.0.1").close()
+            with socket.create_connection(address, timeout=60) as plain:
+                plain.sendall(b"\0" * 64)
+                with contextlib.suppress(ConnectionResetError):
+                    assert not plain.recv(1), "it takes what is not encrypted"
 
 
 def test_a_damaged_copy_is_set_aside_and_made_anew(site: ReplicatedSite) -> None:
