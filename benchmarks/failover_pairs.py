@@ -133,7 +133,9 @@ class PolluxPair(Pair):
         shared = directory / "shared"
         shared.mkdir(parents=True)
         names = ("castor", "pollux")
-        self.members = [Member(directory / name, shared, name, role) for name, role in zip(names, ROLES, strict=True)]
+        self.members: list[Member | Replica] = [
+            Member(directory / name, shared, name, role) for name, role in zip(names, ROLES, strict=True)
+        ]
 
     def start(self) -> None:
         first, second = self.members
@@ -160,8 +162,12 @@ class PolluxPair(Pair):
         killed.process = None
         other.wait_for("live")
         killed.spawn()
-        killed.wait_for("ready")
+        self.wait_for_backup(killed)
         self.members.reverse()
+
+    def wait_for_backup(self, member: Member | Replica) -> None:
+        """Wait until it can take over."""
+        member.wait_for("ready")
 
     def close(self) -> None:
         for member in self.members:
@@ -183,48 +189,28 @@ def replicated(directory: Path, server: ZooKeeperProcess, session_ms: int) -> Re
     return group
 
 
-class ReplicatedPair(Pair):
-    """Pollux from this checkout, without shared storage: two copies, and a ZooKeeper."""
+class ReplicatedPair(PolluxPair):
+    """The same without shared storage: two copies, and a ZooKeeper."""
 
     name = "Pollux, replicated"
-    protocols = (Wire.AMQP, Wire.STOMP)
 
     def __init__(self, directory: Path, session_ms: int = SESSION_MS) -> None:
         self.zookeeper = ZooKeeperProcess(directory / "zookeeper")
         self.group = replicated(directory, self.zookeeper, session_ms)
-        self.members: list[Replica] = list(self.group.replicas)
+        self.members: list[Member | Replica] = list(self.group.replicas)
 
     def start(self) -> None:
         self.zookeeper.start()
         self.group.start()
 
-    @property
-    def brokers(self) -> str:
-        ports = ",".join(f"tcp://127.0.0.1:{member.port}" for member in self.members)
-        return f"{ports}?user={USER}&password={quote(PASSWORD)}"
-
-    @property
-    def live(self) -> int:
-        process = self.members[0].process
-        assert process is not None
-        return process.pid
-
-    def swap(self) -> None:
-        killed, other = self.members
-        assert killed.process is not None
-        killed.process.wait()
-        killed.process = None
-        other.wait_for("live")
-        killed.spawn()
-        self.group.wait_for_sync(killed)
+    def wait_for_backup(self, member: Member | Replica) -> None:
+        assert isinstance(member, Replica)
+        self.group.wait_for_sync(member)
         # A copy just made has to be read once; until then it takes over as fast as it can read.
-        wait_until(lambda: killed.replication.get("warm"), f"{killed.name} has read its copy", LIMIT)
-        self.members.reverse()
+        wait_until(lambda: member.replication.get("warm"), f"{member.name} has read its copy", LIMIT)
 
     def close(self) -> None:
-        for member in self.members:
-            if member.running:
-                member.kill()
+        super().close()
         self.zookeeper.stop()
 
 
@@ -320,7 +306,7 @@ class TunedActiveMQPair(ActiveMQPair):
 
 
 #: What --brokers takes: whether it is installed, and what makes a pair in a directory.
-PAIRS: dict[str, tuple[Callable[[], bool], type[PolluxPair | ReplicatedPair | ActiveMQPair]]] = {
+PAIRS: dict[str, tuple[Callable[[], bool], type[PolluxPair | ActiveMQPair]]] = {
     "pollux": (lambda: True, PolluxPair),
     "pollux-replicated": (lambda: True, ReplicatedPair),
     "activemq": (activemq_installed, ActiveMQPair),

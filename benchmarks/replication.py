@@ -97,7 +97,7 @@ def single(directory: Path) -> Iterator[list[BrokerProcess]]:
 
 
 @contextmanager
-def pair(kind: Callable[[Path], PolluxPair | ReplicatedPair], directory: Path) -> Iterator[list[BrokerProcess]]:
+def pair(kind: Callable[[Path], PolluxPair], directory: Path) -> Iterator[list[BrokerProcess]]:
     """A live and its backup."""
     made = kind(directory)
     try:
@@ -194,7 +194,7 @@ def sync(gib: float, console: Console) -> list[tuple[str, ...]]:
         made = ReplicatedPair(Path(directory))
         try:
             made.zookeeper.start()
-            live, backup = made.members
+            live, backup = made.group.replicas
             live.start()
             live.wait_for("live")
             broker = broker_of(live, "live")
@@ -237,10 +237,11 @@ def sessions(minutes: float) -> list[tuple[str, ...]]:
         made = ReplicatedPair(Path(directory), SHORT_SESSION_MS)
         try:
             made.start()
-            epoch = made.members[0].activation["epoch"]
-            found = load(broker_of(made.members[0], "live"), "sessions", minutes * 60, SCENARIOS[0].options)
-            failovers = max(member.activation.get("epoch", 0) for member in made.members) - epoch
-            in_sync = made.members[1].in_sync
+            live, backup = made.group.replicas
+            epoch = live.activation["epoch"]
+            found = load(broker_of(live, "live"), "sessions", minutes * 60, SCENARIOS[0].options)
+            failovers = max(member.activation.get("epoch", 0) for member in (live, backup)) - epoch
+            in_sync = backup.in_sync
         finally:
             made.close()
     return [
