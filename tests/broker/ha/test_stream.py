@@ -327,5 +327,8 @@ def test_saved_copies_are_bounded(tmp_path: Path) -> None:
     assert sorted(path.name for path in roots["journal"].iterdir()) == ["oldreplica.3", "oldreplica.4"]
     assert (roots["paging"] / "oldreplica.4" / "7" / "1.page").read_bytes() == b"3"
     assert move_aside(roots, keep=2) is None
+    for keep in (3, 5, -1):
+        assert move_aside(roots, keep=keep) is None
+        assert len(list(roots["journal"].iterdir())) == 2, "there are fewer than may be kept"
     assert move_aside(roots, keep=0) is None
     assert list(roots["journal"].iterdir()) == []

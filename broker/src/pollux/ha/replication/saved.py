@@ -54,5 +54,5 @@ def _saved(directory: Path) -> Iterable[tuple[int, Path]]:
 
 def _drop_oldest(directory: Path, keep: int) -> None:
     saved = list(_saved(directory))
-    for _, path in saved[: len(saved) - keep] if keep >= 0 else ():
+    for _, path in saved[: max(0, len(saved) - keep)] if keep >= 0 else ():
         shutil.rmtree(path)
