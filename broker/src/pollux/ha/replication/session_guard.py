@@ -34,6 +34,8 @@ logger = logging.getLogger("pollux.ha")
 
 #: Seconds for one attempt to close the session, and between two.
 ATTEMPT, PAUSE = 3.0, 0.2
+#: Seconds that it tries at most, however long the session is: it must not stay for ever where ZooKeeper is gone too.
+LONGEST = 60.0
 #: Seconds that a broker which ends in order gives its guard to end, which has nothing to do then.
 ENDING = 5.0
 
@@ -122,7 +124,7 @@ def is_noted(duty: Duty) -> bool:
 
 
 def main(words: Sequence[str]) -> int:
-    """Guard. Exit code 0: nothing was left, or it is closed; 1: ZooKeeper did not answer while the session lasted."""
+    """Guard. Exit code 0: nothing was left, or it is closed; 1: ZooKeeper did not answer."""
     duty = Duty(int(words[0]), Path(words[1]), words[2], float(words[3]))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends with the broker
@@ -141,7 +143,7 @@ def main(words: Sequence[str]) -> int:
     sys.stdin.buffer.read()  # until the broker's end of the pipe is gone, with it or before it
     if not is_noted(duty) or not wait_until_gone(duty.broker, handle, duty.session):
         return 0
-    ends = time.monotonic() + duty.session
+    ends = time.monotonic() + min(duty.session, LONGEST)
     while time.monotonic() < ends:
         if not is_noted(duty):
             return 0  # the next life was faster
