@@ -192,8 +192,9 @@ def _seen(mine: DataFrame, other: DataFrame, side: str) -> DataFrame:
 
 
 def _folded(rows: DataFrame) -> DataFrame:
-    """One row: `newest`, the epoch and the segment that the newest checkpoint ends with; null: there is none."""
-    return rows.filter("kind = 'checkpoint'").agg(f.max(f.struct("epoch", "segment")).alias("newest"))
+    """One row: `newest`, the epoch and the segment that the newest sound checkpoint ends with; null: there is none."""
+    sound = rows.filter("kind = 'checkpoint' and damage is null")
+    return sound.agg(f.max(f.struct("epoch", "segment")).alias("newest"))
 
 
 def _ends(rows: dict[str, DataFrame], lives: DataFrame, bounds: DataFrame, seen: DataFrame) -> DataFrame:
