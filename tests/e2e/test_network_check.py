@@ -60,8 +60,9 @@ def test_a_live_that_is_cut_off_hands_over_and_comes_back(tmp_path: Path) -> Non
         end(server)
         second.wait_for("live")
         pair.wait_for_confirms(30)
+        # Not while it stops and starts again, which it does for the same reason.
+        first.wait_for("catching_up")
         wait_until(lambda: "cut off from the network" in first.activation.get("reason", ""), "the first one says why")
-        assert first.phase == "catching_up"
         assert str(port) in first.activation["warnings"][0]
         wait_until(lambda: first.replication.get("in_sync"), "it follows all the same")
         server = web(port)
