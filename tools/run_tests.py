@@ -1,11 +1,11 @@
-"""`make test`, its last step: all tests, in two lanes side by side, one for each core that the smallest machine has.
+"""`make test`, its last step: all tests and the scenarios of molecule/, in three lanes side by side.
 
-    .venv/bin/python tools/run_tests.py [--json] [-- PYTEST OPTIONS]
+    .venv/bin/python tools/run_tests.py [--json] [--lanes bundle,broker] [-- PYTEST OPTIONS]
 
-Each lane is one pytest, whose lines are shown with the lane's name before them; what failed is told in full at its end.
-Playbooks mostly wait for processes that they start, brokers under load mostly for the disk and for deadlines: together
-they take little longer than either alone. Whatever is in tests/ is in one of the lanes: the last takes what no other
-one has.
+Two lanes are one pytest each, the third is the lab's suite; their lines are shown with the lane's name before them, and
+what failed is told in full at its end. Playbooks mostly wait for processes that they start, brokers under load mostly
+for the disk and for deadlines, hosts mostly for each other: together they take little longer than the longest alone.
+Whatever is in tests/ is in one of the lanes: the last one of pytest's takes what no other one has.
 
 Exit status: 0 all passed, 1 a test failed or a lane could not run, 130 interrupted.
 """
@@ -28,14 +28,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-#: What each lane runs; the last one has the rest of tests/.
+#: What each lane of pytest's runs; the last one has the rest of tests/.
 LANES = {"bundle": ("tests/ansible", "tests/pipeline"), "broker": ()}
+#: The lanes that are programs of their own: what Python is told.
+PROGRAMS = {"lab": ("molecule/lab", "suite", "--down")}
 #: Seconds a lane gets to end its brokers when it is interrupted.
 PATIENCE = 60
 EXAMPLES = """\
 examples:
   make test                                     everything, after set-up and lint
-  tools/run_tests.py                            the tests alone
+  tools/run_tests.py                            the tests and the scenarios alone
+  tools/run_tests.py --lanes bundle,broker      without the scenarios
   tools/run_tests.py -- --durations=20          with the slowest of each lane
   .venv/bin/python -m pytest tests/broker/ha    some of them, in one process
 """
@@ -75,17 +78,24 @@ def closing(outcomes: dict[str, Outcome]) -> str:
     return f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped"
 
 
+def command(lane: str, options: list[str], scratch: Path) -> list[str]:
+    """The command line of a lane."""
+    if lane in PROGRAMS:
+        return [sys.executable, *PROGRAMS[lane]]
+    pytest = [sys.executable, "-m", "pytest", f"--basetemp={scratch / lane}", "-p", "no:cacheprovider"]
+    return [*pytest, *arguments(lane), *options]
+
+
 class Lane(threading.Thread):
-    """One pytest, in a process group of its own, and its output."""
+    """One program, in a process group of its own, and its output."""
 
     def __init__(self, name: str, options: list[str], scratch: Path, show: threading.Lock | None) -> None:
         super().__init__(name=name)
         self.began = time.monotonic()
         self.outcome: Outcome | None = None
         self._show = show
-        command = [sys.executable, "-m", "pytest", f"--basetemp={scratch / name}", "-p", "no:cacheprovider"]
         self.process = subprocess.Popen(
-            [*command, *arguments(name), *options],
+            command(name, options, scratch),
             cwd=ROOT,
             env={**os.environ, "COLUMNS": "110"},
             stdin=subprocess.DEVNULL,
@@ -122,17 +132,22 @@ class Lane(threading.Thread):
 def main() -> int:
     """Run the lanes, tell what came out."""
     parser = argparse.ArgumentParser(
-        description="All tests, in two lanes side by side.",
+        description="All tests and scenarios, in lanes side by side.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", action="store_true", help="print the outcome for a program and nothing else")
     parser.add_argument("options", nargs="*", metavar="-- OPTIONS", help="what each pytest is told besides")
+    known = [*PROGRAMS, *LANES]
+    parser.add_argument("--lanes", default=",".join(known), help=f"only these of {', '.join(known)}")
     given = parser.parse_args()
+    chosen = given.lanes.split(",")
+    if unknown := sorted(set(chosen) - set(known)):
+        parser.error(f"there is no lane {', '.join(unknown)}; there are: {', '.join(known)}")
     scratch = Path(tempfile.mkdtemp(prefix="pollux-tests-"))
     show = None if given.json else threading.Lock()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends what we have started
-    lanes = [Lane(name, given.options, scratch, show) for name in LANES]
+    lanes = [Lane(name, given.options, scratch, show) for name in known if name in chosen]
     try:
         for lane in lanes:
             lane.start()

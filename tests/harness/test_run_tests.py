@@ -21,15 +21,21 @@ SKIPPED = "import pytest\n@pytest.mark.skip(reason='no')\ndef test_skipped(): pa
 
 
 def run(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], directory: Path, *sources: str, option: str = ""
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    directory: Path,
+    *sources: str,
+    option: str = "",
+    program: str = "",
 ) -> tuple[int, str]:
-    """Run lanes of one file each; exit status and standard output."""
+    """Run lanes of one file each, and one that is a program; exit status and standard output."""
     lanes = {}
     for number, source in enumerate(sources):
         path = directory / f"test_{number}.py"
         path.write_text(source)
         lanes[f"lane{number}"] = (str(path),)
     monkeypatch.setattr(run_tests, "LANES", lanes)
+    monkeypatch.setattr(run_tests, "PROGRAMS", {"lab": ("-c", program)} if program else {})
     monkeypatch.setattr(sys, "argv", ["run_tests.py", *option.split()])
     status = run_tests.main()
     return status, capfd.readouterr().out
@@ -78,6 +84,42 @@ def test_a_lane_that_could_not_run_is_a_failure(
     assert said.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("print('scenarios: 2 passed, 0 failed, 1 skipped')", 0, "3 passed, 0 failed, 1 skipped"),
+        ("print('scenarios: 1 passed, 1 failed, 0 skipped'); exit(1)", 1, "2 passed, 1 failed, 0 skipped"),
+        ("exit('the lab does not start')", 1, "1 passed, 1 failed, 0 skipped"),
+    ],
+)
+def test_scenarios_count_as_tests(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path, case: tuple[str, int, str]
+) -> None:
+    """Breaks when a lane that is no pytest is not started, or its exit status or its counts are not looked at."""
+    program, status, closing = case
+    found, said = run(monkeypatch, capfd, tmp_path, GOOD, program=program)
+    assert found == status
+    assert said.splitlines()[-1] == closing
+
+
+def test_lanes_can_be_chosen_and_an_unknown_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    status, said = run(monkeypatch, capfd, tmp_path, GOOD, BAD, option="--lanes lane0", program="exit(1)")
+    assert status == 0
+    assert said.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
+    with pytest.raises(SystemExit) as refused:
+        run(monkeypatch, capfd, tmp_path, GOOD, option="--lanes lane7")
+    assert refused.value.code == 2
+    assert "there is no lane lane7; there are: lane0" in capfd.readouterr().err
+
+
+def test_the_scenarios_are_one_of_the_lanes() -> None:
+    """`make test` runs them: breaks when the lab's lane is taken out, or calls something that is not there."""
+    assert run_tests.PROGRAMS == {"lab": ("molecule/lab", "suite", "--down")}
+    assert (run_tests.ROOT / "molecule" / "lab" / "__main__.py").is_file()
+
+
 def test_json_is_all_that_is_printed(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -109,7 +151,7 @@ def test_an_interrupt_reaches_the_tests(tmp_path: Path, how: signal.Signals) -> 
     )
     code = (
         "import sys, run_tests\n"
-        f"run_tests.LANES = {{'one': ({str(waiting)!r},)}}\n"
+        f"run_tests.LANES, run_tests.PROGRAMS = {{'one': ({str(waiting)!r},)}}, {{}}\n"
         "sys.argv = ['run_tests.py']\n"
         "sys.exit(run_tests.main())\n"
     )
