@@ -31,8 +31,8 @@ lint:
 unit:
 	$(BIN)/python -m pytest -m "not processes" tests/broker tests/ledger tests/harness tests/benchmarks
 
-test: setup  ## Everything: check, then conformance with other people's clients, then kills under load
-	@$(PYTHON) tools/setup_environment.py --tests
+test: setup  ## Everything: lint, all tests, and the scenarios on hosts (containers and virtual machines)
+	@$(PYTHON) tools/setup_environment.py --tests --lab
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python tools/run_tests.py
 
