@@ -21,6 +21,7 @@ EXAMPLES = """\
 examples:
   python molecule/lab up                             engine, base image, wheelhouse; at once if all is there
   python molecule/lab test default                   one scenario, whole, judged by the guard
+  python molecule/lab suite                          what `make test` runs of them, two at a time
   python molecule/lab molecule converge -s default   any molecule command, with the lab's settings
   python molecule/lab shell                          a shell that reaches the hosts' addresses, with DOCKER_HOST set
   python molecule/lab machines up shared_store_nfs   boot the virtual machines of a scenario (down: remove them)
@@ -97,10 +98,18 @@ def _table(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _suite(_: argparse.Namespace) -> int:
+def _suite(arguments: argparse.Namespace) -> int:
     from lab import suite
 
-    return suite.run()
+    return suite.run(as_json=arguments.json, lanes=arguments.lanes)
+
+
+def _forget(arguments: argparse.Namespace) -> int:
+    from lab.scenarios import forget
+
+    if (found := engines.find()) is not None:
+        forget(arguments.scenario, found)
+    return 0
 
 
 def _raise(arguments: argparse.Namespace) -> int:
@@ -169,7 +178,12 @@ def parser() -> argparse.ArgumentParser:
     table.add_argument("--write", action="store_true", help="also into docs/benchmarks.md")
     table.set_defaults(call=_table)
     suite = commands.add_parser("suite", help="run the scenarios that are part of `make test`")
+    suite.add_argument("--lanes", type=int, default=2, help="so many on containers at the same time (default: 2)")
+    suite.add_argument("--json", action="store_true", help="results for a program on standard output")
     suite.set_defaults(call=_suite)
+    forget = commands.add_parser("forget", help="remove the containers of a scenario (used by playbooks)")
+    forget.add_argument("scenario")
+    forget.set_defaults(call=_forget)
     molecule = commands.add_parser("molecule", help="run molecule with the lab's settings")
     molecule.add_argument("words", nargs=argparse.REMAINDER)
     molecule.set_defaults(call=_molecule)

@@ -120,13 +120,20 @@ def tag() -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def excuse() -> str:
+    """Why this machine cannot have virtual machines, whatever is installed; empty when it can."""
+    if platform.system() == "Linux" and platform.machine() == "x86_64" and os.geteuid() == 0:
+        return ""
+    return (
+        "the scenarios on virtual machines need Linux on x86-64, and root (for a network namespace and its tap"
+        " devices); the scenarios on containers do not"
+    )
+
+
 def needs() -> None:
     """Raise LabError that says what this machine lacks for virtual machines."""
-    if platform.system() != "Linux" or platform.machine() != "x86_64" or os.geteuid() != 0:
-        raise LabError(
-            "the scenarios on virtual machines need Linux on x86-64, and root (for a network namespace and its tap"
-            " devices); the scenarios on containers do not"
-        )
+    if why := excuse():
+        raise LabError(why)
     missing = sorted({package for program, package in PROGRAMS.items() if shutil.which(program) is None})
     if missing:
         raise LabError(

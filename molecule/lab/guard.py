@@ -94,9 +94,14 @@ def functions(source: str) -> frozenset[str]:
     )
 
 
+def plain(text: str) -> str:
+    """Without the escapes that colour it."""
+    return _ESCAPES.sub("", text)
+
+
 def problems(scenario: Scenario, output: str, records: Sequence[Mapping[str, Any]]) -> list[str]:
     """Why a run that ended with 0 is no success; empty when it is one."""
-    text = _OPTIONAL.sub("", _ESCAPES.sub("", output))
+    text = _OPTIONAL.sub("", plain(output))
     found = [f"{scenario.name}: there is no {name}" for name in scenario.missing]
     found += [f"{scenario.name}: {why} ({said!r})" for said, why in SILENT if said in text]
     if scenario.verifies == 0:

@@ -17,6 +17,7 @@ from lab.engine import Engine, ensure
 from lab.places import PLACES, ROOT, SCENARIOS, LabError, Places
 from lab.processes import run
 from lab.record import VARIABLE
+from lab.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,10 +141,12 @@ def run_whole(name: str, *, keep: bool = False, places: Places = PLACES) -> floa
     command = ground.enter(molecule(["test", "-s", name, *(["--destroy", "never"] if keep else [])]))
     log = record.with_name("molecule.log")
     began = time.monotonic()
-    status = _run(command, environment, log)
+    try:
+        status = _run(command, environment, log, Steps(scenario))
+    finally:
+        if not keep:
+            ground.forget(name)
     seconds = time.monotonic() - began
-    if not keep:
-        ground.forget(name)
     output = log.read_text(encoding="utf-8", errors="replace")
     if status != 0:
         raise LabError(f"scenario {name} failed after {seconds:.0f} s (molecule ended with {status}); log: {log}")
@@ -152,8 +155,8 @@ def run_whole(name: str, *, keep: bool = False, places: Places = PLACES) -> floa
     return seconds
 
 
-def _run(command: list[str], environment: dict[str, str], log: Path) -> int:
-    """Run molecule with its output shown and kept; its exit status."""
+def _run(command: list[str], environment: dict[str, str], log: Path, steps: Steps) -> int:
+    """Run molecule with its output shown and kept, and the seconds of each step; its exit status."""
     with (
         log.open("wb") as kept,
         subprocess.Popen(
@@ -172,10 +175,11 @@ def _run(command: list[str], environment: dict[str, str], log: Path) -> int:
         before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         try:
             for line in process.stdout or ():
-                kept.write(line)
-                kept.flush()
-                sys.stdout.buffer.write(line)
-                sys.stdout.buffer.flush()
+                ended = steps.read(line.decode(errors="replace"))
+                text = line + f"lab: {ended}\n".encode() if ended else line
+                for output in (kept, sys.stdout.buffer):
+                    output.write(text)
+                    output.flush()
             return process.wait()
         finally:
             end.cancel()
@@ -185,10 +189,10 @@ def _run(command: list[str], environment: dict[str, str], log: Path) -> int:
 
 
 def forget(name: str, engine: Engine) -> None:
-    """Remove what a scenario leaves: volumes, and containers if it was broken off."""
+    """Remove a scenario's containers, network and volume, those that are there."""
     prefix = f"pollux-lab-{name}"
     found = run(["docker", "ps", "--all", "--quiet", "--filter", f"network={prefix}"], environment=engine.environment)
-    for container in found.stdout.split():
-        run(["docker", "rm", "--force", "--volumes", container], check=False, environment=engine.environment)
+    if containers := found.stdout.split():
+        run(["docker", "rm", "--force", "--volumes", *containers], check=False, environment=engine.environment)
     for kind in ("volume", "network"):
         run(["docker", kind, "rm", prefix], check=False, environment=engine.environment)

@@ -1,0 +1,42 @@
+"""How long each step of a scenario took, read off what molecule says while it runs. Pure but for the clock."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+from lab import guard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_STEP = re.compile(r"\[(?P<scenario>[\w-]+) > (?P<step>\w+)\] (?:Executing$|Executed: (?P<how>.+))")
+
+
+class Steps:
+    """The clock of one scenario's run; give it every line of the output."""
+
+    def __init__(self, scenario: guard.Scenario, clock: Callable[[], float] = time.monotonic) -> None:
+        self._scenario = scenario
+        self._clock = clock
+        self._to_come = list(scenario.sequence)
+        self._began = clock()
+        self._step = ""
+
+    def read(self, line: str) -> str:
+        """What ended with this line: step, how, and its seconds, in words; empty when none did."""
+        found = _STEP.search(guard.plain(line).rstrip())
+        if found is None or found["scenario"] != self._scenario.name:
+            return ""
+        if found["how"] is None:
+            self._began, self._step = self._clock(), self._named(found["step"])
+            return ""
+        seconds = self._clock() - self._began
+        return f"{self._scenario.name}: {self._step}: {found['how'].split()[0].lower()} after {seconds:.1f} s"
+
+    def _named(self, step: str) -> str:
+        """The step as the sequence has it, with the file it names; molecule says its first word only."""
+        if self._to_come and self._to_come[0].split()[0] == step:
+            return self._to_come.pop(0)
+        return step  # after a failure molecule cleans up, whatever was to come
