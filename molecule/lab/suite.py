@@ -1,27 +1,69 @@
-"""What `make test` runs of the scenarios, and when leaving one out is legitimate.
+"""What `make test` runs of the scenarios: all that this machine can run, two at a time, and never fewer than that.
 
-A machine that could run a scenario must: on Linux as root the lab brings its own engine; where an engine answers it
-is used. Only where neither is so, scenarios with hosts are left out, with one line each that says why; those without
-hosts run everywhere.
+A scenario on containers mostly waits (for leases, for clients that connect again, for playbooks), so two of them take
+little longer than one; each is a process of its own, and has its own hosts, network and reports. Virtual machines keep
+all cores busy: their scenarios run one at a time, after the others. One that fails does not end the others.
+
+A machine that could run a scenario must: on Linux as root the lab brings its own engine; where an engine answers it is
+used. Only where neither is so, scenarios with hosts are left out, with one line each that says why; those without hosts
+run everywhere.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
 import sys
-from typing import TYPE_CHECKING
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal
 
 import yaml
 
-from lab import engine, scenarios
-from lab.places import SCENARIOS
+from lab import disks, engine, machines, scenarios
+from lab.places import PLACES, SCENARIOS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
     from typing import Any
 
-#: In this order: the quick one first.
-SUITE = ("validation", "hardening", "upgrade")
+#: The longest first, so that the last ones to end are short.
+SUITE = (
+    *("replication_zookeeper", "replication_quorum", "default", "upgrade", "hardening", "validation"),
+    "shared_store_nfs",
+)
+#: Those of SUITE that run as soon as somebody has written them.
+EXPECTED = ("replication_quorum",)
+#: So many scenarios on containers run at the same time.
+LANES = 2
+#: Lines of a scenario that are shown while it runs: what the lab itself says, one for each step.
+SHOWN = "lab: "
+#: Seconds that a scenario gets to stop what it started when the suite is interrupted.
+PATIENCE = 60.0
+#: The whole output of each scenario, by its name.
+LOGS = PLACES.state / "suite"
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a scenario ended. `seconds` of wall clock; `why` it was skipped; `log`: its whole output, "" when skipped."""
+
+    scenario: str
+    result: Literal["passed", "failed", "skipped"]
+    seconds: float = 0.0
+    why: str = ""
+    log: str = ""
+
+    def __str__(self) -> str:
+        if self.result == "skipped":
+            return f"scenario {self.scenario}: SKIPPED: {self.why}"
+        told = f"; its output: {self.log}" if self.result == "failed" else ""
+        return f"scenario {self.scenario}: {self.result} in {self.seconds:.0f} s{told}"
 
 
 def has_hosts(settings: Mapping[str, Any]) -> bool:
@@ -38,24 +80,113 @@ def excuse(*, hosts: bool, linux: bool, root: bool, answers: Callable[[], bool])
     return f"no Docker engine answers, and the lab cannot start one: {who}; start Docker, or run it on Linux as root"
 
 
-def run() -> int:
-    """Run what can be run here; raises LabError for the first scenario that fails."""
-    passed, skipped = 0, 0
-    for name in SUITE:
-        settings = yaml.safe_load((SCENARIOS / name / "molecule.yml").read_text(encoding="utf-8"))
-        why = excuse(
-            hosts=has_hosts(settings),
-            linux=sys.platform == "linux",
-            root=os.geteuid() == 0,
-            answers=lambda: engine.find() is not None,
-        )
-        if why:
-            skipped += 1
-            sys.stdout.write(f"scenario {name}: SKIPPED: {why}\n")
-        else:
-            seconds = scenarios.run_whole(name)
-            passed += 1
-            sys.stdout.write(f"scenario {name}: passed in {seconds:.0f} s\n")
-        sys.stdout.flush()
-    sys.stdout.write(f"scenarios: {passed} passed, {skipped} skipped\n")
-    return 0
+def why_not(name: str) -> str:
+    """Why a scenario of the suite does not run here; empty when it must."""
+    if name in EXPECTED and name not in scenarios.names():
+        return f"there is no molecule/{name} yet"
+    if machines.on_machines(name):
+        return disks.excuse()
+    settings = yaml.safe_load((SCENARIOS / name / "molecule.yml").read_text(encoding="utf-8"))
+    return excuse(
+        hosts=has_hosts(settings),
+        linux=sys.platform == "linux",
+        root=os.geteuid() == 0,
+        answers=lambda: engine.find() is not None,
+    )
+
+
+def command(name: str) -> list[str]:
+    """What runs one scenario whole, judged by the guard."""
+    return [sys.executable, str(SCENARIOS / "lab"), "test", name]
+
+
+class Suite:
+    """Runs scenarios side by side. `say` is given lines without their end."""
+
+    def __init__(self, say: Callable[[str], None], logs: Path) -> None:
+        self._say = say
+        self._logs = logs
+        self._speaking = threading.Lock()
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._interrupted = False
+
+    def run(self, names: Sequence[str], lanes: int) -> list[Result]:
+        """Run them, `lanes` at a time; results in the order of the names. Ends all of them when it is interrupted."""
+        self._logs.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(lanes) as threads:
+            try:
+                return list(threads.map(self._play, names))
+            except BaseException:
+                self._interrupt()
+                raise
+
+    def _play(self, name: str) -> Result:
+        log = self._logs / f"{name}.log"
+        began = time.monotonic()
+        with self._speaking:
+            if self._interrupted:
+                return Result(name, "failed", why="interrupted")
+            self._children[name] = subprocess.Popen(
+                command(name), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+        with self._children[name] as child, log.open("wb") as kept:
+            for line in child.stdout or ():
+                kept.write(line)
+                if (text := line.decode(errors="replace").rstrip()).startswith(SHOWN):
+                    self._tell(text.removeprefix(SHOWN))
+        result = Result(name, "failed" if child.returncode else "passed", time.monotonic() - began, log=str(log))
+        self._tell(str(result), log.read_text(encoding="utf-8", errors="replace") if child.returncode else "")
+        return result
+
+    def _tell(self, line: str, output: str = "") -> None:
+        """One line, and what a scenario that failed said; never mixed with another lane's."""
+        with self._speaking:
+            if output:
+                self._say(f"{line}\n{output.rstrip()}\n(the end of what it said)")
+            self._say(line)
+
+    def _interrupt(self) -> None:
+        with self._speaking:
+            self._interrupted = True
+            running = [child for child in self._children.values() if child.poll() is None]
+        for child in running:
+            child.send_signal(signal.SIGTERM)
+        for child in running:
+            try:
+                child.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                child.kill()
+
+
+def run(*, as_json: bool = False, lanes: int = LANES) -> int:
+    """Run what can be run here; 1 when a scenario failed. `as_json`: results on standard output, lines on the other."""
+    lines = sys.stderr if as_json else sys.stdout
+
+    def say(line: str) -> None:
+        lines.write(f"{line}\n")
+        lines.flush()
+
+    began = time.monotonic()
+    results = [Result(name, "skipped", why=why) for name in SUITE if (why := why_not(name))]
+    for one in results:
+        say(str(one))
+    names = [name for name in SUITE if name not in {one.scenario for one in results}]
+    _prepare(names)
+    on_machines = [name for name in names if machines.on_machines(name)]
+    suite = Suite(say, LOGS)
+    results += suite.run([name for name in names if name not in on_machines], lanes)
+    results += suite.run(on_machines, 1)
+    for one in results:
+        say(str(one))
+    counts = {each: sum(one.result == each for one in results) for each in ("passed", "failed", "skipped")}
+    took = time.monotonic() - began
+    say(f"scenarios: {', '.join(f'{count} {each}' for each, count in counts.items())} in {took:.0f} s")
+    if as_json:
+        sys.stdout.write(json.dumps({"seconds": round(took, 1), "scenarios": [asdict(one) for one in results]}) + "\n")
+    return 1 if counts["failed"] else 0
+
+
+def _prepare(names: Sequence[str]) -> None:
+    """Make what they stand on, so that no two of them make it at the same time. Raises LabError."""
+    for name in names:
+        scenarios.ground_of(name).settings()

@@ -1,12 +1,21 @@
-"""Which scenarios `make test` may leave out, and where."""
+"""Which scenarios `make test` runs, which it may leave out, and what it says of them."""
 
 from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
-from lab import scenarios, suite
+from lab import machines, scenarios, suite
 from lab.places import SCENARIOS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -26,9 +35,136 @@ def test_a_scenario_that_could_run_must(*, hosts: bool, linux: bool, root: bool,
     assert runs or "Docker" in why
 
 
-def test_the_suite_names_scenarios_that_exist_and_knows_which_have_hosts() -> None:
-    assert set(suite.SUITE) <= set(scenarios.names())
+def test_every_scenario_is_in_the_suite_and_only_expected_ones_are_not_there() -> None:
+    """Breaks when a scenario is written and nobody runs it, or when one is removed and the suite silently shrinks."""
+    assert len(set(suite.SUITE)) == len(suite.SUITE)
+    assert set(scenarios.names()) <= set(suite.SUITE)
+    assert set(suite.SUITE) - set(scenarios.names()) <= set(suite.EXPECTED)
     having = {
-        name for name in suite.SUITE if suite.has_hosts(yaml.safe_load((SCENARIOS / name / "molecule.yml").read_text()))
+        name
+        for name in scenarios.names()
+        if suite.has_hosts(yaml.safe_load((SCENARIOS / name / "molecule.yml").read_text()))
     }
-    assert having == set(suite.SUITE) - {"validation"}
+    assert having == set(scenarios.names()) - {"validation"}
+
+
+def test_scenarios_on_containers_share_nothing_that_has_a_name() -> None:
+    """Breaks when two that may run at the same time have the same subnet, network, volume or container."""
+    taken: dict[str, str] = {}
+    for name in scenarios.names():
+        settings = yaml.safe_load((SCENARIOS / name / "molecule.yml").read_text())
+        if machines.on_machines(name) or not suite.has_hosts(settings):
+            continue
+        for platform in settings["platforms"]:
+            mine = {platform["name"], *(each["source"] for each in platform.get("mounts", ()))}
+            for network in platform["docker_networks"]:
+                mine |= {network["name"], *(each["subnet"] for each in network["ipam_config"])}
+            assert {taken.setdefault(each, name) for each in mine} == {name}
+
+
+# -- what the suite does with scenarios that pass and fail: programs in their place
+
+
+GOOD = "print('TASK [x]'); print('lab: one: create: successful after 1.0 s')"
+BAD = "import sys; print('TASK [y]'); print('lab: two: create: failed after 1.0 s'); sys.exit('it broke')"
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
+    """Python programs by scenario: the suite's scenarios, and where its logs are."""
+    found: dict[str, str] = {}
+    monkeypatch.setattr(suite, "command", lambda name: [sys.executable, "-c", found[name]])
+    monkeypatch.setattr(suite, "why_not", lambda name: "" if found[name] else "it cannot run here")
+    monkeypatch.setattr(suite, "_prepare", lambda _: None)
+    monkeypatch.setattr(machines, "on_machines", lambda name: name == "machine")
+    monkeypatch.setattr(suite, "LOGS", tmp_path)
+    return found
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], found: dict[str, str], **options: object
+) -> tuple[int, str]:
+    """Run the suite of these; exit status and standard output."""
+    monkeypatch.setattr(suite, "SUITE", tuple(found))
+    status = suite.run(**options)  # type: ignore[arg-type]
+    return status, capfd.readouterr().out
+
+
+def test_one_that_fails_ends_no_other_and_is_told_whole(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], programs: dict[str, str], tmp_path: Path
+) -> None:
+    programs.update(two=BAD, one=GOOD, three="", machine=GOOD)
+    status, said = run(monkeypatch, capfd, programs)
+    assert status == 1
+    lines = said.splitlines()
+    assert "one: create: successful after 1.0 s" in lines
+    assert said.count("TASK [x]") == 0  # those that pass are not told whole
+    failed = lines.index("TASK [y]")
+    assert lines[failed : failed + 3] == ["TASK [y]", "lab: two: create: failed after 1.0 s", "it broke"]
+    assert [re.sub(r" in \d+ s", "", line) for line in lines[-5:]] == [
+        "scenario three: SKIPPED: it cannot run here",
+        f"scenario two: failed; its output: {tmp_path}/two.log",
+        "scenario one: passed",
+        "scenario machine: passed",
+        "scenarios: 2 passed, 1 failed, 1 skipped",
+    ]
+
+
+def test_all_that_pass_are_told_to_a_program(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], programs: dict[str, str]
+) -> None:
+    programs.update(one=GOOD, other=GOOD)
+    status, said = run(monkeypatch, capfd, programs, as_json=True)
+    assert status == 0
+    found = json.loads(said)
+    assert [(each["scenario"], each["result"]) for each in found["scenarios"]] == [
+        ("one", "passed"),
+        ("other", "passed"),
+    ]
+    assert found["seconds"] >= max(each["seconds"] for each in found["scenarios"])
+
+
+MEETS = """
+import os, sys, time
+mine, other = sys.argv[1:] if len(sys.argv) > 1 else ({mine!r}, {other!r})
+open(mine, "w").close()
+end = time.monotonic() + {patience}
+while not os.path.exists(other):
+    if time.monotonic() > end:
+        sys.exit("the other one does not run")
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(("lanes", "second", "status"), [(2, "b", 0), (1, "b", 1), (2, "machine", 1)])
+def test_containers_run_side_by_side_and_machines_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    programs: dict[str, str],
+    tmp_path: Path,
+    *,
+    lanes: int,
+    second: str,
+    status: int,
+) -> None:
+    """Each waits for the other to run; the one that has to come first gives up."""
+    here, there = str(tmp_path / "here"), str(tmp_path / "there")
+    patience = 20 if status == 0 else 0.3
+    programs.update(
+        a=MEETS.format(mine=here, other=there, patience=patience),
+        **{second: MEETS.format(mine=there, other=here, patience=patience)},
+    )
+    assert run(monkeypatch, capfd, programs, lanes=lanes)[0] == status
+
+
+def test_when_it_is_interrupted_what_runs_is_ended(programs: dict[str, str], tmp_path: Path) -> None:
+    """Breaks when a scenario survives the suite."""
+    programs["one"] = "import time; print('lab: it runs', flush=True); time.sleep(100)"
+
+    def interrupt(line: str) -> None:
+        raise KeyboardInterrupt(line)
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt, match="it runs"):
+        suite.Suite(interrupt, tmp_path).run(["one"], 1)
+    assert time.monotonic() - began < 20
