@@ -30,7 +30,7 @@ MUTANTS = ROOT / "tests" / "mutants"
 PARTS = (
     *("broker", "tests", "benchmarks", "tools", "docs", "pyproject.toml"),
     *("roles", "playbooks", "inventories", "filter_plugins", "plugin_utils", "callback_plugins"),
-    *("ansible.cfg", "molecule"),
+    *("ansible.cfg", "molecule", "pipeline"),
 )
 IGNORED = ("__pycache__", "*.egg-info", "node_modules", ".hypothesis", ".pytest_cache")
 #: Seconds one test may take on a busy machine.
