@@ -101,7 +101,7 @@ def _table(arguments: argparse.Namespace) -> int:
 def _suite(arguments: argparse.Namespace) -> int:
     from lab import suite
 
-    return suite.run(as_json=arguments.json, lanes=arguments.lanes)
+    return suite.run(arguments.scenario, as_json=arguments.json, lanes=arguments.lanes)
 
 
 def _forget(arguments: argparse.Namespace) -> int:
@@ -178,6 +178,7 @@ def parser() -> argparse.ArgumentParser:
     table.add_argument("--write", action="store_true", help="also into docs/benchmarks.md")
     table.set_defaults(call=_table)
     suite = commands.add_parser("suite", help="run the scenarios that are part of `make test`")
+    suite.add_argument("scenario", nargs="*", help="all of them if none is named")
     suite.add_argument("--lanes", type=int, default=2, help="so many on containers at the same time (default: 2)")
     suite.add_argument("--json", action="store_true", help="results for a program on standard output")
     suite.set_defaults(call=_suite)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Literal
 import yaml
 
 from lab import disks, engine, machines, scenarios
-from lab.places import PLACES, SCENARIOS
+from lab.places import PLACES, SCENARIOS, LabError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -158,8 +158,14 @@ class Suite:
                 child.kill()
 
 
-def run(*, as_json: bool = False, lanes: int = LANES) -> int:
-    """Run what can be run here; 1 when a scenario failed. `as_json`: results on standard output, lines on the other."""
+def run(only: Sequence[str] = (), *, as_json: bool = False, lanes: int = LANES) -> int:
+    """Run what can be run here; 1 when a scenario failed. `as_json`: results on standard output, lines on the other.
+
+    `only`: these of the suite, all if none is named. Raises LabError for a name that is not in it.
+    """
+    if unknown := sorted(set(only) - set(SUITE)):
+        raise LabError(f"the suite has no {', '.join(unknown)}; it has: {', '.join(SUITE)}")
+    wanted = [name for name in SUITE if not only or name in only]
     lines = sys.stderr if as_json else sys.stdout
 
     def say(line: str) -> None:
@@ -167,10 +173,10 @@ def run(*, as_json: bool = False, lanes: int = LANES) -> int:
         lines.flush()
 
     began = time.monotonic()
-    results = [Result(name, "skipped", why=why) for name in SUITE if (why := why_not(name))]
+    results = [Result(name, "skipped", why=why) for name in wanted if (why := why_not(name))]
     for one in results:
         say(str(one))
-    names = [name for name in SUITE if name not in {one.scenario for one in results}]
+    names = [name for name in wanted if name not in {one.scenario for one in results}]
     _prepare(names)
     on_machines = [name for name in names if machines.on_machines(name)]
     suite = Suite(say, LOGS)

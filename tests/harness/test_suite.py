@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from lab import machines, scenarios, suite
-from lab.places import SCENARIOS
+from lab.places import SCENARIOS, LabError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,6 +122,16 @@ def test_all_that_pass_are_told_to_a_program(
         ("other", "passed"),
     ]
     assert found["seconds"] >= max(each["seconds"] for each in found["scenarios"])
+
+
+def test_some_of_them_can_be_named(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], programs: dict[str, str]
+) -> None:
+    programs.update(one=GOOD, other=BAD)
+    status, said = run(monkeypatch, capfd, programs, only=["one"])
+    assert (status, "scenario one: passed" in said, "other" in said) == (0, True, False)
+    with pytest.raises(LabError, match="the suite has no none; it has: one, other"):
+        suite.run(["none"])
 
 
 MEETS = """
