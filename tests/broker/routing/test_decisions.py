@@ -353,6 +353,8 @@ def test_addresses_deleted() -> None:
     address.unused_since = 1000
     assert lifecycle.address_removable(address, AddressSettings(), 1000)
     assert not lifecycle.address_removable(address, AddressSettings(auto_delete_addresses_delay=10), 1009)
+    assert not lifecycle.address_removable(address, AddressSettings(auto_delete_addresses_delay=10), 1019, hold=20)
+    assert lifecycle.address_removable(address, AddressSettings(auto_delete_addresses_delay=10), 1020, hold=20)
     assert not lifecycle.address_removable(address, AddressSettings(auto_delete_addresses=False), 1000)
     address.used = False
     assert not lifecycle.address_removable(address, AddressSettings(), 1000)

@@ -237,6 +237,39 @@ async def test_duplicates_are_dropped_also_after_a_restart(office: Office) -> No
     assert post.queue("orders").message_count == 2
 
 
+async def test_duplicates_are_dropped_when_all_clients_were_gone_for_a_while(office: Office) -> None:
+    """Breaks when an automatically created address takes its duplicate ids with it as soon as nobody uses it: a network
+    that fails cuts off consumers and producers at once, and the producers send again what was not confirmed.
+    """
+    office.now = 1000
+    post = await office.open()
+    registry = post.registry
+
+    async def consume(count: int) -> list[bytes]:
+        registry.ensure_sendable("orders", RoutingType.ANYCAST)
+        receiver = Receiver()
+        post.attach(post.queue("orders"), receiver)
+        await office.send(b"one", duplicate_id=b"id-1")
+        await office.send(b"end")
+        await receiver.wait(count)
+        post.acknowledge(receiver.got)
+        post.detach(post.queue("orders"), receiver)
+        assert post.space.queue("orders") is None  # unused, empty and automatically created
+        return receiver.bodies
+
+    assert await consume(2) == [b"one", b"end"]
+    registry.reap()
+    office.now += office.configuration.address_queue_scan_period - 1
+    registry.reap()
+    assert await consume(1) == [b"end"]
+    # After that it is forgotten, with its address.
+    registry.reap()
+    office.now += office.configuration.address_queue_scan_period
+    registry.reap()
+    assert post.space.address("orders") is None
+    assert await consume(2) == [b"one", b"end"]
+
+
 async def test_a_refused_message_may_be_sent_again_with_its_duplicate_id(office: Office) -> None:
     office.settings("orders", max_size_bytes=500, address_full_policy=AddressFullPolicy.FAIL)
     post = await office.open()

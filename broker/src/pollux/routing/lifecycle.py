@@ -125,13 +125,13 @@ def queue_removable(queue: Queue, settings: AddressSettings, now: int) -> bool:
     return now - queue.unused_since >= attributes.auto_delete_delay
 
 
-def address_removable(address: Address, settings: AddressSettings, now: int) -> bool:
-    """May this address be deleted now because it has no queues?"""
+def address_removable(address: Address, settings: AddressSettings, now: int, *, hold: int = 0) -> bool:
+    """May this address be deleted now because it has no queues? Not before it was unused for ``hold`` ms."""
     if not address.auto_created or address.internal or address.queues or not settings.auto_delete_addresses:
         return False
     if not address.used and not settings.auto_delete_addresses_skip_usage_check:
         return False
-    return now - address.unused_since >= settings.auto_delete_addresses_delay
+    return now - address.unused_since >= max(settings.auto_delete_addresses_delay, hold)
 
 
 def dead_letter_queue(settings: AddressSettings, original: str) -> QueueSpec | None:

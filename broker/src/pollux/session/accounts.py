@@ -105,6 +105,11 @@ class Accounts:
             del self._accounts[address]
         self._call(account)
 
+    def remembers_duplicates(self, address: str) -> bool:
+        """Whether duplicate ids of this address are known."""
+        account = self._accounts.get(address)
+        return account is not None and bool(account.duplicates)
+
     def reload(self) -> None:
         """The configuration changed: limits may be other ones now."""
         for account in self._accounts.values():

@@ -259,8 +259,15 @@ class Registry:
             return
         if not address.unused_since:
             address.unused_since = now
-        if address.temporary or address_removable(address, self._space.settings(name), now):
+        if address.temporary or address_removable(address, self._space.settings(name), now, hold=self._hold(name)):
             self.delete_address(name)
+
+    def _hold(self, name: str) -> int:
+        """Milliseconds that an address stays when nobody uses it: its duplicate ids go with it, and clients that lost
+        their connections at once come back and send again what was not confirmed.
+        """
+        remembers = self._post.accounts.remembers_duplicates(name)
+        return self._post.configuration.address_queue_scan_period if remembers else 0
 
     def reap(self) -> None:
         """Delete what is unused; called every address-queue-scan-period."""
