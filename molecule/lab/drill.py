@@ -41,7 +41,7 @@ CLIENT_OPTIONS = (
     "reconnectAttempts=-1&retryInterval=10&maxRetryInterval=100&initialConnectAttempts=50&clientFailureCheckPeriod=2000"
 )
 #: Seconds of traffic before the fault, and at least in all.
-BEFORE, AT_LEAST = 2.0, 6.0
+BEFORE, AT_LEAST = 1.0, 4.0
 #: What taking over, recovering, and becoming a complete pair again may take, seconds.
 LIMIT = 90.0
 
