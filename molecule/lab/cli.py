@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -40,15 +41,19 @@ def _up(_: argparse.Namespace) -> int:
 
 
 def _down(arguments: argparse.Namespace) -> int:
+    _stop(everything=arguments.everything)
+    return 0
+
+
+def _stop(*, everything: bool = False) -> None:
     from lab.scenarios import forget, names
 
     if (found := engines.find()) is not None:
         for name in names():
             forget(name, found)
-    engines.clean(everything=arguments.everything)
+    engines.clean(everything=everything)
     if sys.platform == "linux" and os.geteuid() == 0:
-        machines.clean(everything=arguments.everything)
-    return 0
+        machines.clean(everything=everything)
 
 
 def _say(line: str) -> None:
@@ -101,7 +106,12 @@ def _table(arguments: argparse.Namespace) -> int:
 def _suite(arguments: argparse.Namespace) -> int:
     from lab import suite
 
-    return suite.run(arguments.scenario, as_json=arguments.json, lanes=arguments.lanes)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends what we have started
+    try:
+        return suite.run(arguments.scenario, as_json=arguments.json, lanes=arguments.lanes)
+    finally:
+        if arguments.down:
+            _stop()
 
 
 def _forget(arguments: argparse.Namespace) -> int:
@@ -180,6 +190,7 @@ def parser() -> argparse.ArgumentParser:
     suite = commands.add_parser("suite", help="run the scenarios that are part of `make test`")
     suite.add_argument("scenario", nargs="*", help="all of them if none is named")
     suite.add_argument("--lanes", type=int, default=2, help="so many on containers at the same time (default: 2)")
+    suite.add_argument("--down", action="store_true", help="stop the lab at the end, also when it is interrupted")
     suite.add_argument("--json", action="store_true", help="results for a program on standard output")
     suite.set_defaults(call=_suite)
     forget = commands.add_parser("forget", help="remove the containers of a scenario (used by playbooks)")

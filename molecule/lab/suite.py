@@ -44,7 +44,7 @@ LANES = 2
 #: Lines of a scenario that are shown while it runs: what the lab itself says, one for each step.
 SHOWN = "lab: "
 #: Seconds that a scenario gets to stop what it started when the suite is interrupted.
-PATIENCE = 60.0
+PATIENCE = 20.0
 #: The whole output of each scenario, by its name.
 LOGS = PLACES.state / "suite"
 
