@@ -167,8 +167,12 @@ class Site:
             watch()
 
     def environment(self, record: Path, log: Path) -> dict[str, str]:
-        """The environment of a playbook, without a user's Ansible settings."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "POLLUX_"))}
+        """The environment of a playbook, without a user's Ansible settings.
+
+        Nor with PYTHONPATH, which tools/mutants.py sets: a broker that is deployed here runs what was installed.
+        """
+        foreign = ("ANSIBLE_", "POLLUX_", "PYTHONPATH")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         home = self.directory / "ansible"
         return {
             **kept,
