@@ -28,15 +28,6 @@ SESSION = 16.0
 TIMES = ZooKeeperTimes(session=SESSION)
 
 
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    process = ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper"))
-    try:
-        yield process.start()
-    finally:
-        process.stop()
-
-
 @pytest.fixture(params=["file", "zookeeper"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Coordinator]]:
     made: list[Coordinator] = []
