@@ -109,6 +109,15 @@ def test_only_the_holder_sets_the_number_and_only_from_what_it_is(make: Callable
     assert pollux.sequence() == -2
 
 
+def test_a_group_has_the_data_of_whoever_registers_first(make: Callable[[], Coordinator]) -> None:
+    castor, pollux = make(), make()
+    for group in ("twins", "pair", "with spaces/and dots..", ".."):
+        assert castor.register(group, "0a" * 16) == "0a" * 16
+        assert pollux.register(group, "0b" * 16) == "0a" * 16
+        assert castor.register(group, "0a" * 16) == "0a" * 16
+    assert castor.acquire(), "the name of a group may be that of a pair"
+
+
 def test_waiting_members_are_told_when_the_lock_is_free(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
     told = threading.Event()
     castor, pollux = (
