@@ -1,7 +1,8 @@
 """Imports only go downwards between the broker's layers, and the pure layers stay pure.
 
 The order is that of docs and README: cli > management > server > ha > cluster > session > routing > store > wire >
-config; `pollux.message` and `pollux.errors` are leaves. An import under `if TYPE_CHECKING:` never runs and is exempt.
+config; `pollux.message`, `pollux.errors` and `pollux.multicast` are leaves. An import under `if TYPE_CHECKING:` never
+runs and is exempt.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(pollux.__file__).parent
 LAYERS = ("cli", "management", "server", "ha", "cluster", "session", "routing", "store", "wire", "config")
-LEAVES = ("message", "errors")
+LEAVES = ("message", "errors", "multicast")
 #: The client library stands beside the broker: it may use the codecs and what is below them.
 CLIENT_MAY_USE = ("client", "wire", "config", *LEAVES)
 #: The drill is a program that uses the client; only the command line knows it.

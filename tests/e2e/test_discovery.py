@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from e2e.replication import PEER, Pair, file_manager
-from support.broker import free_udp_port
+from pollux.client import Message, connect
+from support.broker import PASSWORD, USER, free_udp_port
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +40,18 @@ def discovering(member: Replica, number: int, port: int) -> None:
     member.configuration.write_text(text)
 
 
+async def exchanged(url: str) -> int:
+    """Send a message to whoever announces itself, and take it back; the port of who has it."""
+    async with await connect(url) as connection:
+        session = await connection.session()
+        await (await session.producer("found")).send(Message(b"text"))
+        delivery = await (await session.consumer("found")).receive(timeout=60)
+        assert delivery is not None
+        delivery.accept()
+        assert connection.endpoint is not None
+        return connection.endpoint.port
+
+
 def test_a_pair_finds_each_other_and_again_after_a_failover(tmp_path: Path) -> None:
     port = free_udp_port()
     with Pair(tmp_path, file_manager(tmp_path / "locks"), PEER, PEER) as pair:
@@ -45,12 +59,15 @@ def test_a_pair_finds_each_other_and_again_after_a_failover(tmp_path: Path) -> N
             discovering(member, number, port)
         first, second = pair.start()
         second.logged("member discovered")
+        url = f"udp://239.255.7.8:{port}?localBindAddress=127.0.0.1&user={USER}&password={PASSWORD}"
+        assert asyncio.run(exchanged(url)) == first.port
         pair.start_traffic(pause=0.02)
         pair.wait_for_confirms(30)
         pair.fault("kill -9 of the first")
         first.kill()
         pair.wait_for_confirms(30)
         assert second.phase == "live"
+        assert asyncio.run(exchanged(f"{url}&initialConnectAttempts=-1&retryInterval=100")) == second.port
         first.spawn()
         pair.wait_for_sync(first)
         first.logged("member discovered")

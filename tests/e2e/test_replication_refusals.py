@@ -40,9 +40,12 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     directory = tmp_path_factory.mktemp("refusals")
     with Pair(directory, file_manager(directory / "locks"), LIVE, LIVE) as found:
         first, second = found.replicas
+        text = second.configuration.read_text()
+        second.configuration.write_text(text.replace("twins</group-name>", "others</group-name>"))
         second.start()
         second.wait_for("live")
         second.stop()
+        second.configuration.write_text(text)
         first.start()
         first.wait_for("live")
         yield found

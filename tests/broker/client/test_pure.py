@@ -17,7 +17,7 @@ from pollux.client.errors import ConnectionLostError, LoginError, SendRefusedErr
 from pollux.client.messages import Message, decode
 from pollux.client.retry import UNLIMITED, RetryPolicy
 from pollux.client.traffic_amqp import AmqpPublisher
-from pollux.client.url import PARAMETERS, REFUSED, Endpoint, Options, Target, Wire, parse_url
+from pollux.client.url import PARAMETERS, REFUSED, Endpoint, Group, Options, Target, Wire, parse_url
 
 
 def test_the_url_of_the_reference() -> None:
@@ -77,8 +77,16 @@ def test_every_option_is_read() -> None:
         ("tcp://a?sslEnabled=true&keyPath=x", "needs 'keyStorePath'"),
         ("tcp://a?connectionLoadBalancingPolicyClassName=Random", "is not one of"),
         ("tcp://a?protocol=amqq", "did you mean 'amqp'"),
-        ("udp://231.7.7.7:9876", "not built yet"),
-        ("jgroups://x", "not built yet"),
+        ("jgroups://x", "write udp://group:port"),
+        ("udp://10.0.0.1:9876", "not an IPv4 multicast address"),
+        ("udp://[ff02::1]:9876", "not an IPv4 multicast address"),
+        ("udp://231.7.7.7", "needs a port"),
+        ("(udp://231.7.7.7:1,tcp://a)", "stands alone"),
+        ("udp://231.7.7.7:1?refreshTimeout=0", "out of range"),
+        ("udp://231.7.7.7:1?localBindAddress=eth0", "not an IPv4 address"),
+        ("udp://231.7.7.7:1?localBindPort=7", "nothing is sent"),
+        ("udp://231.7.7.7:1?refreshTimeOut=7", "did you mean 'refreshTimeout'"),
+        ("tcp://a?refreshTimeout=7", "is for udp://"),
         ("vm://0", "not supported"),
         ("http://a", "unknown scheme"),
         ("tcp://a:0", "port 0"),
@@ -98,6 +106,16 @@ def test_everything_wrong_is_said_at_once() -> None:
     assert "callTimeout" in str(caught.value)
     assert "retryInterval" in str(caught.value)
     assert not PARAMETERS.keys() & REFUSED.keys()
+
+
+def test_the_url_of_a_group() -> None:
+    target = parse_url("udp://231.7.7.7:9876")
+    assert (target.endpoints, target.group) == ((), Group("231.7.7.7", 9876, None, 10_000, 10_000))
+    target = parse_url(
+        "UDP://231.7.7.7:9876?localBindAddress=10.0.0.1;refreshTimeout=5;discoveryInitialWaitTimeout=0;sslEnabled=true"
+    )
+    assert target.group == Group("231.7.7.7", 9876, "10.0.0.1", 5, 0)
+    assert target.options == Options(ssl_enabled=True)
 
 
 def test_an_interval_above_the_default_maximum_raises_it() -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.cluster.discovery import MAXIMUM_MEMBERS, Table, endpoints
+from pollux.cluster.discovery import endpoints
 from pollux.config.acceptors import ConnectorSettings, Endpoint
+from pollux.wire.core.announced import MAXIMUM_MEMBERS, Table
 from pollux.wire.core.datagram import Announcement, Reached
 
 SILENCE = 10.0

@@ -120,7 +120,8 @@ def test_a_changed_hello_breaks_the_proof() -> None:
         hello, *rest = FrameReader().feed(data[8:])
         content = msgspec.msgpack.decode(hello.payload)
         content["features"] = []
-        return data[:8] + encode(FrameType.HELLO, 0, msgspec.msgpack.encode(content)) + b"".join(f.raw for f in rest)
+        changed = encode(FrameType.HELLO, 0, msgspec.msgpack.encode(content))
+        return data[:8] + changed + b"".join(encode(*frame) for frame in rest)
 
     wire = Wire(end(initiator=True, features=("tls-only",)), end(initiator=False))
     wire.change = change

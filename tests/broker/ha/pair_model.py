@@ -269,7 +269,7 @@ class Node:
             self,
             identity=self.identity,
             equal=self.equal,
-            make_node_id=lambda: NODE,
+            data_node_id=lambda: NODE,
             session=SESSION,
             name=self.name,
         )

@@ -28,15 +28,6 @@ SESSION = 16.0
 TIMES = ZooKeeperTimes(session=SESSION)
 
 
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    process = ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper"))
-    try:
-        yield process.start()
-    finally:
-        process.stop()
-
-
 @pytest.fixture(params=["file", "zookeeper"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Coordinator]]:
     made: list[Coordinator] = []
@@ -116,6 +107,15 @@ def test_only_the_holder_sets_the_number_and_only_from_what_it_is(make: Callable
     with pytest.raises(CoordinationError):
         castor.change(-2, 2)
     assert pollux.sequence() == -2
+
+
+def test_a_group_has_the_data_of_whoever_registers_first(make: Callable[[], Coordinator]) -> None:
+    castor, pollux = make(), make()
+    for group in ("twins", "pair", "with spaces/and dots..", ".."):
+        assert castor.register(group, "0a" * 16) == "0a" * 16
+        assert pollux.register(group, "0b" * 16) == "0a" * 16
+        assert castor.register(group, "0a" * 16) == "0a" * 16
+    assert castor.acquire(), "the name of a group may be that of a pair"
 
 
 def test_waiting_members_are_told_when_the_lock_is_free(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:

@@ -83,7 +83,7 @@ class One:
             self.listener,
             identity="pair",
             equal=True,
-            make_node_id=lambda: NODE,
+            data_node_id=lambda: NODE,
             session=TIMEOUT,
             part=part,
             name="castor",

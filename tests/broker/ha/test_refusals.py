@@ -15,28 +15,35 @@ from broker.ha.replicated_group import PASSWORD, TIMEOUT, Peer, free_ports, unti
 from pollux.ha.machine import Phase
 from pollux.ha.replication import local
 from pollux.ha.replication.local import LocalState
-from pollux.ha.replication.member import RefusedError
+from pollux.ha.replication.member import Member, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from support.zookeeper import ZooKeeperProcess
+
 STRANGER = "0f" * 16
-MANAGER = (
-    '<manager><class-name>file</class-name><properties><property key="locks-folder" value="{locks}"/></properties>'
-    "</manager>"
-)
-TWINS = "<group-name>twins</group-name>"
+MANAGER = "<manager><class-name>{kind}</class-name><properties>{properties}</properties></manager>"
+PROPERTY = '<property key="{}" value="{}"/>'
+TWINS, OTHERS = "<group-name>twins</group-name>", "<group-name>others</group-name>"
 
 
 @pytest.fixture
-async def make(tmp_path: Path) -> AsyncIterator[Callable[..., Peer]]:
-    """Members of one pair, by role; the first is castor, the second pollux."""
+async def make(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Peer]]:
+    """Members of one pair, by role; the first is castor, the second pollux. `manager`: a lock file, or its kind."""
     ports = dict(zip(("castor", "pollux"), free_ports(2), strict=True))
     made: list[Peer] = []
 
-    def peer(name: str, role: str, *, manager: bool, group: str = TWINS, password: str = PASSWORD) -> Peer:
-        inside = (MANAGER.format(locks=tmp_path / "locks") if manager else "") + group
+    def service(kind: str) -> str:
+        given = {"locks-folder": str(tmp_path / "locks")}
+        if kind == "zookeeper":
+            server: ZooKeeperProcess = request.getfixturevalue("zookeeper")
+            given = {"connect-string": server.connect_string, "namespace": tmp_path.name, "session-ms": "60000"}
+        return MANAGER.format(kind=kind, properties="".join(PROPERTY.format(*one) for one in given.items()))
+
+    def peer(name: str, role: str, *, manager: bool | str, group: str = TWINS, password: str = PASSWORD) -> Peer:
+        inside = (service("file" if manager is True else manager) if manager else "") + group
         made.append(Peer(tmp_path / name, name, f"<{role}>{inside}</{role}>", ports, password=password))
         return made[-1]
 
@@ -61,6 +68,11 @@ def files_in(peer: Peer) -> dict[str, bytes]:
     }
 
 
+def rename(peer: Peer, before: str, after: str) -> None:
+    """An operator changes its broker.xml."""
+    peer.path.write_text(peer.path.read_text().replace(before, after))
+
+
 async def serve(peer: Peer) -> None:
     """It is the live, with data."""
     peer.start()
@@ -83,7 +95,7 @@ async def test_a_backup_that_is_not_taken(
         "pollux",
         "backup",
         manager=manager,
-        group="<group-name>others</group-name>" if what == "group" else TWINS,
+        group=OTHERS if what == "group" else TWINS,
         password="gemini" if what == "password" else PASSWORD,
     )
     own = LocalState(live.node_id, live.sequence, live.epoch, complete=True, replica=True)
@@ -118,9 +130,10 @@ async def test_a_second_live_of_one_group_does_not_start(
     make: Callable[..., Peer], caplog: pytest.LogCaptureFixture, *, manager: bool
 ) -> None:
     """Each has data of its own; the second one ends before it has served anybody."""
-    pollux = make("pollux", "primary", manager=manager)
+    pollux = make("pollux", "primary", manager=manager, group=OTHERS)
     await serve(pollux)
     await pollux.die()
+    rename(pollux, OTHERS, TWINS)
     castor = make("castor", "primary", manager=manager)
     await serve(castor)
     before = files_in(castor), files_in(pollux)
@@ -132,3 +145,55 @@ async def test_a_second_live_of_one_group_does_not_start(
     assert any("configured as the live of the group 'twins'" in reason for reason in said(caplog, "backup refused"))
     assert castor.phase is Phase.LIVE
     assert (files_in(castor), files_in(pollux)) == before
+
+
+@pytest.mark.parametrize("kind", ["file", "zookeeper"])
+async def test_two_lives_of_one_group_that_begin_at_the_same_moment(
+    make: Callable[..., Peer], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Neither has data, and neither sees the other one serve: one of them does, the other ends."""
+    looked: list[Member] = []
+    start = Member.start
+
+    def together(member: Member) -> None:
+        looked.append(member)
+        if len(looked) == 2:
+            for one in looked:
+                start(one)
+
+    monkeypatch.setattr(Member, "start", together)
+    peers = [make(name, "primary", manager=kind) for name in ("castor", "pollux")]
+    for one in peers:
+        one.start()
+    await until(lambda: any(one.life is not None and one.life.done() for one in peers), "one of them is through")
+    await until(lambda: sum(one.phase is Phase.LIVE for one in peers) == 1, "one serves")
+    live, other = sorted(peers, key=lambda one: one.phase is not Phase.LIVE)
+    assert other.life is not None
+    async with asyncio.timeout(TIMEOUT):
+        with pytest.raises(RefusedError, match="make one of them a <backup> without data, or give it a group-name"):
+            await other.life
+    assert any("configured as the live of the group 'twins'" in reason for reason in said(caplog, "backup refused"))
+    assert live.phase is Phase.LIVE
+    assert files_in(other) == {"broker.xml": other.path.read_bytes()}
+
+
+async def test_a_live_with_other_data_than_its_groups(make: Callable[..., Peer]) -> None:
+    """Whose data the group has is known although nobody serves: without data it waits, with other data it ends."""
+    castor = make("castor", "primary", manager=True)
+    await serve(castor)
+    await castor.die()
+    pollux = make("pollux", "primary", manager=True)
+    pollux.start()
+    await until(lambda: "newer data exists" in pollux.activation.machine.position.reason, "it waits")
+    await pollux.die()
+    rename(pollux, TWINS, OTHERS)
+    await serve(pollux)
+    await pollux.die()
+    rename(pollux, OTHERS, TWINS)
+    before = files_in(pollux)
+    pollux.start()
+    assert pollux.life is not None
+    async with asyncio.timeout(TIMEOUT):
+        with pytest.raises(RefusedError, match=f"'twins' has the data of the node {castor.state.node_id}.*: make this"):
+            await pollux.life
+    assert files_in(pollux) == before

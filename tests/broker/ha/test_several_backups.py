@@ -10,11 +10,12 @@ import pytest
 from broker.ha.replicated_group import Peer, free_ports, until
 from pollux.ha.machine import Phase
 from pollux.server.replicated import ReplicatedActivation
-from support.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
+
+    from support.zookeeper import ZooKeeperProcess
 
 NAMES = ("castor", "pollux", "helena")
 PEER = (
@@ -53,15 +54,6 @@ class Group:
 
 def properties(**values: str) -> str:
     return "".join(f'<property key="{key.replace("_", "-")}" value="{value}"/>' for key, value in values.items())
-
-
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    process = ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper"))
-    try:
-        yield process.start()
-    finally:
-        process.stop()
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import random
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,15 +18,16 @@ from hypothesis import strategies as st
 
 from broker.session.conftest import Office, Receiver
 from pollux.errors import StoreError
-from pollux.store.mirror import Link, Mirror, MirroredFiles, Operation, OperationType, Replica
+from pollux.store.files import FileOperations
+from pollux.store.mirror import Link, Mirror, MirroredFiles, Operation, OperationType, Replica, copying
 from pollux.store.mirror.copying import PIECE, adopt, copy_store, files_of, inventory_of, wait_nearly
 from pollux.store.mirror.operations import MAXIMUM_DATA, ROOTS, decode, encode, path_of, pieces
+from pollux.store.mirror.replica import INCOMPLETE_SYNC
 from pollux.store.settings import StoreSettings
 from pollux.store.storage import Storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 #: Generous: a machine under load.
 TIMEOUT = 60.0
@@ -65,8 +68,8 @@ class Pump:
                 self._woken.wait(0.5)
                 self._woken.clear()
                 self.open.wait(TIMEOUT)
-                while data := self.link.take(1 << 16):
-                    self.mirror.confirm(self.link, self.replica.apply(decode(data)))
+                while parts := self.link.take(1 << 16):
+                    self.mirror.confirm(self.link, self.replica.apply(decode(b"".join(parts))))
         except Exception as error:
             self.failure = error
 
@@ -137,12 +140,12 @@ operations = st.builds(
 
 @given(st.lists(operations, max_size=5))
 def test_operations_come_back(given_: list[Operation]) -> None:
-    assert list(decode(b"".join(map(encode, given_)))) == given_
+    assert list(decode(b"".join(part for each in given_ for part in encode(each)))) == given_
 
 
 @given(operations, st.data())
 def test_incomplete_operations_are_refused(operation: Operation, data: st.DataObject) -> None:
-    whole = encode(operation)
+    whole = b"".join(encode(operation))
     with pytest.raises(StoreError):
         list(decode(whole[: data.draw(st.integers(1, len(whole) - 1))]))
 
@@ -217,17 +220,71 @@ def test_only_what_differs_is_sent_again(pair: Pair) -> None:
     sent = 0
     take = pair.pump.link.take
 
-    def counted(limit: int) -> bytes:
+    def counted(limit: int) -> list[bytes]:
         nonlocal sent
-        data = take(limit)
-        sent += len(data)
-        return data
+        parts = take(limit)
+        sent += sum(map(len, parts))
+        return parts
 
     pair.pump.link.take = counted  # type: ignore[method-assign]
     pair.pump.join()
     pair.settled()
     assert contents(pair.pump.roots) == contents(pair.roots)
     assert PIECE < sent < 2 * PIECE
+
+
+class Syncing(FileOperations):
+    """Notes which files are put on stable storage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: list[str] = []
+
+    def fdatasync(self, fd: int) -> None:
+        self.synced.append(Path(f"/proc/self/fd/{fd}").readlink().name)
+        super().fdatasync(fd)
+
+
+def test_a_replica_syncs_for_whoever_waits(tmp_path: Path) -> None:
+    """Before its copy is complete nobody does: one sync for much is enough. The mark comes when everything is safe."""
+    files = Syncing()
+    told: list[list[str]] = []
+    replica = Replica(roots_in(tmp_path), lambda _: told.append(files.synced.copy()), files)
+
+    def synced(name: str, size: int = 1) -> Operation:
+        return Operation(OperationType.WRITE, f"journal/{name}.segment", data=bytes(size), synced=True)
+
+    replica.apply([synced("1"), Operation(OperationType.SYNC, "journal/2.segment")])
+    assert files.synced == []
+    replica.apply([synced("3", MAXIMUM_DATA)] * (INCOMPLETE_SYNC // MAXIMUM_DATA))
+    assert sorted(files.synced) == ["1.segment", "2.segment", "3.segment"]
+    replica.apply([synced("4")])
+    replica.apply([Operation(OperationType.MARK, "", data=b"mark"), synced("5")])
+    assert [names[3:] for names in told] == [["4.segment"]]
+    assert files.synced[4:] == ["5.segment"]
+    replica.apply([synced("6")])
+    assert files.synced[5:] == ["6.segment"]
+    replica.close()
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_a_copy_is_slower_while_clients_change_something(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, *, served: bool
+) -> None:
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(copying, "time", SimpleNamespace(sleep=sleep))
+    pair.mirror.clock = lambda: now
+    pace = copying.Pace(pair.mirror)
+    for _ in range(100):
+        pace.wait(1_800_000)
+        if served:
+            write(pair, "journal/1.segment", b"record")
+    assert now == pytest.approx(99 * 0.01 if served else 0.0)
 
 
 def test_a_sync_waits_for_the_replica(pair: Pair) -> None:

@@ -265,4 +265,4 @@ async def connect(url: str | Target, *, user: str | None = None, password: str |
         raise UrlError(f"protocol={options.protocol}: connections are AMQP; pollux.client.traffic speaks the others")
     if user is not None:
         options = replace(options, user=user, password=password)
-    return await Connection(Target(target.endpoints, options)).open()
+    return await Connection(replace(target, options=options)).open()

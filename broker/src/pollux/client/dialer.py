@@ -11,6 +11,7 @@ import ssl
 from typing import TYPE_CHECKING, TypeVar
 
 from pollux.client.balancing import POLICIES, order
+from pollux.client.discovery import Listener
 from pollux.client.errors import ConnectionLostError, LoginError
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ class Dialer:
     ) -> None:
         self.options: Options = target.options
         self._configured = target.endpoints
+        self._group = target.group
+        #: The URL's and those that brokers named; `endpoints` has those too that announce themselves.
+        self._known: list[Endpoint] = list(target.endpoints)
         self.endpoints: list[Endpoint] = list(target.endpoints)
         self._sleep = sleep
         self._policy = POLICIES[target.options.policy](random_source or random.Random())  # noqa: S311  (no secret)
@@ -51,7 +55,8 @@ class Dialer:
         """
         if not self.options.use_topology or not endpoints:
             return
-        self.endpoints = list(dict.fromkeys((*self._configured, by, *endpoints)))[:MAX_ENDPOINTS]
+        self._known = list(dict.fromkeys((*self._configured, by, *endpoints)))[:MAX_ENDPOINTS]
+        self.endpoints = list(self._known)
 
     async def first(self, opener: Callable[[Endpoint], Awaitable[T]]) -> T:
         """Connect for the first time. Raises LoginError or ConnectionLostError."""
@@ -62,12 +67,20 @@ class Dialer:
         return await self._dial(opener, self.options.reconnect_attempts)
 
     async def _dial(self, opener: Callable[[Endpoint], Awaitable[T]], attempts: int) -> T:
+        if self._group is None:
+            return await self._passes(opener, attempts, None)
+        async with Listener(self._group, tls=self.options.ssl_enabled) as listener:
+            return await self._passes(opener, attempts, listener)
+
+    async def _passes(self, opener: Callable[[Endpoint], Awaitable[T]], attempts: int, listener: Listener | None) -> T:
         failures: dict[Endpoint, str] = {}
         passes = 0
         lost = self._last
         for pause in self.options.retry.pauses(attempts):
             if pause:
                 await self._sleep(pause / 1000)
+            if listener is not None:
+                await self._discover(listener)
             passes += 1
             for endpoint in self._candidates(lost):
                 try:
@@ -84,14 +97,24 @@ class Dialer:
                     return opened
             await self._sleep(0)
         tried = "; ".join(f"{endpoint}: {reason}" for endpoint, reason in failures.items())
+        if not self.endpoints:
+            tried = f"nobody announced itself in {self._group}"
         raise ConnectionLostError(
             f"no broker could be reached in {passes} attempt(s): {tried}"
             if passes
             else "the connection was lost and reconnectAttempts is 0"
         )
 
+    async def _discover(self, listener: Listener) -> None:
+        """Who is there now; where nobody is known it is worth waiting."""
+        if not self._known:
+            await listener.first()
+        self.endpoints = list(dict.fromkeys((*self._known, *listener.endpoints())))[:MAX_ENDPOINTS]
+
     def _candidates(self, lost: Endpoint | None) -> list[Endpoint]:
         count = len(self.endpoints)
+        if not count:
+            return []
         # One that was serving until now is dead or stopping: the one behind it takes over or is about to.
         first = self.endpoints.index(lost) + 1 if lost in self.endpoints else self._policy.select(count)
         return [self.endpoints[index] for index in order(first, count)]

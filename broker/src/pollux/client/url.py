@@ -1,4 +1,4 @@
-"""Connection URLs: `(tcp://a:61616,tcp://b:61616)?reconnectAttempts=5&retryInterval=100`. Pure.
+"""Connection URLs: `(tcp://a:61616,tcp://b:61616)?reconnectAttempts=5`, `udp://231.7.7.7:9876?user=u`. Pure.
 
 Parameter names, units and meanings are those of the Artemis client. One that Artemis has and this client does not is
 refused by name; one that nobody knows is refused with the nearest known name. Nothing is ignored.
@@ -6,6 +6,7 @@ refused by name; one that nobody knows is refused with the nearest known name. N
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -82,11 +83,29 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """Where brokers announce themselves by UDP multicast. Times in milliseconds."""
+
+    address: str
+    port: int
+    #: This machine's address in the network meant; None: the system chooses.
+    local_bind_address: str | None = None
+    #: A broker of which nothing was heard for so long is not tried any more.
+    refresh_timeout: int = 10000
+    #: How long an attempt waits for the first broker where none is known.
+    initial_wait: int = 10000
+
+    def __str__(self) -> str:
+        return f"{self.address}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
-    """A parsed URL: the brokers, in the order written, and the options."""
+    """A parsed URL: the brokers, in the order written, and the options; or where brokers announce themselves."""
 
     endpoints: tuple[Endpoint, ...]
     options: Options
+    group: Group | None = None
 
 
 def _integer(minimum: int, maximum: int = MAX_MILLISECONDS) -> Callable[[str], int]:
@@ -167,6 +186,21 @@ PARAMETERS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "trustAll": ("trust_all", _boolean),
     "protocol": ("protocol", _protocol),
 }
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.IPv4Address(text))
+    except ValueError:
+        raise ValueError(f"{text[:60]!r} is not an IPv4 address") from None
+
+
+#: The parameters of udp://: field of Group and how its value is read.
+GROUP_PARAMETERS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
+    "localBindAddress": ("local_bind_address", _address),
+    "refreshTimeout": ("refresh_timeout", _integer(1)),
+    "discoveryInitialWaitTimeout": ("initial_wait", _integer(0)),
+}
 _ONLY_CORE = "it belongs to Artemis's core protocol, which this client does not speak"
 _ALWAYS = "this client always waits for the broker where that matters"
 #: Parameters of the Artemis client that mean nothing here, and why.
@@ -202,17 +236,13 @@ REFUSED: Final[dict[str, str]] = {
     "httpEnabled": "HTTP is not spoken",
     "deserializationBlackList": "there are no Java objects here",
     "deserializationWhiteList": "there are no Java objects here",
+    "localBindPort": "nothing is sent to the group from here",
 }
 
 
 def parse_url(text: str) -> Target:
     """Take a connection URL apart; raises :class:`UrlError` with everything that is wrong."""
-    if "udp://" in text.lower().split("?", 1)[0] or "jgroups://" in text.lower().split("?", 1)[0]:
-        raise UrlError(
-            "discovery by udp:// or jgroups:// is not built yet: list the brokers, "
-            "(tcp://host:61616,tcp://host:61616); the others of a cluster are learnt from the first one reached"
-        )
-    text, encrypted = _without_tcps(text)
+    text, secure, groups = _without_schemes(text)
     try:
         uris = parse_uris(text)
     except UriError as error:
@@ -227,24 +257,56 @@ def parse_url(text: str) -> Target:
         for name, value in uri.parameters.items():
             if parameters.setdefault(name, value) != value:
                 problems.append(f"parameter {name!r} differs between brokers: options are for the whole connection")
-    if encrypted:
-        if len(uris) != encrypted:
+    if secure:
+        if len(uris) != secure:
             problems.append("tcp:// and tcps:// are mixed: TLS is for all brokers or for none")
         if parameters.setdefault("sslEnabled", "true").lower() == "false":
             problems.append("tcps:// contradicts sslEnabled=false")
+    endpoints = tuple(dict.fromkeys(Endpoint(uri.host, uri.port) for uri in uris))
+    group = None
+    if groups:
+        group, wrong = _group(text, endpoints, parameters)
+        problems += wrong
+        endpoints = ()
     values, retry, wrong = _read(parameters)
     problems += wrong
     if problems:
         raise UrlError("; ".join(dict.fromkeys(problems)))
-    endpoints = tuple(dict.fromkeys(Endpoint(uri.host, uri.port) for uri in uris))
-    return Target(endpoints, Options(retry=RetryPolicy(**retry), **values))  # type: ignore[arg-type]  # by the table
+    return Target(endpoints, Options(retry=RetryPolicy(**retry), **values), group)  # type: ignore[arg-type]  # by the table
 
 
-def _without_tcps(text: str) -> tuple[str, int]:
-    """The URL with `tcp://` for each `tcps://` before its parameters, and how many those were."""
+def _without_schemes(text: str) -> tuple[str, int, int]:
+    """The URL with `tcp://` for each `tcps://` and `udp://` before its parameters, and how many of each those were."""
     brokers, mark, parameters = text.partition(")") if text.lstrip().startswith("(") else text.partition("?")
-    plain, count = re.subn(r"(?i)\btcps://", "tcp://", brokers)
-    return plain + mark + parameters, count
+    if re.search(r"(?i)\bjgroups://", brokers):
+        raise UrlError("discovery by jgroups:// is not provided: write udp://group:port, or list the brokers")
+    brokers, secure = re.subn(r"(?i)\btcps://", "tcp://", brokers)
+    brokers, groups = re.subn(r"(?i)\budp://", "tcp://", brokers)
+    return brokers + mark + parameters, secure, groups
+
+
+def _group(text: str, places: tuple[Endpoint, ...], parameters: dict[str, str]) -> tuple[Group | None, list[str]]:
+    """The group of a udp:// URL, whose parameters are taken out; and what is wrong."""
+    problems: list[str] = []
+    values: dict[str, object] = {}
+    for name, (key, read) in GROUP_PARAMETERS.items():
+        if name in parameters:
+            try:
+                values[key] = read(parameters.pop(name))
+            except ValueError as error:
+                problems.append(f"parameter {name!r}: {error}")
+    if len(places) != 1:
+        return None, [*problems, "udp:// stands alone: the brokers are those that announce themselves there"]
+    ((host, port),) = places
+    try:
+        usable = ipaddress.IPv4Address(host).is_multicast
+    except ValueError:
+        usable = False
+    if not usable:
+        problems.append(f"{host!r} is not an IPv4 multicast address (224.0.0.0 to 239.255.255.255)")
+    if f"{host}:{port}" not in text:
+        problems.append("udp:// needs a port: write udp://group:port, as in the brokers' broadcast-group")
+    return Group(host, port, **values), problems  # type: ignore[arg-type]  # by the table
 
 
 def _read(parameters: dict[str, str]) -> tuple[dict[str, object], dict[str, object], list[str]]:
@@ -256,9 +318,14 @@ def _read(parameters: dict[str, str]) -> tuple[dict[str, object], dict[str, obje
         if name in REFUSED:
             problems.append(f"parameter {name!r} is not supported: {REFUSED[name]}")
             continue
+        if name in GROUP_PARAMETERS:
+            problems.append(f"parameter {name!r} is for udp://, and this URL names its brokers")
+            continue
         known = PARAMETERS.get(name)
         if known is None:
-            problems.append(f"unknown parameter {name[:60]!r}{did_you_mean(name, [*PARAMETERS, *REFUSED])}")
+            problems.append(
+                f"unknown parameter {name[:60]!r}{did_you_mean(name, [*PARAMETERS, *GROUP_PARAMETERS, *REFUSED])}"
+            )
             continue
         try:
             value = known[1](text)

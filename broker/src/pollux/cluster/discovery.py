@@ -1,68 +1,17 @@
-"""Who was heard of by discovery: a table of members that forgets who is silent. Pure; time is passed in.
-
-Every announcement in it was made by somebody who knows the cluster password. It says where to try: who answers there
-has to prove the password again.
-"""
+"""What brokers make of announcements: how the members that were heard of are reached, and what is dropped. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pollux.config.acceptors import ConnectorSettings, Endpoint
 
 if TYPE_CHECKING:
-    from pollux.wire.core.datagram import Announcement, Reached
+    from pollux.wire.core.datagram import Reached
 
-#: Members remembered; more are not taken while these are there.
-MAXIMUM_MEMBERS = 64
 #: Datagrams that are dropped for one reason are told of once in so many seconds.
 TOLD_EVERY = 60.0
-
-
-class Known(NamedTuple):
-    """A member, what it said last, and until when that holds (the table's clock, seconds)."""
-
-    said: Announcement
-    until: float
-
-
-class Table:
-    """See the module. ``silence`` (refresh-timeout) in seconds; ``me``: announcements of this one are our own."""
-
-    def __init__(self, me: str, *, silence: float) -> None:
-        self._me = me
-        self._silence = silence
-        self._known: dict[str, Known] = {}
-
-    def heard(self, said: Announcement, now: float) -> str:
-        """Take an announcement. Empty when it counts, else why it does not: ``own``, ``old`` or ``full``."""
-        if said.member == self._me:
-            return "own"
-        before = self._known.get(said.member)
-        if before is not None and not _newer(said, before.said):
-            return "old"
-        if before is None and len(self._known) >= MAXIMUM_MEMBERS and not said.leaving:
-            return "full"
-        # One that leaves stays known for as long: what it said before it left must not bring it back.
-        if before is not None or not said.leaving:
-            self._known[said.member] = Known(said, now + self._silence)
-        return ""
-
-    def expire(self, now: float) -> list[str]:
-        """Forget who was silent for too long; their names."""
-        gone = [member for member, one in self._known.items() if one.until <= now]
-        for member in gone:
-            del self._known[member]
-        return gone
-
-    def due(self) -> float | None:
-        """When somebody will have been silent for too long; None when nobody is known."""
-        return min((one.until for one in self._known.values()), default=None)
-
-    def members(self) -> dict[str, tuple[Reached, ...]]:
-        """Who is there, in the order in which they came, and where each is reached."""
-        return {name: one.said.connectors for name, one in self._known.items() if not one.said.leaving}
 
 
 class Dropped:
@@ -82,13 +31,6 @@ class Dropped:
             return 0
         self._counts[kind] = (0, now)
         return count + 1
-
-
-def _newer(said: Announcement, before: Announcement) -> bool:
-    """Whether an announcement was made after another one: later in one life, or in a life that began later."""
-    if said.life == before.life:
-        return said.number > before.number
-    return said.began > before.began
 
 
 def endpoints(

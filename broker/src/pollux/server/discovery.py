@@ -14,10 +14,12 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from pollux.cluster.discovery import Dropped, Table, endpoints
+from pollux import multicast
+from pollux.cluster.discovery import Dropped, endpoints
 from pollux.errors import PolluxError
 from pollux.server.logs import event
 from pollux.wire.core import datagram
+from pollux.wire.core.announced import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -285,19 +287,11 @@ def announcers(configuration: Configuration, key: ClusterKey, member: str) -> li
 
 
 def receiver(group: DiscoveryGroup) -> socket.socket:
-    """A socket that receives what is sent to the group, beside others of this machine. Raises DiscoveryError."""
-    local = group.local_bind_address or "0.0.0.0"  # noqa: S104  (the system chooses the interface)
-    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    """A socket that receives what is sent to the group. Raises DiscoveryError."""
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Bound to the group, so that what is sent to other addresses with this port does not arrive.
-        made.bind((group.group_address or "", group.group_port or 0))
-        membership = socket.inet_aton(group.group_address or "") + socket.inet_aton(local)
-        made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+        return multicast.receiver(group.group_address or "", group.group_port or 0, group.local_bind_address)
     except OSError as error:
-        made.close()
         raise DiscoveryError(_unusable("discovery-group", group, error)) from error
-    return made
 
 
 def sender(group: BroadcastGroup) -> socket.socket:

@@ -126,13 +126,12 @@ class Replicas:
                 " they are not a pair; give both the same group-name if they shall be"
             )
         node_id, sequence = str(content.get("node_id", "")), int(content.get("sequence", 0))
+        if self._settings.group and str(content.get("role", "")) == PRIMARY and self._about()["role"] == PRIMARY:
+            return (
+                f"{TWO_LIVES_TEXT} of the group {self._settings.group!r} (its data: node {node_id[:32] or 'none'},"
+                f" here: {right.node_id}): make one of them a <backup> without data, or give it a group-name of its own"
+            )
         if node_id not in ("", right.node_id):
-            if self._settings.group and str(content.get("role", "")) == PRIMARY and self._about()["role"] == PRIMARY:
-                return (
-                    f"{TWO_LIVES_TEXT} of the group {self._settings.group!r}, with data of different nodes"
-                    f" ({node_id[:32]}, here {right.node_id}): make one of them a <backup> without data, or give it a"
-                    " group-name of its own"
-                )
             return (
                 f"it has data of the node {node_id[:32]}, here is {right.node_id}: they are not copies of each other;"
                 " move its data away if it shall become this broker's backup"

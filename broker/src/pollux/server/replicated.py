@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +81,6 @@ class ReplicatedActivation(Activation):
             "large": configuration.large_messages_directory,
             "paging": configuration.paging_directory,
         }
-        self._new_node_id = ""
         self.member = Member(
             configuration.journal_directory,
             self._coordinator,
@@ -90,7 +88,9 @@ class ReplicatedActivation(Activation):
             self,
             identity=settings.identity,
             equal=settings.equal,
-            make_node_id=self._make_node_id,
+            data_node_id=self._data_node_id,
+            # Those who vote look at the groups themselves.
+            group=settings.group if settings.identity is None and settings.manager is not None else "",
             session=settings.session,
             part=settings.part,
             name=self.me.name,
@@ -154,13 +154,10 @@ class ReplicatedActivation(Activation):
             self._most_others = max(self._most_others, self._electorate.others)
         return 1 if self._most_others > 1 else 0
 
-    def _make_node_id(self) -> str:
-        """The node id of data that was never replicated, or of a new store."""
+    def _data_node_id(self) -> str | None:
+        """The node id of data that was never replicated."""
         facts = read_facts(self.roots["journal"], self.roots["bindings"])
-        if facts.node_id is not None:
-            return facts.node_id.hex()
-        self._new_node_id = self._new_node_id or uuid.uuid4().hex
-        return self._new_node_id
+        return facts.node_id.hex() if facts.node_id is not None else None
 
     def _about(self) -> dict[str, Any]:
         """What other members are told of this one."""

@@ -7,7 +7,10 @@ CoordinationError: the caller then knows nothing, and acts as if the answer were
 from __future__ import annotations
 
 import os
+import tempfile
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import quote
 
 from pollux.errors import PolluxError
 from pollux.ha.locks import try_lock
@@ -17,8 +20,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+#: What tells whose data a group has, in the place of the group's name.
+GROUP_NODE = "node-id"
+
+
 class CoordinationError(PolluxError):
     """The service does not answer, or what was asked is not true any more."""
+
+
+def group_name(group: str) -> str:
+    """A group's name as one step of a path."""
+    return quote(group, safe="").replace(".", "%2E")
 
 
 class Coordinator(Protocol):
@@ -44,6 +56,9 @@ class Coordinator(Protocol):
     def change(self, expected: int, new: int) -> None:
         """Set the sequence, if it is ``expected`` and the lock is ours."""
 
+    def register(self, group: str, node_id: str) -> str:
+        """The node id of the group's data: ``node_id`` from now on, if the group had none."""
+
     def release(self) -> None:
         """Give the lock back."""
 
@@ -59,6 +74,7 @@ class FileCoordinator:
 
     def __init__(self, directory: Path, identity: str, session: float = 2.0) -> None:
         self.session = session
+        self._groups = directory
         self._directory = directory / identity
         self._descriptor = -1
 
@@ -122,6 +138,22 @@ class FileCoordinator:
             unfinished.replace(self._number)
         except OSError as error:
             raise CoordinationError(f"{self._number}: {error}") from error
+
+    def register(self, group: str, node_id: str) -> str:
+        """Make the group's file, unless it is there."""
+        path = self._groups / group_name(group) / GROUP_NODE
+        try:
+            path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent) as stream:
+                os.fchmod(stream.fileno(), 0o640)
+                stream.write(node_id.encode("ascii"))
+                stream.flush()
+                os.fsync(stream.fileno())
+                with suppress(FileExistsError):
+                    os.link(stream.name, path)
+            return path.read_text(encoding="ascii")
+        except OSError as error:
+            raise CoordinationError(f"{path}: {error}") from error
 
     def release(self) -> None:
         """Close the file."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -132,15 +133,18 @@ class Member:
         *,
         identity: str | None,
         equal: bool,
-        make_node_id: Callable[[], str],
+        data_node_id: Callable[[], str | None],
         session: float,
+        group: str = "",
         part: float = _LEASE,
         name: str = "",
         newest_epoch: Callable[[], int] = lambda: 0,
         cut_off: Callable[[], str] = lambda: "",
     ) -> None:
-        """``part`` of the session is the lease. ``newest_epoch``: the largest of our data; the next one is larger.
+        """``identity`` None: the node id of the data. ``data_node_id``: that of data which was never replicated.
 
+        ``group``: whose data it has is registered before it is served. ``part`` of the session is the lease.
+        ``newest_epoch``: the largest of our data; the next one is larger.
         ``cut_off``: why this member must not ask for the right to serve now (empty: nothing). It may block.
         """
         self.lease = Lease(session * part, boot_clock)
@@ -151,13 +155,18 @@ class Member:
         self._listener = listener
         self._identity = identity
         self._equal = equal
-        self._make_node_id = make_node_id
+        self._data_node_id = data_node_id
+        #: The node id of a store that is not there yet.
+        self._new_node_id = uuid.uuid4().hex
+        self._group = group
+        self._registered = ""
         self._session = session
         self._part = part
         self._name = name
         self._newest_epoch = newest_epoch
         self._cut_off = cut_off
         self._coordinator: Coordinator | None = None
+        self._coordinates = ""
         self._woken = threading.Event()
         self._stop = False
         #: Held while the sequence is raised.
@@ -261,31 +270,63 @@ class Member:
         if self._state is not None and not self._state.complete:
             self._say(Wish.FOLLOW, "our copy is not complete")
             return
-        identity = self._identity or (self._state.node_id if self._state is not None else None)
-        if identity is None and self._equal:
-            identity = self._make_node_id()
-        if identity is None:
+        if self._identity is None and self._state is None and not self._equal:
             self._say(Wish.FOLLOW, "a backup without data waits for a live")
             return
+        node_id = self._node_id()
         if self._machine.phase is not MachinePhase.ACTIVATING and (problem := self._cut_off()):
             self._say(Wish.FOLLOW, problem)
             return
-        if self._coordinator is None:
-            self._coordinator = self._make_coordinator(identity)
-            self._coordinator.connect(self.wake)
+        coordinator = self._coordinator_of(self._identity or node_id)
         try:
-            self._coordinated = self._coordinator.sequence()
+            self._coordinated = coordinator.sequence()
             wish, reason = decide(Snapshot(self._state, self._coordinated, self._equal))
             if wish is Wish.REFUSE:
                 raise RefusedError(reason)
+            if wish is Wish.SERVE and not self._register(coordinator, node_id):
+                self.wake()
+                return
             self._say(wish, reason)
-            if wish is Wish.SERVE and self._coordinator.acquire():
+            if wish is Wish.SERVE and coordinator.acquire():
                 self._take()
         except CoordinationError as error:
             self._coordinated = None
             self._say(Wish.FOLLOW, str(error))
             if self._machine.phase is MachinePhase.ACTIVATING and not self.lease.held():
                 self._lose(f"the right to serve could not be completed in time: {error}")
+
+    def _node_id(self) -> str:
+        """The node id of our data, or of the store that we would make."""
+        if self._state is not None:
+            return self._state.node_id
+        return self._data_node_id() or self._new_node_id
+
+    def _coordinator_of(self, identity: str) -> Coordinator:
+        """The coordination service for this pair; data that was copied meanwhile may be another one's."""
+        if self._coordinator is not None and self._coordinates != identity:
+            self._coordinator.close()
+            self._coordinator = None
+        if self._coordinator is None:
+            self._coordinator, self._coordinates = self._make_coordinator(identity), identity
+            self._coordinator.connect(self.wake)
+        return self._coordinator
+
+    def _register(self, coordinator: Coordinator, node_id: str) -> bool:
+        """Whether our group has our data. A store that is not there yet will be the group's: then look again.
+
+        So of several lives that begin at the same moment only one serves. Raises RefusedError for other data.
+        """
+        if not self._group or self._registered == node_id:
+            return True
+        self._registered = found = coordinator.register(self._group, node_id)
+        if node_id == self._new_node_id:
+            self._new_node_id = found
+        elif node_id != found:
+            raise RefusedError(
+                f"the group {self._group!r} has the data of the node {found[:32]}, here is data of the node {node_id}:"
+                " make this broker a <backup> without data, or give it a group-name of its own"
+            )
+        return found == node_id
 
     def _say(self, wish: Wish, reason: str) -> None:
         """The phase of a member that waits."""
@@ -319,7 +360,7 @@ class Member:
         self._activate(coordinator, reason, free)
 
     def _activate(self, coordinator: Coordinator, reason: str, began: float) -> None:
-        state = self._state or LocalState(self._make_node_id(), 0, 0, complete=True, replica=False)
+        state = self._state or LocalState(self._node_id(), 0, 0, complete=True, replica=False)
         with self._raising:
             verdict = judge(state.sequence, coordinator.sequence())
             if verdict.action is Action.TAKE_OVER:

@@ -29,7 +29,7 @@ logger = logging.getLogger("pollux.ha")
 #: Bytes of messages a backup may send before they are dealt with.
 WINDOW = 1 << 20
 #: Bytes sent in one frame, and in one turn of the loop.
-_FRAME = 256 << 10
+_FRAME = 512 << 10
 _TURN = 2 << 20
 #: Most files a backup may list.
 _FILES = 1_000_000
@@ -141,11 +141,11 @@ class Serving:
         sent = 0
         limit = min(_FRAME, conversation.room())
         while not self._ended and conversation.credit(channel) > 0:
-            data = self.link.take(limit)
-            if not data:
+            parts = self.link.take(limit)
+            if not parts:
                 return
-            conversation.send(channel, data)
-            sent += len(data)
+            conversation.send(channel, *parts)
+            sent += sum(map(len, parts))
             if sent >= _TURN:
                 self._wake()
                 return

@@ -3,7 +3,8 @@
 Nodes, under ``/NAMESPACE/IDENTITY``: ``lock`` (ephemeral; its data names the holder), ``holder-UNIQUE`` (ephemeral,
 made in one transaction with the lock), ``activation-sequence`` (the number, as text). A session that ended takes both
 ephemeral nodes along. The sequence is set in one transaction with a check that our ``holder`` node is there, so nobody
-sets it whose session has ended, even if kazoo has made a new session meanwhile.
+sets it whose session has ended, even if kazoo has made a new session meanwhile. ``/NAMESPACE/GROUP/node-id`` tells
+whose data a group has.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry, RetryFailedError
 
 from pollux.config.manager import ZooKeeperTimes
-from pollux.ha.replication.coordination import CoordinationError
+from pollux.ha.replication.coordination import GROUP_NODE, CoordinationError, group_name
 from pollux.ha.replication.kazoo_client import make_client
 from pollux.ha.replication.session_guard import SessionGuard
 
@@ -64,7 +65,8 @@ class ZooKeeperCoordinator:
         #: What is granted; what was asked for until then, and never more.
         self.session = times.session
         self.times = times
-        self._root = f"/{namespace.strip('/')}/{identity}"
+        self._namespace = f"/{namespace.strip('/')}"
+        self._root = f"{self._namespace}/{identity}"
         self._lock = f"{self._root}/lock"
         self._number = f"{self._root}/activation-sequence"
         self._holder = holder
@@ -237,6 +239,18 @@ class ZooKeeperCoordinator:
         failure = self._commit("setting the sequence", transaction)
         if failure is not None:
             raise CoordinationError(f"ZooKeeper: the sequence was not set: {failure}")
+
+    def register(self, group: str, node_id: str) -> str:
+        """Make the group's node, unless it is there."""
+        path = f"{self._namespace}/{group_name(group)}/{GROUP_NODE}"
+        what = "registering the group"
+        try:
+            self._ask(what, self._client.create_async, path, node_id.encode("ascii"), makepath=True)
+        except NodeExistsError:
+            # Somebody else's, or ours: an attempt may have been carried out although its answer never came.
+            data, _ = self._ask(what, self._client.get_async, path)
+            return str(data.decode("ascii", "replace"))
+        return node_id
 
     def release(self) -> None:
         """Delete the lock node."""

@@ -189,9 +189,9 @@ class Conversation:
         """Bytes of the largest payload that the other end takes."""
         return self.peer.max_frame - 64 if self.peer is not None else 0
 
-    def send(self, channel: int, payload: bytes) -> None:
+    def send(self, channel: int, *payload: bytes) -> None:
         """Send bytes on a channel; only with credit."""
-        self._core.send(channel, payload)
+        self._core.send(channel, *payload)
         self.flush()
 
     # -- time and the end

@@ -44,28 +44,28 @@ class Link:
         #: Bytes that wait to be sent, and how many may before those who change files have to wait.
         self.queued = 0
         self.limit = 0
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[tuple[bytes, bytes]] = deque()
         self._lock = threading.Lock()
 
-    def put(self, data: bytes) -> None:
+    def put(self, head: bytes, data: bytes) -> None:
         """Queue an encoded operation."""
         with self._lock:
-            self._queue.append(data)
-            self.queued += len(data)
+            self._queue.append((head, data))
+            self.queued += len(head) + len(data)
         self.wake()
 
-    def take(self, limit: int) -> bytes:
-        """Whole operations, together at most ``limit`` bytes (or one that is larger), to send now."""
+    def take(self, limit: int) -> list[bytes]:
+        """Whole operations, together at most ``limit`` bytes (or one that is larger), in parts, to send now."""
         parts: list[bytes] = []
         size = 0
         with self._lock:
             queue = self._queue
-            while queue and (not parts or size + len(queue[0]) <= limit):
-                part = queue.popleft()
-                parts.append(part)
-                size += len(part)
+            while queue and (not parts or size + len(queue[0][0]) + len(queue[0][1]) <= limit):
+                head, data = queue.popleft()
+                parts += (head, data)
+                size += len(head) + len(data)
             self.queued -= size
-        return b"".join(parts)
+        return parts
 
     def clear(self) -> None:
         """Nothing will be sent any more."""
@@ -196,6 +196,11 @@ class Mirror:
 
     # -- changes
 
+    @property
+    def number(self) -> int:
+        """Of the newest change."""
+        return self._number
+
     def submit(self, operation: Operation, only: Callable[[Link], bool] | None = None) -> int:
         """Queue a change for every link (``only`` some); call it with the lock held. Its number."""
         self._number += 1
@@ -215,7 +220,7 @@ class Mirror:
     @staticmethod
     def _put(link: Link, operation: Operation) -> None:
         link.last = operation.number
-        link.put(encode(operation))
+        link.put(*encode(operation))
 
     # -- waiting; never with the lock, never in the event loop
 

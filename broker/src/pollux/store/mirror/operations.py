@@ -46,13 +46,14 @@ SYNCED = 1
 class Operation(NamedTuple):
     """One change. ``number`` counts them for each primary; ``value`` is the offset (WRITE) or size (FILL, SIZE).
 
-    ``data`` is what is written, the new path (RENAME), or a msgpack map (MARK).
+    ``data`` is what is written (of an operation that was received: a view of the frame), the new path (RENAME), or a
+    msgpack map (MARK).
     """
 
     type: OperationType
     path: str
     value: int = 0
-    data: bytes = b""
+    data: bytes | memoryview = b""
     synced: bool = False
     number: int = 0
 
@@ -62,8 +63,8 @@ class Operation(NamedTuple):
         return self.synced or self.type in (OperationType.SYNC, OperationType.SYNC_DIRECTORY, OperationType.MARK)
 
 
-def encode(operation: Operation) -> bytes:
-    """The bytes of one operation."""
+def encode(operation: Operation) -> tuple[bytes, bytes]:
+    """The bytes of one operation; its data apart, which are many and not copied."""
     path = operation.path.encode()
     head = _HEAD.pack(
         operation.type,
@@ -73,12 +74,13 @@ def encode(operation: Operation) -> bytes:
         operation.value,
         operation.number,
     )
-    return head + path + operation.data
+    return head + path, bytes(operation.data)
 
 
 def decode(data: bytes) -> Iterator[Operation]:
     """The operations in ``data``, which must be whole. Raises StoreError for anything else."""
     at = 0
+    view = memoryview(data)
     while at < len(data):
         if len(data) - at < HEAD_SIZE:
             raise StoreError("an operation is incomplete")
@@ -92,7 +94,9 @@ def decode(data: bytes) -> Iterator[Operation]:
         except ValueError as error:
             raise StoreError(f"an operation cannot be read: {error}") from None
         at += path_length
-        yield Operation(known, path, value, data[at : at + data_length], bool(flags & SYNCED), number)
+        content = view[at : at + data_length]
+        written = content if known is OperationType.WRITE else bytes(content)
+        yield Operation(known, path, value, written, bool(flags & SYNCED), number)
         at += data_length
 
 

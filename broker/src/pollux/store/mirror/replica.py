@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Files kept open.
 _OPEN = 64
+#: Bytes written to a copy that is not complete before they are synced.
+INCOMPLETE_SYNC = 16 << 20
 
 
 class Replica:
@@ -32,6 +34,9 @@ class Replica:
         self._open: OrderedDict[str, int] = OrderedDict()
         #: Files with bytes that are not synced yet and have to be before the next confirmation.
         self._dirty: dict[str, None] = {}
+        #: Whether the copy is complete. Nobody waits for what is synced before, so one sync for much is enough.
+        self._complete = False
+        self._unsynced = 0
         self.applied = 0
 
     def apply(self, operations: Iterable[Operation]) -> int:
@@ -39,7 +44,8 @@ class Replica:
         for operation in operations:
             self._apply(operation)
             self.applied = operation.number
-        self._sync()
+        if self._complete or self._unsynced >= INCOMPLETE_SYNC:
+            self._sync()
         return self.applied
 
     def close(self) -> None:
@@ -51,7 +57,8 @@ class Replica:
         kind, name = operation.type, operation.path
         if kind is OperationType.MARK:
             self._sync()
-            self._on_mark(operation.data)
+            self._complete = True
+            self._on_mark(bytes(operation.data))
         elif kind is OperationType.SYNC_DIRECTORY:
             directory = path_of(self.roots, name).parent  # the name is that of some file in it
             if directory.is_dir():
@@ -60,7 +67,7 @@ class Replica:
             self._forget(name)
             self._files.unlink(path_of(self.roots, name))
         elif kind is OperationType.RENAME:
-            target = operation.data.decode()
+            target = bytes(operation.data).decode()
             self._forget(name)
             self._forget(target)
             self._files.rename(path_of(self.roots, name), path_of(self.roots, target))
@@ -76,6 +83,7 @@ class Replica:
         descriptor = self._descriptor(name)
         if kind is OperationType.WRITE:
             write_all(self._files, descriptor, operation.data, operation.value, sync=False)
+            self._unsynced += len(operation.data)
             if operation.synced:
                 self._dirty[name] = None
         elif kind is OperationType.FILL:
@@ -117,3 +125,4 @@ class Replica:
         for name in self._dirty:
             self._files.fdatasync(self._descriptor(name))
         self._dirty.clear()
+        self._unsynced = 0

@@ -8,7 +8,8 @@
     8       ...   payload: msgpack, see Announcement
     ...     32    HMAC-SHA-256 of everything before it, under the key of the cluster password
 
-Nothing of a datagram is looked at before its HMAC was found to be right, but what tells that it is one of ours.
+A broker looks at nothing of a datagram before its HMAC was found to be right, but what tells that it is one of ours. A
+client does not know the password: it takes the announcement for a hint.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ def encode(announcement: Announcement, key: ClusterKey) -> bytes:
     return data + key.proof(_ROLE, data)
 
 
-def decode(data: bytes, key: ClusterKey) -> Announcement:
-    """The announcement in a datagram. Raises DatagramError."""
+def decode(data: bytes, key: ClusterKey | None) -> Announcement:
+    """The announcement in a datagram; without ``key`` anybody can have made it. Raises DatagramError."""
     if len(data) < _HEAD.size + _PROOF or len(data) > MAXIMUM_DATAGRAM:
         raise DatagramError("size")
     magic, version, flags, length = _HEAD.unpack_from(data)
@@ -88,7 +89,7 @@ def decode(data: bytes, key: ClusterKey) -> Announcement:
         raise DatagramError("version")
     if flags or length != len(data) - _HEAD.size - _PROOF:
         raise DatagramError("form")
-    if not hmac.compare_digest(data[-_PROOF:], key.proof(_ROLE, data[:-_PROOF])):
+    if key is not None and not hmac.compare_digest(data[-_PROOF:], key.proof(_ROLE, data[:-_PROOF])):
         raise DatagramError("password")
     try:
         found = msgspec.msgpack.decode(data[_HEAD.size : -_PROOF], type=Announcement)

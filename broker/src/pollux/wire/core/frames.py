@@ -48,12 +48,11 @@ class FrameType(IntEnum):
 
 
 class Frame(NamedTuple):
-    """One frame. ``raw`` are all its bytes."""
+    """One frame."""
 
     type: FrameType
     channel: int
     payload: bytes
-    raw: bytes
 
 
 def preamble(highest: int = HIGHEST, lowest: int = LOWEST) -> bytes:
@@ -76,11 +75,14 @@ def version_of(theirs: bytes) -> int:
     return version
 
 
-def encode(kind: FrameType, channel: int, payload: bytes | memoryview) -> bytes:
-    """A whole frame."""
-    length = HEAD_SIZE + len(payload)
+def encode(kind: FrameType, channel: int, *payload: bytes) -> bytes:
+    """A whole frame; its payload may be given in parts."""
+    length = HEAD_SIZE + sum(map(len, payload))
     tail = struct.pack("<BBH", kind, 0, channel)
-    return struct.pack("<II", length, crc32c(payload, crc32c(tail, length))) + tail + bytes(payload)
+    checksum = crc32c(tail, length)
+    for part in payload:
+        checksum = crc32c(part, checksum)
+    return b"".join((struct.pack("<II", length, checksum), tail, *payload))
 
 
 class FrameReader:
@@ -96,7 +98,7 @@ class FrameReader:
         at = 0
         try:
             while (frame := self._next(at)) is not None:
-                at += len(frame.raw)
+                at += HEAD_SIZE + len(frame.payload)
                 yield frame
         finally:
             del self._buffer[:at]
@@ -110,8 +112,11 @@ class FrameReader:
             raise CoreError("protocol", f"a frame of {length} bytes: {HEAD_SIZE} to {self.maximum} are allowed")
         if len(buffer) - at < length:
             return None
-        raw = bytes(buffer[at : at + length])
-        if crc32c(raw[8:], length) != checksum:
+        # Most bytes that a broker receives are a copy's: each is copied once here.
+        with memoryview(buffer) as view:
+            payload = bytes(view[at + HEAD_SIZE : at + length])
+            head = bytes(view[at + 8 : at + HEAD_SIZE])
+        if crc32c(payload, crc32c(head, length)) != checksum:
             raise CoreError("protocol", "a frame has a wrong checksum")
         if flags:
             raise CoreError("protocol", f"a frame has flags {flags:#x}, which version {HIGHEST} does not have")
@@ -119,4 +124,4 @@ class FrameReader:
             known = FrameType(kind)
         except ValueError:
             raise CoreError("protocol", f"a frame has the unknown type {kind}") from None
-        return Frame(known, channel, raw[HEAD_SIZE:], raw)
+        return Frame(known, channel, payload)

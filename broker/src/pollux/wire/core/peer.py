@@ -189,8 +189,8 @@ class CorePeer:
         out, self._out = self._out, []
         return out
 
-    def _send(self, kind: FrameType, channel: int, payload: bytes) -> None:
-        self._out.append(encode(kind, channel, payload))
+    def _send(self, kind: FrameType, channel: int, *payload: bytes) -> None:
+        self._out.append(encode(kind, channel, *payload))
 
     def _say(self, kind: FrameType, channel: int, **content: object) -> None:
         self._send(kind, channel, msgspec.msgpack.encode(content))
@@ -266,7 +266,7 @@ class CorePeer:
         if peer.timeout < 100 or peer.max_frame < self._reader.maximum:
             raise CoreError("protocol", "HELLO has a time-out below 100 ms or frames below 4096 bytes")
         self.peer = peer
-        self._theirs = frame.raw
+        self._theirs = encode(frame.type, frame.channel, frame.payload)
         if self.initiator:
             self._send(FrameType.PROOF, 0, self._key.proof(b"initiator", self._transcript()))
         else:
@@ -365,14 +365,15 @@ class CorePeer:
         known = self._channels.get(channel)
         return max(0, known.credit) if known is not None and known.open else 0
 
-    def send(self, channel: int, payload: bytes) -> None:
+    def send(self, channel: int, *payload: bytes) -> None:
         """Send bytes on a channel; ValueError without credit or beyond the other end's frames."""
         if self.peer is None or self.credit(channel) == 0:
             raise ValueError(f"channel {channel} has no credit")
-        if len(payload) + 12 > self.peer.max_frame:
-            raise ValueError(f"{len(payload)} bytes do not fit into a frame of the peer")
-        self._channels[channel].credit -= len(payload)
-        self._send(FrameType.DATA, channel, payload)
+        size = sum(map(len, payload))
+        if size + 12 > self.peer.max_frame:
+            raise ValueError(f"{size} bytes do not fit into a frame of the peer")
+        self._channels[channel].credit -= size
+        self._send(FrameType.DATA, channel, *payload)
 
     # -- time
 
