@@ -51,15 +51,16 @@ class Step:
     """One fault: on `host` (the live of that moment if it is empty, "backup": a member that is not), held for `hold`
     seconds, then undone.
 
-    `takeover`: whether another member has to become live before it is undone ("any": not judged). Instead of a fault
-    it may be "none" (traffic only) or "run": `options` are then those of :class:`lab.program.Program`, a program (a
-    playbook of the bundle) that works on the hosts while traffic flows.
+    `takeover`: whether another member has to become live before it is undone ("any": not judged; "nobody": also the
+    live of before must not serve then). Instead of a fault it may be "none" (traffic only) or "run": `options` are then
+    those of :class:`lab.program.Program`, a program (a playbook of the bundle) that works on the hosts while traffic
+    flows.
     """
 
     fault: str
     host: str = ""
     hold: float = 0.0
-    takeover: Literal["yes", "no", "any"] = "yes"
+    takeover: Literal["yes", "no", "any", "nobody"] = "yes"
     options: Mapping[str, Any] = field(default_factory=dict)
     #: Instead of `host`: the one of `among` that listens on this TCP port (the leader of an ensemble).
     listens: int = 0
@@ -88,8 +89,8 @@ class Step:
         known = set(cls.__dataclass_fields__)
         if unknown := sorted(set(given) - known):
             raise LabError(f"a drill's step has no {', '.join(unknown)}; it has: {', '.join(sorted(known))}")
-        if given.get("takeover", "yes") not in ("yes", "no", "any"):
-            raise LabError(f"takeover is yes, no or any, not {given['takeover']!r}")
+        if given.get("takeover", "yes") not in ("yes", "no", "any", "nobody"):
+            raise LabError(f"takeover is yes, no, any or nobody, not {given['takeover']!r}")
         step = cls(**given)
         if step.fault not in ("none", "run", *faults.FAULTS):
             raise LabError(f"there is no fault {step.fault!r}; there are: none, run, {', '.join(faults.FAULTS)}")
@@ -106,6 +107,11 @@ class Step:
     def label(self) -> str:
         """What the report calls it."""
         return self.name or self.fault
+
+
+def may_serve(takeover: str, *, found: str, before: str) -> bool:
+    """Whether `found` may serve at the end of a fault, when `before` did right before it."""
+    return takeover in ("yes", "any") or (takeover == "no" and found == before)
 
 
 class Breaker:
@@ -159,8 +165,9 @@ class Breaker:
                 note(f"{other.name} is live, {self.takeover_ms:.0f} ms after the fault")
                 await served()
             await asyncio.sleep(max(step.hold - (time.monotonic() - began), 0))
-            if step.takeover == "no" and (found := await members.live()) not in (live, None):
-                raise UnavailableError(f"{found.name if found else 'nobody'} is live: nobody should have taken over")
+            found = await members.live()
+            if found is not None and not may_serve(step.takeover, found=found.name, before=live.name):
+                raise UnavailableError(f"{found.name} is live while {step.label} lasts (takeover: {step.takeover})")
         finally:
             await self._undo(blows)
         for fault in blows:

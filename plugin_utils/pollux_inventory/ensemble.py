@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PORTS = ("zookeeper_client_port", "zookeeper_peer_port", "zookeeper_election_port")
 HIGHEST_ID = 255
+#: Milliseconds; the nodes grant none that is shorter, however short their ticks are: zoo.cfg.j2.
+_SHORTEST_SESSION = 1000
 NODE_FILES = ("zookeeper_tls_certificate", "zookeeper_tls_key", "zookeeper_tls_authorities")
 BROKER_KEY_FILES = ("broker_zookeeper_tls_certificate", "broker_zookeeper_tls_key")
 BROKER_FILES = (*BROKER_KEY_FILES, "broker_zookeeper_tls_authorities")
@@ -176,14 +178,15 @@ def check_coordination(broker: Member, nodes: Sequence[Member], exists: Exists, 
         )
         return
     session = value["broker_session_ms"]
-    least, most = 2 * nodes[0].value["zookeeper_tick_ms"], nodes[0].value["zookeeper_session_most_ms"]
+    least = max(2 * nodes[0].value["zookeeper_tick_ms"], _SHORTEST_SESSION)
+    most = nodes[0].value["zookeeper_session_most_ms"]
     if not least <= session <= most:
         problems.append(
             Problem(
                 broker.name,
                 "broker_session_ms",
                 f"{session} is outside of what the ensemble grants ({least} to {most})",
-                "change it, or zookeeper_tick_ms (two ticks are the least) or zookeeper_session_most_ms",
+                "change it, or zookeeper_tick_ms (two ticks are the least, and a second) or zookeeper_session_most_ms",
             )
         )
 

@@ -29,6 +29,15 @@ def test_the_backup_is_whoever_is_not_live() -> None:
         targets.first("backup", "pollux", ["pollux"])
 
 
+@pytest.mark.parametrize(
+    ("takeover", "castor", "pollux"),
+    [("yes", True, True), ("any", True, True), ("no", True, False), ("nobody", False, False)],
+)
+def test_who_may_serve_while_a_fault_lasts(takeover: str, castor: bool, pollux: bool) -> None:
+    assert drill.may_serve(takeover, found="castor", before="castor") == castor
+    assert drill.may_serve(takeover, found="pollux", before="castor") == pollux
+
+
 def test_the_leader_is_the_only_one_that_listens() -> None:
     hosts = {"zk1": Listening(2181), "zk2": Listening(2888), "zk3": Listening(2181)}
     assert targets.who_listens(2888, list(hosts), hosts) == "zk2"  # type: ignore[arg-type]

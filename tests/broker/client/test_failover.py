@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -53,6 +54,20 @@ async def kill_and_start(broker: BrokerProcess) -> None:
     """kill -9 and start, without blocking the loop."""
     await asyncio.to_thread(broker.kill)
     await asyncio.to_thread(broker.start)
+
+
+async def test_a_host_that_says_nothing_is_not_waited_for(broker: BrokerProcess) -> None:
+    """It takes connections and never answers, as one does that was stopped; its time would be ten minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hosts = f"tcp://127.0.0.1:{silent.getsockname()[1]},tcp://127.0.0.1:{broker.port}"
+        first = "connectionLoadBalancingPolicyClassName=FirstElementConnectionLoadBalancingPolicy"
+        async with asyncio.timeout(TIMEOUT):
+            url = f"({hosts})?connect-timeout-millis=600000&{first}&{LOGIN}"
+            async with await connect(url) as connection:
+                assert connection.endpoint is not None
+                assert connection.endpoint.port == broker.port
+                session = await connection.session()
+                await (await session.producer("silent")).send(b"x")
 
 
 @pytest.mark.parametrize("wire", list(Wire))

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from pollux.client import ConnectionLostError, LoginError, UrlError, connect
-from pollux.client.dialer import HandshakeError
+from pollux.client.calls import HandshakeError
 from pollux.client.scram import Scram
 from pollux.client.traffic import body_of, publisher, subscriber
 from pollux.client.url import Options, Wire, parse_url

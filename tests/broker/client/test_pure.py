@@ -186,6 +186,64 @@ def dialer(url: str) -> tuple[Dialer, Clock]:
     return Dialer(target, sleep=clock.sleep), clock
 
 
+def discard(host: str) -> None:
+    raise AssertionError(f"{host} was not needed, and opened all the same")
+
+
+async def test_one_that_says_nothing_holds_nobody_up() -> None:
+    """A machine without power. Passes go on over the others, and it is called once only while it does not answer."""
+    found, clock = dialer("(tcp://a,tcp://b)?retryInterval=100&initialConnectAttempts=-1&connect-timeout-millis=60000")
+    tried: list[str] = []
+    ended: list[str] = []
+
+    async def opener(endpoint: Endpoint) -> str:
+        tried.append(endpoint.host)
+        if endpoint.host == "a":
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("a")
+        if len(tried) < 4:
+            raise ConnectionRefusedError
+        return endpoint.host
+
+    assert await found.first(opener, discard) == "b"
+    assert tried == ["a", "b", "b", "b"]
+    assert clock.pauses == [0.1, 0.1]
+    await asyncio.sleep(0)
+    assert ended == ["a"], "it is not waited for any more"
+
+
+async def test_one_that_is_slow_is_taken_when_nobody_else_lets_us_in() -> None:
+    """Passes are not used up while nobody says anything."""
+    found, clock = dialer("(tcp://a,tcp://b)?retryInterval=100&initialConnectAttempts=1")
+    both = asyncio.Barrier(2)
+
+    async def opener(endpoint: Endpoint) -> str:
+        await both.wait()
+        if endpoint.host == "b":
+            raise ConnectionRefusedError
+        await asyncio.sleep(0.01)
+        return endpoint.host
+
+    assert await found.first(opener, discard) == "a"
+    assert clock.pauses == []
+
+
+async def test_what_two_brokers_opened_at_the_same_time_is_used_once() -> None:
+    found, _ = dialer("(tcp://a,tcp://b)?retryInterval=1")
+    both = asyncio.Barrier(2)
+    discarded: list[str] = []
+
+    async def opener(endpoint: Endpoint) -> str:
+        await both.wait()
+        return endpoint.host
+
+    taken = await found.first(opener, discarded.append)
+    await asyncio.sleep(0)
+    assert sorted([taken, *discarded]) == ["a", "b"]
+
+
 async def test_a_refused_connection_means_the_next_at_once() -> None:
     found, clock = dialer("(tcp://a,tcp://b,tcp://c)?retryInterval=100")
     tried: list[str] = []
@@ -196,7 +254,7 @@ async def test_a_refused_connection_means_the_next_at_once() -> None:
             raise ConnectionRefusedError
         return endpoint.host
 
-    assert await found.first(opener) == "c"
+    assert await found.first(opener, discard) == "c"
     assert tried == ["a", "b", "c"]
     assert clock.pauses == []
 
@@ -214,11 +272,11 @@ async def test_a_lost_broker_is_tried_last_and_pauses_lie_between_passes() -> No
             raise ConnectionRefusedError
         return endpoint.host
 
-    assert await found.first(opener) == "a"
+    assert await found.first(opener, discard) == "a"
     alive = False
     tried.clear()
     with pytest.raises(ConnectionLostError, match="4 attempt"):
-        await found.again(opener)
+        await found.again(opener, discard)
     assert tried == ["b", "a"] * 4
     assert clock.pauses == [0.1, 0.2, 0.3]
 
@@ -229,9 +287,9 @@ async def test_no_reconnect_attempts_means_none() -> None:
     async def opener(endpoint: Endpoint) -> str:
         return endpoint.host
 
-    await found.first(opener)
+    await found.first(opener, discard)
     with pytest.raises(ConnectionLostError, match="reconnectAttempts is 0"):
-        await found.again(opener)
+        await found.again(opener, discard)
 
 
 async def test_a_refused_login_is_not_repeated() -> None:
@@ -241,7 +299,7 @@ async def test_a_refused_login_is_not_repeated() -> None:
         raise LoginError(endpoint.host)
 
     with pytest.raises(LoginError, match="a"):
-        await found.first(opener)
+        await found.first(opener, discard)
     assert clock.pauses == []
 
 
@@ -258,7 +316,7 @@ async def test_learnt_brokers_are_tried_too() -> None:
             raise ConnectionRefusedError
         return endpoint.host
 
-    assert await found.first(opener) == "b"
+    assert await found.first(opener, discard) == "b"
     assert tried == ["a", "b"]
     apart, _ = dialer("tcp://a?useTopologyForLoadBalancing=false")
     apart.learn([b], a)

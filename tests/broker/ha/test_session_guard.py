@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pollux.config.tls import TlsError
 from pollux.ha.replication import session_guard
-from pollux.ha.replication.session_guard import Duty, SessionGuard, is_noted, wait_until_gone
+from pollux.ha.replication.coordination import CoordinationError
+from pollux.ha.replication.session_guard import LONGEST, Duty, SessionGuard, end_session, is_noted, wait_until_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,6 +70,50 @@ def test_the_session_of_a_later_life_is_none_of_its_business(tmp_path: Path) -> 
     assert not is_noted(duty)
 
 
+class Clock:
+    """A clock that only sleeping moves."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_key_store_that_cannot_be_read_at_that_moment_is_tried_again(tmp_path: Path) -> None:
+    """And a ZooKeeper that does not answer; breaks when the guard ends with a traceback instead."""
+    record = tmp_path / "session"
+    note(record, "mine")
+    answers = [TlsError("zookeeper.pem: no such file"), CoordinationError("no answer"), None]
+    clock = Clock()
+
+    def close() -> None:
+        answer = answers.pop(0)
+        if answer is not None:
+            raise answer
+
+    assert end_session(Duty(1, record, "mine", 30.0), close, clock=clock, sleep=clock.sleep)
+    assert answers == []
+
+
+@pytest.mark.parametrize(("session", "longest"), [(7.0, 7.0), (3600.0, LONGEST)])
+def test_it_gives_up_when_the_session_has_ended_and_after_a_minute(
+    tmp_path: Path, session: float, longest: float
+) -> None:
+    """Where ZooKeeper is gone too nobody can be told: breaks when the guard stays as long as an hour's session."""
+    record = tmp_path / "session"
+    note(record, "mine")
+    clock = Clock()
+
+    def close() -> None:
+        raise CoordinationError("no answer")
+
+    assert not end_session(Duty(1, record, "mine", session), close, clock=clock, sleep=clock.sleep)
+    assert clock.now - Clock.now == pytest.approx(longest, abs=2 * session_guard.PAUSE)
+
+
 @pytest.mark.parametrize(("life", "code"), [("mine", 1), ("a later one", 0)], ids=["tries", "leaves it"])
 def test_a_killed_life_s_session_is_closed(
     tmp_path: Path, process: subprocess.Popen[bytes], life: str, code: int
@@ -83,8 +129,9 @@ def test_a_killed_life_s_session_is_closed(
     assert record.exists()
 
 
-def test_a_broker_that_ends_in_order_takes_its_guard_along(tmp_path: Path) -> None:
-    """And signals that were meant for the broker do not end it earlier."""
+def test_a_broker_that_ends_in_order_takes_its_guard_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that was killed is replaced. On a busy machine a guard that has just begun takes longer to end."""
+    monkeypatch.setattr(session_guard, "ENDING", 60.0)
     guard = SessionGuard(tmp_path / "session", 30.0, None)
     guard.start()
     process = guard._process

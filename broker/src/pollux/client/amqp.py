@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Protocol
 
 from pollux.client import frames
-from pollux.client.dialer import HandshakeError
+from pollux.client.calls import HandshakeError
 from pollux.client.errors import LoginError
 from pollux.client.scram import MECHANISM, Scram
 from pollux.client.stream import Stream

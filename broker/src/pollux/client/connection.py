@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from pollux.client import frames
 from pollux.client.amqp import AmqpStream
-from pollux.client.dialer import Dialer, HandshakeError, tls_context
+from pollux.client.calls import HandshakeError
+from pollux.client.dialer import Dialer, tls_context
 from pollux.client.errors import (
     CallTimeoutError,
     ClientError,
@@ -68,6 +69,8 @@ class Connection:
         self._sessions: dict[int, Session] = {}
         self._listeners: list[Callable[[ConnectionEvent], None]] = []
         self._ready = asyncio.Event()
+        #: Held while a stream is made ours: brokers are tried side by side.
+        self._opening = asyncio.Lock()
         self._failure: ClientError | None = None
         self._closing = False
         self._task: asyncio.Task[None] | None = None
@@ -89,7 +92,7 @@ class Connection:
 
     async def open(self) -> Self:
         """Connect. Raises LoginError or ConnectionLostError."""
-        await self._dialer.first(self._open)
+        await self._dialer.first(self._open, lambda _: None)
         self._task = self.loop.create_task(self._run(), name="pollux-client-connection")
         return self
 
@@ -197,18 +200,25 @@ class Connection:
 
     async def _open(self, endpoint: Endpoint) -> None:
         stream = await AmqpStream.open(endpoint, self.options, self.container, self._context)
-        self._dialer.learn(stream.failover, endpoint)
-        stream.on_lost = lambda: self._on_lost(stream)
-        self._stream = stream
         try:
-            for session in list(self._sessions.values()):
-                await session.establish(stream)
+            async with self._opening:
+                await self._use(stream)
         except FailoverError as error:
             stream.end(str(error))
             raise HandshakeError(str(error)) from None
         except BaseException:
             stream.end("not usable")
             raise
+
+    async def _use(self, stream: AmqpStream) -> None:
+        """Go on with this stream, unless another broker was faster."""
+        if self._ready.is_set():
+            raise HandshakeError("another broker was faster")
+        self._dialer.learn(stream.failover, stream.endpoint)
+        stream.on_lost = lambda: self._on_lost(stream)
+        self._stream = stream
+        for session in list(self._sessions.values()):
+            await session.establish(stream)
         if stream.reason is not None:
             raise HandshakeError(stream.reason)
         self._ready.set()
@@ -231,7 +241,7 @@ class Connection:
             reason = stream.reason or ""
             self._tell(EventKind.CONNECTION_FAILED, stream.endpoint, reason)
             try:
-                await self._dialer.again(self._open)
+                await self._dialer.again(self._open, lambda _: None)
             except ClientError as error:
                 self._tell(EventKind.FAILOVER_FAILED, stream.endpoint, str(error))
                 self._over(ConnectionLostError(f"{stream.endpoint}: {reason}; {error}"))

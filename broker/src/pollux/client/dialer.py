@@ -1,5 +1,8 @@
 """Finding a broker that serves: goes over the known ones until one lets us in, with the pauses of the URL.
 
+One that says nothing (a machine without power) holds nobody up: after :data:`HEAD_START` the next is tried beside it,
+and passes go on over the others while it is waited for. Who lets us in first is taken.
+
 Knows neither protocol nor session: what "lets us in" means is the `open` function it is given.
 """
 
@@ -11,21 +14,22 @@ import ssl
 from typing import TYPE_CHECKING, TypeVar
 
 from pollux.client.balancing import POLICIES, order
+from pollux.client.calls import Calls, reason_of
 from pollux.client.discovery import Listener
-from pollux.client.errors import ConnectionLostError, LoginError
+from pollux.client.errors import ConnectionLostError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from pollux.client.calls import Answer
     from pollux.client.url import Endpoint, Options, Target
 
 T = TypeVar("T")
 #: Brokers remembered at most, those learnt from brokers included.
 MAX_ENDPOINTS = 64
-
-
-class HandshakeError(Exception):
-    """A broker answered, but this connection cannot be used: the next one is tried."""
+#: Seconds that a broker has to let us in before another one is tried beside it. A busy one takes no longer, and nobody
+#: has a backup yet when a machine is found without power.
+HEAD_START = 1.0
 
 
 class Dialer:
@@ -58,45 +62,46 @@ class Dialer:
         self._known = list(dict.fromkeys((*self._configured, by, *endpoints)))[:MAX_ENDPOINTS]
         self.endpoints = list(self._known)
 
-    async def first(self, opener: Callable[[Endpoint], Awaitable[T]]) -> T:
-        """Connect for the first time. Raises LoginError or ConnectionLostError."""
-        return await self._dial(opener, self.options.initial_connect_attempts)
+    async def first(self, opener: Callable[[Endpoint], Awaitable[T]], discard: Callable[[T], None]) -> T:
+        """Connect for the first time. Raises LoginError or ConnectionLostError.
 
-    async def again(self, opener: Callable[[Endpoint], Awaitable[T]]) -> T:
-        """Connect after a loss, first to another broker than the lost one. Raises like :meth:`first`."""
-        return await self._dial(opener, self.options.reconnect_attempts)
+        Several calls of ``opener`` may be under way, those that are not needed are cancelled; ``discard`` is given what
+        one of them had opened all the same.
+        """
+        return await self._dial(opener, discard, self.options.initial_connect_attempts)
 
-    async def _dial(self, opener: Callable[[Endpoint], Awaitable[T]], attempts: int) -> T:
-        if self._group is None:
-            return await self._passes(opener, attempts, None)
-        async with Listener(self._group, tls=self.options.ssl_enabled) as listener:
-            return await self._passes(opener, attempts, listener)
+    async def again(self, opener: Callable[[Endpoint], Awaitable[T]], discard: Callable[[T], None]) -> T:
+        """Connect after a loss, first to another broker than the lost one. As :meth:`first` otherwise."""
+        return await self._dial(opener, discard, self.options.reconnect_attempts)
 
-    async def _passes(self, opener: Callable[[Endpoint], Awaitable[T]], attempts: int, listener: Listener | None) -> T:
-        failures: dict[Endpoint, str] = {}
+    async def _dial(self, opener: Callable[[Endpoint], Awaitable[T]], discard: Callable[[T], None], attempts: int) -> T:
+        calls = Calls(opener, self.options.connect_timeout)
+        try:
+            if self._group is None:
+                return await self._passes(calls, attempts, None)
+            async with Listener(self._group, tls=self.options.ssl_enabled) as listener:
+                return await self._passes(calls, attempts, listener)
+        finally:
+            calls.hang_up(discard)
+
+    async def _passes(self, calls: Calls[T], attempts: int, listener: Listener | None) -> T:
+        found: Answer[T] | None = None
         passes = 0
-        lost = self._last
         for pause in self.options.retry.pauses(attempts):
             if pause:
                 await self._sleep(pause / 1000)
             if listener is not None:
                 await self._discover(listener)
             passes += 1
-            for endpoint in self._candidates(lost):
-                try:
-                    async with asyncio.timeout(self.options.connect_timeout / 1000):
-                        opened = await opener(endpoint)
-                except LoginError:
-                    raise
-                except TimeoutError:
-                    failures[endpoint] = f"no answer within {self.options.connect_timeout} ms"
-                except (OSError, ssl.SSLError, HandshakeError) as error:
-                    failures[endpoint] = _reason(error)
-                else:
-                    self._last = endpoint
-                    return opened
+            if (found := await self._pass(calls)) is not None:
+                break
             await self._sleep(0)
-        tried = "; ".join(f"{endpoint}: {reason}" for endpoint, reason in failures.items())
+        while found is None and calls:
+            found = await calls.answer()
+        if found is not None:
+            self._last = found.endpoint
+            return found.opened
+        tried = "; ".join(f"{endpoint}: {reason}" for endpoint, reason in calls.failures.items())
         if not self.endpoints:
             tried = f"nobody announced itself in {self._group}"
         raise ConnectionLostError(
@@ -111,6 +116,14 @@ class Dialer:
             await listener.first()
         self.endpoints = list(dict.fromkeys((*self._known, *listener.endpoints())))[:MAX_ENDPOINTS]
 
+    async def _pass(self, calls: Calls[T]) -> Answer[T] | None:
+        """Try each broker once; when none says anything, until one does."""
+        candidates = self._candidates(self._last)
+        for endpoint in candidates:
+            if (found := await calls.call(endpoint, HEAD_START)) is not None:
+                return found
+        return await calls.answer() if candidates and len(calls) == len(candidates) else None
+
     def _candidates(self, lost: Endpoint | None) -> list[Endpoint]:
         count = len(self.endpoints)
         if not count:
@@ -118,14 +131,6 @@ class Dialer:
         # One that was serving until now is dead or stopping: the one behind it takes over or is about to.
         first = self.endpoints.index(lost) + 1 if lost in self.endpoints else self._policy.select(count)
         return [self.endpoints[index] for index in order(first, count)]
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ConnectionRefusedError):
-        return "refused (a backup, or not running)"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__
 
 
 def tls_context(options: Options) -> ssl.SSLContext | None:
@@ -140,7 +145,7 @@ def tls_context(options: Options) -> ssl.SSLContext | None:
             context.load_cert_chain(options.certificate_file, options.key_file)
     except (OSError, ssl.SSLError) as error:
         files = ", ".join(filter(None, (options.ca_file, options.certificate_file, options.key_file)))
-        raise UrlError(f"a TLS file cannot be used ({files}): {_reason(error)}") from None
+        raise UrlError(f"a TLS file cannot be used ({files}): {reason_of(error)}") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if options.trust_all:
         context.check_hostname = False

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Stream)
 
 
+def _discard(stream: Stream) -> None:
+    stream.end("another broker was faster")
+
+
 class Reconnecting(Generic[S]):
     """Keeps one stream to whoever is live. `opener` makes a stream that is logged in; `on_open` gets each one."""
 
@@ -43,7 +47,7 @@ class Reconnecting(Generic[S]):
 
     async def start(self) -> None:
         """Connect for the first time, then stay connected. Raises ClientError."""
-        self.stream = await self._dialer.first(self._opener)
+        self.stream = await self._dialer.first(self._opener, _discard)
         self._on_open(self.stream)
         self._task = asyncio.create_task(self._run(self.stream))
 
@@ -51,7 +55,7 @@ class Reconnecting(Generic[S]):
         try:
             while True:
                 await stream.lost.wait()
-                stream = await self._dialer.again(self._opener)
+                stream = await self._dialer.again(self._opener, _discard)
                 self.stream = stream
                 self._on_open(stream)
         except (ClientError, OSError) as error:

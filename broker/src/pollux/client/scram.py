@@ -11,7 +11,7 @@ import secrets
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from pollux.client.dialer import HandshakeError
+from pollux.client.calls import HandshakeError
 from pollux.client.errors import LoginError
 from pollux.config.saslprep import saslprep
 

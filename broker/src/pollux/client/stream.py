@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Self
 
-from pollux.client.dialer import HandshakeError
+from pollux.client.calls import HandshakeError
 
 if TYPE_CHECKING:
     import ssl

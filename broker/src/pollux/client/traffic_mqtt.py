@@ -6,7 +6,7 @@ import math
 import uuid
 from typing import TYPE_CHECKING
 
-from pollux.client.dialer import HandshakeError
+from pollux.client.calls import HandshakeError
 from pollux.client.errors import LoginError, SendRefusedError
 from pollux.client.reconnecting import StreamPublisher, StreamSubscriber
 from pollux.client.stream import Stream

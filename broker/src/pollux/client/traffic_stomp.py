@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from pollux.client.dialer import HandshakeError
+from pollux.client.calls import HandshakeError
 from pollux.client.errors import LoginError
 from pollux.client.reconnecting import StreamPublisher, StreamSubscriber
 from pollux.client.stream import Stream

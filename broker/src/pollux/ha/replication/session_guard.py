@@ -26,9 +26,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from pollux.config.acceptors import ConnectorSettings
+from pollux.config.tls import TlsError
+from pollux.ha.replication.coordination import CoordinationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 logger = logging.getLogger("pollux.ha")
 
@@ -123,6 +125,31 @@ def is_noted(duty: Duty) -> bool:
         return False
 
 
+def end_session(
+    duty: Duty,
+    close: Callable[[], object],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Whether the session of a broker that is gone needs no closing any more; tried until it would end by itself.
+
+    ``close`` makes one attempt. One that fails with CoordinationError or TlsError (a key store that is just being
+    replaced) is followed by another one, for :data:`LONGEST` at most.
+    """
+    ends = clock() + min(duty.session, LONGEST)
+    while clock() < ends:
+        if not is_noted(duty):
+            return True  # the next life was faster
+        try:
+            close()
+        except (CoordinationError, TlsError):
+            sleep(PAUSE)
+        else:
+            return True
+    return False
+
+
 def main(words: Sequence[str]) -> int:
     """Guard. Exit code 0: nothing was left, or it is closed; 1: ZooKeeper did not answer."""
     duty = Duty(int(words[0]), Path(words[1]), words[2], float(words[3]))
@@ -137,23 +164,13 @@ def main(words: Sequence[str]) -> int:
         sys.stdin.buffer.readline() or b"null", type=ConnectorSettings | None, dec_hook=lambda kind, text: kind(text)
     )
     # Loaded now, so that it does not take time when it counts.
-    from pollux.ha.replication.coordination import CoordinationError
     from pollux.ha.replication.zookeeper import close_recorded
 
     sys.stdin.buffer.read()  # until the broker's end of the pipe is gone, with it or before it
     if not is_noted(duty) or not wait_until_gone(duty.broker, handle, duty.session):
         return 0
-    ends = time.monotonic() + min(duty.session, LONGEST)
-    while time.monotonic() < ends:
-        if not is_noted(duty):
-            return 0  # the next life was faster
-        try:
-            close_recorded(duty.record, ATTEMPT, tls, forget=False)
-        except CoordinationError:
-            time.sleep(PAUSE)
-        else:
-            return 0
-    return 1
+    done = end_session(duty, lambda: close_recorded(duty.record, ATTEMPT, tls, forget=False))
+    return 0 if done else 1
 
 
 if __name__ == "__main__":
