@@ -150,6 +150,37 @@ def test_data_that_was_there_before_keeps_its_epochs(make: Callable[..., One]) -
     assert (one.state.sequence, one.state.epoch) == (1, 42)
 
 
+def test_a_lost_vote_is_remembered_until_the_broker_serves_again(make: Callable[..., One]) -> None:
+    one = make()
+    one.serve()
+    fenced: list[str] = []
+    one.listener.fenced = fenced.append  # type: ignore[method-assign]
+    one.member.outvoted("0 of 2 votes needed")
+    assert fenced == ["0 of 2 votes needed"]
+    assert not one.member.lease.held()
+    assert one.state.outvoted
+    one.member.stop(release=True)
+    other = make()
+    other.serve()
+    assert not other.state.outvoted
+
+
+def test_a_disk_that_takes_nothing_does_not_keep_an_outvoted_live_alive(
+    make: Callable[..., One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = make()
+    one.serve()
+    fenced: list[str] = []
+    one.listener.fenced = fenced.append  # type: ignore[method-assign]
+
+    def full(directory: Path, state: LocalState) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(local, "write", full)
+    one.member.outvoted("0 of 2 votes needed")
+    assert fenced
+
+
 def test_what_is_handed_over_can_be_completed_later(make: Callable[..., One], tmp_path: Path) -> None:
     one = make()
     one.serve()

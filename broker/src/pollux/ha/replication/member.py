@@ -413,13 +413,14 @@ class Member:
     def outvoted(self, reason: str) -> None:
         """Others may have been given the right to serve; a next life of this broker has to know that. Any thread."""
         self.lease.drop()
-        try:
-            with self._raising:
-                if self._state is not None:
-                    self._state = replace(self._state, outvoted=True)
+        with self._raising:
+            if self._state is not None:
+                self._state = replace(self._state, outvoted=True)
+                try:
                     local.write(self._journal, self._state)
-        finally:
-            self._lose(reason)
+                except OSError as error:
+                    logger.warning("the lost vote could not be noted", extra={"fields": {"reason": error}})
+        self._lose(reason)
 
     def _lose(self, reason: str) -> None:
         self._stop = True
