@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from lab import faults, targets
+from lab.journals import Journal
 from lab.places import LabError
 from lab.program import Program
 from pollux.client.url import Wire, parse_url
@@ -69,6 +70,8 @@ class Step:
     also: Sequence[str] = ()
     #: The live of before has to stop serving within so many seconds (0: not judged): its store was taken from it.
     stops_within: float = 0.0
+    #: It is not undone before each of these hosts ("live": the one of before) has written a text to its journal.
+    says: Mapping[str, str] = field(default_factory=dict)
     #: What each wait may take, seconds; slow machines (emulated ones) need more.
     limit: float = LIMIT
     #: Whether the pair must be complete again at the end.
@@ -101,7 +104,7 @@ class Step:
     @property
     def hosts(self) -> set[str]:
         """Hosts it names, which may be no members."""
-        return {*self.among, *self.also, *({self.host} - {"", targets.BACKUP})}
+        return {*self.among, *self.also, *({self.host, *self.says} - {"", targets.LIVE, targets.BACKUP})}
 
     @property
     def label(self) -> str:
@@ -149,6 +152,7 @@ class Breaker:
         blows = [faults.make(step.fault, host, **step.options) for host in await self._targets(live)]
         for fault in blows:
             await asyncio.to_thread(fault.prepare)
+        words = await asyncio.to_thread(self._words, live)
         began = time.monotonic()
         try:
             times = [await asyncio.to_thread(fault.apply) for fault in blows]
@@ -164,6 +168,7 @@ class Breaker:
                 self.takeover_ms = (time.monotonic() - began) * 1000
                 note(f"{other.name} is live, {self.takeover_ms:.0f} ms after the fault")
                 await served()
+            await asyncio.gather(*(self._wait_for_words(journal, text, note) for journal, text in words))
             await asyncio.sleep(max(step.hold - (time.monotonic() - began), 0))
             found = await members.live()
             if found is not None and not may_serve(step.takeover, found=found.name, before=live.name):
@@ -185,6 +190,23 @@ class Breaker:
         else:
             one = targets.first(step.host, live.name, [member.name for member in self._manifest.members])
         return [self._hosts[name] for name in (one, *step.also)]
+
+    def _words(self, live: Member) -> list[tuple[Journal, str]]:
+        """What has to be said, and where."""
+        members = [member.name for member in self._manifest.members]
+        return [
+            (Journal.from_now(self._hosts[targets.first(host, live.name, members)]), text)
+            for host, text in self._step.says.items()
+        ]
+
+    async def _wait_for_words(self, journal: Journal, text: str, note: Say) -> None:
+        """Wait until it is said. Raises UnavailableError when that takes too long."""
+        deadline = time.monotonic() + self._step.limit
+        while not await asyncio.to_thread(journal.says, text):
+            if time.monotonic() > deadline:
+                raise UnavailableError(f"{journal.host.name} does not say {text!r} within {self._step.limit:g} s")
+            await asyncio.sleep(0.5)
+        note(f"{journal.host.name} says: {text}")
 
     async def _undo(self, blows: Sequence[faults.Fault]) -> None:
         """Repair all, also when one cannot be; raises the first LabError then."""

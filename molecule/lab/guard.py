@@ -86,12 +86,14 @@ def read(directory: Path, base: Mapping[str, Any]) -> Scenario:
 
 
 def functions(source: str) -> frozenset[str]:
-    """The names of the test functions in a file."""
-    return frozenset(
-        node.name
-        for node in ast.parse(source).body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
-    )
+    """The names of the test functions in a file: those that it holds, and those that it imports."""
+    names: list[str] = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names.append(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            names += [alias.asname or alias.name for alias in node.names]
+    return frozenset(name for name in names if name.startswith("test_"))
 
 
 def plain(text: str) -> str:

@@ -11,17 +11,19 @@ if TYPE_CHECKING:
 
     from lab.hosts import Host
 
-#: What a step calls the first member that is not live.
-BACKUP = "backup"
+#: What a step calls the live of the moment before, and the first member that is not live.
+LIVE, BACKUP = "live", "backup"
 
 
 def first(host: str, live: str, members: Iterable[str]) -> str:
-    """The name of the host that `host` means: the live if it is empty, a member that is not live, or itself.
+    """The name of the host that `host` means: the live (also if it is empty), a member that is not live, or itself.
 
     Raises LabError when all members are live.
     """
+    if host in ("", LIVE):
+        return live
     if host != BACKUP:
-        return host or live
+        return host
     waiting = [name for name in members if name != live]
     if not waiting:
         raise LabError(f"{live} has no backup")

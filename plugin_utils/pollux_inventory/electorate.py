@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 #: Fewer pairs have no majority when one is lost.
 LEAST = 3
 #: What all who vote must agree about.
-_SAME = ("broker_cluster_user", "broker_cluster_password", "broker_session_ms", "broker_vote_on_replication_failure")
+_SAME = ("broker_cluster_user", "broker_cluster_password", "broker_session_ms")
 
 
 def votes(member: Member) -> bool:

@@ -121,7 +121,7 @@ _SHARED_BY_GROUP = (
     *("broker_cluster_user", "broker_core_settings", "broker_lease_guard_ms", "broker_lease_margin_ms"),
     *("broker_users_key", "broker_lock_keep_alive_period", "broker_lock_acquire_sleep_interval"),
     *("broker_zookeeper", "broker_zookeeper_namespace", "broker_zookeeper_user", "broker_zookeeper_password"),
-    *("broker_zookeeper_tls", "broker_coordination"),
+    *("broker_zookeeper_tls", "broker_coordination", "broker_vote_on_replication_failure"),
     *("broker_session_ms", "broker_replica_timeout_ms", "broker_sync_timeout_ms"),
 )
 

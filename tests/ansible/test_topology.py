@@ -279,6 +279,11 @@ def test_pairs_that_vote_are_one_cluster() -> None:
     assert mixed["brokers"]["a4"]["peers"] == ["b4"]
 
 
+def test_each_pair_chooses_whether_a_live_that_lost_its_backup_goes_on() -> None:
+    alone = {"broker_vote_on_replication_failure": False}
+    assert voting(a3=alone, b3=alone)["problems"] == []
+
+
 def test_too_few_pairs_are_accepted_with_a_reason() -> None:
     found = voting(1)
     (problem,) = found["problems"]
@@ -301,6 +306,10 @@ def test_too_few_pairs_are_accepted_with_a_reason() -> None:
         ({"b3": {"broker_zookeeper": "z:2181"}}, "b3: broker_zookeeper: is set, but broker_coordination is votes"),
         ({"b3": {"broker_coordination": "zookeeper"}}, "b3: broker_coordination: differs from that of a3 in the same"),
         ({"a3": {"broker_cluster_user": "other"}}, "a3: broker_cluster_user: differs from that of a1, and both vote"),
+        (
+            {"b3": {"broker_vote_on_replication_failure": False}},
+            "b3: broker_vote_on_replication_failure: differs from that of a3 in the same group 'pair3'",
+        ),
         (
             {"a3": {"broker_start_timeout": 60}},
             "a3: broker_start_timeout: 60 s are over before the votes of a start are (60 s)",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lab import drill, faults, packets, wheels
+from lab.journals import Journal
 from lab.places import ROOT, LabError
 
 if TYPE_CHECKING:
@@ -152,6 +153,14 @@ def test_an_unknown_fault_or_option_names_what_there_is() -> None:
         drill.Step.parse({"fault": "kill", "holds": 3})
     with pytest.raises(LabError, match="there is no fault"):
         drill.Step.parse({"fault": "kil"})
+
+
+def test_a_journal_is_read_from_a_moment_of_the_hosts_own_clock() -> None:
+    host = FakeHost({"date": "1700000000.5\n", "journalctl": "the vote was lost for good\n"})
+    journal = Journal.from_now(host)
+    assert journal.says("lost for good")
+    assert not journal.says("won")
+    assert host.commands[-1].endswith("--since=@1700000000.5")
 
 
 def test_the_manifest_names_ports_as_this_machine_reaches_them() -> None:

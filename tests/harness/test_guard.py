@@ -95,6 +95,13 @@ def test_fewer_tests_than_the_files_hold_is_a_failure(directory: Path) -> None:
     assert judge(directory, records=[record]) == ["default: verify 1: tests/test_a.py: not run: test_two"]
 
 
+def test_imported_tests_count(directory: Path) -> None:
+    (directory / "tests" / "test_a.py").write_text("from lab.checks import status, test_one, test_two\n")
+    assert judge(directory) == []
+    (directory / "tests" / "test_a.py").write_text("from lab.checks import test_one, test_two, test_three\n")
+    assert judge(directory) == ["default: verify 1: tests/test_a.py: not run: test_three"]
+
+
 def test_a_scenario_that_verifies_nothing_is_a_failure(directory: Path) -> None:
     (directory / "tests" / "test_a.py").unlink()
     assert "default: it has no tests" in judge(directory)

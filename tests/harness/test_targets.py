@@ -18,7 +18,7 @@ class Listening:
         return f"LISTEN 0 50 *:{self.port} *:*\n" if words[-1] == f"sport = :{self.port}" else ""
 
 
-@pytest.mark.parametrize(("host", "hit"), [("", "castor"), ("backup", "pollux"), ("zk1", "zk1")])
+@pytest.mark.parametrize(("host", "hit"), [("", "castor"), ("live", "castor"), ("backup", "pollux"), ("zk1", "zk1")])
 def test_a_step_hits_the_live_its_backup_or_whom_it_names(host: str, hit: str) -> None:
     assert targets.first(host, "castor", ["castor", "pollux"]) == hit
 
@@ -53,6 +53,8 @@ def test_a_step_says_which_hosts_it_needs() -> None:
     assert step.hosts == {"zk1", "zk2", "zk3"}
     assert drill.Step.parse({"fault": "kill", "host": "backup"}).hosts == set()
     assert drill.Step.parse({"fault": "kill", "host": "nfs"}).hosts == {"nfs"}
+    said = {"live": "outvoted", "backup": "lost", "voter": "yes"}
+    assert drill.Step.parse({"fault": "kill", "says": said}).hosts == {"voter"}
 
 
 def test_only_scenarios_that_name_it_get_the_larger_image() -> None:

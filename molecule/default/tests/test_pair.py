@@ -5,21 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lab.asked import status
+from lab.checks import (  # noqa: F401  (tests)
+    test_nothing_failed,
+    test_the_broker_is_live_or_can_take_over,
+    test_the_unit_runs_and_starts_at_boot,
+)
 
 if TYPE_CHECKING:
     from testinfra.host import Host
 
 testinfra_hosts = ["ansible://brokers"]
-
-
-def test_the_unit_runs_and_starts_at_boot(host: Host) -> None:
-    unit = host.service("pollux")
-    assert unit.is_running
-    assert unit.is_enabled
-
-
-def test_the_broker_is_live_or_can_take_over(host: Host) -> None:
-    assert status(host)["activation"]["state"] in ("live", "ready")
 
 
 def test_it_runs_as_its_own_user(host: Host) -> None:
@@ -52,7 +47,3 @@ def test_checkpoints_are_written(host: Host) -> None:
     text = host.check_output("journalctl --unit=pollux --no-pager --output=cat")
     failed = [line for line in text.splitlines() if "checkpointer ended" in line]
     assert [line for line in failed if "No space left on device" not in line] == []
-
-
-def test_nothing_failed(host: Host) -> None:
-    assert host.check_output("systemctl --failed --no-legend --plain") == ""

@@ -372,9 +372,7 @@ class Node:
         self.world.disks[self.disk] = state
         if whole:
             self.data = set(live.data)
-            self.world.disks[self.disk] = LocalState(
-                NODE, mark["sequence"], mark["epoch"], complete=True, replica=True
-            )
+            self.world.disks[self.disk] = LocalState(NODE, mark["sequence"], mark["epoch"], complete=True, replica=True)
             self.follows = live
             live.in_sync.add(self)
             self.synced()
@@ -428,7 +426,7 @@ class Node:
 
     def vote_lost(self, error: LostVoteError) -> None:
         if self.member is not None:
-            self.member.fence(str(error))
+            self.member.outvoted(str(error))
 
     def confirm(self) -> None:
         """What waits is confirmed, if it may be."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -247,3 +248,18 @@ async def test_members_that_come_and_go_by_discovery(three: Three) -> None:
     assert votes.view()["members"] == len(there)
     announced(*there, endpoint)
     assert endpoint in votes._keeping
+
+
+async def test_who_says_nothing_at_all_is_silent(three: Three) -> None:
+    """A machine that answers that nobody listens there is not: whoever is cut off does not hear it."""
+    votes = three.castor.votes
+    mute = socket.create_server(("127.0.0.1", 0))
+    with mute:
+        votes._others.endpoints += (Endpoint("tcp", "127.0.0.1", mute.getsockname()[1]),)
+        assert votes.silent == 1, "it was not tried yet"
+        votes._meet()
+        await three.b.leave()
+        votes._links[f"127.0.0.1:{three.b.port}"].close("cut")
+        await until(lambda: len(votes._links) == 1)
+        await until(lambda: votes.silent == 1)
+    await until(lambda: votes.silent == 0)

@@ -20,13 +20,13 @@ class Stub:
     def __init__(self) -> None:
         self.marking = threading.RLock()
         self.lease = SimpleNamespace(held=lambda: True)
-        self.fenced: list[str] = []
+        self.lost: list[str] = []
 
     def raise_sequence(self, tell: object) -> int:
         raise LostVoteError("0 of 2 votes needed")
 
-    def fence(self, reason: str) -> None:
-        self.fenced.append(reason)
+    def outvoted(self, reason: str) -> None:
+        self.lost.append(reason)
 
 
 def test_a_lost_live_vote_fences(tmp_path: Path) -> None:
@@ -35,4 +35,4 @@ def test_a_lost_live_vote_fences(tmp_path: Path) -> None:
     roots = dict.fromkeys(("journal", "bindings", "large", "paging"), tmp_path)
     replicas = Replicas(roots, settings, member, about=dict, on_synced=lambda _: None, on_following=lambda _: None)
     assert replicas._lost(Link("pollux", lambda: None), "gone") is False, "the store fails: nothing is confirmed"
-    assert member.fenced == ["0 of 2 votes needed"]
+    assert member.lost == ["0 of 2 votes needed"]

@@ -48,6 +48,8 @@ class Listener:
         self.right: Right | None = None
         self.error: PolluxError | None = None
         self.following = True
+        #: Why it was fenced; None: it must not be.
+        self.fences: list[str] | None = None
 
     def stop_following(self) -> None:
         self.following = False
@@ -64,7 +66,8 @@ class Listener:
         self.said.set()
 
     def fenced(self, reason: str) -> None:
-        raise AssertionError(reason)
+        assert self.fences is not None, reason
+        self.fences.append(reason)
 
 
 class One:
@@ -148,6 +151,35 @@ def test_data_that_was_there_before_keeps_its_epochs(make: Callable[..., One]) -
     one = make(newest=41)
     assert one.serve().epoch == 42
     assert (one.state.sequence, one.state.epoch) == (1, 42)
+
+
+def test_a_lost_vote_is_remembered_until_the_broker_serves_again(make: Callable[..., One]) -> None:
+    one = make()
+    one.serve()
+    one.listener.fences = []
+    one.member.outvoted("0 of 2 votes needed")
+    assert one.listener.fences == ["0 of 2 votes needed"]
+    assert not one.member.lease.held()
+    assert one.state.outvoted
+    one.member.stop(release=True)
+    other = make()
+    other.serve()
+    assert not other.state.outvoted
+
+
+def test_a_disk_that_takes_nothing_does_not_keep_an_outvoted_live_alive(
+    make: Callable[..., One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = make()
+    one.serve()
+    one.listener.fences = []
+
+    def full(directory: Path, state: LocalState) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(local, "write", full)
+    one.member.outvoted("0 of 2 votes needed")
+    assert one.listener.fences
 
 
 def test_what_is_handed_over_can_be_completed_later(make: Callable[..., One], tmp_path: Path) -> None:

@@ -215,9 +215,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def explore(simulated: Callable[[str], None]) -> Callable[..., Counter[str]]:
     """Try histories of one kind of pair."""
 
-    def run(
-        kind: str, without: str = "", *, members: int = 2, histories: int = HISTORIES, **more: Any
-    ) -> Counter[str]:
+    def run(kind: str, without: str = "", *, members: int = 2, histories: int = HISTORIES, **more: Any) -> Counter[str]:
         simulated(without)
         totals: Counter[str] = Counter()
         run_state_machine_as_test(
@@ -276,6 +274,11 @@ def without_fencing(pair: PairWithVotes) -> None:
     pair.start(OTHER, 9.0)
 
 
+def without_silence(pair: PairWithVotes) -> None:
+    """The live that has lost the vote is started again, and still hears nobody."""
+    without_fencing(pair)
+
+
 def without_claims(pair: PairWithVotes) -> None:
     """The live dies when it is about to tell the voters of its first step towards serving alone; it comes back late."""
     pair.strike(LIVE, 0, "dies before", 0.0)
@@ -294,7 +297,10 @@ def without_memory(pair: PairWithVotes) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "history"),
-    [("service", without_began), *(("votes", one) for one in (without_fencing, without_claims, without_memory))],
+    [
+        ("service", without_began),
+        *(("votes", one) for one in (without_fencing, without_silence, without_claims, without_memory)),
+    ],
 )
 def test_a_history_that_needs_a_rule(
     simulated: Callable[[str], None], kind: str, history: Callable[[Pair], None]

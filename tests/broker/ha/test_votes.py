@@ -28,9 +28,7 @@ def answer(voter: str, *, yes: bool = True, sequence: int = 0, size: int = 3, ag
 # -- arithmetic
 
 
-@pytest.mark.parametrize(
-    ("size", "needed"), [(1, 0), (2, 1), (3, 2), (4, 3), (5, 3), (6, 4), (7, 4), (8, 5), (9, 5)]
-)
+@pytest.mark.parametrize(("size", "needed"), [(1, 0), (2, 1), (3, 2), (4, 3), (5, 3), (6, 4), (7, 4), (8, 5), (9, 5)])
 def test_a_majority_of_the_pairs_without_the_one_that_asks(size: int, needed: int) -> None:
     assert votes_needed(size) == needed
 
@@ -208,6 +206,19 @@ def test_who_served_last_goes_on_alone_unless_somebody_knows_better(*, at_once: 
     assert judged(Candidacy(own=True, retries=9, wait=5.0), [answer("b"), answer("c")]), "a majority is enough"
 
 
+def test_who_was_outvoted_goes_on_alone_only_where_nobody_else_can_have_a_majority() -> None:
+    """Of three pairs two votes are one: with two members silent, those that have voted may be among them."""
+    one = Candidacy(own=True, retries=1, wait=5.0, outvoted=True)
+    for attempt, silent in enumerate((0, 5, 2)):
+        assert not one.judge(count([], NODE, 3), [], attempt * 5.0, silent), "asked twice, then silent"
+    assert one.reason.startswith("this broker was outvoted, and 2 others that may have voted are silent (0 of 2 votes")
+    assert not one.judge(count([], NODE, 1, least=1), [], 15.0, 5), "it has seen nobody since its start"
+    assert one.may_ask(20.0), "not for good: the network may come back"
+    assert one.judge(count([], NODE, 3), [], 20.0, 1), "nobody serves there"
+    other = Candidacy(own=True, retries=1, wait=5.0, outvoted=True)
+    assert judged(other, [answer("b"), answer("c")]), "a majority is enough"
+
+
 # -- the coordination service they make
 
 
@@ -218,6 +229,7 @@ class Voters:
         self.size = size
         self.registers = {name: Register() for name in ("b", "c")}
         self.cut: set[str] = set()
+        self.silent = 0
         self.name = "castor"
         self.asked = 0
 

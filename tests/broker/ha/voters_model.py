@@ -4,8 +4,8 @@ The votes are the product's: :class:`QuorumCoordinator`, :class:`Candidacy`, :cl
 connections, whose ends notice at different times that they are broken, and what :class:`pollux.server.electorate` does
 with them: a promise lasts as long as the connection by which it was given.
 
-With vote-on-replication-failure and check-for-live-server. Left out is the one case in which docs/replication.md lets a
-member serve without a majority: when nobody has answered for all vote-retries after a start.
+With vote-on-replication-failure and check-for-live-server. Left out is one case in which docs/replication.md lets a
+member serve without a majority: nobody has answered for all vote-retries after a start, and it was not outvoted before.
 
 Not a test module.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pollux.ha.replication.member import Member
 
 VOTES = Votes(quorum_size=-1, retries=2, wait=1.0, answers=1.0, on_replication_failure=True, check_for_live=True)
-#: A start asks until a majority has answered.
+#: A start asks until a majority has answered, unless the broker was outvoted before.
 RETRIES = 1 << 30
 VOTERS = ("b", "c")
 #: A voter that has just started does not take silence for death, seconds.
@@ -65,7 +65,7 @@ class Voter:
 
 
 class VotesWorld(World):
-    """A primary, its backups, and two voters. ``without`` also: ``majority``, ``memory``."""
+    """A primary, its backups, and two voters. ``without`` also: ``majority``, ``memory``, ``silence``."""
 
     def __init__(self, without: str = "", members: int = 2) -> None:
         self.members: dict[str, VotesNode] = {}
@@ -140,7 +140,9 @@ class VotesNode(Node):
     def before_start(self) -> None:
         mine = self.state
         own = self.equal if mine is None else mine.complete and not mine.replica
-        self.candidacy = Candidacy(own=own, retries=RETRIES if own else VOTES.retries, wait=VOTES.wait)
+        outvoted = mine is not None and mine.outvoted
+        retries = RETRIES if own and not outvoted else VOTES.retries
+        self.candidacy = Candidacy(own=own, retries=retries, wait=VOTES.wait, outvoted=outvoted)
         self.coordinator = None
 
     def end(self) -> None:
@@ -248,6 +250,13 @@ class Asking:
         self.node = node
         self.process = node.process
         self.me = node.me
+
+    @property
+    def silent(self) -> int:
+        """Whoever does not run, but can be reached, says so."""
+        node = self.node
+        others = sum(not node.reaches_member(other) for other in node.others)
+        return 0 if self.world.without == "silence" else len(node.cut) + others
 
     def take(self, node_id: str, local: int, enough: Callable[[list[Answer]], bool]) -> list[Answer]:
         node = self.node

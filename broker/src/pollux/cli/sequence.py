@@ -159,7 +159,8 @@ def _set_local(configuration: Configuration, sequence: int, *, discard_newer: bo
                 " for good",
                 EXIT_FAILED,
             )
-        local.write(configuration.journal_directory, replace(state, sequence=sequence, complete=True, replica=False))
+        decided = replace(state, sequence=sequence, complete=True, replica=False, outvoted=False)
+        local.write(configuration.journal_directory, decided)
     except DirectoryLockedError as error:
         fail(str(error), EXIT_LOCKED)
     except (PolluxError, OSError) as error:

@@ -82,6 +82,8 @@ class Electorate:
         self._beginning: asyncio.Task[None] | None = None
         self._keeping: dict[Endpoint, asyncio.Task[None]] = {}
         self._tried: set[str] = set()
+        #: Where nobody listens, as the machine there has said last.
+        self._absent: set[str] = set()
         #: All who are there can have been found by now.
         self._found = False
         #: Everybody was tried once.
@@ -134,6 +136,12 @@ class Electorate:
         """How many other members there are, whether they answer or not."""
         return int(self.view()["members"])
 
+    @property
+    def silent(self) -> int:
+        """See :class:`pollux.ha.replication.quorum.Electorate`. Any thread."""
+        heard = self._absent | set(self._links)
+        return sum(_place(endpoint) not in heard for endpoint in self._others.endpoints)
+
     def view(self) -> dict[str, Any]:
         """For management."""
         return {"size": self.size, "connected": len(self._links), "members": len(self._others.endpoints)}
@@ -146,6 +154,7 @@ class Electorate:
             try:
                 link = await self._reach.connect(endpoint, min(CONNECT_LIMIT, self._settings.connect_timeout))
             except UnreachableError as error:
+                (self._absent.add if error.refused else self._absent.discard)(where)
                 # A member that waits does not listen: that is no news. Something to do is told, once.
                 if not said or (error.remedy and said != str(error)):
                     said = str(error)
@@ -166,6 +175,7 @@ class Electorate:
 
     async def _stay(self, where: str, link: CoreLink) -> None:
         self._links[where] = link
+        self._absent.discard(where)
         self._look(where)
         try:
             looked = 0.0
@@ -365,9 +375,7 @@ class Electorate:
         reason = self.register.serves(node_id, member, sequence, mine.node_id)
         return not reason, bool(reason), reason
 
-    async def _answer(
-        self, conversation: Conversation, channel: int, answer: dict[str, Any], given: _Given
-    ) -> None:
+    async def _answer(self, conversation: Conversation, channel: int, answer: dict[str, Any], given: _Given) -> None:
         try:
             async with self._writing:
                 await asyncio.to_thread(remembered.write, self._journal, self.register.sequences)

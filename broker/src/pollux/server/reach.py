@@ -35,13 +35,16 @@ class UnreachableError(CoreConnectionError):
         self.file = file
         self.remedy = remedy
 
+    @property
+    def refused(self) -> bool:
+        """Whether its machine said that nobody listens there; who is cut off hears nothing."""
+        return isinstance(self.__cause__, ConnectionRefusedError)
+
 
 def tell(logger: logging.Logger, message: str, member: str, error: UnreachableError) -> None:
     """One line that names the member, the file and the remedy; a warning where there is something to do."""
     level = logging.WARNING if error.remedy else logging.INFO
-    event(
-        logger, level, message, member=member, reason=error, file=error.file or None, remedy=error.remedy or None
-    )
+    event(logger, level, message, member=member, reason=error, file=error.file or None, remedy=error.remedy or None)
 
 
 def check_connectors(connectors: Iterable[Connector]) -> None:

@@ -245,7 +245,7 @@ class Replicas:
                     sequence = self._member.raise_sequence(self._tell)
                 except LostVoteError as error:
                     event(logger, logging.ERROR, "the vote was lost", backup=link.name, reason=error)
-                    self._member.fence(str(error))
+                    self._member.outvoted(str(error))
                     return False
                 except CoordinationError as error:
                     if not self._member.lease.held():

@@ -107,9 +107,7 @@ class ReplicatedActivation(Activation):
             cut_off=lambda: self._cut_off(self._loop.time()),
         )
         self.files = self._replicas.files
-        self.spare = Spare(
-            configuration.journal_directory, self.me.id, configuration.journal_file_size, self.files
-        )
+        self.spare = Spare(configuration.journal_directory, self.me.id, configuration.journal_file_size, self.files)
         #: Who else there is; where this broker says that it is there, once it serves.
         self._others = Others(settings.endpoints)
         self._announcers: list[Announcer] = []
@@ -241,7 +239,8 @@ class ReplicatedActivation(Activation):
         votes, role = self.settings.votes, self.settings.role
         own = role != BACKUP if mine is None else mine.complete and not mine.replica
         at_once = own and role != BACKUP and not votes.check_for_live
-        self._candidacy = Candidacy(own=own, retries=votes.retries, wait=votes.wait, at_once=at_once)
+        outvoted = mine is not None and mine.outvoted
+        self._candidacy = Candidacy(own=own, retries=votes.retries, wait=votes.wait, at_once=at_once, outvoted=outvoted)
         if self.hub is None:
             return
         self._electorate = Electorate(

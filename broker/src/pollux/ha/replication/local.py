@@ -23,7 +23,8 @@ class LocalState:
 
     ``complete``: the data is a whole copy (or one's own). ``replica``: it was received, and nobody served with it
     since, so that it can be a prefix of the live's. ``stay``: it gave the right to serve away on request, and does not
-    ask for it back by itself. ``history``: the activations of this data, oldest first.
+    ask for it back by itself. ``history``: the activations of this data, oldest first. ``outvoted``: it served with
+    this data until it lost the vote on that, so somebody else may serve with a copy of it.
     """
 
     node_id: str
@@ -33,6 +34,7 @@ class LocalState:
     replica: bool
     stay: bool = False
     history: tuple[Activation, ...] = ()
+    outvoted: bool = False
 
     def activated(self, entry: Activation) -> tuple[Activation, ...]:
         """The history with ``entry`` added, or put in the place of the one of its epoch."""
@@ -70,6 +72,7 @@ def _state(found: dict[str, Any]) -> LocalState:
         bool(found["replica"]),
         bool(found.get("stay", False)),
         history_of(found.get("history", ())),
+        bool(found.get("outvoted", False)),
     )
 
 

@@ -371,16 +371,14 @@ class Member:
             epoch = max(state.sequence, self._newest_epoch()) + 1
             previous = state.history[-1].holder if state.history else ""
             entry = Activation(epoch, previous, self._name, reason, time.time_ns() // 1_000_000)
-            mine = replace(state, replica=False, stay=False, history=state.activated(entry))
+            mine = replace(state, replica=False, stay=False, outvoted=False, history=state.activated(entry))
             self._state = self._raise(mine, epoch)
             self._coordinated = self._state.sequence
             self._machine.to(MachinePhase.ACTIVATING, reason, epoch)
             self.right = Right(epoch, self._state.node_id, reason, began)
         self._listener.granted(self.right)
 
-    def _raise(
-        self, state: LocalState, epoch: int, tell: Callable[[LocalState], None] = lambda _: None
-    ) -> LocalState:
+    def _raise(self, state: LocalState, epoch: int, tell: Callable[[LocalState], None] = lambda _: None) -> LocalState:
         """The three steps; see :mod:`pollux.ha.replication.sequence`. ``tell`` is called before the last one.
 
         When one of them failed it may have been carried out all the same: called again, it goes on from there.
@@ -451,6 +449,18 @@ class Member:
     def fence(self, reason: str) -> None:
         """The right to serve is lost: nothing may be confirmed any more. Any thread."""
         self.lease.drop()
+        self._lose(reason)
+
+    def outvoted(self, reason: str) -> None:
+        """Others may have been given the right to serve; a next life of this broker has to know that. Any thread."""
+        self.lease.drop()
+        with self._raising:
+            if self._state is not None:
+                self._state = replace(self._state, outvoted=True)
+                try:
+                    local.write(self._journal, self._state)
+                except OSError as error:
+                    logger.warning("the lost vote could not be noted", extra={"fields": {"reason": error}})
         self._lose(reason)
 
     def _lose(self, reason: str) -> None:

@@ -44,6 +44,10 @@ class Electorate(Protocol):
     def size(self) -> int:
         """The largest topology that was seen."""
 
+    @property
+    def silent(self) -> int:
+        """How many others there are of which nothing is heard: not even that nobody listens there."""
+
 
 class QuorumCoordinator:
     """See the module. ``local``: the sequence of our own data. ``session``: how long a silent live is believed."""
@@ -107,7 +111,7 @@ class QuorumCoordinator:
             self._identity, local, lambda found: self._count(found).won and not self._candidacy.own
         )
         result = self._count(answers)
-        if not self._candidacy.judge(result, answers, self._clock()):
+        if not self._candidacy.judge(result, answers, self._clock(), self._electorate.silent):
             self._electorate.leave(self._identity)
             self._say("vote lost", result, self._candidacy.reason)
             return

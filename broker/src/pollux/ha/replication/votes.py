@@ -161,10 +161,14 @@ class Candidacy:
     check-for-live-server) after the first. A copy may only be served when it was in sync at the moment at which its
     live was lost: who has been left behind, or was started again, cannot know what was confirmed since. After the last
     lost vote it has to be in sync anew.
+
+    ``outvoted``: it served until it lost the vote. Then it goes on alone only where it sees that nobody else can have
+    been given the right: fewer members are silent than a majority has votes.
     """
 
-    def __init__(self, *, own: bool, retries: int, wait: float, at_once: bool = False) -> None:
+    def __init__(self, *, own: bool, retries: int, wait: float, at_once: bool = False, outvoted: bool = False) -> None:
         self.own = own
+        self._outvoted = outvoted
         self.handed_over = False
         self._retries = retries
         self._wait = wait
@@ -222,18 +226,24 @@ class Candidacy:
         """Whether a vote may be asked for now."""
         return self.asks() and now >= self._next
 
-    def judge(self, result: Count, answers: Iterable[Answer], now: float) -> bool:
-        """A vote was counted: whether it gives us the right."""
+    def judge(self, result: Count, answers: Iterable[Answer], now: float, silent: int = 0) -> bool:
+        """A vote was counted: whether it gives us the right. Of ``silent`` other members nothing at all was heard."""
         self._left = max(0, self._left - 1)
         self._next = now + self._wait
         against = [one for one in answers if one.against]
         if self.own and against:
             self.reason = f"{against[0].member}: {against[0].reason}"
             return False
-        if result.won or self.handed_over or (self.own and self._left == 0):
+        if result.won or self.handed_over:
             return True
         self.reason = result.reason
-        if self._left == 0:
+        if self.own and self._left == 0:
+            if not self._outvoted or silent < result.needed:
+                return True
+            self.reason = (
+                f"this broker was outvoted, and {silent} others that may have voted are silent ({result.reason})"
+            )
+        elif self._left == 0:
             self.reason = (
                 f"the vote was lost for good ({result.reason}): this broker waits for a live; start the live, or stop"
                 " both and compare them with `pollux journal compare`"
