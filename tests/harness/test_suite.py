@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from lab import machines, scenarios, suite
+from lab import cli, machines, scenarios, suite
 from lab.places import SCENARIOS, LabError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def test_scenarios_on_containers_share_nothing_that_has_a_name() -> None:
             continue
         for platform in settings["platforms"]:
             mine = {platform["name"], *(each["source"] for each in platform.get("mounts", ()))}
-            for network in platform["docker_networks"]:
+            for network in platform.get("docker_networks", ()):
                 mine |= {network["name"], *(each["subnet"] for each in network["ipam_config"])}
             assert {taken.setdefault(each, name) for each in mine} == {name}
 
@@ -178,3 +179,19 @@ def test_when_it_is_interrupted_what_runs_is_ended(programs: dict[str, str], tmp
     with pytest.raises(KeyboardInterrupt, match="it runs"):
         suite.Suite(interrupt, tmp_path).run(["one"], 1)
     assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(("words", "stops"), [(["suite"], 0), (["suite", "--down"], 1)])
+def test_the_lab_is_stopped_at_the_end_also_of_a_suite_that_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], stops: int
+) -> None:
+    def interrupted(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    stopped: list[None] = []
+    monkeypatch.setattr(suite, "run", interrupted)
+    monkeypatch.setattr(cli, "_stop", lambda: stopped.append(None))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        cli.main(words)
+    assert len(stopped) == stops
