@@ -37,8 +37,6 @@ SUITE = (
     *("replication_zookeeper", "replication_quorum", "default", "upgrade", "hardening", "validation"),
     "shared_store_nfs",
 )
-#: Those of SUITE that run as soon as somebody has written them.
-EXPECTED = ("replication_quorum",)
 #: So many scenarios on containers run at the same time.
 LANES = 2
 #: Lines of a scenario that are shown while it runs: what the lab itself says, one for each step.
@@ -82,8 +80,6 @@ def excuse(*, hosts: bool, linux: bool, root: bool, answers: Callable[[], bool])
 
 def why_not(name: str) -> str:
     """Why a scenario of the suite does not run here; empty when it must."""
-    if name in EXPECTED and name not in scenarios.names():
-        return f"there is no molecule/{name} yet"
     if machines.on_machines(name):
         return disks.excuse()
     settings = yaml.safe_load((SCENARIOS / name / "molecule.yml").read_text(encoding="utf-8"))
