@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 #: Clients look for the live broker often and never give up; a dead connection is noticed after two seconds.
 CLIENT_OPTIONS = (
     "reconnectAttempts=-1&retryInterval=10&maxRetryInterval=100&initialConnectAttempts=50&clientFailureCheckPeriod=2000"
+    "&callFailoverTimeout=-1"
 )
 #: Seconds of traffic before the fault, and at least in all.
 BEFORE, AT_LEAST = 1.0, 4.0

@@ -6,6 +6,7 @@ import pytest
 
 from lab import drill, image, scenarios, targets
 from lab.places import LabError
+from pollux.client.url import parse_url
 
 
 class Listening:
@@ -36,6 +37,12 @@ def test_the_backup_is_whoever_is_not_live() -> None:
 def test_who_may_serve_while_a_fault_lasts(takeover: str, castor: bool, pollux: bool) -> None:
     assert drill.may_serve(takeover, found="castor", before="castor") == castor
     assert drill.may_serve(takeover, found="pollux", before="castor") == pollux
+
+
+def test_clients_of_a_drill_outlast_every_fault() -> None:
+    """A transaction that gave up after a minute would be taken for a broker that does not serve."""
+    options = parse_url(f"tcp://a?{drill.CLIENT_OPTIONS}").options
+    assert (options.reconnect_attempts, options.call_failover_timeout) == (-1, -1)
 
 
 def test_the_leader_is_the_only_one_that_listens() -> None:
