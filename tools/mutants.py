@@ -16,6 +16,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,8 +34,8 @@ PARTS = (
     *("ansible.cfg", "molecule", "pipeline"),
 )
 IGNORED = ("__pycache__", "*.egg-info", "node_modules", ".hypothesis", ".pytest_cache")
-#: Seconds one test may take on a busy machine.
-LIMIT = 600
+#: Seconds one test may take on a busy machine, and those it gets to stop what it started when it takes longer.
+LIMIT, PATIENCE = 600, 60
 FAILED, PASSED = 1, 0
 _LINE = re.compile(r"^(What|Test): (.+)$", re.MULTILINE)
 
@@ -110,21 +111,26 @@ def check(mutants: list[Mutant]) -> None:
 
 
 def run(tree: Path, tests: list[str]) -> Run:
-    """Run tests on a copy."""
+    """Run tests on a copy. Raises UnusableError when they do not end."""
     began = time.monotonic()
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--basetemp", str(tree / "tmp")]
     environment = {**os.environ, "PYTHONPATH": str(tree / "broker" / "src")}
-    done = subprocess.run(
-        [*command, *tests],
-        cwd=tree,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT * len(tests),
-        check=False,
-    )
-    return Run(done.returncode, done.stdout, time.monotonic() - began)
+    limit = LIMIT * len(tests)
+    with subprocess.Popen(
+        [*command, *tests], cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # so that it ends the brokers it has started
+            try:
+                output, _ = process.communicate(timeout=PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                output, _ = process.communicate()
+            ended = "\n".join(output.splitlines()[-15:])
+            raise UnusableError(f"{', '.join(tests)}: no end after {limit} s:\n{ended}") from None
+    return Run(process.returncode, output, time.monotonic() - began)
 
 
 def judge(mutant: Mutant, directory: Path) -> str:
