@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
+
+# A check that several scenarios have in common says what it compared, as one in a test module does.
+pytest.register_assert_rewrite("lab.checks", "lab.asked")
 
 VARIABLE = "POLLUX_LAB_RECORD"
 _outcomes: dict[str, str] = {}
