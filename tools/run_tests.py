@@ -1,11 +1,14 @@
-"""`make test`, its last step: all tests and the scenarios of molecule/, in three lanes side by side.
+"""`make test`, its last step: all tests, in two lanes side by side, and then the scenarios of molecule/.
 
     .venv/bin/python tools/run_tests.py [--json] [--lanes bundle,broker] [-- PYTEST OPTIONS]
 
-Two lanes are one pytest each, the third is the lab's suite; their lines are shown with the lane's name before them, and
-what failed is told in full at its end. Playbooks mostly wait for processes that they start, brokers under load mostly
-for the disk and for deadlines, hosts mostly for each other: together they take little longer than the longest alone.
-Whatever is in tests/ is in one of the lanes: the last one of pytest's takes what no other one has.
+Each lane is one pytest, one for each core that the smallest machine has; their lines are shown with the lane's name
+before them, and what failed is told in full at its end. Playbooks mostly wait for processes that they start, brokers
+under load mostly for the disk and for deadlines: together they take little longer than either alone. Whatever is in
+tests/ is in one of the lanes: the last takes what no other one has.
+
+The scenarios come when the tests are over: they run side by side themselves, and on a machine that is busy with
+something else the brokers' own limits (a session, a lease) pass because of that and not because of what was broken.
 
 Exit status: 0 all passed, 1 a test failed or a lane could not run, 130 interrupted.
 """
@@ -30,7 +33,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 #: What each lane of pytest's runs; the last one has the rest of tests/.
 LANES = {"bundle": ("tests/ansible", "tests/pipeline"), "broker": ()}
-#: The lanes that are programs of their own: what Python is told.
+#: Lanes that are programs of their own, after those: what Python is told.
 PROGRAMS = {"lab": ("molecule/lab", "suite", "--down")}
 #: Seconds a lane gets to end its brokers when it is interrupted.
 PATIENCE = 60
@@ -132,13 +135,13 @@ class Lane(threading.Thread):
 def main() -> int:
     """Run the lanes, tell what came out."""
     parser = argparse.ArgumentParser(
-        description="All tests and scenarios, in lanes side by side.",
+        description="All tests, in lanes side by side, and the scenarios.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", action="store_true", help="print the outcome for a program and nothing else")
     parser.add_argument("options", nargs="*", metavar="-- OPTIONS", help="what each pytest is told besides")
-    known = [*PROGRAMS, *LANES]
+    known = [*LANES, *PROGRAMS]
     parser.add_argument("--lanes", default=",".join(known), help=f"only these of {', '.join(known)}")
     given = parser.parse_args()
     chosen = given.lanes.split(",")
@@ -147,12 +150,15 @@ def main() -> int:
     scratch = Path(tempfile.mkdtemp(prefix="pollux-tests-"))
     show = None if given.json else threading.Lock()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends what we have started
-    lanes = [Lane(name, given.options, scratch, show) for name in known if name in chosen]
+    lanes: list[Lane] = []
     try:
-        for lane in lanes:
-            lane.start()
-        for lane in lanes:
-            lane.join()
+        for together in (LANES, PROGRAMS):
+            begun = [Lane(name, given.options, scratch, show) for name in together if name in chosen]
+            lanes += begun
+            for lane in begun:
+                lane.start()
+            for lane in begun:
+                lane.join()
     except KeyboardInterrupt:
         for lane in lanes:
             lane.interrupt()

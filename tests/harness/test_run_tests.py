@@ -102,6 +102,17 @@ def test_scenarios_count_as_tests(
     assert said.splitlines()[-1] == closing
 
 
+def test_scenarios_begin_when_the_tests_are_over(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Breaks when they run beside the tests: what a busy machine does to a broker is then taken for the fault's."""
+    mark = tmp_path / "over"
+    last = f"import pathlib, time\ndef test_last(): time.sleep(1); pathlib.Path({str(mark)!r}).touch()\n"
+    program = f"import pathlib; exit(not pathlib.Path({str(mark)!r}).exists())"
+    status, _ = run(monkeypatch, capfd, tmp_path, GOOD, last, program=program)
+    assert status == 0
+
+
 def test_lanes_can_be_chosen_and_an_unknown_one_is_refused(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
