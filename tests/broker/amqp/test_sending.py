@@ -10,6 +10,7 @@ import pytest
 
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.config.model import AddressSetting, Configuration
+from pollux.errors import StoreError
 from pollux.message import Encoding
 
 from .harness import Broker, Client, decode, message
@@ -52,6 +53,21 @@ async def test_confirmed_only_when_stable(broker: Broker, monkeypatch: pytest.Mo
     monkeypatch.setattr(broker.post, "when_stable", when_stable)
     await client.until(lambda: delivery.settled)
     assert delivery.remote_state == ACCEPTED
+
+
+async def test_a_store_that_fails_settles_nothing(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when closing the connection settles what it holds: clients took that for a confirmation."""
+    client = await broker.client().opened()
+    sender = await client.sender("q", capabilities=["queue"])
+    held: list[Any] = []
+    monkeypatch.setattr(broker.post, "when_stable", held.append)
+    delivery = client.send(sender, message("x"))
+    await client.until(lambda: held)
+    held[0](StoreError("the right to acknowledge has expired"))
+    await client.until(lambda: client.connection.state & proton.Endpoint.REMOTE_CLOSED)
+    assert client.remote_condition.name == "amqp:internal-error"
+    assert not delivery.settled
+    assert not delivery.remote_state
 
 
 async def test_confirmations_are_ranges(broker: Broker) -> None:

@@ -169,18 +169,20 @@ class SenderLink(Link):
         self.room.set()
 
     def settle(self, number: int, state: object) -> None:
-        """The broker's outcome of a delivery."""
+        """The broker's outcome of a delivery; without one it is as little confirmed as before."""
+        if not isinstance(state, Described):
+            return
         item = self.unsettled.pop(number, None)
         if item is None:
             return
         self.release(item)
         if item.future.done():
             return
-        outcome = state
-        if isinstance(outcome, Described) and outcome.descriptor == frames.TRANSACTIONAL:
-            fields = outcome.value if isinstance(outcome.value, list) else []
+        outcome: object = state
+        if state.descriptor == frames.TRANSACTIONAL:
+            fields = state.value if isinstance(state.value, list) else []
             outcome = fields[1] if len(fields) > 1 else Described(frames.ACCEPTED, [])
-        code = outcome.descriptor if isinstance(outcome, Described) else frames.ACCEPTED
+        code = outcome.descriptor if isinstance(outcome, Described) else None
         if code in (frames.ACCEPTED, frames.DECLARED):
             item.future.set_result(outcome)
             return

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pollux.wire.amqp.codec import Array, Symbol
 from pollux.wire.amqp.guard import Attach, FrameError, Guard, Open
+from pollux.wire.amqp.links import IncomingLink
 from pollux.wire.amqp.proton import NULL, Pointer, ffi, lib, put, set_condition, text
 from pollux.wire.amqp.sasl import AMQP_HEADER, close_frame
 
@@ -214,10 +215,13 @@ class Engine:
         if condition is not None:
             set_condition(lib.pn_connection_condition(connection), condition, description, info)
         # proton would hold the close frame back until everything queued was sent, maybe for ever. After this
-        # nothing is reported but the client's close, so that a link freed here is not freed again.
+        # nothing is reported but the client's close, so that a link freed here is not freed again. A link that
+        # receives has nothing queued, and must not be freed before the close frame: proton settles what it holds then,
+        # without an outcome, and there are clients that take this for a confirmation.
         for pointer, link in self.links.items():
             link.abandon()
-            lib.pn_link_free(pointer)
+            if not isinstance(link, IncomingLink):
+                lib.pn_link_free(pointer)
         self.links.clear()
         lib.pn_connection_close(connection)
 
