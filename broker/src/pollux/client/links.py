@@ -169,18 +169,23 @@ class SenderLink(Link):
         self.room.set()
 
     def settle(self, number: int, state: object) -> None:
-        """The broker's outcome of a delivery."""
-        item = self.unsettled.pop(number, None)
-        if item is None:
-            return
-        self.release(item)
-        if item.future.done():
-            return
+        """The broker's outcome of a delivery.
+
+        One that is settled without any (by a broker that gives its links up, as a live does that lost its right to
+        serve) may have been stored or not: it stays unsettled, and is sent again over the next connection.
+        """
         outcome = state
         if isinstance(outcome, Described) and outcome.descriptor == frames.TRANSACTIONAL:
             fields = outcome.value if isinstance(outcome.value, list) else []
             outcome = fields[1] if len(fields) > 1 else Described(frames.ACCEPTED, [])
-        code = outcome.descriptor if isinstance(outcome, Described) else frames.ACCEPTED
+        item = self.unsettled.get(number)
+        if item is None or not isinstance(outcome, Described):
+            return
+        del self.unsettled[number]
+        self.release(item)
+        if item.future.done():
+            return
+        code = outcome.descriptor
         if code in (frames.ACCEPTED, frames.DECLARED):
             item.future.set_result(outcome)
             return

@@ -215,6 +215,8 @@ class MqttSubscriber(StreamSubscriber[MqttStream]):
         super().__init__(target, destination, on_message, prefetch=min(prefetch, 65_535))
         self._topic = topic_of(destination)
         self._client_id = f"pollux-subscriber-{uuid.uuid4().hex[:12]}"
+        #: Whether the broker has said so: a session may be there whose connection broke before it could.
+        self._subscribed = False
 
     async def prepare(self) -> None:
         # A subscription exists only once it was made; left without its connection it collects.
@@ -234,8 +236,9 @@ class MqttSubscriber(StreamSubscriber[MqttStream]):
 
         stream.on_packet = on_packet
         answer = await stream.open(self.context)
-        if not answer.session_present:
+        if not (self._subscribed and answer.session_present):
             await stream.ask(encode(Subscribe(1, [Filter(self._topic, qos=1)]), V5))
+            self._subscribed = True
         return stream
 
     def _message(self, stream: MqttStream, packet: Publish) -> None:
