@@ -445,3 +445,26 @@ async def test_a_delivery_that_is_settled_without_an_outcome_is_not_confirmed() 
     assert not unknown.done()
     link.drop("the broker ended the connection")
     assert [item.future for item in link.waiting] == [unknown], "it is sent again"
+
+
+async def test_a_session_that_is_there_is_no_subscription() -> None:
+    """A first attempt may have broken between the two. Breaks when an MQTT subscriber leaves the second out then."""
+    seen: list[int] = []
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(4096):
+            seen.append(data[0] >> 4)
+            if seen[-1] == 1:  # CONNECT: the session is present
+                writer.write(b"\x20\x03\x01\x00\x00")
+            elif seen[-1] == 8:  # SUBSCRIBE
+                writer.write(b"\x90\x04" + data[2:4] + b"\x00\x01")
+        writer.close()
+
+    async with await asyncio.start_server(broker, "127.0.0.1", 0) as server:
+        target = parse_url(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}?protocol=mqtt")
+        for times in (1, 2):
+            subscriber = traffic.subscriber(Wire.MQTT, target, "a", lambda *_: None)
+            await subscriber.prepare()
+            await subscriber.start()
+            await subscriber.close()
+            assert seen.count(8) == times, "once it has subscribed, the session is enough"
