@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.client import traffic
+from pollux.client import frames, traffic
 from pollux.client.amqp import MAX_NAMED, servers_of
 from pollux.client.balancing import PACKAGE, POLICIES, order
 from pollux.client.dialer import MAX_ENDPOINTS, Dialer
 from pollux.client.errors import ConnectionLostError, LoginError, SendRefusedError, UrlError
+from pollux.client.links import SenderLink
 from pollux.client.messages import Message, decode
 from pollux.client.retry import UNLIMITED, RetryPolicy
 from pollux.client.traffic_amqp import AmqpPublisher
 from pollux.client.url import PARAMETERS, REFUSED, Endpoint, Group, Options, Target, Wire, parse_url
+from pollux.wire.amqp.codec import Described
 
 
 def test_the_url_of_the_reference() -> None:
@@ -413,3 +416,55 @@ async def test_a_refused_message_ends_a_publisher_unless_the_broker_may_refuse(*
     assert isinstance(publisher, AmqpPublisher)
     publisher._settled("1", outcome)
     assert (len(refused), publisher.failure is None) == ((1, True) if allowed else (0, False))
+
+
+class FakeSession:
+    """What a sender link needs of its session."""
+
+    number = next_delivery = 0
+    in_transaction = False
+
+    def __init__(self) -> None:
+        self.connection = SimpleNamespace(loop=asyncio.get_running_loop())
+        self.outgoing: dict[int, object] = {}
+
+    def transfer(self, *_: object) -> None:
+        """Sent."""
+
+
+async def test_a_delivery_that_is_settled_without_an_outcome_is_not_confirmed() -> None:
+    """A broker that gives up its links settles what it never stored. Breaks when a client takes that for a confirm."""
+    link = SenderLink(FakeSession(), 0, "sender", None, resend=True)  # type: ignore[arg-type]
+    link.credit, link.attached = 10, True
+    stored, unknown, refused = (link.put(b"x") for _ in range(3))
+    link.settle(0, Described(frames.ACCEPTED, []))
+    link.settle(1, None)
+    link.settle(2, Described(frames.REJECTED, []))
+    assert stored.done()
+    assert isinstance(refused.exception(), SendRefusedError)
+    assert not unknown.done()
+    link.drop("the broker ended the connection")
+    assert [item.future for item in link.waiting] == [unknown], "it is sent again"
+
+
+async def test_a_session_that_is_there_is_no_subscription() -> None:
+    """A first attempt may have broken between the two. Breaks when an MQTT subscriber leaves the second out then."""
+    seen: list[int] = []
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(4096):
+            seen.append(data[0] >> 4)
+            if seen[-1] == 1:  # CONNECT: the session is present
+                writer.write(b"\x20\x03\x01\x00\x00")
+            elif seen[-1] == 8:  # SUBSCRIBE
+                writer.write(b"\x90\x04" + data[2:4] + b"\x00\x01")
+        writer.close()
+
+    async with await asyncio.start_server(broker, "127.0.0.1", 0) as server:
+        target = parse_url(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}?protocol=mqtt")
+        for times in (1, 2):
+            subscriber = traffic.subscriber(Wire.MQTT, target, "a", lambda *_: None)
+            await subscriber.prepare()
+            await subscriber.start()
+            await subscriber.close()
+            assert seen.count(8) == times, "once it has subscribed, the session is enough"
