@@ -31,8 +31,8 @@ lint:
 unit:
 	$(BIN)/python -m pytest -m "not processes" tests/broker tests/ledger tests/harness tests/benchmarks
 
-test: setup  ## Everything: lint, all tests, and the scenarios on hosts (containers and virtual machines)
-	@$(PYTHON) tools/setup_environment.py --tests --lab
+test: setup  ## Lint and all tests: units, playbooks, other people's clients, kills under load (scenarios: make molecule)
+	@$(PYTHON) tools/setup_environment.py --tests
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python tools/run_tests.py
 

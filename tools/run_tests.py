@@ -1,14 +1,15 @@
-"""`make test`, its last step: all tests, in two lanes side by side, and then the scenarios of molecule/.
+"""`make test`, its last step: all tests, in two lanes side by side; if asked for, then the scenarios of molecule/.
 
-    .venv/bin/python tools/run_tests.py [--json] [--lanes bundle,broker] [-- PYTEST OPTIONS]
+    .venv/bin/python tools/run_tests.py [--json] [--lanes bundle,broker,lab] [-- PYTEST OPTIONS]
 
 Each lane is one pytest, one for each core that the smallest machine has; their lines are shown with the lane's name
 before them, and what failed is told in full at its end. Playbooks mostly wait for processes that they start, brokers
 under load mostly for the disk and for deadlines: together they take little longer than either alone. Whatever is in
 tests/ is in one of the lanes: the last takes what no other one has.
 
-The scenarios come when the tests are over: they run side by side themselves, and on a machine that is busy with
-something else the brokers' own limits (a session, a lease) pass because of that and not because of what was broken.
+The scenarios (lane "lab", on request) come when the tests are over: they run side by side themselves, and on a machine
+that is busy with something else the brokers' own limits (a session, a lease) pass because of that and not because of
+what was broken.
 
 Exit status: 0 all passed, 1 a test failed or a lane could not run, 130 interrupted.
 """
@@ -40,8 +41,8 @@ PATIENCE = 60
 EXAMPLES = """\
 examples:
   make test                                     everything, after set-up and lint
-  tools/run_tests.py                            the tests and the scenarios alone
-  tools/run_tests.py --lanes bundle,broker      without the scenarios
+  tools/run_tests.py                            the tests alone
+  tools/run_tests.py --lanes bundle,broker,lab  and then the scenarios on containers
   tools/run_tests.py -- --durations=20          with the slowest of each lane
   .venv/bin/python -m pytest tests/broker/ha    some of them, in one process
 """
@@ -135,14 +136,14 @@ class Lane(threading.Thread):
 def main() -> int:
     """Run the lanes, tell what came out."""
     parser = argparse.ArgumentParser(
-        description="All tests, in lanes side by side, and the scenarios.",
+        description="All tests, in lanes side by side; and the scenarios.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", action="store_true", help="print the outcome for a program and nothing else")
     parser.add_argument("options", nargs="*", metavar="-- OPTIONS", help="what each pytest is told besides")
     known = [*LANES, *PROGRAMS]
-    parser.add_argument("--lanes", default=",".join(known), help=f"only these of {', '.join(known)}")
+    parser.add_argument("--lanes", default=",".join(LANES), help=f"of {', '.join(known)}")
     given = parser.parse_args()
     chosen = given.lanes.split(",")
     if unknown := sorted(set(chosen) - set(known)):

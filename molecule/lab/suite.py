@@ -1,4 +1,4 @@
-"""What `make test` runs of the scenarios: all that this machine can run, two at a time, and never fewer than that.
+"""The scenarios that are run together: all that this machine can run, two at a time, and never fewer than that.
 
 A scenario on containers mostly waits (for leases, for clients that connect again, for playbooks), so two of them take
 little longer than one; each is a process of its own, and has its own hosts, network and reports. Virtual machines keep
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 #: The longest first, so that the last ones to end are short.
 SUITE = ("replication_zookeeper", "replication_quorum", "default", "upgrade", "hardening", "validation")
-#: Run only when they are named: emulated machines take longer than `make test` may.
+#: Run only when they are named: emulated machines take too long.
 ON_DEMAND = ("shared_store_nfs",)
 #: So many scenarios on containers run at the same time.
 LANES = 2

@@ -36,6 +36,8 @@ def run(
         lanes[f"lane{number}"] = (str(path),)
     monkeypatch.setattr(run_tests, "LANES", lanes)
     monkeypatch.setattr(run_tests, "PROGRAMS", {"lab": ("-c", program)} if program else {})
+    if program and not option:
+        option = f"--lanes {','.join([*lanes, 'lab'])}"
     monkeypatch.setattr(sys, "argv", ["run_tests.py", *option.split()])
     status = run_tests.main()
     return status, capfd.readouterr().out
@@ -126,7 +128,7 @@ def test_lanes_can_be_chosen_and_an_unknown_one_is_refused(
 
 
 def test_the_scenarios_are_one_of_the_lanes() -> None:
-    """`make test` runs them: breaks when the lab's lane is taken out, or calls something that is not there."""
+    """Breaks when the lab's lane is taken out, or calls something that is not there."""
     assert run_tests.PROGRAMS == {"lab": ("molecule/lab", "suite", "--down")}
     assert (run_tests.ROOT / "molecule" / "lab" / "__main__.py").is_file()
 
