@@ -23,11 +23,32 @@ from lab.processes import run
 #: Beside the packages of the containers: a kernel, what boots it, and both halves of NFS.
 PACKAGES = (
     *image.PACKAGES,
-    *("linux-image-cloud-amd64", "initramfs-tools", "zstd", "udev", "e2fsprogs", "nfs-common", "nfs-kernel-server"),
+    *("linux-image-cloud-amd64", "initramfs-tools", "lz4", "udev", "e2fsprogs", "nfs-common", "nfs-kernel-server"),
 )
-#: Drivers that the kernel needs before it has a root file system.
-DRIVERS = ("virtio_pci", "virtio_blk", "ext4", "crc32c_generic")
-MASKED = (*image.MASKED, "e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer", "nfs-blkmap.service")
+#: Drivers of the only hardware there is, loaded before the root file system is mounted: nothing looks for more.
+DRIVERS = ("virtio_pci", "virtio_blk", "virtio_net", "virtio_rng", "ext4", "crc32c_generic")
+#: What a Debian machine does at boot and these need not. An emulated processor takes half a minute for it.
+MASKED = (
+    *image.MASKED,
+    *("e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer", "nfs-blkmap.service"),
+    # Looking for hardware, and for a network: lab-seed.service gives the address.
+    *("systemd-udev-trigger.service", "systemd-networkd.service", "systemd-networkd.socket"),
+    *("systemd-networkd-wait-online.service", "systemd-network-generator.service", "modprobe@.service"),
+    *("systemd-modules-load.service", "kmod-static-nodes.service", "systemd-binfmt.service"),
+    # File systems that nothing here looks at.
+    *("sys-kernel-config.mount", "sys-kernel-debug.mount", "sys-kernel-tracing.mount", "dev-hugepages.mount"),
+    *("dev-mqueue.mount", "sys-fs-fuse-connections.mount", "proc-sys-fs-binfmt_misc.automount"),
+    # Records of boots and logins, and what a panic left.
+    *("systemd-update-utmp.service", "systemd-update-utmp-runlevel.service", "systemd-pstore.service"),
+)
+#: The kernel's command line. Mitigations guard against neighbours on a real processor; emulated they double the cost of
+#: a system call. QEMU keeps what it translated by its address: were that another one in each process, each start of a
+#: program would be translated anew and take five times as long. The image is as its packages left it, and is taken so.
+KERNEL_OPTIONS = (
+    *("root=/dev/vda", "rw", "rootflags=noatime", "console=ttyS0", "quiet", "net.ifnames=0"),
+    *("mitigations=off", "tsc=reliable", "norandmaps"),
+    *("systemd.condition-first-boot=no", "systemd.condition-needs-update=no"),
+)
 SIZE = "4G"
 _BUILD_TIMEOUT = 1200
 #: Packages with what the machines need on this machine; tools/setup_environment.py --lab installs them.
@@ -45,30 +66,68 @@ _SEED_UNIT = """\
 [Unit]
 Description=What makes this machine of the lab itself: address, name, keys
 DefaultDependencies=no
-After=systemd-remount-fs.service
-Before=systemd-networkd.service ssh.service sysinit.target
+Before=ssh.service network-pre.target sysinit.target
+Wants=network-pre.target
 ConditionPathExists=/dev/vdb
 
 [Service]
 Type=oneshot
 RemainAfterExit=yes
 ExecStart=/bin/tar --extract --no-overwrite-dir --directory=/ --file=/dev/vdb
+ExecStart=/bin/sh -e /etc/lab-network
 
 [Install]
 WantedBy=sysinit.target
 """
+#: Ansible sends a module as an archive of sources, which Python compiles whenever it runs: half of its time if that is
+#: emulated.
+_BYTECODE = '''\
+"""What Python imports from archives of sources is compiled once."""
+
+import _sha1
+import marshal
+import os
+import zipimport
+
+compile_source = zipimport._compile_source
+
+
+def compile_once(path, source):
+    kept = f"/var/cache/lab-bytecode/{_sha1.sha1(source).hexdigest()}"
+    try:
+        with open(kept, "rb") as file:
+            return marshal.load(file)
+    except (OSError, EOFError, ValueError):
+        code = compile_source(path, source)
+    try:
+        with open(f"{kept}.{os.getpid()}", "wb") as file:
+            marshal.dump(code, file)
+        os.rename(file.name, kept)
+    except OSError:
+        pass  # only root writes there
+    return code
+
+
+zipimport._compile_source = compile_once
+'''
 #: Run with the directory of the new root file system, before its packages are unpacked and after they are configured.
 _BEFORE = """\
 mkdir -p "$1/etc/initramfs-tools/conf.d"
-echo MODULES=list > "$1/etc/initramfs-tools/conf.d/lab"
+printf '%s\\n' MODULES=list COMPRESS=lz4 > "$1/etc/initramfs-tools/conf.d/lab"
 printf '%s\\n' {drivers} > "$1/etc/initramfs-tools/modules"
 """
 _AFTER = """\
 cat > "$1/etc/systemd/system/lab-seed.service" <<'UNIT'
 {unit}UNIT
-echo '/dev/vda / ext4 errors=remount-ro,noatime 0 1' > "$1/etc/fstab"
+: > "$1/etc/fstab"
 rm -f "$1"/etc/ssh/ssh_host_* "$1/etc/hostname"
-chroot "$1" systemctl --quiet enable lab-seed.service systemd-networkd.service ssh.service
+chroot "$1" usermod --shell /bin/sh root
+echo UsePAM no > "$1/etc/ssh/sshd_config.d/lab.conf"
+mkdir "$1/var/cache/lab-bytecode"
+cat > "$1/usr/lib/python3/dist-packages/lab_bytecode.py" <<'MODULE'
+{bytecode}MODULE
+echo import lab_bytecode > "$1/usr/lib/python3/dist-packages/lab-bytecode.pth"
+chroot "$1" systemctl --quiet enable lab-seed.service ssh.service
 chroot "$1" systemctl --quiet disable nfs-server.service
 chroot "$1" systemctl --quiet mask {masked}
 """
@@ -110,7 +169,7 @@ class Disk:
 def _hooks() -> tuple[str, str]:
     return (
         _BEFORE.format(drivers=" ".join(DRIVERS)),
-        _AFTER.format(unit=_SEED_UNIT, masked=" ".join(MASKED)),
+        _AFTER.format(unit=_SEED_UNIT, bytecode=_BYTECODE, masked=" ".join(MASKED)),
     )
 
 

@@ -52,9 +52,9 @@ def test_the_seed_holds_name_address_and_keys_that_only_root_reads() -> None:
     text = machines.seed(specification(), {"etc/ssh/ssh_host_ed25519_key": b"secret", "etc/hosts": b"names"})
     with tarfile.open(fileobj=io.BytesIO(text)) as archive:
         members = {member.name: member for member in archive.getmembers()}
-        network = archive.extractfile("etc/systemd/network/10-lab.network")
+        network = archive.extractfile("etc/lab-network")
         assert network is not None
-        assert b"Address=10.9.8.11/24" in network.read()
+        assert b"ip address replace 10.9.8.11/24 dev eth0\n" in network.read()
     assert members["etc/ssh/ssh_host_ed25519_key"].mode == 0o600
     assert members["etc/hosts"].mode == 0o644
     # Directories would change the modes of those that are there.
