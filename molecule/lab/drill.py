@@ -80,6 +80,8 @@ class Step:
     name: str = ""
     #: Messages a second, for each protocol.
     rate: int = 200
+    #: Messages of each protocol that are confirmed before the fault and received at the end.
+    backlog: int = 1000
     #: Bytes of a message.
     size: int = 256
     #: Whether messages are refused while it is broken (a full disk): they must be, and nobody may take over for it.
@@ -252,6 +254,7 @@ async def _drill(
         seconds=AT_LEAST,
         rate=step.rate,
         size=step.size,
+        backlog=step.backlog,
         refusals=step.refusals,
         fault_after=BEFORE,
         limit=step.limit,
