@@ -23,7 +23,7 @@ from pollux.client.url import Wire, parse_url
 from pollux.drill import report as reports
 from pollux.drill.errors import UnavailableError
 from pollux.drill.manifest import parse
-from pollux.drill.members import Members, now
+from pollux.drill.members import DOWN, Members, now
 from pollux.drill.run import Drill, Plan
 
 if TYPE_CHECKING:
@@ -220,7 +220,8 @@ class Breaker:
 
     async def _wait_until_stopped(self, members: Members, live: Member, at: float, note: Say) -> None:
         """Wait until the live of before does not serve any more. Raises UnavailableError when that takes too long."""
-        while (await members.look(live)).live:
+        # A member that only answers nothing may be slow: it has stopped once it says so or refuses connections.
+        while (seen := await members.look(live)).live or (seen == DOWN and await accepts(live)):
             if now() - at > self._step.limit * 1000:
                 raise UnavailableError(f"{live.name} still serves {self._step.limit:g} s after the fault")
             await asyncio.sleep(0.02)
@@ -241,6 +242,20 @@ class Breaker:
             if time.monotonic() > deadline:
                 raise UnavailableError(f"not complete again within {self._step.limit:g} s: {states}")
             await asyncio.sleep(0.1)
+
+
+async def accepts(member: Member, patience: float = 2.0) -> bool:
+    """Whether a member's port for clients takes a connection; one that only keeps silent might."""
+    address = urlsplit(member.url)
+    try:
+        async with asyncio.timeout(patience):
+            _, writer = await asyncio.open_connection(address.hostname, address.port)
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 async def _drill(

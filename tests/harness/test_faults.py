@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,10 +13,10 @@ import pytest
 from lab import drill, faults, packets, wheels
 from lab.journals import Journal
 from lab.places import ROOT, LabError
+from pollux.drill.manifest import Member
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 class FakeHost:
@@ -177,6 +180,14 @@ def test_the_manifest_names_ports_as_this_machine_reaches_them() -> None:
     assert found["members"][0]["management"] == "http://127.0.0.1:8162"
     with pytest.raises(LabError, match="no host"):
         drill.adapted(given, {})
+
+
+def test_a_member_that_keeps_silent_has_not_stopped_until_it_refuses_connections() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        member = Member("a", url, (), "http://127.0.0.1:1", Path("a.pid"), ("true",))
+        assert asyncio.run(drill.accepts(member))
+    assert not asyncio.run(drill.accepts(member))
 
 
 def test_the_next_version() -> None:
