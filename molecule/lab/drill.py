@@ -23,7 +23,7 @@ from pollux.client.url import Wire, parse_url
 from pollux.drill import report as reports
 from pollux.drill.errors import UnavailableError
 from pollux.drill.manifest import parse
-from pollux.drill.members import DOWN, Members, now
+from pollux.drill.members import DOWN, WATCH_SECONDS, Members, now
 from pollux.drill.run import Drill, Plan
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ class Step:
     name: str = ""
     #: Messages a second, for each protocol.
     rate: int = 200
+    #: Seconds between two questions to a member; twenty a second may be more than an emulated one can answer.
+    watch_seconds: float = WATCH_SECONDS
     #: Messages of each protocol that are confirmed before the fault and received at the end.
     backlog: int = 1000
     #: Bytes of a message.
@@ -133,7 +135,8 @@ class Breaker:
 
     async def __call__(self, mark: Mark, note: Say, served: Served) -> None:
         """Break, wait for what must happen, repair, wait for the pair. Raises UnavailableError."""
-        async with Members(self._manifest, self._manifest.user, self._manifest.password) as members:
+        manifest, every = self._manifest, self._step.watch_seconds
+        async with Members(manifest, manifest.user, manifest.password, every) as members:
             try:
                 if self._step.fault == "run":
                     await self._run(members, mark, note)
@@ -224,7 +227,7 @@ class Breaker:
         while (seen := await members.look(live)).live or (seen == DOWN and await accepts(live)):
             if now() - at > self._step.limit * 1000:
                 raise UnavailableError(f"{live.name} still serves {self._step.limit:g} s after the fault")
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(self._step.watch_seconds)
         self.fail_stop_ms = now() - at
         note(f"{live.name} serves nobody any more, {self.fail_stop_ms:.0f} ms after the fault")
         if self.fail_stop_ms > self._step.stops_within * 1000:
@@ -241,7 +244,7 @@ class Breaker:
                 return
             if time.monotonic() > deadline:
                 raise UnavailableError(f"not complete again within {self._step.limit:g} s: {states}")
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(self._step.watch_seconds)
 
 
 async def accepts(member: Member, patience: float = 2.0) -> bool:
@@ -270,6 +273,7 @@ async def _drill(
         rate=step.rate,
         size=step.size,
         backlog=step.backlog,
+        watch_seconds=step.watch_seconds,
         refusals=step.refusals,
         fault_after=BEFORE,
         limit=step.limit,

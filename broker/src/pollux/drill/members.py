@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pollux.drill.manifest import Manifest, Member
 
 _REQUEST_TIMEOUT = 2.0
+#: Between two questions to a member that is watched, unless somebody says otherwise.
+WATCH_SECONDS = 0.05
 _START_LIMIT = 60.0
 _STOP_LIMIT = 60.0
 
@@ -54,8 +56,12 @@ def _authorization(user: str, password: str) -> dict[str, str]:
 class Members:
     """All members. An async context manager; commands and requests have deadlines."""
 
-    def __init__(self, manifest: Manifest, user: str | None, password: str | None) -> None:
+    def __init__(
+        self, manifest: Manifest, user: str | None, password: str | None, watch_seconds: float = WATCH_SECONDS
+    ) -> None:
         self.members = manifest.members
+        #: Between two questions to a member.
+        self.watch_seconds = watch_seconds
         self._headers = _authorization(user, password or "") if user is not None else {}
         self._session: aiohttp.ClientSession | None = None
         self._denied: str | None = None
@@ -123,7 +129,7 @@ class Members:
             if time.monotonic() > deadline:
                 what = "no broker" if other_than is None else f"nobody but {other_than.name}"
                 raise UnavailableError(f"{what} became live within {limit:.0f} s; see the logs of all members")
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(self.watch_seconds)
 
     async def queue_messages(self, names: set[str]) -> dict[str, int] | None:
         """Messages by queue, for queues not empty whose name or address is in `names`; None when nobody says."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pollux.drill.errors import UnavailableError
 from pollux.drill.faults import Fault, Injector
 from pollux.drill.flows import Flow, Flows
-from pollux.drill.members import DOWN, Members, now
+from pollux.drill.members import DOWN, WATCH_SECONDS, Members, now
 from pollux.drill.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Plan:
     #: Messages of each protocol that are confirmed before the fault and consumed at the end.
     backlog: int = 1000
     pause_seconds: float = 15.0
+    #: Between two questions to a member; twenty a second are a burden for a slow machine (an emulated one).
+    watch_seconds: float = WATCH_SECONDS
     #: Time from the start of traffic until the fault; None: a third of `seconds`.
     fault_after: float | None = None
     #: What recovery, confirming the rest and draining may take, each.
@@ -108,7 +110,7 @@ class Drill:
         user = options.user if options.user is not None else manifest.user
         password = options.password if options.user is not None else manifest.password
         self._target = replace(plan.target, options=replace(options, user=user, password=password))
-        self._members = Members(manifest, user, password)
+        self._members = Members(manifest, user, password, plan.watch_seconds)
         self._directory = directory
         self._show = show
         self._run = uuid.uuid4().hex[:8]
@@ -256,7 +258,7 @@ class Drill:
                 # One that did not answer was down when it was asked, not only when we gave up waiting.
                 at = asked if seen.state == DOWN.state else now()
                 out.states.append((at, member.name, seen.state, seen.epoch if seen.live else None))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(self.plan.watch_seconds)
 
     async def _display(self, recorder: Recorder, out: Outcome) -> None:
         while True:
