@@ -14,7 +14,7 @@ from pollux.config.acceptors import Endpoint
 from pollux.ha.replication import remembered
 from pollux.ha.replication.settings import Votes
 from pollux.server.discovery import Others
-from pollux.server.electorate import LOOK, PURPOSE, Electorate, Mine
+from pollux.server.electorate import PURPOSE, Electorate, Mine
 from pollux.server.reach import Reach
 from pollux.session.core import CoreHub
 from pollux.wire.core import ClusterKey
