@@ -67,7 +67,7 @@ class Step:
     #: Instead of `host`: the one of `among` that listens on this TCP port (the leader of an ensemble).
     listens: int = 0
     among: Sequence[str] = ()
-    #: More hosts that the same fault hits at once.
+    #: More hosts that the same fault hits right before it, in this order.
     also: Sequence[str] = ()
     #: The live of before has to stop serving within so many seconds (0: not judged): its store was taken from it.
     stops_within: float = 0.0
@@ -195,7 +195,7 @@ class Breaker:
             one = await asyncio.to_thread(targets.who_listens, step.listens, step.among, self._hosts)
         else:
             one = targets.first(step.host, live.name, [member.name for member in self._manifest.members])
-        return [self._hosts[name] for name in (one, *step.also)]
+        return [self._hosts[name] for name in (*step.also, one)]
 
     def _words(self, live: Member) -> list[tuple[Journal, str]]:
         """What has to be said, and where."""

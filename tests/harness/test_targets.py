@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from lab import drill, image, scenarios, targets
 from lab.places import LabError
 from pollux.client.url import parse_url
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Listening:
@@ -62,6 +68,16 @@ def test_a_step_says_which_hosts_it_needs() -> None:
     assert drill.Step.parse({"fault": "kill", "host": "nfs"}).hosts == {"nfs"}
     said = {"live": "outvoted", "backup": "lost", "voter": "yes"}
     assert drill.Step.parse({"fault": "kill", "says": said}).hosts == {"voter"}
+
+
+async def test_more_hosts_are_hit_before_the_one_that_is_judged(tmp_path: Path) -> None:
+    """A pair that is missing is missing before another one loses a member."""
+    hosts: Any = {name: name for name in ("castor", "pollux", "b", "c")}
+    members = [SimpleNamespace(name=name) for name in ("castor", "pollux")]
+    manifest: Any = SimpleNamespace(members=members)
+    live: Any = members[0]
+    step = drill.Step.parse({"fault": "kill", "also": ["c", "b"]})
+    assert await drill.Breaker(step, manifest, hosts, tmp_path)._targets(live) == ["c", "b", "castor"]
 
 
 def test_only_scenarios_that_name_it_get_the_larger_image() -> None:

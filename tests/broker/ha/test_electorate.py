@@ -263,3 +263,27 @@ async def test_who_says_nothing_at_all_is_silent(three: Three) -> None:
         await until(lambda: len(votes._links) == 1)
         await until(lambda: votes.silent == 1)
     await until(lambda: votes.silent == 0)
+
+
+async def test_a_member_that_falls_silent_is_connected_to_again(three: Three, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when its machine loses its power: a question is on its way when the connection is given up.
+
+    uvloop refuses to write to a transport that is closed, asyncio does not.
+    """
+    votes = three.castor.votes
+    place = f"127.0.0.1:{three.b.port}"
+    link = votes._links[place]
+    output = link.conversation._output
+    write = output.write
+
+    def strict(data: bytes) -> None:
+        if link.conversation.ended and output.is_closing():  # type: ignore[attr-defined]
+            raise RuntimeError("the handler is closed")
+        write(data)
+
+    monkeypatch.setattr(link.conversation, "_output", SimpleNamespace(write=strict, close=output.close))
+    monkeypatch.setattr(link, "data_received", lambda _: None)
+    asked = len(link.conversation.channels)
+    await until(lambda: len(link.conversation.channels) > asked)
+    link.conversation.end("timeout", "nothing was heard")
+    await until(lambda: votes._links.get(place) not in (None, link))

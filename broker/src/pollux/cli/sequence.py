@@ -46,7 +46,7 @@ def show(
 
     Changes nothing; brokers may run. Exit code 3 when the coordination service does not answer.
     """
-    configuration, settings = _configured(config)
+    configuration, settings = _configured(config, managed=remote or not local)
     state = _state(configuration)
     found: dict[str, Any] = {}
     if local or not remote:

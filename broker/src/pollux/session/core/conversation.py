@@ -160,7 +160,9 @@ class Conversation:
         self._core.accept(channel, **content)
 
     def refuse(self, channel: int, text: str, code: str = "refused") -> None:
-        """Close a channel, or do not take it."""
+        """Close a channel, or do not take it. With the connection gone it is closed already."""
+        if self._ended:
+            return
         self.channels.pop(channel, None)
         self._core.close(channel, code, text)
         self.flush()
