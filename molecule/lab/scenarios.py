@@ -193,6 +193,7 @@ def forget(name: str, engine: Engine) -> None:
     prefix = f"pollux-lab-{name}"
     found = run(["docker", "ps", "--all", "--quiet", "--filter", f"network={prefix}"], environment=engine.environment)
     if containers := found.stdout.split():
-        run(["docker", "rm", "--force", "--volumes", *containers], check=False, environment=engine.environment)
+        command = ["docker", "rm", "--force", "--volumes", *containers]
+        run(command, check=False, timeout=SCENARIO_TIMEOUT, environment=engine.environment)
     for kind in ("volume", "network"):
         run(["docker", kind, "rm", prefix], check=False, environment=engine.environment)
