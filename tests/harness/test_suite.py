@@ -41,12 +41,20 @@ def test_every_scenario_is_in_the_suite_and_only_expected_ones_are_not_there() -
     assert len(set(suite.SUITE)) == len(suite.SUITE)
     assert set(scenarios.names()) <= set(suite.SUITE)
     assert set(suite.SUITE) - set(scenarios.names()) <= set(suite.EXPECTED)
-    having = {
-        name
-        for name in scenarios.names()
-        if suite.has_hosts(yaml.safe_load((SCENARIOS / name / "molecule.yml").read_text()))
-    }
+    having = {name for name in scenarios.names() if scenarios.has_hosts(name)}
     assert having == set(scenarios.names()) - {"validation"}
+
+
+def test_a_scenario_without_hosts_needs_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when `validation` cannot run on a machine without Docker."""
+
+    def none(*_: object) -> None:
+        raise LabError("no Docker engine answers")
+
+    monkeypatch.setattr(scenarios, "ensure", none)
+    assert isinstance(scenarios.ground_of("validation"), scenarios.Nothing)
+    with pytest.raises(LabError):
+        scenarios.ground_of("default")
 
 
 def test_scenarios_on_containers_share_nothing_that_has_a_name() -> None:
@@ -54,7 +62,7 @@ def test_scenarios_on_containers_share_nothing_that_has_a_name() -> None:
     taken: dict[str, str] = {}
     for name in scenarios.names():
         settings = yaml.safe_load((SCENARIOS / name / "molecule.yml").read_text())
-        if machines.on_machines(name) or not suite.has_hosts(settings):
+        if machines.on_machines(name) or not scenarios.has_hosts(name):
             continue
         for platform in settings["platforms"]:
             mine = {platform["name"], *(each["source"] for each in platform.get("mounts", ()))}
