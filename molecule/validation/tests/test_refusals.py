@@ -39,13 +39,11 @@ def inventory(case: dict[str, Any], secrets: Path) -> dict[str, Any]:
     return {"brokers": {"hosts": hosts, "vars": common}}
 
 
-def deploy(case: dict[str, Any], directory: Path) -> tuple[int, list[str], bool]:
+def deploy(case: dict[str, Any], directory: Path, environment: dict[str, str]) -> tuple[int, list[str], bool]:
     """Run site.yml: its exit status, the lines of its refusal, and whether secrets were written."""
     directory.mkdir()
     path, secrets = directory / "hosts.yml", directory / "secrets.yml"
     path.write_text(yaml.safe_dump(inventory(case, secrets)))
-    # Messages as JSON in one line: wrapping them would change them.
-    environment = {**os.environ, "ANSIBLE_CALLBACK_RESULT_FORMAT": "json", "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
     done = subprocess.run(
         [f"{Path(sys.executable).parent}/ansible-playbook", "-i", str(path), str(ROOT / "playbooks" / "site.yml")],
         cwd=ROOT,
@@ -64,8 +62,13 @@ def deploy(case: dict[str, Any], directory: Path) -> tuple[int, list[str], bool]
 def refusals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[tuple[int, list[str], bool]]]]:
     """Two at a time, in the order of the tests: each test waits for its own case only."""
     base = tmp_path_factory.mktemp("inventories")
+    # Messages as JSON in one line: wrapping them would change them. Copied once: pytest changes it for each test.
+    environment = {**os.environ, "ANSIBLE_CALLBACK_RESULT_FORMAT": "json", "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
     with ThreadPoolExecutor(2) as threads:
-        yield {case["name"]: threads.submit(deploy, case, base / str(number)) for number, case in enumerate(CASES)}
+        yield {
+            case["name"]: threads.submit(deploy, case, base / str(number), environment)
+            for number, case in enumerate(CASES)
+        }
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
