@@ -29,7 +29,8 @@ examples:
   python molecule/lab machines run -- ssh nfs-castor a command that reaches them; their names are known to ssh
   python molecule/lab down                           stop the lab's own engine; --everything: remove its images too
 
-exit codes: 0 done, 1 it could not be done or a scenario failed (the reason is on standard error), 2 wrong usage
+exit codes: 0 done, 1 it could not be done or a scenario failed (the reason is on standard error), 2 wrong usage,
+130 interrupted
 """
 
 
@@ -234,4 +235,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except LabError as error:
         sys.stderr.write(f"lab: {error}\n")
         return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("lab: interrupted\n")
+        return 130
     return status

@@ -64,6 +64,24 @@ class Containers:
         forget(name, self._engine)
 
 
+class Nothing:
+    """What a scenario without hosts stands on: it only needs what others install."""
+
+    def __init__(self, places: Places = PLACES) -> None:
+        self._places = places
+
+    def settings(self) -> dict[str, str]:
+        """The environment that base.yml and the scenarios refer to."""
+        return _settings(self._places)
+
+    def enter(self, command: list[str]) -> list[str]:
+        """Molecule runs right here."""
+        return command
+
+    def forget(self, name: str) -> None:
+        """It leaves nothing."""
+
+
 class Machines:
     """What a scenario on virtual machines stands on: their network namespace, in which molecule runs."""
 
@@ -90,10 +108,19 @@ class Machines:
         machines.down(name, self._places)
 
 
-def ground_of(name: str, places: Places = PLACES) -> Containers | Machines:
+def has_hosts(name: str) -> bool:
+    """Whether a scenario needs hosts that the lab makes."""
+    settings = yaml.safe_load((SCENARIOS / name / "molecule.yml").read_text(encoding="utf-8")) or {}
+    driver = settings.get("driver") or {}
+    return bool((driver.get("options") or {}).get("managed", True))
+
+
+def ground_of(name: str, places: Places = PLACES) -> Containers | Machines | Nothing:
     """What the scenario of this name stands on. Raises LabError when it is not there."""
     if name not in names():
         raise LabError(f"there is no scenario {name!r}; there are: {', '.join(names())}")
+    if not has_hosts(name):
+        return Nothing(places)
     return Machines(places) if machines.on_machines(name) else Containers(places, images_of(name))
 
 
@@ -193,6 +220,7 @@ def forget(name: str, engine: Engine) -> None:
     prefix = f"pollux-lab-{name}"
     found = run(["docker", "ps", "--all", "--quiet", "--filter", f"network={prefix}"], environment=engine.environment)
     if containers := found.stdout.split():
-        run(["docker", "rm", "--force", "--volumes", *containers], check=False, environment=engine.environment)
+        command = ["docker", "rm", "--force", "--volumes", *containers]
+        run(command, check=False, timeout=SCENARIO_TIMEOUT, environment=engine.environment)
     for kind in ("volume", "network"):
         run(["docker", kind, "rm", prefix], check=False, environment=engine.environment)

@@ -22,15 +22,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
-import yaml
-
 from lab import disks, engine, machines, scenarios
 from lab.places import PLACES, SCENARIOS, LabError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
-    from typing import Any
 
 #: The longest first, so that the last ones to end are short.
 SUITE = ("replication_zookeeper", "replication_quorum", "default", "upgrade", "hardening", "validation")
@@ -63,12 +60,6 @@ class Result:
         return f"scenario {self.scenario}: {self.result} in {self.seconds:.0f} s{told}"
 
 
-def has_hosts(settings: Mapping[str, Any]) -> bool:
-    """Whether a scenario (its molecule.yml) needs hosts that the lab makes."""
-    driver = settings.get("driver") or {}
-    return bool((driver.get("options") or {}).get("managed", True))
-
-
 def excuse(*, hosts: bool, linux: bool, root: bool, answers: Callable[[], bool]) -> str:
     """Why a scenario cannot run on this machine; empty when it must. `answers`: whether a Docker engine does."""
     if not hosts or (linux and root) or answers():
@@ -81,9 +72,8 @@ def why_not(name: str) -> str:
     """Why a scenario of the suite does not run here; empty when it must."""
     if machines.on_machines(name):
         return disks.excuse()
-    settings = yaml.safe_load((SCENARIOS / name / "molecule.yml").read_text(encoding="utf-8"))
     return excuse(
-        hosts=has_hosts(settings),
+        hosts=scenarios.has_hosts(name),
         linux=sys.platform == "linux",
         root=os.geteuid() == 0,
         answers=lambda: engine.find() is not None,
@@ -129,7 +119,8 @@ class Suite:
                 kept.write(line)
                 if (text := line.decode(errors="replace").rstrip()).startswith(SHOWN):
                     self._tell(text.removeprefix(SHOWN))
-        result = Result(name, "failed" if child.returncode else "passed", time.monotonic() - began, log=str(log))
+        seconds = round(time.monotonic() - began, 1)
+        result = Result(name, "failed" if child.returncode else "passed", seconds, log=str(log))
         self._tell(str(result), log.read_text(encoding="utf-8", errors="replace") if child.returncode else "")
         return result
 
