@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -36,6 +37,7 @@ def run(
         lanes[f"lane{number}"] = (str(path),)
     monkeypatch.setattr(run_tests, "LANES", lanes)
     monkeypatch.setattr(run_tests, "PROGRAMS", {"lab": ("-c", program)} if program else {})
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))  # what failed tests leave goes with this test's directory
     if program and not option:
         option = f"--lanes {','.join([*lanes, 'lab'])}"
     monkeypatch.setattr(sys, "argv", ["run_tests.py", *option.split()])
