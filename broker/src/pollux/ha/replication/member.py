@@ -169,6 +169,8 @@ class Member:
         self._coordinates = ""
         self._woken = threading.Event()
         self._stop = False
+        #: Why the right to serve was given up: whoever notices first that it is gone tells that.
+        self._gave_up = ""
         #: Held while the sequence is raised.
         self._raising = threading.RLock()
         self._state: LocalState | None = None
@@ -436,10 +438,10 @@ class Member:
             coordinator.prove()
         except CoordinationError as error:
             if not self.lease.held():
-                self._lose(str(error))
+                self._lose(self._gave_up or str(error))
             return
         if not self._extend(coordinator, began):
-            self._lose("the proof of the right to serve came too late")
+            self._lose(self._gave_up or "the proof of the right to serve came too late")
 
     def _extend(self, coordinator: Coordinator, began: float) -> bool:
         """A proof has completed. Of a session that is shorter than the one asked for the lease is a part too."""
@@ -453,6 +455,7 @@ class Member:
 
     def outvoted(self, reason: str) -> None:
         """Others may have been given the right to serve; a next life of this broker has to know that. Any thread."""
+        self._gave_up = reason
         self.lease.drop()
         with self._raising:
             if self._state is not None:
