@@ -155,6 +155,8 @@ class Peer:
         """Its sockets are gone; then the rest of the process."""
         if self.life is None:
             return
+        # All threads of a process that is killed end at once: none sees its backups go, and raises its number for it.
+        self.activation._replicas._left = True
         if self.server is not None:
             self.server.close()
         for end in self.ends:

@@ -13,6 +13,7 @@ import pytest
 
 from broker.ha.group import BACKUP, PATIENCE, PRIMARY, SYMMETRIC, Store, wait_until
 from pollux.ha import keeper as keeper_module
+from pollux.ha.lease import boot_clock
 from pollux.ha.locks import LockFile, LockTimeoutError
 from pollux.ha.machine import Phase
 from pollux.ha.node_state import STATE_FILE, StateFileError, StoreState, read_state, write_state
@@ -241,6 +242,40 @@ def test_of_equals_the_next_one_waits_one_keep_alive_period(store: Store) -> Non
     returned = store.member("a", policy).start().wait_for(Phase.READY)
     assert not returned.claims
     assert store.state().state is StoreState.LIVE, "nobody asks for the store back"
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_claim_that_took_longer_than_a_lease_is_proved_once_more(
+    store: Store, monkeypatch: pytest.MonkeyPatch, *, taken: bool
+) -> None:
+    """An NFS server calls back first what a dead member has. Breaks when the claim alone has to be enough."""
+    store.member("a", PRIMARY).start().serve().leave(StoreState.LIVE)
+    late = 0.0
+
+    def clock() -> float:
+        return boot_clock() + late
+
+    def slow_write(directory: Path, state: NodeState) -> None:
+        nonlocal late
+        write_state(directory, state)
+        if not late:
+            late = BACKUP.lease + 1
+            if taken:
+                LockFile.replace(store.node / LIVE_LOCK).close()
+
+    backup = store.member("b", BACKUP)
+    backup.keeper._clock = backup.keeper.lease._clock = clock
+    monkeypatch.setattr(keeper_module, "write_state", slow_write)
+    backup.start()
+    assert backup.claim.wait(PATIENCE)
+    if taken:
+        assert backup.end.wait(PATIENCE)
+        assert "was deleted or replaced" in backup.fences[0]
+        assert not backup.keeper.lease.held()
+    else:
+        assert backup.keeper.lease.held()
+        assert not backup.fences
+    assert late > BACKUP.lease
 
 
 def test_a_live_whose_state_file_names_another_one_is_fenced(store: Store) -> None:

@@ -109,15 +109,29 @@ def copy(broker: Broker, target: Path, *, torn: bool) -> None:
     nothing runs in meanwhile, has not seen any of it become durable.
     """
     source = broker.directory
-    for name in ("journal", "large", "paging", "bindings"):
-        if torn and name == "bindings":
-            journal = broker.storage._journal
-            deadline = time.monotonic() + 30
-            while journal.stable_token < journal.token - 1:
-                assert time.monotonic() < deadline, "the writer does not end"
-                time.sleep(0.0005)
-        if (source / name).exists():
-            shutil.copytree(source / name, target / name)
+    while not copied(source, target):
+        # A page goes after the record that ends it is on the disk: without it the journal copied before is too old.
+        shutil.rmtree(target)
+    if torn:
+        journal = broker.storage._journal
+        deadline = time.monotonic() + 30
+        while journal.stable_token < journal.token - 1:
+            assert time.monotonic() < deadline, "the writer does not end"
+            time.sleep(0.0005)
+    shutil.copytree(source / "bindings", target / "bindings")
+
+
+def copied(source: Path, target: Path) -> bool:
+    """Copy the journal, and what it speaks of; False when the writer's thread removed some of that meanwhile."""
+    places = [source / name for name in ("large", "paging") if (source / name).exists()]
+    before = {path for place in places for path in place.rglob("*")}
+    shutil.copytree(source / "journal", target / "journal")
+    try:
+        for place in places:
+            shutil.copytree(place, target / place.name)
+    except shutil.Error:
+        return False
+    return all(path.exists() for path in before)
 
 
 async def crash(broker: Broker, directory: Path, *, torn: bool) -> Broker:

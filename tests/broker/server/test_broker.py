@@ -99,6 +99,8 @@ def test_a_taken_port_ends_the_start(instance: Instance) -> None:
         assert instance.process is not None
         assert instance.process.wait(30) == EXIT_LISTEN
     assert any("acceptor 'all': cannot listen" in text for text in instance.messages())
+    (stopped,) = [line for line in instance.records() if line["message"] == "broker stopped"]
+    assert stopped["exit"] == EXIT_LISTEN, "the log says what the service manager sees"
 
 
 def test_what_is_not_built_is_refused_by_name(instance: Instance) -> None:

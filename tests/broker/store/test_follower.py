@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pathlib
 import random
 import shutil
 from contextlib import asynccontextmanager
@@ -135,6 +136,42 @@ async def test_what_was_read_along_is_not_replayed_again(tmp_path: Path) -> None
     assert recovered.replayed_records <= 2, "only the last write, which the follower could not know to be complete"
 
 
+async def test_a_look_without_news_opens_two_files_however_many_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when all segments, or a checkpoint, are read at each look: five times a second, from the server that the
+    live writes to."""
+    settings = settings_in(tmp_path)
+    follower = Follower(settings.journal_directory, settings.id_cache_size)
+    opened_files: list[str] = []
+    real = pathlib.Path.open
+
+    def counted(path: Path, *rest: Any, **named: Any) -> Any:
+        opened_files.append(path.name)
+        return real(path, *rest, **named)
+
+    async with writing(settings) as live:
+        for _ in range(70):
+            await live.send()
+            await live.acknowledge()
+        await live.checkpoint()
+        for _ in range(120):
+            await live.send()
+        assert len(segments(settings)) > 5
+        assert follower.poll() is True
+        monkeypatch.setattr(pathlib.Path, "open", counted)
+        assert follower.poll() is False
+        assert len(opened_files) == len(set(opened_files)) <= 2, opened_files
+        opened_files.clear()
+        await live.send()
+        assert follower.poll() is True, "it sees what is written all the same"
+        # Once to see how far it is written, once to read that.
+        assert len(set(opened_files)) <= 2, opened_files
+        assert not [name for name in opened_files if name.endswith(".checkpoint")]
+    monkeypatch.undo()
+    await promote(settings, follower, tmp_path / "copy")
+
+
 async def test_a_checkpoint_while_following_and_the_files_it_deletes(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
     follower = Follower(settings.journal_directory, settings.id_cache_size)
@@ -210,7 +247,8 @@ async def test_a_new_life_ends_the_old_ones_segment(tmp_path: Path) -> None:
     await promote(settings, follower, tmp_path / "copy")
 
 
-async def test_a_zombie_that_writes_after_its_end_was_recorded_is_not_followed(tmp_path: Path) -> None:
+async def test_what_a_zombie_writes_after_its_end_was_recorded_is_not_read_and_disturbs_nobody(tmp_path: Path) -> None:
+    """Breaks when it is folded, not told at the takeover, or makes that read everything."""
     settings = settings_in(tmp_path)
     follower = Follower(settings.journal_directory, settings.id_cache_size)
     async with opened(settings, crash=True) as zombie:
@@ -223,9 +261,15 @@ async def test_a_zombie_that_writes_after_its_end_was_recorded_is_not_followed(t
             follower.poll()
             await live.send(500)
             follower.poll()
+            read = follower.records
+            follower.poll()
+            assert follower.records == read, "it goes on from where it was"
+            assert follower._progress is not None
     recovered = await promote(settings, follower, tmp_path / "copy")
     assert late not in contents(recovered)[1]
     assert len(contents(recovered)[1]) == 3
+    assert "late-writes" in [one.kind for one in recovered.damage]
+    assert recovered.replayed_records < read, "only what had come since"
 
 
 async def test_damage_is_left_to_recovery(tmp_path: Path) -> None:
@@ -278,6 +322,29 @@ async def _half_there(directory: Path, data: st.DataObject) -> None:
         grow(segment, target, cut)
         follower.poll()
     await promote(settings, follower, directory / "copy")
+
+
+async def test_a_segment_that_was_prepared_is_read_when_writing_goes_on_in_it(tmp_path: Path) -> None:
+    """Breaks when a look is only at the segment written last: no file comes or goes when the next one begins."""
+    whole = settings_in(tmp_path / "whole")
+    async with writing(whole) as live:
+        for _ in range(60):
+            await live.send()
+    settings = settings_in(tmp_path / "grown", node_id=whole.node_id)
+    shutil.copytree(whole.journal_directory, settings.journal_directory)
+    shutil.copytree(whole.bindings_directory, settings.bindings_directory)
+    newest = [path for path in segments(whole) if path.read_bytes()[HEADER_SIZE:].strip(b"\0")][-1]
+    grow(newest, settings.journal_directory / newest.name, HEADER_SIZE)
+    follower = Follower(settings.journal_directory, settings.id_cache_size)
+    assert follower.poll() is True
+    assert follower.poll() is False
+    names = set(settings.journal_directory.iterdir())
+    shutil.copy(newest, settings.journal_directory / newest.name)
+    assert set(settings.journal_directory.iterdir()) == names
+    assert follower.poll() is True
+    recovered = await promote(settings, follower, tmp_path / "copy")
+    assert len(contents(recovered)[1]) == 60
+    assert recovered.replayed_records <= 2
 
 
 STEPS = st.lists(

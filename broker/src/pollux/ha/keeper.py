@@ -488,7 +488,12 @@ class Keeper:
         if self._announcement is not None:
             self._announcement.close()
             self._announcement = None
-        self.lease.extend(began)
+        if self._clock() - began < self.settings.proof_period:
+            self.lease.extend(began)
+        else:
+            # A server of NFS first calls back what it has delegated to a member that is gone, and that takes as long as
+            # its lease. The claim stands, but proves little or nothing by now: look again, while the store answers.
+            self.state = self._proof.make(claimed)
         self.machine.to(Phase.ACTIVATING, reason, epoch)
         self._tell(Phase.ACTIVATING.value)
         self._listener.claimed(Claim(claimed.node_id, epoch, reason, self._queue.lock_since))

@@ -26,6 +26,7 @@ from pollux.routing.space import AddressSpace
 from pollux.server import logs, reload
 from pollux.server.acceptor import Listener, load_sessions
 from pollux.server.exits import EXIT_FAILED, EXIT_FENCED, EXIT_OK, EXIT_STORE
+from pollux.server.failures import exit_code
 from pollux.server.lock import DirectoryLock, node_id
 from pollux.server.logs import event
 from pollux.server.notify import Notifier
@@ -163,7 +164,7 @@ class Broker:
         except BaseException as error:
             if not isinstance(error, asyncio.CancelledError):
                 # Not stopped on purpose: whoever can take the store over may do so.
-                self.exit_code = self.exit_code or EXIT_FAILED
+                self.exit_code = self.exit_code or exit_code(error)
             await self._tear_down(graceful=False)
             raise
         finally:

@@ -15,17 +15,12 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from pollux.config import ConfigError, load
-from pollux.config.users import UsersError
 from pollux.errors import PolluxError, StoreError
-from pollux.ha.filesystem import StoreDirectoryError
-from pollux.ha.locks import LockTimeoutError
-from pollux.ha.replication.member import RefusedError
 from pollux.server import logs
 from pollux.server import rules as _rules  # noqa: F401  (adds the rules that know selectors)
-from pollux.server.acceptor import ListenError
 from pollux.server.broker import Broker
-from pollux.server.exits import EXIT_FAILED, EXIT_LISTEN, EXIT_LOCKED, EXIT_STORE, EXIT_STORE_REFUSED, EXIT_USAGE
-from pollux.server.lock import DirectoryLockedError
+from pollux.server.exits import EXIT_USAGE
+from pollux.server.failures import exit_code
 from pollux.server.logs import event
 from pollux.server.status import write_private
 
@@ -136,28 +131,13 @@ async def _start(broker: Broker) -> int | None:
     except ConfigError as error:
         for problem in error.problems:
             event(logger, logging.ERROR, problem.render())
-        return EXIT_USAGE
-    except UsersError as error:
-        event(logger, logging.ERROR, str(error))
-        return EXIT_USAGE
-    except (DirectoryLockedError, LockTimeoutError) as error:
-        event(logger, logging.ERROR, str(error))
-        return EXIT_LOCKED
-    except ListenError as error:
-        event(logger, logging.ERROR, str(error))
-        return EXIT_LISTEN
-    except (StoreDirectoryError, RefusedError) as error:
-        event(logger, logging.ERROR, str(error))
-        return EXIT_STORE_REFUSED
-    except StoreError as error:
-        event(logger, logging.CRITICAL, str(error))
-        return EXIT_STORE
+        return exit_code(error)
     except PolluxError as error:
-        event(logger, logging.ERROR, str(error))
-        return EXIT_FAILED
+        event(logger, logging.CRITICAL if isinstance(error, StoreError) else logging.ERROR, str(error))
+        return exit_code(error)
     except OSError as error:
         event(logger, logging.ERROR, "the broker cannot start", reason=error)
-        return EXIT_FAILED
+        return exit_code(error)
     return None
 
 

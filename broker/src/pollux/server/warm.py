@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 #: How often a waiting member sees to its spare segment, seconds.
 SPARE_PERIOD = 5.0
-#: How often a waiting member reads the journal along, and how long its last look may take at a takeover, seconds.
+#: How often a waiting member reads the journal along, and how rarely when nothing is written, seconds: its looks are
+#: questions to a server that the live needs, and what comes meanwhile is read in one go.
 FOLLOW_PERIOD = 0.2
+QUIET_PERIOD = 1.0
+#: How long its last look may take at a takeover, seconds.
 FOLLOW_TIMEOUT = 2.0
 
 
@@ -50,12 +53,13 @@ class Warm:
 
     def _run(self) -> None:
         again = 0.0
+        pause = FOLLOW_PERIOD
         while not self._ended.is_set():
-            self._follower.poll()
+            pause = FOLLOW_PERIOD if self._follower.poll() else min(2 * pause, QUIET_PERIOD)
             if time.monotonic() >= again:
                 self._spare.prepare()
                 again = time.monotonic() + SPARE_PERIOD
             if not self.has_read:
                 self.has_read = True
                 self._on_first()
-            self._ended.wait(FOLLOW_PERIOD)
+            self._ended.wait(pause)

@@ -3,6 +3,10 @@
 Read-only, one thread at a time. What is folded is exactly what recovery would fold (the same functions do it), and only
 writes that are certainly complete: one is when the next one has begun. A follower that meets anything unusual (damage,
 another life) starts anew, and one that cannot tell says so: recovery then reads everything, as without it.
+
+A look costs the same however large the store is: while no file comes or goes, it is at the directory's names, the end
+of the segment that is being written and the beginning of the one after it. On NFS each file that is opened is half a
+dozen questions to the server, whom the live needs; and a checkpoint is as large as all that waits in queues.
 """
 
 from __future__ import annotations
@@ -12,15 +16,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pollux.errors import StoreError
+from pollux.store import checkpoint as checkpoints
 from pollux.store import recovery
 from pollux.store.format import FRAME_SIZE, FormatError, valid_at
 from pollux.store.records import BATCH, RecordType
+from pollux.store.recovered import NORMAL_DAMAGE
 from pollux.store.state import Replay, State
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pollux.store.checkpoint import Checkpoint
     from pollux.store.recovered import Damage
     from pollux.store.recovery import SegmentFile
 
@@ -36,7 +41,7 @@ class Progress:
     """What a follower has folded so far: whole segments, and the beginning of the one after them."""
 
     state: State
-    checkpoint: tuple[int, int, int] | None
+    checkpoint: checkpoints.Key | None
     #: (key, salt) of the segments, in order; the last may be unfinished.
     segments: list[tuple[Key, int]] = field(default_factory=list)
     replays: list[Replay] = field(default_factory=list)
@@ -47,6 +52,19 @@ class Progress:
     chain: list[Key] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Look:
+    """What a whole look found, as far as the next ones need it."""
+
+    #: Of segments and checkpoints.
+    names: frozenset[str]
+    #: The segment that is being written, and its number in the chain.
+    last: SegmentFile
+    number: int
+    #: The ones that writing would go on in: the first empty one of each life from that of `last` on.
+    following: list[SegmentFile]
+
+
 class Follower:
     """Follows one journal directory. ``poll`` from a background thread; ``take`` ends it."""
 
@@ -54,6 +72,7 @@ class Follower:
         self._directory = directory
         self._id_cache_size = id_cache_size
         self._progress: Progress | None = None
+        self._look: Look | None = None
         self._buffer = bytearray()
         #: Records folded so far.
         self.records = 0
@@ -67,6 +86,7 @@ class Follower:
             # The live deletes files as it goes; the next look sees the newer checkpoint.
             logger.debug("the journal cannot be followed now: %s", error)
             self._progress = None
+            self._look = None
             return False
 
     def stop(self) -> None:
@@ -74,56 +94,84 @@ class Follower:
         self._stopping = True
 
     def _poll(self) -> bool:
+        names = frozenset(path.name for path in self._directory.iterdir() if _counts(path.name))
+        look, progress = self._look, self._progress
+        before = self.records
+        if (
+            look is not None
+            and progress is not None
+            and look.names == names
+            and all(recovery.is_empty(one, quick=True) for one in look.following)
+        ):
+            self._read_last(progress, look.last, look.number)
+        else:
+            self._look = None
+            self._read(names)
+        return self.records != before
+
+    def _read(self, names: frozenset[str]) -> None:
+        """Look at all files."""
         segments = recovery.read_segments(self._directory, None)
         starts = recovery.read_starts(segments)
-        checkpoint, damage = recovery.choose_checkpoint(self._directory, starts, None)
-        if damage:
-            raise StoreError(str(damage[0]))
-        chain = self._chain(segments, starts, checkpoint)
-        key = checkpoint.key if checkpoint is not None else None
+        checkpoint = next(iter(recovery.eligible_checkpoints(self._directory, starts)), None)
+        key = checkpoint[0] if checkpoint is not None else None
+        journal = self._arrange(segments, starts, key)
+        chain = journal.chain
         progress = self._progress
         if progress is None or progress.checkpoint != key or not self._continues(progress, chain):
             progress = Progress(State(self._id_cache_size), key)
             if checkpoint is not None:
-                checkpoint.load_into(progress.state, bodies=False)
+                checkpoints.read_checkpoint(checkpoint[1], None).load_into(progress.state, bodies=False)
             self._progress = progress
-        before = self.records
         progress.chain = [segment.key for segment in chain]
         finals = recovery.last_of_lives(chain)
         for number in range(progress.finished, len(chain)):
             if self._stopping:
                 break
             segment = chain[number]
-            last = number == len(chain) - 1
             if number == len(progress.segments):
                 progress.segments.append((segment.key, _salt(segment)))
                 progress.replays.append(Replay())
-            replay = progress.replays[number]
-            # The newest life's last segment is being written; all others are complete.
-            upto = self._complete(segment, replay.end) if last else segment.size
-            if upto > replay.end:
-                self.records -= replay.records
-                recovery.replay_segment(progress.state, segment, number, self._buffer, resume=replay, upto=upto)
-                self.records += replay.records
-            if last:
+            if number == len(chain) - 1:
+                # The newest life's last segment is being written; all others are complete.
+                self._read_last(progress, segment, number)
+                following: dict[int, SegmentFile] = {}
+                for empty in journal.empty:
+                    if empty.key > segment.key:
+                        following.setdefault(empty.epoch, empty)
+                self._look = Look(names, segment, number, list(following.values()))
                 break
-            segment.replay = replay
+            self._fold(progress, segment, number, segment.size)
+            segment.replay = progress.replays[number]
             progress.damage += recovery.settle_segment(
                 progress.state, self._directory, segment, final=segment.key in finals, keep=False
             )
             progress.finished = number + 1
-        if any(one.kind != "torn-tail" for one in progress.damage):
-            raise StoreError(str(progress.damage[0]))
-        return self.records != before
+        # What a fenced life added behind its end is not read: no reason to read everything again at a takeover.
+        if unusual := [one for one in progress.damage if one.kind not in NORMAL_DAMAGE]:
+            raise StoreError(str(unusual[0]))
 
-    def _chain(
-        self, segments: list[SegmentFile], starts: list[recovery.Start], checkpoint: Checkpoint | None
-    ) -> list[SegmentFile]:
-        folded = checkpoint.key[1:] if checkpoint is not None else (0, 0)
+    def _read_last(self, progress: Progress, segment: SegmentFile, number: int) -> None:
+        """Fold what is complete of the segment that is being written."""
+        upto = self._complete(segment, progress.replays[number].end)
+        segment.size = max(segment.size, upto)
+        self._fold(progress, segment, number, upto)
+
+    def _fold(self, progress: Progress, segment: SegmentFile, number: int, upto: int) -> None:
+        replay = progress.replays[number]
+        if upto > replay.end:
+            self.records -= replay.records
+            recovery.replay_segment(progress.state, segment, number, self._buffer, resume=replay, upto=upto)
+            self.records += replay.records
+
+    def _arrange(
+        self, segments: list[SegmentFile], starts: list[recovery.Start], checkpoint: checkpoints.Key | None
+    ) -> recovery.Journal:
+        folded = checkpoint[1:] if checkpoint is not None else (0, 0)
         journal = recovery.arrange(segments, starts, folded, None, quick=True)
         if journal.fenced or any(segment.header is None for segment in journal.chain):
             raise StoreError("the journal holds files that recovery must judge")
-        return journal.chain
+        return journal
 
     @staticmethod
     def _continues(progress: Progress, chain: list[SegmentFile]) -> bool:
@@ -156,7 +204,7 @@ class Follower:
                 position = following
         return position
 
-    def take(self, checkpoint: Checkpoint | None, chain: list[SegmentFile]) -> Progress | None:
+    def take(self, checkpoint: checkpoints.Checkpoint | None, chain: list[SegmentFile]) -> Progress | None:
         """What recovery may go on from; None when it has to read everything. The follower is done after this."""
         progress, self._progress = self._progress, None
         if progress is None or not progress.segments:
@@ -176,6 +224,11 @@ class Follower:
         ):
             return None
         return progress
+
+
+def _counts(name: str) -> bool:
+    """Whether a file of the directory is a segment or a checkpoint."""
+    return recovery.SEGMENT_NAME.fullmatch(name) is not None or checkpoints.parse_name(name) is not None
 
 
 def _salt(segment: SegmentFile) -> int:

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from pollux.store.state import State
 
 
+#: Kinds of damage that are normal after a crash or a takeover.
+NORMAL_DAMAGE = ("torn-tail", "late-writes")
+
+
 @dataclass(slots=True)
 class Damage:
     """A range of a file that holds no valid record where one was expected.

@@ -409,16 +409,24 @@ def choose_checkpoint(
     A checkpoint counts when the newest life wrote it, or when that life's START record says it began with it:
     one that a fenced predecessor finished later may hold records nobody was promised.
     """
-    found = [(key, path) for path in directory.iterdir() if (key := parse_name(path.name)) is not None]
     damage: list[Damage] = []
-    for key, path in sorted(found, reverse=True):
-        if starts and key[0] < starts[-1].epoch and key != starts[-1].checkpoint:
-            continue
+    for _, path in eligible_checkpoints(directory, starts):
         try:
             return read_checkpoint(path, node_id), damage
         except FormatError as error:
             damage.append(Damage(path, 0, path.stat().st_size, "corrupt", f"the checkpoint cannot be used: {error}"))
     return None, damage
+
+
+def eligible_checkpoints(directory: Path, starts: list[Start]) -> list[tuple[tuple[int, int, int], Path]]:
+    """(key, path) of the checkpoints that count, the newest first; see :func:`choose_checkpoint`."""
+    found = [(key, path) for path in directory.iterdir() if (key := parse_name(path.name)) is not None]
+    newest = starts[-1] if starts else None
+    return [
+        (key, path)
+        for key, path in sorted(found, reverse=True)
+        if newest is None or key[0] >= newest.epoch or key == newest.checkpoint
+    ]
 
 
 def last_of_lives(chain: list[SegmentFile]) -> set[tuple[int, int]]:

@@ -16,7 +16,7 @@ from pollux.store.format import FRAME_SIZE, HEADER_SIZE, DamagedRange, Kind, dec
 from pollux.store.format import records as scan
 from pollux.store.inspect import replay
 from pollux.store.records import DURABLE, TX, U64, RecordType, message_id, message_queues
-from pollux.store.recovered import Damage
+from pollux.store.recovered import NORMAL_DAMAGE, Damage
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 #: A message's id is its life's epoch, shifted by this much, and a counter.
 EPOCH_SHIFT = 44
-#: Damage that is normal after a crash or a takeover.
-NORMAL_DAMAGE = ("torn-tail", "late-writes")
 _QUEUE = "queue"
 _SAVED = re.compile(r"oldreplica\.\d+")
 #: (epoch, sequence) of a segment.

@@ -1,0 +1,30 @@
+"""What a start that failed means for whoever started the broker: its exit code. Pure."""
+
+from __future__ import annotations
+
+from pollux.config import ConfigError
+from pollux.config.users import UsersError
+from pollux.errors import StoreError
+from pollux.ha.filesystem import StoreDirectoryError
+from pollux.ha.locks import LockTimeoutError
+from pollux.ha.replication.member import RefusedError
+from pollux.server.acceptor import ListenError
+from pollux.server.exits import EXIT_FAILED, EXIT_LISTEN, EXIT_LOCKED, EXIT_STORE, EXIT_STORE_REFUSED, EXIT_USAGE
+from pollux.server.lock import DirectoryLockedError
+
+#: The first that fits counts.
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (ConfigError, EXIT_USAGE),
+    (UsersError, EXIT_USAGE),
+    (DirectoryLockedError, EXIT_LOCKED),
+    (LockTimeoutError, EXIT_LOCKED),
+    (ListenError, EXIT_LISTEN),
+    (StoreDirectoryError, EXIT_STORE_REFUSED),
+    (RefusedError, EXIT_STORE_REFUSED),
+    (StoreError, EXIT_STORE),
+)
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code (:mod:`pollux.server.exits`) of a broker whose start ended with this error."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), EXIT_FAILED)
