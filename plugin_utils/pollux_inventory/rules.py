@@ -177,8 +177,7 @@ def check_member(member: Member, exists: Exists, problems: list[Problem]) -> Non
             add(variable, f"{value[variable]!r} is not an absolute path", "write the path from / on")
     if value["broker_service_manager"] == "systemd" and not value["broker_system_user"]:
         add("broker_system_user", "is empty, so the broker would run as root", "name a user")
-    if value["broker_stop_timeout"] < 1 or value["broker_start_timeout"] < 1:
-        add("broker_start_timeout", "and broker_stop_timeout must be at least 1 second", "raise it")
+    _check_times(value, add)
     _check_audit(value, add)
     _check_networks(value, add)
     check_installation(value, exists, add)
@@ -194,6 +193,12 @@ def is_network(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _check_times(value: Mapping[str, Any], add: Add) -> None:
+    for variable in ("broker_start_timeout", "broker_answer_timeout", "broker_stop_timeout"):
+        if value[variable] < 1:
+            add(variable, "must be at least 1 second", "raise it")
 
 
 def _check_audit(value: Mapping[str, Any], add: Add) -> None:

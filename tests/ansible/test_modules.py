@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import platform
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +98,81 @@ def test_wheels_for_another_python_are_refused_with_the_remedy(tmp_path: Path) -
     assert done["failed"]
     assert "the wheelhouse is for Python 3.6" in done["msg"]
     assert "tools/wheelhouse.py" in done["msg"]
+
+
+#: Stands for PyPA's installer: says which wheels it was given, and that they are installed.
+FAKE_INSTALLER = """
+import pathlib, sys
+program = pathlib.Path(sys.prefix) / "bin" / "proof"
+program.write_text("#!/bin/sh\\nexit 0\\n# " + " ".join(pathlib.Path(given).name for given in sys.argv[1:]))
+program.chmod(0o755)
+"""
+WHEELS = ("a-1-py3-none-any.whl", f"b-2-cp311-cp311-manylinux_2_17_{platform.machine()}.whl")
+
+
+def archive_of(place: Path, *names: str, lock: tuple[str, ...] | None = None) -> Path:
+    """A wheelhouse of empty wheels and the installer, packed; `lock`: what requirements.txt names, if not the same."""
+    house = place / "house"
+    house.mkdir()
+    for name in {*names, *(lock or ())}:
+        (house / name).write_text(name)
+    with zipfile.ZipFile(house / "installer-1.1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("installer/__init__.py", "")
+        wheel.writestr("installer/__main__.py", FAKE_INSTALLER)
+    tool = [] if lock is not None and not lock else ["installer-1.1.0-py3-none-any.whl"]
+    named = [*(names if lock is None else lock), *tool]
+    hashes = [hashlib.sha256((house / name).read_bytes()).hexdigest() for name in named]
+    (house / "requirements.txt").write_text("".join(f"x==1 --hash=sha256:{each}\n" for each in hashes))
+    with tarfile.open(place / "house.tar", "w") as archive:
+        for name in [*names, *tool, "requirements.txt"]:
+            archive.add(house / name, name)
+    return place / "house.tar"
+
+
+def install(place: Path, archive: Path) -> dict[str, Any]:
+    """The module's answer for a release of this archive."""
+    (place / "releases").mkdir()
+    return call(
+        place,
+        "pollux_install",
+        releases=str(place / "releases"),
+        name="0.1.0-x",
+        version="0.1.0",
+        archive=str(archive),
+        python=sys.executable,
+        proof=["proof"],
+        keep=1,
+    )
+
+
+def test_a_wheelhouse_is_installed_by_the_installer_that_it_holds_and_without_pip(tmp_path: Path) -> None:
+    done = install(tmp_path, archive_of(tmp_path, *WHEELS))
+    assert done["changed"], done
+    release = tmp_path / "releases" / "0.1.0-x"
+    told = (release / "bin" / "proof").read_text()
+    assert told.endswith(f"# --compile-bytecode 0 --overwrite-existing {' '.join(WHEELS)}")
+    assert (release / "complete").read_text() == "0.1.0\n"
+    assert not (release / "bin" / "pip").exists()
+    assert not (release / "dist").exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "lock", "said"),
+    [
+        ((*WHEELS, "c-1-py3-none-any.whl"), WHEELS, "c-1-py3-none-any.whl of the wheelhouse is not what"),
+        (WHEELS[:1], WHEELS, "lacks 1 wheels"),
+        (("b-2-cp311-cp311-manylinux_2_17_vax.whl",), None, "_vax.whl of the wheelhouse is not for this host"),
+        ((), (), "has no installer"),
+    ],
+)
+def test_a_wheelhouse_that_is_not_what_it_should_be_is_refused_before_anything_of_it_is_installed(
+    tmp_path: Path, names: tuple[str, ...], lock: tuple[str, ...] | None, said: str
+) -> None:
+    done = install(tmp_path, archive_of(tmp_path, *names, lock=lock))
+    assert done["failed"]
+    assert said in done["msg"]
+    assert "tools/wheelhouse.py" in done["msg"] or "make it anew" in done["msg"]
+    assert not (tmp_path / "releases" / "0.1.0-x" / "complete").exists()
 
 
 def test_users_are_written_once_and_a_member_that_has_them_writes_the_same(tmp_path: Path) -> None:
@@ -217,3 +296,15 @@ def test_a_broker_that_begins_to_join_is_waited_for(tmp_path: Path) -> None:
     early = call(tmp_path, "pollux_info", program=str(program), expect=["stopped"])
     assert early["state"] == "joining", "who answers has a process"
     assert early["failed"]
+
+
+def test_a_broker_gets_the_time_for_an_answer_that_the_inventory_gives_it(tmp_path: Path) -> None:
+    """Breaks when a slow machine's broker counts as unreachable whatever its operator says."""
+    program = tmp_path / "pollux"
+    program.write_text(
+        f"#!{sys.executable}\nimport json, time\ntime.sleep(3)\nprint(json.dumps({{'name': 'castor'}}))\n"
+    )
+    program.chmod(0o755)
+    found = call(tmp_path, "pollux_info", program=str(program), answer=1)
+    assert (found["state"], found["reason"]) == ("unreachable", "pollux status did not answer within 1 s")
+    assert call(tmp_path, "pollux_info", program=str(program), answer=60)["running"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from typing import IO, TYPE_CHECKING, Any
@@ -274,6 +275,21 @@ def test_a_machine_with_other_mounts_of_the_server_is_not_cut_off() -> None:
     others = lock_probe.other_mounts
     assert others(MOUNTINFO, "10.0.0.9", "/srv/pollux/twins/.lock-probe") == ["/home"]
     assert others(MOUNTINFO, "10.0.0.8", "/srv/pollux/twins/.lock-probe") == []
+
+
+def test_who_uses_the_store_is_told_without_looking_at_its_path(tmp_path: Path, holder: Holder) -> None:
+    """Root is nobody for an NFS server: breaks when the directory, which only the broker's user may see, is asked."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    descriptor = lock_probe.open_file(hidden / "lock", "")
+    try:
+        (hidden / "lock").rename(tmp_path / "elsewhere")
+        hidden.rmdir()
+        found = lock_probe.users_of(descriptor)
+    finally:
+        os.close(descriptor)
+    assert [each for each in found if each.endswith(f" ({holder.process.pid})")]
+    assert not [each for each in found if each.endswith(f" ({os.getpid()})")]
 
 
 def test_a_cut_drops_both_directions_of_the_one_port_and_ends_by_itself() -> None:

@@ -77,6 +77,7 @@ REFUSED = [
     ),
     ({"broker_port_offset": "ten"}, "b: broker_port_offset: must be an integer, is text."),
     ({"broker_ha_policy": "shared-store"}, "b: broker_ha_policy: 'shared-store' is not one of 'none', 'shared_store'"),
+    ({"broker_answer_timeout": 0}, "b: broker_answer_timeout: must be at least 1 second."),
     ({"broker_root": "opt"}, "b: broker_root: 'opt' is not an absolute path."),
     ({"broker_core_settings": {"name": "x"}}, "b: broker_core_settings: 'name' is derived by this bundle."),
 ]

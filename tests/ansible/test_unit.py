@@ -57,3 +57,14 @@ def test_a_replicated_broker_s_session_is_closed_when_its_process_is_gone() -> N
 def test_nothing_of_it_where_there_is_no_session(policy: str) -> None:
     """A shared store that hangs must not hold up the stop; who is voted for has no session."""
     assert not [line for line in rendered(policy) if line.startswith("ExecStopPost")]
+
+
+@pytest.mark.parametrize("policy", ["live_only", "shared_store", "replication"])
+def test_systemd_never_gives_up_a_broker_but_one_that_needs_somebody(policy: str) -> None:
+    """A store that is away for an hour ends the broker again and again; no configuration mends itself."""
+    lines = rendered(policy)
+    assert "Restart=on-failure" in lines
+    assert "StartLimitIntervalSec=0" in lines
+    assert not [line for line in lines if line.startswith("StartLimitBurst")]
+    (prevented,) = [line.split("=")[1].split() for line in lines if line.startswith("RestartPreventExitStatus=")]
+    assert prevented == ["2", "4", "5", "7"]

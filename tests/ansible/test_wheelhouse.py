@@ -43,12 +43,15 @@ tests-need==3.0 \\
 deeper==4.0 \\
     --hash=sha256:ff
     # via both-need
+installer==5.0 \\
+    --hash=sha256:a0
+    # via -r requirements-dev.in
 """
 
 
 def test_what_the_broker_needs_is_found_through_others_and_what_only_tests_need_is_not() -> None:
     found = wheelhouse.runtime_packages(TEXT)
-    assert list(found) == ["both-need", "broker-needs", "deeper", "python-qpid-proton"]
+    assert list(found) == ["both-need", "broker-needs", "deeper", "installer", "python-qpid-proton"]
     assert "2.0" in found["both-need"]
     assert "2.1" in found["both-need"]
 

@@ -58,6 +58,10 @@ options:
       a moment ago and that nobody starts again.
     type: bool
     default: false
+  answer:
+    description: Seconds to wait for one answer; without it the broker counts as unreachable.
+    type: float
+    default: 20
 author: Pollux
 """
 EXAMPLES = r"""
@@ -78,8 +82,6 @@ release: {description: Release of the bundle's that runs; empty if unknown., typ
 restart_reasons: {description: Why a restart is needed., type: list, returned: always}
 status: {description: The whole answer., type: dict, returned: when the broker answers}
 """
-#: One question may take this long, seconds.
-ANSWER_TIMEOUT = 20.0
 POLL_INTERVAL = 0.25
 LOG_LINES = 12
 
@@ -196,6 +198,7 @@ def main() -> None:
             "wait": {"type": "float", "default": 0.0},
             "release": {"type": "str", "default": ""},
             "give_up": {"type": "bool", "default": False},
+            "answer": {"type": "float", "default": 20.0},
         },
         supports_check_mode=True,
     )
@@ -205,7 +208,7 @@ def main() -> None:
     while True:
         # The last question has time for its answer too: a message that says why beats one second saved.
         left = max(5.0, deadline - time.monotonic())
-        found = observe(params, min(ANSWER_TIMEOUT, left) if params["wait"] else ANSWER_TIMEOUT)
+        found = observe(params, min(params["answer"], left) if params["wait"] else params["answer"])
         if passes(found, params) or time.monotonic() >= deadline:
             break
         if params["give_up"] and found["state"] == "stopped":

@@ -115,9 +115,9 @@ def other_mounts(mountinfo: str, address: str, path: str) -> list[str]:
     return [point for point in points if point != ours]
 
 
-def users_of(path: str) -> list[str]:
-    """Other processes with a file open on the file system of `path`."""
-    device = Path(path).stat().st_dev
+def users_of(descriptor: int) -> list[str]:
+    """Other processes with a file open on the file system of this one, which root may not even look at by its path."""
+    device = os.fstat(descriptor).st_dev
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -205,7 +205,7 @@ def hold(path: Path, user: str, seconds: float, line: str, address: str) -> dict
         ended.wait(seconds)
         return report
     others = other_mounts(Path("/proc/self/mountinfo").read_text(), address, str(path))
-    others += users_of(str(path))
+    others += users_of(descriptor)
     if others:
         raise MayNotCutError(f"this machine uses {address} besides: {', '.join(others)}")
     os.pwrite(second, b"\n", 0)
