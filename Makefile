@@ -9,7 +9,7 @@ BUNDLE := filter_plugins plugin_utils callback_plugins roles
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test lint unit molecule wheelhouse mutants lock clean
+.PHONY: help setup demo check test lint lint-python lint-bundle unit molecule wheelhouse mutants lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,16 +23,21 @@ demo: setup  ## Deploy a live/backup pair here, kill the live under traffic, fai
 check: setup lint unit  ## The fast part: ruff, mypy and the tests without real processes
 
 lint:
+	@$(MAKE) --no-print-directory --jobs=2 lint-python lint-bundle
+
+lint-python:
 	$(BIN)/ruff check $(SOURCES) $(BUNDLE)
 	$(BIN)/mypy $(SOURCES)
+
+lint-bundle:
 	$(BIN)/yamllint --strict roles playbooks inventories
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ANSIBLE_HOME=.pollux/ansible ansible-lint -q --nocolor
 
 unit:
 	$(BIN)/python -m pytest -m "not processes" tests/broker tests/ledger tests/harness tests/benchmarks
 
-test: setup  ## Lint and all tests: units, playbooks, other people's clients, kills under load (scenarios: make molecule)
-	@$(PYTHON) tools/setup_environment.py --tests
+test: setup  ## Lint and all tests: units, playbooks, other people's clients, kills under load, scenarios on hosts
+	@$(PYTHON) tools/setup_environment.py --tests --lab
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python tools/run_tests.py
 

@@ -1,13 +1,13 @@
-"""`make test`, its last step: all tests, in two lanes side by side; if asked for, then the scenarios of molecule/.
+"""`make test`, its last step: all tests, in lanes side by side, and then the scenarios of molecule/.
 
-    .venv/bin/python tools/run_tests.py [--json] [--lanes bundle,broker,lab] [-- PYTEST OPTIONS]
+    .venv/bin/python tools/run_tests.py [--json] [--lanes bundle,e2e,broker,lab] [-- PYTEST OPTIONS]
 
-Each lane is one pytest, one for each core that the smallest machine has; their lines are shown with the lane's name
-before them, and what failed is told in full at its end. Playbooks mostly wait for processes that they start, brokers
-under load mostly for the disk and for deadlines: together they take little longer than either alone. Whatever is in
+Each lane is one pytest; their lines are shown with the lane's name before them, what failed is told in full at its end,
+and named once more at the end of all. Playbooks mostly wait for processes that they start, brokers under load mostly
+for the disk and for deadlines: one lane more than the smallest machine has cores keeps these busy. Whatever is in
 tests/ is in one of the lanes: the last takes what no other one has.
 
-The scenarios (lane "lab", on request) come when the tests are over: they run side by side themselves, and on a machine
+The scenarios (lane "lab") come when the tests are over: they run side by side themselves, and on a machine
 that is busy with something else the brokers' own limits (a session, a lease) pass because of that and not because of
 what was broken.
 
@@ -32,8 +32,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-#: What each lane of pytest's runs; the last one has the rest of tests/.
-LANES = {"bundle": ("tests/ansible", "tests/pipeline"), "broker": ()}
+#: What each lane of pytest's runs, about as long as the others; the last one has the rest of tests/.
+LANES = {
+    "bundle": ("tests/ansible", "tests/benchmarks", "tests/harness", "tests/e2e/test_failover_random.py"),
+    "e2e": ("tests/e2e", "tests/pipeline"),
+    "broker": (),
+}
 #: Lanes that are programs of their own, after those: what Python is told.
 PROGRAMS = {"lab": ("molecule/lab", "suite", "--down")}
 #: Seconds a lane gets to end its brokers when it is interrupted.
@@ -41,28 +45,33 @@ PATIENCE = 60
 EXAMPLES = """\
 examples:
   make test                                     everything, after set-up and lint
-  tools/run_tests.py                            the tests alone
-  tools/run_tests.py --lanes bundle,broker,lab  and then the scenarios on containers
+  tools/run_tests.py                            the tests, and then the scenarios
+  tools/run_tests.py --lanes bundle,e2e,broker  the tests without the scenarios
   tools/run_tests.py -- --durations=20          with the slowest of each lane
   .venv/bin/python -m pytest tests/broker/ha    some of them, in one process
 """
+#: Lines of a lane that name something that failed: pytest's summary, and the suite's of the scenarios.
+_FAILED = re.compile(r"(?:FAILED|ERROR) \S+\.py\b.*|scenario \S+: failed.*")
+#: So many of a lane are named again at the end.
+NAMED = 20
 _COUNT = re.compile(r"(\d+) (passed|failed|skipped|errors?|xfailed|xpassed)")
 _OUTCOME = {"errors": "failed", "error": "failed", "xpassed": "failed", "xfailed": "skipped"}
 
 
 class Outcome(NamedTuple):
-    """How a lane ended: pytest's exit status, its counts ("passed", "failed", "skipped"), and its seconds."""
+    """How a lane ended: pytest's exit status, its counts ("passed", "failed", "skipped"), its seconds, what failed."""
 
     status: int
     counts: Counter[str]
     seconds: float
+    failed: list[str]
 
 
 def arguments(lane: str) -> list[str]:
     """What pytest is told of a lane."""
-    if LANES[lane]:
-        return list(LANES[lane])
-    return ["tests", *(f"--ignore={path}" for paths in LANES.values() for path in paths)]
+    own = LANES[lane] or ("tests",)
+    others = [path for name, paths in LANES.items() if name != lane for path in paths]
+    return [*own, *(f"--ignore={path}" for path in others if any(Path(path).is_relative_to(one) for one in own))]
 
 
 def counts_of(line: str) -> Counter[str]:
@@ -113,15 +122,18 @@ class Lane(threading.Thread):
     def run(self) -> None:
         """Show its lines until it ends."""
         last = ""
+        failed: dict[str, None] = {}
         assert self.process.stdout is not None  # noqa: S101  (asked for above)
         with self.process.stdout as lines:
             for line in lines:
                 last = line.strip() or last
+                if len(failed) < NAMED and _FAILED.fullmatch(line.rstrip()):
+                    failed[line.rstrip()] = None
                 if self._show is not None:
                     with self._show:
                         sys.stdout.write(f"{self.name:<7}| {line.rstrip()}\n")
                         sys.stdout.flush()
-        self.outcome = Outcome(self.process.wait(), counts_of(last), time.monotonic() - self.began)
+        self.outcome = Outcome(self.process.wait(), counts_of(last), time.monotonic() - self.began, list(failed))
 
     def interrupt(self) -> None:
         """End it as Ctrl-C would, so that it stops what it started; after a while at once."""
@@ -143,7 +155,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print the outcome for a program and nothing else")
     parser.add_argument("options", nargs="*", metavar="-- OPTIONS", help="what each pytest is told besides")
     known = [*LANES, *PROGRAMS]
-    parser.add_argument("--lanes", default=",".join(LANES), help=f"of {', '.join(known)}")
+    parser.add_argument("--lanes", default=",".join(known), help=f"of {', '.join(known)}")
     given = parser.parse_args()
     chosen = given.lanes.split(",")
     if unknown := sorted(set(chosen) - set(known)):
@@ -163,6 +175,7 @@ def main() -> int:
     except KeyboardInterrupt:
         for lane in lanes:
             lane.interrupt()
+        shutil.rmtree(scratch, ignore_errors=True)
         return 130
     outcomes = {lane.name: lane.outcome for lane in lanes if lane.outcome is not None}
     failed = len(outcomes) < len(lanes) or any(outcome.status for outcome in outcomes.values())
@@ -172,7 +185,8 @@ def main() -> int:
         for name, outcome in outcomes.items():
             told = ", ".join(f"{number} {what}" for what, number in sorted(outcome.counts.items())) or "no tests"
             sys.stdout.write(f"{name}: {told} in {outcome.seconds:.0f} s, exit status {outcome.status}\n")
-        sys.stdout.write(f"\n{closing(outcomes)}\n")
+        named = [f"{name}: {line}\n" for name, outcome in outcomes.items() for line in outcome.failed]
+        sys.stdout.write("\n" + "".join(named) + f"{closing(outcomes)}\n")
     if failed:
         sys.stdout.flush()
         sys.stderr.write(f"what the failed tests left is in {scratch}\n")

@@ -5,6 +5,8 @@ directory of its own for `pipeline_wheelhouse`, which also holds Spark and is te
 
     pip install --no-index --find-links DIRECTORY --require-hashes --requirement DIRECTORY/requirements.txt
 
+is what the role does with less: PyPA's installer is among the wheels, and hosts need no pip.
+
 Which packages, versions and hashes comes from requirements.lock; those that are published as source only are built
 here. The wheels are for the Python and the platform that run this program: run it on a machine like the brokers'.
 What is there and still right is kept: with nothing changed it returns at once, with changed sources only our own
@@ -42,7 +44,9 @@ BROKER_PACKAGE = "pollux-broker"
 #: Says what the directory was made from and for whom; pollux_release reads `python` and `platform`.
 MANIFEST = "wheelhouse.json"
 REQUIREMENTS = "requirements.txt"
-FORMAT = 2
+FORMAT = 3
+#: Installs the others on the hosts (roles/broker/library/pollux_install.py).
+INSTALLER = "installer"
 #: No single step takes longer than this unless something hangs (seconds).
 STEP_TIMEOUT = 1800
 
@@ -143,6 +147,7 @@ def runtime_packages(lock: str, product: Product = BROKER_PRODUCT) -> dict[str, 
             break
         wanted |= more
     wanted.discard(BROKER_PACKAGE)
+    wanted.add(INSTALLER)
     if missing := (set(product.source_only) - wanted) | (wanted - blocks.keys()):
         raise SetupError(f"{LOCK.name} does not say what {product.package} needs ({min(missing)}): run make lock")
     return {name: blocks[name] for name in sorted(wanted)}

@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import image
+from lab import bytecode, image
 from lab.places import PLACES, LabError, Places
 from lab.processes import run
 
@@ -79,37 +79,6 @@ ExecStart=/bin/sh -e /etc/lab-network
 [Install]
 WantedBy=sysinit.target
 """
-#: Ansible sends a module as an archive of sources, which Python compiles whenever it runs: half of its time if that is
-#: emulated.
-_BYTECODE = '''\
-"""What Python imports from archives of sources is compiled once."""
-
-import _sha1
-import marshal
-import os
-import zipimport
-
-compile_source = zipimport._compile_source
-
-
-def compile_once(path, source):
-    kept = f"/var/cache/lab-bytecode/{_sha1.sha1(source).hexdigest()}"
-    try:
-        with open(kept, "rb") as file:
-            return marshal.load(file)
-    except (OSError, EOFError, ValueError):
-        code = compile_source(path, source)
-    try:
-        with open(f"{kept}.{os.getpid()}", "wb") as file:
-            marshal.dump(code, file)
-        os.rename(file.name, kept)
-    except OSError:
-        pass  # only root writes there
-    return code
-
-
-zipimport._compile_source = compile_once
-'''
 #: Run with the directory of the new root file system, before its packages are unpacked and after they are configured.
 _BEFORE = """\
 mkdir -p "$1/etc/initramfs-tools/conf.d"
@@ -123,10 +92,7 @@ cat > "$1/etc/systemd/system/lab-seed.service" <<'UNIT'
 rm -f "$1"/etc/ssh/ssh_host_* "$1/etc/hostname"
 chroot "$1" usermod --shell /bin/sh root
 echo UsePAM no > "$1/etc/ssh/sshd_config.d/lab.conf"
-mkdir "$1/var/cache/lab-bytecode"
-cat > "$1/usr/lib/python3/dist-packages/lab_bytecode.py" <<'MODULE'
-{bytecode}MODULE
-echo import lab_bytecode > "$1/usr/lib/python3/dist-packages/lab-bytecode.pth"
+{bytecode}
 chroot "$1" systemctl --quiet enable lab-seed.service ssh.service
 chroot "$1" systemctl --quiet disable nfs-server.service
 chroot "$1" systemctl --quiet mask {masked}
@@ -169,7 +135,7 @@ class Disk:
 def _hooks() -> tuple[str, str]:
     return (
         _BEFORE.format(drivers=" ".join(DRIVERS)),
-        _AFTER.format(unit=_SEED_UNIT, bytecode=_BYTECODE, masked=" ".join(MASKED)),
+        _AFTER.format(unit=_SEED_UNIT, bytecode=bytecode.install('"$1"'), masked=" ".join(MASKED)),
     )
 
 

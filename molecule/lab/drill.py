@@ -79,7 +79,7 @@ class Step:
     complete: bool = True
     name: str = ""
     #: Messages a second, for each protocol.
-    rate: int = 200
+    rate: int = 100
     #: Seconds between two questions to a member; twenty a second may be more than an emulated one can answer.
     watch_seconds: float = WATCH_SECONDS
     #: Messages of each protocol that are confirmed before the fault and received at the end.
@@ -88,7 +88,7 @@ class Step:
     size: int = 256
     #: Whether messages are refused while it is broken (a full disk): they must be, and nobody may take over for it.
     refusals: bool = False
-    #: How often, one after the other (multiplied by the environment variable POLLUX_LAB_REPEAT).
+    #: How often, one after the other (multiplied by the environment's POLLUX_LAB_REPEAT, unless it is a program).
     repeat: int = 1
 
     @classmethod
@@ -223,8 +223,7 @@ class Breaker:
 
     async def _wait_until_stopped(self, members: Members, live: Member, at: float, note: Say) -> None:
         """Wait until the live of before does not serve any more. Raises UnavailableError when that takes too long."""
-        # A member that only answers nothing may be slow: it has stopped once it says so or refuses connections.
-        while (seen := await members.look(live)).live or (seen == DOWN and await accepts(live)):
+        while await self._may_serve(members, live):
             if now() - at > self._step.limit * 1000:
                 raise UnavailableError(f"{live.name} still serves {self._step.limit:g} s after the fault")
             await asyncio.sleep(self._step.watch_seconds)
@@ -232,6 +231,17 @@ class Breaker:
         note(f"{live.name} serves nobody any more, {self.fail_stop_ms:.0f} ms after the fault")
         if self.fail_stop_ms > self._step.stops_within * 1000:
             raise UnavailableError(f"{live.name} stopped {self.fail_stop_ms:.0f} ms after the fault")
+
+    async def _may_serve(self, members: Members, live: Member) -> bool:
+        """Not any more once it says so or refuses connections: a member that only answers nothing may be slow."""
+        looking = asyncio.create_task(members.look(live))
+        try:
+            while await accepts(live):
+                if (await asyncio.wait({looking}, timeout=self._step.watch_seconds))[0]:
+                    return looking.result().live or looking.result() == DOWN
+            return False
+        finally:
+            looking.cancel()
 
     async def _wait_for_pair(self, members: Members, note: Say) -> None:
         """Wait until one member is live and all others can take over."""
@@ -312,6 +322,11 @@ def adapted(given: Mapping[str, Any], reached: Mapping[str, Callable[[int], str]
     return {**given, "members": members}
 
 
+def repeated(steps: Sequence[Step], times: int) -> list[Step]:
+    """Each step as often as it says, and faults `times` that; a program (a failback, say) has its own time."""
+    return [step for step in steps for _ in range(step.repeat * (1 if step.fault == "run" else times))]
+
+
 def run(
     manifest_path: Path, steps: Sequence[Step], hosts: Mapping[str, Host], directory: Path, protocols: Sequence[str]
 ) -> list[dict[str, Any]]:
@@ -319,9 +334,7 @@ def run(
     given = json.loads(manifest_path.read_text(encoding="utf-8"))
     manifest = parse(adapted(given, {name: host.reach for name, host in hosts.items()}), manifest_path)
     summaries: list[dict[str, Any]] = []
-    times = int(os.environ.get("POLLUX_LAB_REPEAT", "1"))
-    repeated = [step for step in steps for _ in range(step.repeat * times)]
-    for number, step in enumerate(repeated, start=1):
+    for number, step in enumerate(repeated(steps, int(os.environ.get("POLLUX_LAB_REPEAT", "1"))), start=1):
         where = directory / f"{number:02}-{step.label}"
         breaker = Breaker(step, manifest, hosts, where)
         where.mkdir(parents=True, exist_ok=True)

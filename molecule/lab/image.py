@@ -15,6 +15,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+from lab import bytecode
 from lab.places import IMAGE_REPOSITORY, PLACES, LabError, Places
 from lab.processes import run
 
@@ -57,7 +58,7 @@ def packages(variable: str = BASE) -> tuple[str, ...]:
 
 def tag(variable: str = BASE) -> str:
     """The image's tag: a fingerprint of everything it is made of."""
-    text = "\0".join((RECIPE, SUITE, *packages(variable), *MASKED))
+    text = "\0".join((RECIPE, SUITE, *packages(variable), *MASKED, bytecode.module()))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -72,7 +73,7 @@ def dockerfile(variable: str = BASE) -> str:
         f"FROM debian:{SUITE}\n"
         "RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "
         f"{' '.join(packages(variable))} && apt-get clean && rm -rf /var/lib/apt/lists/*\n"
-        f"RUN systemctl mask {' '.join(MASKED)}\n"
+        f"RUN systemctl mask {' '.join(MASKED)}\nRUN {bytecode.install()}\n"
         'CMD ["/sbin/init"]\nSTOPSIGNAL SIGRTMIN+3\n'
     )
 
@@ -106,10 +107,10 @@ def _archive(places: Places, variable: str) -> Path:
         raise LabError("mmdebstrap is missing for the base image: apt-get install mmdebstrap")
     places.cache.mkdir(parents=True, exist_ok=True)
     unfinished = archive.with_name(f".{archive.name}.{os.getpid()}.tar")
-    mask = f'chroot "$1" systemctl mask {" ".join(MASKED)}'
+    hook = f'chroot "$1" systemctl mask {" ".join(MASKED)} && ' + bytecode.install('"$1"')
     command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages(variable))}"]
     try:
-        run([*command, f"--customize-hook={mask}", SUITE, unfinished], timeout=_BUILD_TIMEOUT)
+        run([*command, f"--customize-hook={hook}", SUITE, unfinished], timeout=_BUILD_TIMEOUT)
         unfinished.replace(archive)
     finally:
         unfinished.unlink(missing_ok=True)

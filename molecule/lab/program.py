@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,10 @@ class Program:
         return cls(**{**given, **tuples})
 
     async def run(self, log: Path) -> str:
-        """Run it with its output in `log`; what happened, in words. Raises LabError when it is not what is expected."""
+        """Run it with its output in `log`, each line with the second it came in; what happened, in words.
+
+        Raises LabError when that is not what is expected.
+        """
         process = await asyncio.create_subprocess_exec(
             *self.command,
             stdin=asyncio.subprocess.DEVNULL,
@@ -53,11 +57,14 @@ class Program:
             start_new_session=True,
         )
         said: list[str] = []
+        kept: list[str] = []
         killed = False
+        began = time.monotonic()
         try:
             async with asyncio.timeout(TIMEOUT):
                 while process.stdout is not None and (line := await process.stdout.readline()):
                     said.append(line.decode(errors="replace"))
+                    kept.append(f"{time.monotonic() - began:7.1f} {said[-1]}")
                     if self.kill_at and self.kill_at in said[-1] and not killed:
                         killed = True
                         os.killpg(process.pid, signal.SIGKILL)
@@ -67,7 +74,7 @@ class Program:
             raise LabError(f"{self.command[0]}: no end after {TIMEOUT:g} s; output: {log}") from None
         finally:
             text = "".join(said)
-            await asyncio.to_thread(log.write_text, text)
+            await asyncio.to_thread(log.write_text, "".join(kept))
         name = " ".join(self.command[:1])
         if self.kill_at:
             if not killed:

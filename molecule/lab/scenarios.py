@@ -8,24 +8,34 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import ansible_mitogen
 import yaml
 
 from lab import disks, guard, hypervisor, image, machines, wheels
 from lab.engine import Engine, ensure
 from lab.places import PLACES, ROOT, SCENARIOS, LabError, Places
-from lab.processes import run
+from lab.processes import CPUS, processors, run
+from lab.reason import reason
 from lab.record import VARIABLE
 from lab.steps import Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
+
+    #: What makes each part unless it is there; all parts may be made at the same time.
+    Parts = Mapping[str, Callable[[], object]]
 
 #: One scenario never takes longer than this unless it hangs (seconds).
 SCENARIO_TIMEOUT = 1800
 BASE = SCENARIOS / "lab" / "base.yml"
+
+
+#: A part that scenarios of all kinds need.
+WHEELHOUSE = "wheelhouse"
 
 
 def names() -> list[str]:
@@ -41,6 +51,11 @@ class Containers:
         self._places = places
         self._images = images
         self._engine = ensure(places)
+
+    def parts(self) -> Parts:
+        """What it takes long to make, by name."""
+        images = {each: partial(image.ensure, self._engine, self._places, each) for each in self._images}
+        return {**images, WHEELHOUSE: partial(wheels.ensure, self._places)}
 
     def settings(self) -> dict[str, str]:
         """The environment that base.yml and the scenarios refer to."""
@@ -70,6 +85,10 @@ class Nothing:
     def __init__(self, places: Places = PLACES) -> None:
         self._places = places
 
+    def parts(self) -> Parts:
+        """What it takes long to make, by name."""
+        return {WHEELHOUSE: partial(wheels.ensure, self._places)}
+
     def settings(self) -> dict[str, str]:
         """The environment that base.yml and the scenarios refer to."""
         return _settings(self._places)
@@ -89,6 +108,10 @@ class Machines:
         disks.needs()
         self._places = places
         hypervisor.prepare(places)
+
+    def parts(self) -> Parts:
+        """What it takes long to make, by name."""
+        return {"disk": partial(disks.ensure, self._places), WHEELHOUSE: partial(wheels.ensure, self._places)}
 
     def settings(self) -> dict[str, str]:
         """The environment that base.yml and the scenarios refer to."""
@@ -139,6 +162,8 @@ def _settings(places: Places) -> dict[str, str]:
         **dict.fromkeys((*image.IMAGES, "POLLUX_LAB_CGROUPS", "POLLUX_LAB_SSH"), "none"),
         "POLLUX_LAB_CGROUPNS": "host",
         "POLLUX_LAB_WHEELHOUSE": str(wheels.ensure(places)),
+        CPUS: processors(),
+        "POLLUX_LAB_STRATEGIES": str(Path(*ansible_mitogen.__path__) / "plugins" / "strategy"),
         # Testinfra and molecule look for ansible's programs in the path.
         "PATH": f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', '')}",  # noqa: PTH120
         # A user's own settings must not change what a scenario does.
@@ -168,15 +193,19 @@ def run_whole(name: str, *, keep: bool = False, places: Places = PLACES) -> floa
     command = ground.enter(molecule(["test", "-s", name, *(["--destroy", "never"] if keep else [])]))
     log = record.with_name("molecule.log")
     began = time.monotonic()
+    steps = Steps(scenario)
     try:
-        status = _run(command, environment, log, Steps(scenario))
+        status = _run(command, environment, log, steps)
     finally:
         if not keep:
             ground.forget(name)
     seconds = time.monotonic() - began
     output = log.read_text(encoding="utf-8", errors="replace")
     if status != 0:
-        raise LabError(f"scenario {name} failed after {seconds:.0f} s (molecule ended with {status}); log: {log}")
+        why = reason(output) or f"molecule ended with {status}"
+        raise LabError(
+            f"scenario {name} failed after {seconds:.0f} s, in {steps.failed or 'no step'}: {why}; log: {log}"
+        )
     if trouble := guard.problems(scenario, output, guard.records_in(record)):
         raise LabError(f"scenario {name} ended well but did not do what it should:\n  " + "\n  ".join(trouble))
     return seconds

@@ -23,6 +23,8 @@ class Steps:
         self._to_come = list(scenario.sequence)
         self._began = clock()
         self._step = ""
+        #: The first step that failed, as the sequence has it; empty when none did.
+        self.failed = ""
 
     def read(self, line: str) -> str:
         """What ended with this line: step, how, and its seconds, in words; empty when none did."""
@@ -32,8 +34,10 @@ class Steps:
         if found["how"] is None:
             self._began, self._step = self._clock(), self._named(found["step"])
             return ""
-        seconds = self._clock() - self._began
-        return f"{self._scenario.name}: {self._step}: {found['how'].split()[0].lower()} after {seconds:.1f} s"
+        seconds, how = self._clock() - self._began, found["how"].split()[0].lower()
+        if how == "failed":
+            self.failed = self.failed or self._step
+        return f"{self._scenario.name}: {self._step}: {how} after {seconds:.1f} s"
 
     def _named(self, step: str) -> str:
         """The step as the sequence has it, with the file it names; molecule says its first word only."""

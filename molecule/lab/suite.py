@@ -1,4 +1,4 @@
-"""The scenarios that are run together: all that this machine can run, two at a time, and never fewer than that.
+"""The scenarios that are run together: all that this machine can run, two at a time.
 
 A scenario on containers mostly waits (for leases, for clients that connect again, for playbooks), so two of them take
 little longer than one; each is a process of its own, and has its own hosts, network and reports. Virtual machines keep
@@ -6,13 +6,14 @@ all cores busy: their scenarios run one at a time, after the others. One that fa
 
 A machine that could run a scenario must: on Linux as root the lab brings its own engine; where an engine answers it is
 used. Only where neither is so, scenarios with hosts are left out, with one line each that says why; those without hosts
-run everywhere.
+run everywhere. Virtual machines need Linux, root and QEMU, which emulates them where there is no KVM.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,15 +25,22 @@ from typing import TYPE_CHECKING, Literal
 
 from lab import disks, engine, machines, scenarios
 from lab.places import PLACES, SCENARIOS, LabError
+from lab.reason import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-#: The longest first, so that the last ones to end are short.
-SUITE = ("replication_zookeeper", "replication_quorum", "default", "upgrade", "hardening", "validation")
-#: Run only when they are named: emulated machines take too long.
-ON_DEMAND = ("shared_store_nfs",)
+#: The longest first, so that the last ones to end are short; the one on virtual machines comes after all of them.
+SUITE = (
+    "replication_zookeeper",
+    "replication_quorum",
+    "default",
+    "upgrade",
+    "hardening",
+    "validation",
+    "shared_store_nfs",
+)
 #: So many scenarios on containers run at the same time.
 LANES = 2
 #: Lines of a scenario that are shown while it runs: what the lab itself says, one for each step.
@@ -45,7 +53,7 @@ LOGS = PLACES.state / "suite"
 
 @dataclass(frozen=True)
 class Result:
-    """How a scenario ended. `seconds` of wall clock; `why` it was skipped; `log`: its whole output, "" when skipped."""
+    """How a scenario ended. `seconds` of wall clock; `why` skipped or failed; `log`: its output, "" when skipped."""
 
     scenario: str
     result: Literal["passed", "failed", "skipped"]
@@ -56,7 +64,8 @@ class Result:
     def __str__(self) -> str:
         if self.result == "skipped":
             return f"scenario {self.scenario}: SKIPPED: {self.why}"
-        told = f"; its output: {self.log}" if self.result == "failed" else ""
+        why = f": {self.why}" if self.why else ""
+        told = f"{why}; its output: {self.log}" if self.result == "failed" else ""
         return f"scenario {self.scenario}: {self.result} in {self.seconds:.0f} s{told}"
 
 
@@ -78,6 +87,12 @@ def why_not(name: str) -> str:
         root=os.geteuid() == 0,
         answers=lambda: engine.find() is not None,
     )
+
+
+def last_words(output: str) -> str:
+    """What a scenario's program said when it gave up: all that follows its last "lab: ", as one line."""
+    said = " ".join(f"\n{output}".rpartition(f"\n{SHOWN}")[2].split())
+    return shorten(re.sub(r"^scenario \S+ failed after \d+ s, ", "", said))
 
 
 def command(name: str) -> list[str]:
@@ -120,8 +135,13 @@ class Suite:
                 if (text := line.decode(errors="replace").rstrip()).startswith(SHOWN):
                     self._tell(text.removeprefix(SHOWN))
         seconds = round(time.monotonic() - began, 1)
-        result = Result(name, "failed" if child.returncode else "passed", seconds, log=str(log))
-        self._tell(str(result), log.read_text(encoding="utf-8", errors="replace") if child.returncode else "")
+        if not child.returncode:
+            result = Result(name, "passed", seconds, log=str(log))
+            self._tell(str(result))
+            return result
+        output = log.read_text(encoding="utf-8", errors="replace")
+        result = Result(name, "failed", seconds, why=last_words(output), log=str(log))
+        self._tell(str(result), output)
         return result
 
     def _tell(self, line: str, output: str = "") -> None:
@@ -149,10 +169,9 @@ def run(only: Sequence[str] = (), *, as_json: bool = False, lanes: int = LANES) 
 
     `only`: these of the suite, all if none is named. Raises LabError for a name that is not in it.
     """
-    everything = (*SUITE, *ON_DEMAND)
-    if unknown := sorted(set(only) - set(everything)):
-        raise LabError(f"the suite has no {', '.join(unknown)}; it has: {', '.join(everything)}")
-    wanted = [name for name in everything if name in (only or SUITE)]
+    if unknown := sorted(set(only) - set(SUITE)):
+        raise LabError(f"the suite has no {', '.join(unknown)}; it has: {', '.join(SUITE)}")
+    wanted = [name for name in SUITE if name in (only or SUITE)]
     lines = sys.stderr if as_json else sys.stdout
 
     def say(line: str) -> None:
@@ -181,5 +200,9 @@ def run(only: Sequence[str] = (), *, as_json: bool = False, lanes: int = LANES) 
 
 def _prepare(names: Sequence[str]) -> None:
     """Make what they stand on, so that no two of them make it at the same time. Raises LabError."""
+    parts: dict[str, Callable[[], object]] = {}
     for name in names:
-        scenarios.ground_of(name).settings()
+        parts |= scenarios.ground_of(name).parts()
+    with ThreadPoolExecutor(LANES) as threads:
+        for made in [threads.submit(make) for make in parts.values()]:
+            made.result()

@@ -49,10 +49,25 @@ def table(found: Iterable[tuple[str, dict[str, Any]]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _by_scenario(text: str) -> tuple[list[str], dict[str, list[str]]]:
+    """The two lines above a table's rows, and its rows by the scenario in their first column."""
+    lines = text.strip().splitlines()
+    rows: dict[str, list[str]] = defaultdict(list)
+    for line in lines[2:]:
+        rows[line.split("|")[1].strip()].append(line)
+    return lines[:2], rows
+
+
 def write(page: Path, text: str) -> None:
-    """Replace what is between the marks of a page. Raises LabError when they are not there."""
+    """Put a table between the marks of a page; rows of scenarios that it does not have are kept.
+
+    Raises LabError when the marks are not there.
+    """
     before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
+    old, end, after = rest.partition(END)
     if not begin or not end:
         raise LabError(f"{page} has no place for the table ({BEGIN} ... {END})")
-    page.write_text(f"{before}{begin}\n{text}{end}{after}", encoding="utf-8")
+    head, rows = _by_scenario(text)
+    rows = _by_scenario(old)[1] | rows
+    lines = head + [row for scenario in sorted(rows) for row in rows[scenario]]
+    page.write_text("\n".join([before + begin, *lines, end + after]), encoding="utf-8")

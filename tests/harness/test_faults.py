@@ -13,7 +13,7 @@ import pytest
 from lab import drill, faults, packets, wheels
 from lab.journals import Journal
 from lab.places import ROOT, LabError
-from pollux.drill.manifest import Member
+from pollux.drill.manifest import Manifest, Member
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,6 +158,13 @@ def test_an_unknown_fault_or_option_names_what_there_is() -> None:
         drill.Step.parse({"fault": "kil"})
 
 
+def test_a_measurement_repeats_faults_and_no_program() -> None:
+    """Breaks when a failback is asked for again of those who have failed back: that scenario could not be measured."""
+    steps = [drill.Step("kill"), drill.Step("run", options={"command": ["x"]}), drill.Step("pause", repeat=2)]
+    found = [step.fault for step in drill.repeated(steps, 3)]
+    assert found == ["kill"] * 3 + ["run"] + ["pause"] * 6
+
+
 def test_a_journal_is_read_from_a_moment_of_the_hosts_own_clock() -> None:
     host = FakeHost({"date": "1700000000.5\n", "journalctl": "the vote was lost for good\n"})
     journal = Journal.from_now(host)
@@ -188,6 +195,27 @@ def test_a_member_that_keeps_silent_has_not_stopped_until_it_refuses_connections
         member = Member("a", url, (), "http://127.0.0.1:1", Path("a.pid"), ("true",))
         assert asyncio.run(drill.accepts(member))
     assert not asyncio.run(drill.accepts(member))
+
+
+class Silent:
+    """A member's management that takes connections and never answers."""
+
+    async def look(self, _: Member) -> None:
+        await asyncio.Event().wait()
+
+
+def test_a_refused_connection_is_seen_while_the_management_keeps_silent() -> None:
+    """Breaks when a fail-stop is measured with the time that the question to a stopped broker took."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"tcp://127.0.0.1:{closed.getsockname()[1]}"
+    live = Member("a", url, (), "http://127.0.0.1:1", Path("a.pid"), ("true",))
+    breaker = drill.Breaker(drill.Step("none"), Manifest((live,), "operator", ""), {}, Path())
+
+    async def asked() -> bool:
+        async with asyncio.timeout(30):
+            return await breaker._may_serve(Silent(), live)  # type: ignore[arg-type]
+
+    assert not asyncio.run(asked())
 
 
 def test_the_next_version() -> None:

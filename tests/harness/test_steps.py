@@ -42,3 +42,14 @@ def test_what_molecule_does_after_a_failure_keeps_its_own_name() -> None:
         (2, "INFO     [default > destroy] Executed: Successful"),
         (3, "INFO     [other > create] Executed: Successful"),
     ) == ["default: destroy: successful after 2.0 s"]
+
+
+def test_the_step_that_failed_is_known_by_its_whole_name() -> None:
+    """Breaks when what is carried out after a failure is taken for it."""
+    steps = Steps(SCENARIO)
+    for line in ("create] Executing", "create] Executed: Successful", "side_effect] Executing"):
+        steps.read(f"INFO     [default > {line}\n")
+    assert steps.failed == ""
+    for line in ("side_effect] Executed: Failed", "destroy] Executing", "destroy] Executed: Failed"):
+        steps.read(f"INFO     [default > {line}\n")
+    assert steps.failed == "side_effect kill.yml"

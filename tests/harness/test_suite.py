@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from lab import cli, machines, scenarios, suite
 from lab.places import SCENARIOS, LabError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -39,7 +41,7 @@ def test_a_scenario_that_could_run_must(*, hosts: bool, linux: bool, root: bool,
 def test_every_scenario_is_in_the_suite() -> None:
     """Breaks when a scenario is written and nobody runs it, or when one is removed and the suite silently shrinks."""
     assert len(set(suite.SUITE)) == len(suite.SUITE)
-    assert set(scenarios.names()) == {*suite.SUITE, *suite.ON_DEMAND}
+    assert set(scenarios.names()) == {*suite.SUITE}
     having = {name for name in scenarios.names() if scenarios.has_hosts(name)}
     assert having == set(scenarios.names()) - {"validation"}
 
@@ -70,6 +72,14 @@ def test_scenarios_on_containers_share_nothing_that_has_a_name() -> None:
             assert {taken.setdefault(each, name) for each in mine} == {name}
 
 
+def test_the_reason_is_what_was_said_last() -> None:
+    """Breaks when a line of an earlier step is taken for the reason, or a reason of several lines is cut."""
+    steps = "TASK [x]\nlab: one: verify: failed after 3.0 s\n"
+    said = "lab: scenario one failed after 9 s, in verify: it broke\n  twice\n"
+    assert suite.last_words(steps + said) == "in verify: it broke twice"
+    assert suite.last_words("lab: the machine does not boot\n") == "the machine does not boot"
+
+
 # -- what the suite does with scenarios that pass and fail: programs in their place
 
 
@@ -94,7 +104,6 @@ def run(
 ) -> tuple[int, str]:
     """Run the suite of these; exit status and standard output."""
     monkeypatch.setattr(suite, "SUITE", tuple(found))
-    monkeypatch.setattr(suite, "ON_DEMAND", ())
     status = suite.run(**options)  # type: ignore[arg-type]
     return status, capfd.readouterr().out
 
@@ -112,7 +121,7 @@ def test_one_that_fails_ends_no_other_and_is_told_whole(
     assert lines[failed : failed + 3] == ["TASK [y]", "lab: two: create: failed after 1.0 s", "it broke"]
     assert [re.sub(r" in \d+ s", "", line) for line in lines[-5:]] == [
         "scenario three: SKIPPED: it cannot run here",
-        f"scenario two: failed; its output: {tmp_path}/two.log",
+        f"scenario two: failed: two: create: failed after 1.0 s it broke; its output: {tmp_path}/two.log",
         "scenario one: passed",
         "scenario machine: passed",
         "scenarios: 2 passed, 1 failed, 1 skipped",
@@ -202,3 +211,24 @@ def test_the_lab_is_stopped_at_the_end_also_of_a_suite_that_is_interrupted(
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     assert cli.main(words) == 130
     assert len(stopped) == stops
+
+
+def test_what_scenarios_stand_on_is_made_once_and_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when two images are made one after the other, or one of them twice."""
+    together = threading.Barrier(2, timeout=30)
+    made: list[str] = []
+
+    class Ground:
+        def __init__(self, image: str) -> None:
+            self._image = image
+
+        def parts(self) -> dict[str, Callable[[], object]]:
+            def make() -> None:
+                together.wait()
+                made.append(self._image)
+
+            return {self._image: make}
+
+    monkeypatch.setattr(scenarios, "ground_of", {"a": Ground("base"), "b": Ground("other"), "c": Ground("base")}.get)
+    suite._prepare(["a", "b", "c"])
+    assert sorted(made) == ["base", "other"]

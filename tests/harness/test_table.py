@@ -30,11 +30,14 @@ def test_each_fault_has_a_row_with_median_and_worst(tmp_path: Path) -> None:
     assert len(rows) == 4
 
 
-def test_only_what_is_between_the_marks_is_replaced(tmp_path: Path) -> None:
+def test_only_what_is_between_the_marks_is_replaced_and_what_was_not_measured_anew_stays(tmp_path: Path) -> None:
+    """Breaks when scenarios without a report on this machine lose their rows, or one that has some keeps an old one."""
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
-    table.write(page, "new\n")
-    assert page.read_text() == f"before\n{table.BEGIN}\nnew\n{table.END}\nafter\n"
+    head = "| scenario | fault |\n|---|---|\n"
+    page.write_text(f"before\n{table.BEGIN}\n{head}| a | old |\n| b | old |\n| b | gone |\n{table.END}\nafter\n")
+    table.write(page, f"{head}| b | new |\n| c | new |\n")
+    expected = f"{head}| a | old |\n| b | new |\n| c | new |\n"
+    assert page.read_text() == f"before\n{table.BEGIN}\n{expected}{table.END}\nafter\n"
     page.write_text("nothing")
     with pytest.raises(LabError, match="no place"):
-        table.write(page, "new\n")
+        table.write(page, f"{head}| b | new |\n")

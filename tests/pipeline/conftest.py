@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from pollux_pipeline.jobs.base import Result
 
 HERE = Path(__file__).parent
-#: Small data: more partitions would only be more tasks.
+#: Small data: more partitions would only be more tasks, and there is nothing to adapt a plan to. Users adapt, as tests
+#: of the command line and of the cluster do; what the cluster writes is compared with what this session does.
 SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.default.parallelism": "2",
     "spark.driver.extraJavaOptions": SHORT_LIVED,

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 import demo
+from lab import bytecode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -169,13 +170,14 @@ class Site:
     def environment(self, record: Path, log: Path) -> dict[str, str]:
         """The environment of a playbook, without a user's Ansible settings.
 
-        Nor with PYTHONPATH, which tools/mutants.py sets: a broker that is deployed here runs what was installed.
+        Nor with the PYTHONPATH that tools/mutants.py sets: a broker that is deployed here runs what was installed.
         """
         foreign = ("ANSIBLE_", "POLLUX_", "PYTHONPATH")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         home = self.directory / "ansible"
         return {
             **kept,
+            "PYTHONPATH": bytecode.path_in(ROOT / ".pollux" / "bytecode"),
             "LC_ALL": "C.UTF-8",
             "COLUMNS": "4000",
             "POLLUX_LOCAL": str(self.local),

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from lab import bytecode
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -16,6 +18,7 @@ def results(home: Path, program: str, *arguments: str, **environment: str) -> di
     """Run one of Ansible's programs for one task; returns what it returned by host, with all output in ``printed``."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
     kept |= {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_HOME": str(home), "LC_ALL": "C.UTF-8"}
+    kept |= {"PYTHONPATH": bytecode.path_in(ROOT / ".pollux" / "bytecode")}
     kept |= {"ANSIBLE_CALLBACK_PLUGINS": str(ROOT / "tests" / "ansible" / "callbacks")}
     kept |= {"ANSIBLE_LOAD_CALLBACK_PLUGINS": "1", "ANSIBLE_STDOUT_CALLBACK": "json_line"}
     command = [str(Path(sys.executable).parent / program), "-c", "local", *arguments]

@@ -21,6 +21,11 @@ def test_lease_and_grace_time_are_those_of_the_inventory(host: Host) -> None:
     assert host.file("/proc/fs/nfsd/nfsv4gracetime").content_string.strip() == "10"
 
 
+def test_no_file_is_delegated_now_or_after_a_boot(host: Host) -> None:
+    assert host.file("/proc/sys/fs/leases-enable").content_string.strip() == "0"
+    assert "fs.leases-enable = 0" in host.file("/etc/sysctl.d/90-pollux-nfs.conf").content_string
+
+
 def test_older_versions_are_off(host: Host) -> None:
     versions = host.file("/proc/fs/nfsd/versions").content_string.split()
     assert {"-3", "+4", "-4.0", "+4.1", "+4.2"} <= set(versions)
@@ -55,4 +60,4 @@ def test_the_directory_is_the_brokers(host: Host) -> None:
 
 
 def test_nothing_failed(host: Host) -> None:
-    assert host.check_output("systemctl --failed --no-legend --plain pollux* nfs-*") == ""
+    assert host.check_output("systemctl --failed --no-legend --plain") == ""

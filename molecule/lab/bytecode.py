@@ -1,0 +1,75 @@
+"""What Python imports from archives of sources is compiled once.
+
+Ansible sends each module as an archive of sources, which Python compiles whenever it runs: a quarter of its time on a
+host that is a container, half on an emulated machine. A module that each start of the interpreter loads keeps the
+result: on hosts of the lab beside the distribution's own packages (brokers have environments of their own, and are
+not concerned), in tests of playbooks in a directory that PYTHONPATH names.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Where the results are kept on a host. Only root writes there.
+KEPT = "/var/cache/lab-bytecode"
+_PACKAGES = "/usr/lib/python3/dist-packages"
+_MODULE = '''\
+"""What Python imports from archives of sources is compiled once."""
+
+import _frozen_importlib_external
+import _sha1
+import marshal
+import os
+import zipimport
+
+compile_source = zipimport._compile_source
+MAGIC = _frozen_importlib_external.MAGIC_NUMBER.hex()
+
+
+def compile_once(path, source):
+    kept = f"@DIRECTORY@/{MAGIC}-{_sha1.sha1(source).hexdigest()}"
+    try:
+        with open(kept, "rb") as file:
+            return marshal.load(file)
+    except (OSError, EOFError, ValueError):
+        code = compile_source(path, source)
+    try:
+        with open(f"{kept}.{os.getpid()}", "wb") as file:
+            marshal.dump(code, file)
+        os.rename(file.name, kept)
+    except OSError:
+        pass  # this user may not write there
+    return code
+
+
+zipimport._compile_source = compile_once
+'''
+
+
+def module(kept: str = KEPT) -> str:
+    """The source of what does it; results are kept in the directory `kept`, by the hash of what was compiled."""
+    return _MODULE.replace("@DIRECTORY@", kept)
+
+
+def install(root: str = "") -> str:
+    """One line of shell that puts it into the file system below `root` (a word of shell)."""
+    text = base64.b64encode(module().encode()).decode()
+    return (
+        f"mkdir -p {root}{KEPT} && echo {text} | base64 -d > {root}{_PACKAGES}/lab_bytecode.py"
+        f" && echo import lab_bytecode > {root}{_PACKAGES}/lab-bytecode.pth"
+    )
+
+
+def path_in(directory: Path) -> str:
+    """A directory for PYTHONPATH with which Python does it, made below another one."""
+    results = directory / "results"
+    results.mkdir(parents=True, exist_ok=True)
+    unfinished = directory / f".sitecustomize.{os.getpid()}"
+    unfinished.write_text(module(str(results)), encoding="utf-8")
+    unfinished.replace(directory / "sitecustomize.py")
+    return str(directory)

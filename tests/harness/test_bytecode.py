@@ -1,0 +1,48 @@
+"""What Python imports from archives of sources is compiled once, and never taken for something else."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import subprocess
+import sys
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lab import bytecode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.processes
+
+
+def value(tmp_path: Path, source: str) -> str:
+    """What a module of an archive says in a process of its own."""
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.writestr("sent.py", source)
+    program = f"import sys; sys.path.insert(0, {str(tmp_path / 'archive.zip')!r}); import sent; print(sent.VALUE)"
+    environment = {**os.environ, "PYTHONPATH": bytecode.path_in(tmp_path / "compiled")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+def test_it_is_compiled_once_and_anew_when_it_changes(tmp_path: Path) -> None:
+    """Breaks when nothing is kept (each task compiles again), or when what is kept is given to another source."""
+    assert value(tmp_path, "VALUE = 1") == "1"
+    (kept,) = (tmp_path / "compiled" / "results").iterdir()
+    kept.write_bytes(marshal.dumps(compile("VALUE = 'kept'", "sent.py", "exec")))
+    assert value(tmp_path, "VALUE = 1") == "kept"
+    assert value(tmp_path, "VALUE = 2") == "2"
+
+
+def test_what_cannot_be_read_is_compiled(tmp_path: Path) -> None:
+    assert value(tmp_path, "VALUE = 1") == "1"
+    (kept,) = (tmp_path / "compiled" / "results").iterdir()
+    kept.write_bytes(kept.read_bytes()[:20])
+    assert value(tmp_path, "VALUE = 1") == "1"
