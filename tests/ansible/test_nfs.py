@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
+import uuid
 from typing import IO, TYPE_CHECKING, Any
 
 import jinja2
@@ -215,9 +217,11 @@ def test_a_broker_does_not_start_in_the_place_of_a_mount_that_is_missing(kind: s
 class Holder:
     """`hold`, until it is told to end."""
 
-    def __init__(self, file: Path, report: Path) -> None:
+    def __init__(self, file: Path, report: Path, told: str) -> None:
         command = [sys.executable, str(PROBE), "hold", str(file), "--line", "castor", "--report", str(report)]
-        self.process = subprocess.Popen([*command, "--seconds", "300"], stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [*command, "--seconds", "300"], stdout=subprocess.PIPE, text=True, env={**os.environ, "NOTIFY_SOCKET": told}
+        )
 
     def end(self) -> str:
         self.process.terminate()
@@ -235,15 +239,18 @@ def probe(*words: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[Holder]:
-    found = Holder(tmp_path / "lock", tmp_path / "report")
-    try:
-        # It writes its line once it has the lock.
-        while "castor" not in (probe("try", str(tmp_path / "lock"))[1]["line"]):
-            assert found.process.poll() is None
-        yield found
-    finally:
-        found.process.kill()
-        found.process.communicate()
+    # It tells when it holds the lock, as it tells systemd: whoever tries the lock to find out may be the one it meets.
+    name = f"@pollux-test-{uuid.uuid4()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.bind(f"\0{name[1:]}")
+        told.settimeout(60)
+        found = Holder(tmp_path / "lock", tmp_path / "report", name)
+        try:
+            assert told.recv(64) == b"READY=1"
+            yield found
+        finally:
+            found.process.kill()
+            found.process.communicate()
 
 
 def test_the_probe_sees_a_lock_and_its_holders_line_and_gets_it_when_it_is_released(
