@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from pollux.cli import activation, addresses, audit, broker, connections, drill, journal, queues, sequence, users
-from pollux.cli.output import CommandError, print_error, print_line
+from pollux.cli.output import print_line, run_command
 
 app = typer.Typer(
     name="pollux",
@@ -56,14 +55,6 @@ app.add_typer(audit.app, name="audit")
 app.add_typer(sequence.app, name="activation")
 
 
-def run() -> None:
+def run() -> NoReturn:
     """Run the command line and exit."""
-    try:
-        app()
-    except CommandError as error:
-        print_error(f"pollux: {error}")
-        sys.exit(error.code)
-    except BrokenPipeError:
-        # `pollux queue list | head`: nobody reads any more.
-        sys.stderr.close()
-        sys.exit(0)
+    run_command(app)

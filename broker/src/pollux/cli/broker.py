@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable  # noqa: TC003  (as for Path)
-from functools import partial
 from pathlib import Path  # noqa: TC003  (typer reads the annotations when the program runs)
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pollux.cli import api
-from pollux.cli.output import CommandError, Result, fail, print_json, print_line, print_pairs, print_table, size
-from pollux.server.exits import EXIT_FAILED, EXIT_OK, EXIT_UNAVAILABLE, EXIT_USAGE
+from pollux.cli.output import Result, fail, print_json, print_line
+from pollux.cli.status import look
+from pollux.server.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 
 if TYPE_CHECKING:
     from pollux.config import Problem
-
-#: What --expect knows besides "backup".
-STATES = (
-    "stopped",
-    "joining",
-    "catching_up",
-    "ready",
-    "activating",
-    "live",
-    "stopping",
-    "fenced",
-    "failed",
-    "starting",
-)
-_POLL_SECONDS = 0.05
 
 Define = Annotated[
     list[str] | None, typer.Option("--define", "-D", metavar="NAME=VALUE", help="Value of ${name} in the file.")
@@ -126,99 +110,7 @@ def status(
     ] = 0,
 ) -> Result:
     """Show what a broker is and how it does. Exit code 0 when it is ready, 3 when it is not or does not answer."""
-    wanted = _states(expect) if expect is not None else None
-    deadline = time.monotonic() + wait
-    while True:
-        try:
-            found = client().get("/api/v1/status")
-        except CommandError as error:
-            if error.code != EXIT_UNAVAILABLE or time.monotonic() >= deadline:
-                raise
-        else:
-            good = found["ready"] if wanted is None else _state(found) in wanted
-            if good or time.monotonic() >= deadline:
-                break
-        time.sleep(_POLL_SECONDS)
-    line = f"{found['name']}: {_state(found)}" + ("" if good else f" (expected {expect})")
-    show = partial(_print_status, found) if expect is None else line
-    return Result(found, show, EXIT_OK if good else EXIT_UNAVAILABLE)
-
-
-def _state(found: dict[str, Any]) -> str:
-    activation = found.get("activation")
-    return str(activation["state"] if activation is not None else found["state"])
-
-
-def _states(text: str) -> set[str]:
-    states: set[str] = set()
-    for word in text.split(","):
-        state = word.strip().lower()
-        if state not in {*STATES, "backup"}:
-            fail(f"--expect {text}: {word!r} is no state; there are backup, {', '.join(STATES)}", EXIT_USAGE)
-        states |= {"joining", "catching_up", "ready"} if state == "backup" else {state}
-    return states
-
-
-def _print_status(found: dict[str, Any]) -> None:
-    pairs: list[tuple[str, Any]] = [
-        ("state", found["state"]),
-        ("ready", found["ready"]),
-        ("reasons", found["reasons"]),
-        ("version", found["version"]),
-        ("node id", found["nodeId"]),
-        ("process", found["pid"]),
-        ("up", f"{found['uptimeSeconds']:.0f} s"),
-    ]
-    activation = found.get("activation")
-    if activation is not None:
-        pairs += [
-            ("role", f"{activation['role']} ({activation['policy']})"),
-            ("activation", f"{activation['state']}: {activation['reason']}"),
-            ("store is held by", activation["holder"]),
-            ("activation epoch", activation["epoch"]),
-        ]
-        pairs += _replication(activation.get("replication"))
-        if activation.get("warnings"):
-            pairs.append(("warnings", activation["warnings"]))
-    store = found.get("store")
-    if store is not None:
-        pairs += [
-            ("connections", found["connections"]),
-            ("addresses", found["addresses"]),
-            ("queues", found["queues"]),
-            ("messages", found["messages"]),
-            ("memory of messages", f"{size(found['memory']['used'])} of {size(found['memory']['limit'])}"),
-            ("resident memory", size(found["memory"]["resident"])),
-            ("disk", f"{store['diskUsedPercent']:.1f} % used, {size(store['diskFree'])} free"),
-            ("epoch", store["epoch"]),
-        ]
-    print_pairs(f"broker {found['name']}", [*pairs, ("damage", found["damage"])])
-    print_table("", ("acceptor", "port"), sorted(found["ports"].items()), right=("port",))
-
-
-def _replication(found: dict[str, Any] | None) -> list[tuple[str, Any]]:
-    """The lines about a replicated broker's copies."""
-    if found is None:
-        return []
-    copies = [f"{one['name']}: {one['state']}, {_progress(one)}" for one in found["backups"]]
-    return [
-        ("activation sequence", f"{found['sequence']} (coordinated: {found['coordinated_sequence']})"),
-        ("copy", _copy(found)),
-        ("backups", copies),
-    ]
-
-
-def _copy(found: dict[str, Any]) -> str:
-    if not found["in_sync"]:
-        return "not in sync"
-    # A copy just made is read once, so that a takeover need not.
-    return "in sync, being read: a takeover would take longer" if found["warm"] is False else "in sync"
-
-
-def _progress(backup: dict[str, Any]) -> str:
-    if backup["state"] == "in sync":
-        return f"{size(backup['queued'])} on the way"
-    return f"{size(backup['copied'])} of {size(backup['to_copy'])} copied"
+    return look(client, expect=expect, wait=wait)
 
 
 def reload(client: api.Client) -> Result:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+
+#: As shells have it: 128 and SIGINT.
+EXIT_INTERRUPTED = 130
 
 
 class CommandError(Exception):
@@ -22,8 +25,7 @@ class CommandError(Exception):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """What a command found: ``value`` for ``--json``; for people a line, or ``show`` which prints; the exit code."""
 
     value: Any
@@ -40,6 +42,21 @@ class Result:
             print_line(self.show)
         if self.code:
             sys.exit(self.code)
+
+
+def run_command(command: Callable[[], None]) -> NoReturn:
+    """Run a command and end the program with the exit code that it has."""
+    try:
+        command()
+    except CommandError as error:
+        print_error(f"pollux: {error}")
+        sys.exit(error.code)
+    except BrokenPipeError:
+        # `pollux queue list | head`: nobody reads any more.
+        sys.stderr.close()
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    sys.exit(0)
 
 
 def print_json(value: Any) -> None:

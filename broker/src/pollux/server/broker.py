@@ -33,8 +33,9 @@ from pollux.server.notify import Notifier
 from pollux.server.policies import features, make_activation
 from pollux.server.registry import SWEEP_INTERVAL, Registry
 from pollux.server.resources import connection_limit, memory_limit, settle_collector
+from pollux.server.runtime import runtime_directory, store_directory
 from pollux.server.slow_consumers import SlowConsumers
-from pollux.server.status import Status, runtime_directory, store_directory
+from pollux.server.status import Status
 from pollux.server.version import VERSION
 from pollux.server.watchdog import CriticalAnalyzer
 from pollux.session import mqtt

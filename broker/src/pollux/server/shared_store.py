@@ -19,7 +19,7 @@ from pollux.ha.shared_store import Role, Settings
 from pollux.server.activation import Activation, history_view
 from pollux.server.lock import check_no_single_broker
 from pollux.server.logs import event
-from pollux.server.status import store_directory
+from pollux.server.runtime import store_directory
 from pollux.server.warm import Warm
 from pollux.store.spare import Spare
 
