@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import proton
 import pytest
+from msgspec.structs import replace
 
 from pollux.config.verifiers import Verifier
 from pollux.session.scram import ScramExchange

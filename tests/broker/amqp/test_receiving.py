@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import proton
 import pytest
+from msgspec.structs import replace
 
 from pollux.message import Encoding, Message
 from pollux.wire.amqp.codec import encode_value

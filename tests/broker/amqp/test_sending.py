@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import proton
 import pytest
+from msgspec.structs import replace
 
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.config.model import AddressSetting, Configuration

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pollux.config import ConfigError, Configuration, Severity, check, load, loads, require_built
 from pollux.config.address_settings import AddressFullPolicy
@@ -265,17 +265,17 @@ def test_a_namespace_less_file_is_accepted() -> None:
     assert loaded.name == "plain"
 
 
-def test_defaults_are_the_dataclasss_own_but_for_absolute_paths(tmp_path: Path) -> None:
+def test_defaults_are_the_records_own_but_for_absolute_paths(tmp_path: Path) -> None:
     loaded = loads(document(), {}, instance=tmp_path, file=str(tmp_path / "etc" / "broker.xml"))
     plain = Configuration()
     assert loaded.journal_directory == tmp_path / "data/journal"
     assert loaded.security.users_file == tmp_path / "etc" / "artemis-users.properties"
-    assert loaded.audit == dataclasses.replace(plain.audit, directory=tmp_path / "data/audit")
-    for field in dataclasses.fields(Configuration):
-        if field.name in ("acceptors", "security_settings", "path", "security", "audit"):
+    assert loaded.audit == replace(plain.audit, directory=tmp_path / "data/audit")
+    for field in Configuration.__struct_fields__:
+        if field in ("acceptors", "security_settings", "path", "security", "audit"):
             continue
-        value, default = getattr(loaded, field.name), getattr(plain, field.name)
-        assert value == (tmp_path / default if isinstance(default, Path) else default), field.name
+        value, default = getattr(loaded, field), getattr(plain, field)
+        assert value == (tmp_path / default if isinstance(default, Path) else default), field
 
 
 def test_the_instance_directory(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import ssl
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 from cryptography.x509.oid import NameOID
+from msgspec.structs import replace
 
 from pollux.config.acceptors import AcceptorSettings, ConnectorSettings
 from pollux.config.extensions import Management
@@ -119,7 +119,7 @@ def handshake(server: ServerTls, client: ssl.SSLContext, name: str | None) -> tu
 
 
 def trusting(authority: Authority, **changes: object) -> ssl.SSLContext:
-    return client_context(replace(ConnectorSettings(ssl_enabled=True, trust_store_path=authority.path), **changes))  # type: ignore[arg-type]  # fields by name
+    return client_context(replace(ConnectorSettings(ssl_enabled=True, trust_store_path=authority.path), **changes))
 
 
 def common_name(end: ssl.SSLObject) -> str:
@@ -131,7 +131,7 @@ def common_name(end: ssl.SSLObject) -> str:
 
 
 def acceptor(*stores: Path, **changes: object) -> AcceptorSettings:
-    return replace(AcceptorSettings(ssl_enabled=True, key_store_path=stores), **changes)  # type: ignore[arg-type]  # fields by name
+    return replace(AcceptorSettings(ssl_enabled=True, key_store_path=stores), **changes)
 
 
 def test_pem(authority: Authority) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Self
+
+from msgspec.structs import replace
 
 from pollux.ha.keeper import Keeper
 from pollux.ha.machine import Machine, Phase

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 
 from pollux.ha.machine import STANDBY, TRANSITIONS, IllegalTransitionError, Machine, Phase
 from pollux.ha.node_state import Holder, NodeState, StoreState
@@ -22,7 +21,7 @@ SYMMETRIC = Settings(Role.SYMMETRIC, keep_alive=5.0)
 
 def state(which: StoreState = StoreState.LIVE, holder: Holder | None = LIVE, **more: object) -> NodeState:
     """A state file's content."""
-    return replace(NodeState(NODE, which, 7, holder, "nonce"), **more)  # type: ignore[arg-type]  # fields by name
+    return replace(NodeState(NODE, which, 7, holder, "nonce"), **more)
 
 
 def standby(found: NodeState | None, **more: object) -> Snapshot:

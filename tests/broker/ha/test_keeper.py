@@ -6,10 +6,10 @@ import logging
 import os
 import sys
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from broker.ha.group import BACKUP, PATIENCE, PRIMARY, SYMMETRIC, Store, wait_until
 from pollux.ha import keeper as keeper_module

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pollux.config.address_settings import AddressFullPolicy, AddressSettings, PageFullPolicy
 from pollux.errors import InvalidRequestError, NoSuchAddressError, NoSuchQueueError

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from pollux.config.model import Configuration, RoleMapping, SecuritySetting
 from pollux.config.model import Security as SecurityConfig

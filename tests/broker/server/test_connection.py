@@ -7,11 +7,11 @@ import socket
 import ssl
 import sys
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+from msgspec.structs import replace
 
 from pollux.config.acceptors import Acceptor, AcceptorSettings
 from pollux.config.model import Configuration, Limits

@@ -8,10 +8,10 @@ import logging
 import socket
 import ssl
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from broker.server.conftest import Authority
 from broker.server.test_connection import bench

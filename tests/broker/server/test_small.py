@@ -6,10 +6,10 @@ import os
 import shutil
 import socket
 import tempfile
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from pollux.config import loads
 from pollux.config.model import Configuration

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from pollux.config.address_settings import AddressSetting
 from pollux.config.model import Configuration

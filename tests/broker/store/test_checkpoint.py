@@ -9,13 +9,13 @@ import random
 import shutil
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from pollux.errors import StoreError
 from pollux.store import checkpointer

@@ -125,7 +125,7 @@ def drill(
 
 
 def _target(brokers: str, user: str | None, password_file: str | None) -> Target:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from pollux.client.errors import UrlError
     from pollux.client.url import parse_url

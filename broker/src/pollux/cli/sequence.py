@@ -140,7 +140,7 @@ def close_session(*, config: Config = None, as_json: Json = False) -> None:
 
 
 def _set_local(configuration: Configuration, sequence: int, *, discard_newer: bool) -> int:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from pollux.errors import PolluxError
     from pollux.ha.replication import local

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pollux.client import frames
 from pollux.client.amqp import AmqpStream
@@ -43,8 +45,7 @@ class EventKind(StrEnum):
     FAILOVER_FAILED = "failover-failed"
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionEvent:
+class ConnectionEvent(Struct, frozen=True):
     """An event: with the broker it is about, and why."""
 
     kind: EventKind

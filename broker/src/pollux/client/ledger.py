@@ -21,8 +21,9 @@ F  <time> <text>                                                      a fault wa
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -78,8 +79,7 @@ class LedgerError(ValueError):
     """A ledger file does not follow its format; the text names the line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What a ledger shows. Everything but the counts and `rto_ms` must be empty."""
 
     sent: int

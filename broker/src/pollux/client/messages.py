@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from pollux.client.errors import StaleDeliveryError
 from pollux.wire.amqp.codec import (
@@ -35,8 +36,7 @@ DUPLICATE_ID = "_AMQ_DUPL_ID"
 PropertyValue = str | int | float | bool | bytes | None
 
 
-@dataclass(slots=True)
-class Message:
+class Message(Struct):
     """A message. `body` is bytes (a data section) or text (a value section)."""
 
     body: bytes | str = b""
@@ -85,7 +85,6 @@ class Message:
         )
 
 
-@dataclass(slots=True)
 class Delivery(Message):
     """A received message, to be settled with one of its methods."""
 
@@ -99,7 +98,7 @@ class Delivery(Message):
     number: int = 0
     generation: int = 0
     settled: bool = False
-    consumer: Consumer | None = field(default=None, repr=False)
+    consumer: Consumer | None = None
 
     def accept(self) -> None:
         """Consumed: the broker forgets it. In a transacted session once the transaction is committed."""

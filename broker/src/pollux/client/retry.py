@@ -6,8 +6,9 @@ live may be the next one on the list. Pauses lie between attempts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 UNLIMITED = -1
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True):
     """`retryInterval`, `retryIntervalMultiplier` and `maxRetryInterval` of a URL."""
 
     interval: int = 2000

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+
+from msgspec import Struct, field
 
 from pollux.client.balancing import PACKAGE, POLICIES
 from pollux.client.errors import UrlError
 from pollux.client.retry import UNLIMITED, RetryPolicy
 from pollux.config.nearest import did_you_mean
 from pollux.config.uris import UriError, parse_uris
+from pollux.discreet import Discreet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,9 +44,10 @@ class Endpoint(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Discreet, frozen=True):
     """Everything a URL may say. Times in milliseconds, sizes in bytes."""
+
+    hidden: ClassVar[frozenset[str]] = frozenset({"password"})
 
     #: Passes over all brokers after a connection was lost; 0: a loss is final; -1: never give up.
     reconnect_attempts: int = 0
@@ -69,7 +72,7 @@ class Options:
     #: Brokers that a broker names for failover are tried too.
     use_topology: bool = True
     user: str | None = None
-    password: str | None = field(default=None, repr=False)
+    password: str | None = None
     client_id: str | None = None
     ssl_enabled: bool = False
     #: PEM file with the authorities that may sign the broker's certificate; None: the system's.
@@ -82,8 +85,7 @@ class Options:
     protocol: Wire = Wire.AMQP
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Where brokers announce themselves by UDP multicast. Times in milliseconds."""
 
     address: str
@@ -99,8 +101,7 @@ class Group:
         return f"{self.address}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A parsed URL: the brokers, in the order written, and the options; or where brokers announce themselves."""
 
     endpoints: tuple[Endpoint, ...]

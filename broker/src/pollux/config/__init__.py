@@ -1,4 +1,4 @@
-"""Configuration: broker.xml to frozen dataclasses. What others use is here and in ``config.model``."""
+"""Configuration: broker.xml to frozen records. What others use is here and in ``config.model``."""
 
 from pollux.config.loader import check, load, loads
 from pollux.config.model import Configuration, require_built

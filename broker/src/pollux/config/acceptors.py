@@ -4,9 +4,10 @@ The two settings classes are the table of URI parameters: a field ``key_store_pa
 parameter ``keyStorePath`` unless its mark says otherwise. Parsing is in :mod:`pollux.config.uris`.
 """
 
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
+
+from msgspec import Struct
 
 from pollux.config.kinds import (
     GIB,
@@ -25,6 +26,7 @@ from pollux.config.kinds import (
     Words,
 )
 from pollux.config.markers import Attribute, Content, Element, Needs
+from pollux.discreet import Discreet
 
 PROTOCOLS = ("AMQP", "STOMP", "MQTT", "CORE")
 _FOREIGN_PROTOCOLS = ("OPENWIRE", "HORNETQ")
@@ -37,9 +39,10 @@ _DEFAULT = ((-1, "as the broker's setting"),)
 _OFF = ((-1, "off"),)
 
 
-@dataclass(frozen=True, slots=True)
-class TlsSettings:
+class TlsSettings(Discreet, frozen=True):
     """TLS parameters of an acceptor or connector. Paths are absolute once loaded."""
+
+    hidden: ClassVar[frozenset[str]] = frozenset({"key_store_password", "trust_store_password"})
 
     ssl_enabled: Annotated[bool, Boolean(), "TLS on this port."] = False
     key_store_path: Annotated[
@@ -47,15 +50,11 @@ class TlsSettings:
         Files(),
         "Certificate chain and key: PEM or PKCS12; several separated by commas (one for each SNI name).",
     ] = ()
-    key_store_password: Annotated[str | None, Password(), "Password of the key store."] = field(
-        default=None, repr=False
-    )
+    key_store_password: Annotated[str | None, Password(), "Password of the key store."] = None
     trust_store_path: Annotated[Path | None, File(), "Authorities whose certificates are accepted: PEM or PKCS12."] = (
         None
     )
-    trust_store_password: Annotated[str | None, Password(), "Password of the trust store."] = field(
-        default=None, repr=False
-    )
+    trust_store_password: Annotated[str | None, Password(), "Password of the trust store."] = None
     enabled_protocols: Annotated[
         tuple[str, ...], Choices(allowed=TLS_VERSIONS, refused=OLD_TLS_VERSIONS), "TLS versions; both when not given."
     ] = ()
@@ -69,8 +68,7 @@ class TlsSettings:
     ] = None
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptorSettings(TlsSettings):
+class AcceptorSettings(TlsSettings, frozen=True):
     """Parameters of an acceptor's URI, with defaults."""
 
     protocols: Annotated[
@@ -175,8 +173,7 @@ class AcceptorSettings(TlsSettings):
     router: Annotated[str | None, Text(), Needs("connection-routers"), "Connection router of this acceptor."] = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectorSettings(TlsSettings):
+class ConnectorSettings(TlsSettings, frozen=True):
     """Parameters of a connector's URI, with defaults."""
 
     verify_host: Annotated[bool, Boolean(), "The certificate must be for the host connected to, or for sniHost."] = True
@@ -194,8 +191,7 @@ class ConnectorSettings(TlsSettings):
     local_port: Annotated[int, Integer(maximum=65535), "Local port to connect from; 0 any."] = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TransportShape:
+class TransportShape(Struct, frozen=True):
     """``<acceptor>`` or ``<connector>`` as it is written."""
 
     uri: Annotated[str, Text(required=True), Content(), "tcp://host:port?parameter=value;parameter=value"]
@@ -203,8 +199,7 @@ class TransportShape:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Acceptor:
+class Acceptor(Struct, frozen=True):
     """A port that clients use. ``settings`` are its URI's parameters, typed and with their defaults."""
 
     name: str
@@ -219,8 +214,7 @@ class Acceptor:
         return not self.settings.protocols or protocol in self.settings.protocols
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """One URI of a connector."""
 
     scheme: str
@@ -229,8 +223,7 @@ class Endpoint:
     settings: ConnectorSettings = ConnectorSettings()
 
 
-@dataclass(frozen=True, slots=True)
-class Connector:
+class Connector(Struct, frozen=True):
     """A way to another broker: one endpoint, or several that are tried in turn."""
 
     name: str

@@ -1,13 +1,14 @@
 """Settings of addresses: all of them with the schema's defaults, and what one ``<address-setting>`` gives.
 
-The dataclasses are the table of elements: the loader, the validators and the reference in
+The records are the table of elements: the loader, the validators and the reference in
 ``docs/configuration.md`` are driven by their annotations. Matching is in :mod:`pollux.config.match`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
+
+from msgspec import Struct
 
 from pollux.config.kinds import LONG_MAX, MIB, Boolean, Decimal, Duration, Enumeration, Integer, Size, Text
 from pollux.config.markers import Attribute, Element, Only
@@ -71,8 +72,7 @@ _NO_LIMIT = ((-1, "no limit"),)
 _UNSET = ((-1, "not set"),)
 
 
-@dataclass(frozen=True, slots=True)
-class AddressSettings:
+class AddressSettings(Struct, frozen=True):
     """Everything that applies to one address, after all matching settings were merged.
 
     Sizes are bytes and durations milliseconds unless a field says otherwise. -1 means "off" or "no limit".
@@ -253,15 +253,13 @@ class AddressSettings:
     ] = 20000
 
 
-@dataclass(frozen=True, slots=True)
-class AddressSettingShape(AddressSettings):
+class AddressSettingShape(AddressSettings, frozen=True):
     """``<address-setting>`` as it is written."""
 
     match: Annotated[str, Text(required=True), Attribute(required=True), "Address or pattern of addresses."] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AddressSetting:
+class AddressSetting(Struct, frozen=True):
     """One ``<address-setting>``: its match and only what it gives (field names of :class:`AddressSettings`)."""
 
     match: str

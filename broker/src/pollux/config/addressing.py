@@ -1,7 +1,9 @@
 """Addresses and queues created at start, and how patterns of addresses are written."""
 
-from dataclasses import dataclass, replace
 from typing import Annotated
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pollux.config.kinds import LONG_MAX, Boolean, Duration, Integer, Text
 from pollux.config.markers import Attribute, Derived, Element, Listed, Read
@@ -11,15 +13,13 @@ _NO_LIMIT = ((-1, "no limit"),)
 _FOR_EVER = ((-1, "for ever"),)
 
 
-@dataclass(frozen=True, slots=True)
-class FilterShape:
+class FilterShape(Struct, frozen=True):
     """``<filter string="..."/>``."""
 
     string: Annotated[str, Text(required=True), Attribute(required=True), "JMS selector."]
 
 
-@dataclass(frozen=True, slots=True)
-class QueueConfig:
+class QueueConfig(Struct, frozen=True):
     """A queue created at start. None means: as the address's settings say."""
 
     name: Annotated[str, Text(required=True), Attribute(required=True), "Unique name."]
@@ -62,15 +62,13 @@ class QueueConfig:
         return replace(self, routing_type=routing_type)
 
 
-@dataclass(frozen=True, slots=True)
-class QueuesShape:
+class QueuesShape(Struct, frozen=True):
     """``<anycast>`` or ``<multicast>``."""
 
     queues: Annotated[tuple[QueueConfig, ...], Listed("queue"), "Queues of this routing type."] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AddressShape:
+class AddressShape(Struct, frozen=True):
     """``<address>`` as it is written."""
 
     name: Annotated[str, Text(required=True), Attribute(required=True), "Unique name."]
@@ -79,8 +77,7 @@ class AddressShape:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AddressConfig:
+class AddressConfig(Struct, frozen=True):
     """An address created at start, with its queues (``QueueConfig.routing_type`` says which kind each is)."""
 
     name: str
@@ -89,8 +86,7 @@ class AddressConfig:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WildcardAddresses:
+class WildcardAddresses(Struct, frozen=True):
     """How patterns of addresses are written."""
 
     routing_enabled: Annotated[

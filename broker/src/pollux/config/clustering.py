@@ -1,4 +1,4 @@
-"""Clustering and high availability in broker.xml: dataclasses with the schema's defaults.
+"""Clustering and high availability in broker.xml: records with the schema's defaults.
 
 Everything here is parsed and validated completely; whether a broker may start with it is
 decided by :meth:`pollux.config.model.Configuration.unsupported_features`. The older spellings
@@ -6,12 +6,14 @@ decided by :meth:`pollux.config.model.Configuration.unsupported_features`. The o
 Durations are milliseconds unless a field says otherwise.
 """
 
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
+
+from msgspec import Struct
 
 from pollux.config.kinds import KIB, MIB, Boolean, Decimal, Duration, Enumeration, Integer, Password, Size, Text
 from pollux.config.markers import Attribute, Element, Listed, Needs
+from pollux.discreet import Discreet
 
 _FOR_EVER = ((-1, "for ever"),)
 _NO_LIMIT = ((-1, "no limit"),)
@@ -44,16 +46,14 @@ class RouterKeyType(StrEnum):
     ROLE_NAME = "ROLE_NAME"
 
 
-@dataclass(frozen=True, slots=True)
-class Property:
+class Property(Struct, frozen=True):
     """A ``<property key= value=/>`` pair."""
 
     key: Annotated[str, Text(required=True), Attribute(required=True), "Name."]
     value: Annotated[str, Text(), Attribute(required=True), "Value."]
 
 
-@dataclass(frozen=True, slots=True)
-class StaticConnectors:
+class StaticConnectors(Struct, frozen=True):
     """Members of a cluster named by their connectors."""
 
     connector_refs: Annotated[
@@ -64,15 +64,13 @@ class StaticConnectors:
     ] = False
 
 
-@dataclass(frozen=True, slots=True)
-class DiscoveryGroupRef:
+class DiscoveryGroupRef(Struct, frozen=True):
     """A reference to a ``<discovery-group>``."""
 
     discovery_group_name: Annotated[str, Text(required=True), Attribute(required=True), "Name of the discovery group."]
 
 
-@dataclass(frozen=True, slots=True)
-class BroadcastGroup:
+class BroadcastGroup(Struct, frozen=True):
     """Where this broker announces itself by UDP multicast while it serves."""
 
     name: Annotated[str, Text(required=True), Attribute(required=True), "Unique name."]
@@ -89,8 +87,7 @@ class BroadcastGroup:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DiscoveryGroup:
+class DiscoveryGroup(Struct, frozen=True):
     """Where this broker listens for announcements."""
 
     name: Annotated[str, Text(required=True), Attribute(required=True), "Unique name."]
@@ -109,8 +106,7 @@ class DiscoveryGroup:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterConnection:
+class ClusterConnection(Struct, frozen=True):
     """A ``<cluster-connection>``: how this broker and the others of a cluster reach each other."""
 
     name: Annotated[str, Text(required=True), Attribute(required=True), "Unique name."]
@@ -161,8 +157,7 @@ class ClusterConnection:
         return MessageLoadBalancing.STRICT if self.forward_when_no_consumers else MessageLoadBalancing.ON_DEMAND
 
 
-@dataclass(frozen=True, slots=True)
-class GroupingHandler:
+class GroupingHandler(Struct, frozen=True):
     """Who decides which broker of a cluster serves a message group."""
 
     name: Annotated[str, Text(required=True), Attribute(required=True), "Name."]
@@ -179,28 +174,27 @@ class GroupingHandler:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RouterCache:
+class RouterCache(Struct, frozen=True):
     """How long a router remembers its decisions."""
 
     persisted: Annotated[bool, Boolean(), "Decisions survive a restart."] = False
     timeout: Annotated[int, Duration(special=_FOR_EVER), "How long a decision holds."] = -1
 
 
-@dataclass(frozen=True, slots=True)
-class RouterPolicy:
+class RouterPolicy(Struct, frozen=True):
     """How a router chooses: CONSISTENT_HASH, CONSISTENT_HASH_MODULO, FIRST_ELEMENT, LEAST_CONNECTIONS, ROUND_ROBIN."""
 
     name: Annotated[str, Text(required=True), Attribute(required=True), "Name of the policy."]
     properties: Annotated[tuple[Property, ...], Listed("property"), "Settings of the policy."] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RouterPool:
+class RouterPool(Discreet, frozen=True):
     """The brokers a router chooses from."""
 
+    hidden: ClassVar[frozenset[str]] = frozenset({"password"})
+
     username: Annotated[str | None, Text(), "User on the targets."] = None
-    password: Annotated[str | None, Password(), "Password on the targets."] = field(default=None, repr=False)
+    password: Annotated[str | None, Password(), "Password on the targets."] = None
     check_period: Annotated[int, Duration(minimum=1), "How often targets are checked."] = 5000
     quorum_size: Annotated[int, Integer(minimum=0), "Targets that must be ready."] = 1
     quorum_timeout: Annotated[int, Duration(), "Wait for quorum-size."] = 3000
@@ -210,8 +204,7 @@ class RouterPool:
     discovery_group_ref: Annotated[DiscoveryGroupRef | None, "Targets by discovery."] = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionRouter:
+class ConnectionRouter(Struct, frozen=True):
     """Sends clients to the broker that should serve them."""
 
     name: Annotated[str, Text(required=True), Attribute(required=True), "Unique name."]
@@ -229,8 +222,7 @@ class ConnectionRouter:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleDown:
+class ScaleDown(Struct, frozen=True):
     """Where messages go when this broker is stopped for good."""
 
     enabled: Annotated[bool, Boolean(), "Off: this broker only receives."] = True
@@ -244,8 +236,7 @@ class ScaleDown:
     ] = -1
 
 
-@dataclass(frozen=True, slots=True)
-class DistributedManager:
+class DistributedManager(Struct, frozen=True):
     """The coordination service of a replicated pair, for instance ZooKeeper."""
 
     class_name: Annotated[str | None, Text(), "Artemis's class name, or zookeeper."] = None
@@ -254,8 +245,7 @@ class DistributedManager:
     ] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicationPrimary:
+class ReplicationPrimary(Struct, frozen=True):
     """``<replication><primary>``."""
 
     group_name: Annotated[str | None, Text(), "Pairs only with backups of this group."] = None
@@ -279,8 +269,7 @@ class ReplicationPrimary:
     coordination_id: Annotated[str | None, Text(), "Common identity of equal peers."] = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicationBackup:
+class ReplicationBackup(Struct, frozen=True):
     """``<replication><backup>``."""
 
     group_name: Annotated[str | None, Text(), "Pairs only with primaries of this group."] = None
@@ -304,8 +293,7 @@ class ReplicationBackup:
     manager: Annotated[DistributedManager | None, "Coordination service."] = None
 
 
-@dataclass(frozen=True, slots=True)
-class SharedStorePrimary:
+class SharedStorePrimary(Struct, frozen=True):
     """``<shared-store><primary>``."""
 
     failback_delay: Annotated[int, Duration(), "Wait before failback."] = 5000
@@ -313,8 +301,7 @@ class SharedStorePrimary:
     wait_for_activation: Annotated[bool, Boolean(), "Starting waits until the broker is live."] = True
 
 
-@dataclass(frozen=True, slots=True)
-class SharedStoreBackup:
+class SharedStoreBackup(Struct, frozen=True):
     """``<shared-store><backup>``."""
 
     allow_failback: Annotated[bool, Boolean(), "Stop when the primary comes back."] = True
@@ -324,8 +311,7 @@ class SharedStoreBackup:
     restart_backup: Annotated[bool, Boolean(), "Start again as backup after failback."] = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Colocated:
+class _Colocated(Struct, frozen=True):
     """What both kinds of colocation have in common."""
 
     request_backup: Annotated[bool, Boolean(), "Ask another broker for a backup."] = False
@@ -341,31 +327,27 @@ class _Colocated:
     ] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicationColocated(_Colocated):
+class ReplicationColocated(_Colocated, frozen=True):
     """``<replication><colocated>``."""
 
     primary: Annotated[ReplicationPrimary | None, Element(aliases=("master",)), "The primary."] = None
     backup: Annotated[ReplicationBackup | None, Element(aliases=("slave",)), "The backups created."] = None
 
 
-@dataclass(frozen=True, slots=True)
-class SharedStoreColocated(_Colocated):
+class SharedStoreColocated(_Colocated, frozen=True):
     """``<shared-store><colocated>``."""
 
     primary: Annotated[SharedStorePrimary | None, Element(aliases=("master",)), "The primary."] = None
     backup: Annotated[SharedStoreBackup | None, Element(aliases=("slave",)), "The backups created."] = None
 
 
-@dataclass(frozen=True, slots=True)
-class PrimaryOnly:
+class PrimaryOnly(Struct, frozen=True):
     """A broker without backup."""
 
     scale_down: Annotated[ScaleDown | None, Needs("scale-down"), "Where messages go on a clean stop."] = None
 
 
-@dataclass(frozen=True, slots=True)
-class Replication:
+class Replication(Struct, frozen=True):
     """Exactly one of the three."""
 
     primary: Annotated[ReplicationPrimary | None, Element(aliases=("master",)), "Serves and replicates."] = None
@@ -373,8 +355,7 @@ class Replication:
     colocated: Annotated[ReplicationColocated | None, Needs("colocated"), "Both in one process."] = None
 
 
-@dataclass(frozen=True, slots=True)
-class SharedStore:
+class SharedStore(Struct, frozen=True):
     """Exactly one of the three."""
 
     primary: Annotated[SharedStorePrimary | None, Element(aliases=("master",)), "Holds the store."] = None
@@ -382,8 +363,7 @@ class SharedStore:
     colocated: Annotated[SharedStoreColocated | None, Needs("colocated"), "Both in one process."] = None
 
 
-@dataclass(frozen=True, slots=True)
-class HaPolicy:
+class HaPolicy(Struct, frozen=True):
     """Exactly one of the three."""
 
     primary_only: Annotated[PrimaryOnly | None, Element(aliases=("live-only",)), "No backup."] = None

@@ -8,11 +8,11 @@ tree with everything external switched off. Nothing here knows what elements mea
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from xml.parsers import expat
 
 from lxml import etree
+from msgspec import Struct
 
 from pollux.config.problems import Problem, Severity
 
@@ -36,16 +36,14 @@ class DocumentError(Exception):
         super().__init__(problem.render())
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where an element starts; both count from 1."""
 
     line: int
     column: int
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """The tree, and the place of each of its elements."""
 
     file: str

@@ -1,10 +1,11 @@
 """Users, permissions, and Pollux's own elements (namespace ``urn:pollux:1``)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
+
+from msgspec import Struct
 
 from pollux.config.acceptors import OLD_TLS_VERSIONS, TLS_VERSIONS
 from pollux.config.kinds import (
@@ -25,6 +26,7 @@ from pollux.config.kinds import (
     Words,
 )
 from pollux.config.markers import Attribute, Element, Listed
+from pollux.discreet import Discreet
 
 NAMESPACE = "urn:pollux:1"
 
@@ -62,8 +64,7 @@ class LogFormat(StrEnum):
     JSON = "JSON"
 
 
-@dataclass(frozen=True, slots=True)
-class PermissionShape:
+class PermissionShape(Struct, frozen=True):
     """``<permission type= roles=/>``."""
 
     type: Annotated[PermissionType, Enumeration(values=PermissionType), Attribute(required=True), "What is allowed."]
@@ -71,8 +72,7 @@ class PermissionShape:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SecuritySettingShape:
+class SecuritySettingShape(Struct, frozen=True):
     """``<security-setting>`` as it is written."""
 
     match: Annotated[str, Text(required=True), Attribute(required=True), "Address or pattern of addresses."]
@@ -80,24 +80,21 @@ class SecuritySettingShape:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RoleMapping:
+class RoleMapping(Struct, frozen=True):
     """``<role-mapping from= to=/>``: whoever has the role ``from_role`` also has ``to_roles``."""
 
     from_role: Annotated[str, Text(required=True), Attribute(required=True), Element("from"), "Role a user has."]
     to_roles: Annotated[tuple[str, ...], Words(), Attribute(required=True), Element("to"), "Roles it stands for."]
 
 
-@dataclass(frozen=True, slots=True)
-class SecuritySettingsShape:
+class SecuritySettingsShape(Struct, frozen=True):
     """``<security-settings>`` as it is written."""
 
     settings: Annotated[tuple[SecuritySettingShape, ...], Listed("security-setting"), "Permissions by address."] = ()
     role_mappings: Annotated[tuple[RoleMapping, ...], Listed("role-mapping"), "Roles that stand for others."] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SecuritySetting:
+class SecuritySetting(Struct, frozen=True):
     """One ``<security-setting>``: role names by permission (broker.xml's name) at the addresses it matches."""
 
     match: str
@@ -105,8 +102,7 @@ class SecuritySetting:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceLimit:
+class ResourceLimit(Struct, frozen=True):
     """Limits of one user."""
 
     match: Annotated[str, Text(required=True), Attribute(required=True), "User name; # means everyone else."]
@@ -117,22 +113,19 @@ class ResourceLimit:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Management:
+class Management(Discreet, frozen=True):
     """``<px:management>``: the HTTP port of health, metrics, the JSON API and the console."""
+
+    hidden: ClassVar[frozenset[str]] = frozenset({"key_store_password", "trust_store_password"})
 
     enabled: Annotated[bool, Boolean(), "Off: no HTTP port."] = True
     host: Annotated[str, Text(required=True), "Address to listen on."] = "127.0.0.1"
     port: Annotated[int, Integer(minimum=0, maximum=65535), "Port to listen on; 0 takes any free one."] = 8161
     ssl_enabled: Annotated[bool, Boolean(), "HTTPS instead of HTTP."] = False
     key_store_path: Annotated[tuple[Path, ...], Files(), "Certificate and key: PEM or PKCS12."] = ()
-    key_store_password: Annotated[str | None, Password(), "Password of the key store."] = field(
-        default=None, repr=False
-    )
+    key_store_password: Annotated[str | None, Password(), "Password of the key store."] = None
     trust_store_path: Annotated[Path | None, File(), "Authorities that sign clients' certificates."] = None
-    trust_store_password: Annotated[str | None, Password(), "Password of the trust store."] = field(
-        default=None, repr=False
-    )
+    trust_store_password: Annotated[str | None, Password(), "Password of the trust store."] = None
     need_client_auth: Annotated[bool, Boolean(), "Clients must show a certificate."] = False
     enabled_protocols: Annotated[
         tuple[str, ...], Choices(allowed=TLS_VERSIONS, refused=OLD_TLS_VERSIONS), "TLS versions; both when not given."
@@ -142,8 +135,7 @@ class Management:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """``<px:limits>``: bounds on what clients may use. An acceptor's URI can narrow some of them."""
 
     max_connections: Annotated[int, Integer(minimum=1), "Connections at a time, all acceptors together."] = 10000
@@ -181,8 +173,7 @@ class Limits:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SymmetricGroup:
+class SymmetricGroup(Struct, frozen=True):
     """``<px:symmetric>``: a group of equals on one store (ActiveMQ classic's master/slave), none of them preferred."""
 
     lock_keep_alive_period: Annotated[
@@ -199,31 +190,29 @@ class SymmetricGroup:
     ] = 10000
 
 
-@dataclass(frozen=True, slots=True)
-class ZooKeeperTls:
+class ZooKeeperTls(Discreet, frozen=True):
     """``<px:zookeeper-tls>``: TLS between this broker and ZooKeeper; its servers are always verified."""
+
+    hidden: ClassVar[frozenset[str]] = frozenset({"trust_store_password", "key_store_password"})
 
     trust_store_path: Annotated[
         Path | None, File(), "Authorities of ZooKeeper's certificates, PEM or PKCS12; else those of the system."
     ] = None
-    trust_store_password: Annotated[str | None, Password(), "Password of the trust store."] = field(
-        default=None, repr=False
-    )
+    trust_store_password: Annotated[str | None, Password(), "Password of the trust store."] = None
     key_store_path: Annotated[
         Path | None,
         File(),
         "Certificate and key that this broker shows, PEM or PKCS12; ZooKeeper asks for one by default.",
     ] = None
-    key_store_password: Annotated[str | None, Password(), "Password of the key store."] = field(
-        default=None, repr=False
-    )
+    key_store_password: Annotated[str | None, Password(), "Password of the key store."] = None
     verify_host: Annotated[bool, Boolean(), "The certificate must be for the name in connect-string."] = True
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class HighAvailability:
+class HighAvailability(Discreet, frozen=True):
     """``<px:high-availability>``: what Artemis's ``<ha-policy>`` has no words for."""
+
+    hidden: ClassVar[frozenset[str]] = frozenset({"zookeeper_password"})
 
     lease_guard: Annotated[
         int,
@@ -254,16 +243,13 @@ class HighAvailability:
     zookeeper_user: Annotated[
         str | None, Text(), "Name with which the brokers log in to ZooKeeper; what they make there is theirs alone."
     ] = None
-    zookeeper_password: Annotated[str | None, Password(), "Password of zookeeper-user."] = field(
-        default=None, repr=False
-    )
+    zookeeper_password: Annotated[str | None, Password(), "Password of zookeeper-user."] = None
     zookeeper_tls: Annotated[ZooKeeperTls | None, "Connections to ZooKeeper are encrypted."] = None
     symmetric: Annotated[SymmetricGroup | None, "This broker belongs to a group of equals; without <ha-policy>."] = None
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Logging:
+class Logging(Struct, frozen=True):
     """``<px:logging>``."""
 
     level: Annotated[LogLevel, Enumeration(values=LogLevel), "Least severe kind of line written."] = LogLevel.INFO
@@ -272,8 +258,7 @@ class Logging:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Security:
+class Security(Struct, frozen=True):
     """``<px:security>``: where users are, and the key of masked passwords.
 
     Paths are absolute once loaded; in the file they are relative to the directory of broker.xml.
@@ -294,16 +279,14 @@ class Security:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AuditedMessages:
+class AuditedMessages(Struct, frozen=True):
     """``<px:messages match=>``: what happens to the messages of these addresses is audited too."""
 
     match: Annotated[str, Text(required=True), Attribute(required=True), "Address or pattern of addresses."]
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Audit:
+class Audit(Struct, frozen=True):
     """``<px:audit>``: the audit trail (docs/audit-format.md). Every broker of a pair has its own."""
 
     enabled: Annotated[bool, Boolean(), "Off: no audit trail."] = True
@@ -317,8 +300,7 @@ class Audit:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Extensions:
+class Extensions(Struct, frozen=True):
     """What stands beside ``<core>`` in the namespace ``urn:pollux:1``."""
 
     security: Annotated[Security, "Users and keys."]

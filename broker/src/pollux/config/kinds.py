@@ -1,6 +1,6 @@
 """Kinds of values in broker.xml: how each is written, parsed and described in the documentation.
 
-A kind is attached to a dataclass field with ``typing.Annotated``; the loader, the validators and
+A kind is attached to a field of a record with ``typing.Annotated``; the loader, the validators and
 the reference table of ``docs/configuration.md`` all read it from there. Kinds know nothing of XML
 and do no I/O: they turn text into a value or raise :class:`ValueError` with what is allowed.
 """
@@ -8,10 +8,11 @@ and do no I/O: they turn text into a value or raise :class:`ValueError` with wha
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import ClassVar
+
+from msgspec import Struct
 
 from pollux.config.nearest import did_you_mean
 
@@ -23,8 +24,7 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """Text as it is written, after substitution. Base of all kinds."""
 
     label: ClassVar[str] = "text"
@@ -44,8 +44,7 @@ class Kind:
         return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Text(Kind):
+class Text(Kind, frozen=True):
     """Any text; ``required`` refuses the empty one."""
 
     required: bool = False
@@ -56,8 +55,7 @@ class Text(Kind):
         return text
 
 
-@dataclass(frozen=True, slots=True)
-class Boolean(Kind):
+class Boolean(Kind, frozen=True):
     """``true`` or ``false`` (XML Schema also allows 1 and 0)."""
 
     label: ClassVar[str] = "true | false"
@@ -80,8 +78,7 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-@dataclass(frozen=True, slots=True)
-class Integer(Kind):
+class Integer(Kind, frozen=True):
     """An integer from ``minimum`` to ``maximum``; ``special`` lists values outside the range with their meaning."""
 
     minimum: int = 0
@@ -110,16 +107,14 @@ class Integer(Kind):
         return f"{self.label}{f', {self.unit}' if self.unit else ''}; {self._allowed().removeprefix('allowed is ')}"
 
 
-@dataclass(frozen=True, slots=True)
-class Duration(Integer):
+class Duration(Integer, frozen=True):
     """A length of time as an integer in the schema's unit (milliseconds unless it says otherwise)."""
 
     maximum: int = LONG_MAX
     unit: str = "milliseconds"
 
 
-@dataclass(frozen=True, slots=True)
-class Decimal(Kind):
+class Decimal(Kind, frozen=True):
     """A decimal number."""
 
     minimum: float = 0.0
@@ -148,8 +143,7 @@ for _power, _letter in enumerate("kmg", start=1):
         _SIZE_UNITS[_letter + _suffix] = KIB**_power
 
 
-@dataclass(frozen=True, slots=True)
-class Size(Kind):
+class Size(Kind, frozen=True):
     """A number of bytes with an optional suffix: K, KB, KiB, M, MB, MiB, G, GB, GiB (all powers of two)."""
 
     minimum: int = 0
@@ -179,8 +173,7 @@ class Size(Kind):
         return f"{self.label}; {self.minimum}{limit}{special}"
 
 
-@dataclass(frozen=True, slots=True)
-class Enumeration(Kind):
+class Enumeration(Kind, frozen=True):
     """One of the names of an enumeration, in the schema's spelling (member names, not values)."""
 
     values: type[Enum] = Enum
@@ -208,8 +201,7 @@ class Base(Enum):
     ETC = "the directory of broker.xml"
 
 
-@dataclass(frozen=True, slots=True)
-class Directory(Kind):
+class Directory(Kind, frozen=True):
     """A path of a directory or file; the loader makes it absolute."""
 
     base: Base = Base.INSTANCE
@@ -225,15 +217,13 @@ class Directory(Kind):
         return Path(text)
 
 
-@dataclass(frozen=True, slots=True)
-class File(Directory):
+class File(Directory, frozen=True):
     """A path taken from the directory of broker.xml."""
 
     base: Base = Base.ETC
 
 
-@dataclass(frozen=True, slots=True)
-class Files(Kind):
+class Files(Kind, frozen=True):
     """Paths separated by commas, taken from the directory of broker.xml."""
 
     base: Base = Base.ETC
@@ -247,8 +237,7 @@ class Files(Kind):
         return ",".join(map(str, value)) if isinstance(value, tuple) else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Words(Kind):
+class Words(Kind, frozen=True):
     """A list of words separated by commas."""
 
     label: ClassVar[str] = "list, comma separated"
@@ -260,8 +249,7 @@ class Words(Kind):
         return ",".join(map(str, value)) if isinstance(value, (tuple, frozenset)) else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Choices(Words):
+class Choices(Words, frozen=True):
     """A list of words out of ``allowed``; ``refused`` are known but not supported."""
 
     allowed: tuple[str, ...] = ()
@@ -281,8 +269,7 @@ class Choices(Words):
         return f"{self.label}: {', '.join(self.allowed)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Password(Kind):
+class Password(Kind, frozen=True):
     """A password, in clear text or masked as ``ENC(...)``; the loader unmasks it."""
 
     label: ClassVar[str] = "password, may be ENC(...)"

@@ -8,9 +8,10 @@ of that name, else the file's own directory; never from where the process was st
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from pollux.config.convert import Converter
 from pollux.config.document import Document, DocumentError, parse_document, read_document

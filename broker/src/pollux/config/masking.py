@@ -3,6 +3,8 @@
 AES-256-GCM; the masked text is ``v1.`` and the URL-safe base64 of nonce (12 bytes), ciphertext and
 tag. A key file holds 32 bytes in base64 on one line and belongs to the broker's user alone
 (mode 0600 or less). There is no built-in key: who reads broker.xml without the key file learns nothing.
+
+What encrypts is imported when a password is masked: most brokers have none, and each would start later.
 """
 
 from __future__ import annotations
@@ -13,9 +15,6 @@ import os
 import re
 import stat
 from typing import TYPE_CHECKING
-
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from pollux.errors import PolluxError
 
@@ -36,6 +35,8 @@ class MaskingError(PolluxError):
 
 def generate_key() -> bytes:
     """Return a new random key."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
     return AESGCM.generate_key(bit_length=8 * KEY_BYTES)
 
 
@@ -79,6 +80,8 @@ def is_masked(text: str) -> bool:
 
 def mask(text: str, key: bytes) -> str:
     """Encrypt ``text`` and return it as ``ENC(...)``, ready for broker.xml. Each call gives another result."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
     nonce = os.urandom(_NONCE_BYTES)
     sealed = AESGCM(key).encrypt(nonce, text.encode(), _ASSOCIATED)
     return f"ENC({_VERSION}{base64.urlsafe_b64encode(nonce + sealed).decode()})"
@@ -86,6 +89,9 @@ def mask(text: str, key: bytes) -> str:
 
 def unmask(text: str, key: bytes) -> str:
     """Return what was given to :func:`mask`; ``ENC(`` and ``)`` may be missing. Raises :class:`MaskingError`."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
     found = _WRAPPED.fullmatch(text)
     token = (found[1] if found else text).strip()
     if not token.startswith(_VERSION):

@@ -8,11 +8,11 @@ configured (``<wildcard-addresses>``).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Struct, frozen=True):
     """A match of ``<address-setting>`` or ``<security-setting>``, taken apart."""
 
     text: str

@@ -6,10 +6,11 @@ which parsing, validation, nearest-name suggestions and ``docs/configuration.md`
 new setting is added here and nowhere else. Nothing here does I/O; see :mod:`pollux.config.loader`.
 """
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
+
+from msgspec import Struct, field
 
 from pollux.config.acceptors import Acceptor, AcceptorSettings, Connector, ConnectorSettings, Endpoint, TransportShape
 from pollux.config.address_settings import (
@@ -65,6 +66,7 @@ from pollux.config.kinds import (
 from pollux.config.markers import ByDesign, Derived, Element, Listed, Needs, NoEffect, Only, Read
 from pollux.config.problems import ConfigError, Problem, Severity
 from pollux.config.resolve import permissions_for, resolve_address_settings
+from pollux.discreet import Discreet
 
 __all__ = [
     "Acceptor",
@@ -132,8 +134,7 @@ class CriticalAnalyzerPolicy(StrEnum):
     SHUTDOWN = "SHUTDOWN"
 
 
-@dataclass(frozen=True, slots=True)
-class Feature:
+class Feature(Struct, frozen=True):
     """Something the file asks for that not every build of the broker provides."""
 
     name: str
@@ -141,9 +142,10 @@ class Feature:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class DatabaseStore:
+class DatabaseStore(Discreet, frozen=True):
     """A database in place of files."""
+
+    hidden: ClassVar[frozenset[str]] = frozenset({"jdbc_password"})
 
     message_table_name: Annotated[str, Text(required=True), Element(required=True), "Table of messages."]
     bindings_table_name: Annotated[str, Text(required=True), Element(required=True), "Table of bindings."]
@@ -152,7 +154,7 @@ class DatabaseStore:
     jdbc_driver_class_name: Annotated[str | None, Text(), "Driver."] = None
     jdbc_connection_url: Annotated[str | None, Text(), "Where the database is."] = None
     jdbc_user: Annotated[str | None, Password(), "User."] = None
-    jdbc_password: Annotated[str | None, Password(), "Password."] = field(default=None, repr=False)
+    jdbc_password: Annotated[str | None, Password(), "Password."] = None
     node_manager_store_table_name: Annotated[str | None, Text(), "Table of the locks."] = None
     jdbc_network_timeout: Annotated[int, Duration(), "Limit of a request."] = 20000
     jdbc_lock_renew_period: Annotated[int, Duration(minimum=1), "How often a lock is renewed."] = 2000
@@ -162,22 +164,21 @@ class DatabaseStore:
     jdbc_max_page_size_bytes: Annotated[int, Size(minimum=1024), "Size of a page."] = 100 * KIB
 
 
-@dataclass(frozen=True, slots=True)
-class FileStore:
+class FileStore(Struct, frozen=True):
     """Files in the configured directories (the default)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+class Store(Struct, frozen=True):
     """Where messages are kept: exactly one of the two."""
 
     file_store: Annotated[FileStore | None, "Files."] = None
     database_store: Annotated[DatabaseStore | None, Needs("database-store"), "A database."] = None
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(Discreet, frozen=True):
     """What one broker was told. Directories are absolute; passwords are in clear text."""
+
+    hidden: ClassVar[frozenset[str]] = frozenset({"cluster_password"})
 
     name: Annotated[str, Text(required=True), "Name of the broker."] = "localhost"
     # -- persistence
@@ -397,8 +398,8 @@ class Configuration:
     cluster_user: Annotated[str, Text(required=True), "User of connections between brokers."] = (
         "ACTIVEMQ.CLUSTER.ADMIN.USER"
     )
-    cluster_password: Annotated[str, Password(), "Password of connections between brokers."] = field(
-        default="CHANGE ME!!", repr=False
+    cluster_password: Annotated[str, Password(), "Password of connections between brokers."] = (
+        "CHANGE ME!!"  # noqa: S105  (Artemis's default, which is refused wherever it would be used)
     )
     # -- health
     critical_analyzer: Annotated[bool, Boolean(), "Watch that the broker responds to itself."] = True

@@ -1,4 +1,4 @@
-"""Reads elements into the dataclasses of the table, noting every problem on the way.
+"""Reads elements into the records of the table, noting every problem on the way.
 
 Generic: it knows tables, kinds and marks, not what any particular element means. What a field of
 another type than its element is made of is asked from the ``convert`` function it is given.
@@ -6,9 +6,10 @@ another type than its element is made of is asked from the ``convert`` function 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from pollux.config.extensions import Extensions
 from pollux.config.kinds import Base, Directory, Files, Kind, Password
@@ -32,8 +33,7 @@ _XML_ATTRIBUTES = "{http://www.w3.org/XML/1998/namespace}"
 _SCHEMA_INSTANCE = "{http://www.w3.org/2001/XMLSchema-instance}"
 
 
-@dataclass(slots=True)
-class Parsed:
+class Parsed(Struct):
     """An element's values by field, only those given, and where each was."""
 
     shape: type[Any]
@@ -104,7 +104,7 @@ class Reader:
             raise ValueError(str(error)) from None
 
     def defaults(self, shape: type[Any]) -> dict[str, Any]:
-        """Return the defaults of path fields, made absolute; all others are the dataclass's own."""
+        """Return the defaults of path fields, made absolute; all others are the record's own."""
         return {
             entry.field: self.absolute(entry.kind.base, entry.default)
             for entry in table_of(shape).entries
@@ -132,11 +132,11 @@ class Reader:
         return parsed
 
     def build(self, parsed: Parsed) -> Any | None:
-        """Make the dataclass of what was read, or None when something in it was wrong."""
+        """Make the record of what was read, or None when something in it was wrong."""
         if parsed.failed:
             return None
         values = self.defaults(parsed.shape) | parsed.values
-        if "line" in parsed.shape.__dataclass_fields__:
+        if "line" in parsed.shape.__struct_fields__:
             values["line"] = parsed.line
         return parsed.shape(**values)
 

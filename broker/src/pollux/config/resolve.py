@@ -7,8 +7,9 @@ counts, as in Artemis: permissions are never inherited.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from pollux.config.address_settings import AddressSettings
 from pollux.config.match import Pattern, compile_pattern

@@ -1,4 +1,4 @@
-"""The table of everything broker.xml may contain, made from the annotations of the dataclasses.
+"""The table of everything broker.xml may contain, made from the annotations of the records.
 
 One :class:`Table` says what is allowed inside one element: names, kinds, defaults, what is known
 but not supported. The loader, the suggestions of near names and ``docs/configuration.md`` read it.
@@ -7,11 +7,12 @@ Pure.
 
 from __future__ import annotations
 
-import dataclasses
 import types
-from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, fields
 
 from pollux.config.acceptors import AcceptorSettings, ConnectorSettings
 from pollux.config.extensions import Extensions
@@ -20,13 +21,12 @@ from pollux.config.markers import Attribute, ByDesign, Content, Derived, Element
 from pollux.config.model import Configuration
 from pollux.config.refused import refused_in
 
-#: Fields every dataclass may have that never come from the file.
+#: Fields every record may have that never come from the file.
 _INTERNAL = frozenset({"line", "lines"})
 _URI_CLASSES = (AcceptorSettings, ConnectorSettings)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One thing that may stand at one place.
 
     ``kind`` is set for values, ``nested`` for elements with children, never both. ``item`` is the name of the
@@ -61,8 +61,7 @@ class Entry:
         return (self.name, *self.aliases)
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """What may stand inside one element (or in one URI)."""
 
     shape: type[Any]
@@ -82,13 +81,13 @@ class Table:
         return list(self.attributes)
 
 
-def _nested_dataclass(annotation: object) -> type[Any] | None:
-    """Find the dataclass in ``X``, ``X | None`` or ``tuple[X, ...]``."""
-    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+def _nested_record(annotation: object) -> type[Any] | None:
+    """Find the record in ``X``, ``X | None`` or ``tuple[X, ...]``."""
+    if isinstance(annotation, type) and issubclass(annotation, Struct):
         return annotation
     if get_origin(annotation) in (tuple, types.UnionType, Union):
         for argument in get_args(annotation):
-            found = _nested_dataclass(argument)
+            found = _nested_record(argument)
             if found:
                 return found
     return None
@@ -99,16 +98,14 @@ def _camel_case(field: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def _default(field: dataclasses.Field[Any]) -> object:
-    if field.default is not dataclasses.MISSING:
+def _default(field: FieldInfo) -> object:
+    if field.default is not NODEFAULT:
         return field.default
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return None
+    return field.default_factory() if field.default_factory is not NODEFAULT else None
 
 
-def _entry(field: dataclasses.Field[Any], annotation: object, *, uri: bool) -> Entry | None:
-    base, *marks = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+def _entry(field: FieldInfo, *, uri: bool) -> Entry | None:
+    base, *marks = get_args(field.type) if get_origin(field.type) is Annotated else (field.type,)
     found: dict[type, Any] = {type(mark): mark for mark in marks}
     if Derived in found:
         return None
@@ -119,7 +116,7 @@ def _entry(field: dataclasses.Field[Any], annotation: object, *, uri: bool) -> E
     element: Element | None = found.get(Element)
     attribute: Attribute | None = found.get(Attribute)
     needs: Needs | None = found.get(Needs)
-    nested = read.shape if read else None if kind else _nested_dataclass(base)
+    nested = read.shape if read else None if kind else _nested_record(base)
     if kind is None and nested is None:
         raise TypeError(f"field {field.name} says neither what kind of value nor which element it is")
     plain_name = _camel_case(field.name) if uri else field.name.replace("_", "-")
@@ -157,12 +154,11 @@ def table_of(shape: type[Any]) -> Table:
 
 
 def _make_table(shape: type[Any]) -> Table:
-    hints = get_type_hints(shape, include_extras=True)
     entries = tuple(
         entry
-        for field in dataclasses.fields(shape)
+        for field in fields(shape)
         if field.name not in _INTERNAL
-        and (entry := _entry(field, hints[field.name], uri=issubclass(shape, _URI_CLASSES))) is not None
+        and (entry := _entry(field, uri=issubclass(shape, _URI_CLASSES))) is not None
     )
     return Table(
         shape=shape,

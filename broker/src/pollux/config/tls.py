@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 from cryptography.x509.oid import ExtensionOID, NameOID
+from msgspec import Struct
 
 from pollux.errors import PolluxError
 
@@ -55,8 +55,7 @@ class ServerSettings(Protocol):
     def enabled_cipher_suites(self) -> tuple[str, ...]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Certificate:
+class Certificate(Struct, frozen=True):
     """What management shows of a certificate in use."""
 
     path: Path
@@ -65,8 +64,7 @@ class Certificate:
     not_after: dt.datetime
 
 
-@dataclass(frozen=True, slots=True)
-class ServerTls:
+class ServerTls(Struct, frozen=True):
     """The context to listen with; it switches to another certificate when the client asks for its name."""
 
     context: ssl.SSLContext
@@ -100,8 +98,7 @@ def _pkcs12(path: Path, data: bytes, password: str | None, what: str) -> pkcs12.
         raise TlsError(f"{what} {path} is neither PEM nor a PKCS12 store this password opens") from error
 
 
-@dataclass(slots=True)
-class _KeyStore:
+class _KeyStore(Struct):
     """A key store as PEM text, with its first certificate."""
 
     path: Path

@@ -7,9 +7,10 @@ several endpoints: ``(tcp://a:61616,tcp://b:61616)?parameters for all``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from pollux.config.nearest import did_you_mean
 from pollux.config.schema import table_of
@@ -41,8 +42,7 @@ class UriError(ValueError):
         super().__init__("; ".join(messages))
 
 
-@dataclass(frozen=True, slots=True)
-class Uri:
+class Uri(Struct, frozen=True):
     """One URI, taken apart. A vm URI's ``host`` is its server id and its ``port`` is 0."""
 
     scheme: str

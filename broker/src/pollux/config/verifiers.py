@@ -8,9 +8,10 @@ import hashlib
 import hmac
 import re
 import secrets
-from dataclasses import dataclass, field
+from typing import ClassVar
 
 from pollux.config.saslprep import saslprep
+from pollux.discreet import Discreet
 
 MECHANISM = "SCRAM-SHA-256"
 #: 5 ms on the reference machine: a guess costs four times RFC 7677's minimum, and the reconnect
@@ -24,14 +25,15 @@ KEY_BYTES = hashlib.sha256().digest_size
 _VERIFIER = re.compile(r"^SCRAM-SHA-256\$(\d{1,9}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Verifier:
+class Verifier(Discreet, frozen=True):
     """What the broker keeps of a password (RFC 5802 section 3): enough to check it, not to use it."""
 
+    hidden: ClassVar[frozenset[str]] = frozenset({"salt", "stored_key", "server_key"})
+
     iterations: int
-    salt: bytes = field(repr=False)
-    stored_key: bytes = field(repr=False)
-    server_key: bytes = field(repr=False)
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
 
     @classmethod
     def create(cls, password: str, *, iterations: int = DEFAULT_ITERATIONS, salt: bytes | None = None) -> Verifier:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from pollux.client import traffic
 from pollux.client.errors import ClientError, LoginError
@@ -38,8 +39,7 @@ class Kind(StrEnum):
 SHARE = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(Struct, frozen=True):
     """A producer and its destination."""
 
     run: str

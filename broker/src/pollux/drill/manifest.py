@@ -24,14 +24,16 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from pollux.client.errors import UrlError
 from pollux.client.url import Endpoint, parse_url
 from pollux.config.nearest import did_you_mean
+from pollux.discreet import Discreet
 from pollux.drill.errors import InputError
 
 MAX_SIZE = 1024 * 1024
@@ -41,8 +43,7 @@ _TOP = ("members", "user", "password_file")
 _ALIASES = {"management_url": "management", "start_command": "start", "stop_command": "stop", "pidfile": "pid_file"}
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """One broker."""
 
     name: str
@@ -54,13 +55,14 @@ class Member:
     stop: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Discreet, frozen=True):
     """What the file says."""
+
+    hidden: ClassVar[frozenset[str]] = frozenset({"password"})
 
     members: tuple[Member, ...]
     user: str | None = None
-    password: str | None = field(default=None, repr=False)
+    password: str | None = None
 
 
 def load(path: Path) -> Manifest:

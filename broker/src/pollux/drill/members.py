@@ -8,10 +8,10 @@ import contextlib
 import os
 import signal
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
+from msgspec import Struct
 
 from pollux.client.errors import LoginError
 from pollux.drill.errors import UnavailableError
@@ -31,8 +31,7 @@ def now() -> float:
     return time.monotonic() * 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """What a member's management said. `state` is "live", "ready" ..., or "down" when nothing answered."""
 
     state: str

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from pollux.drill.errors import UnavailableError
 from pollux.drill.faults import Fault, Injector
@@ -37,8 +39,7 @@ _LIVE_LIMIT = 30.0
 _DRAIN_RATE = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What a drill does. Times in seconds."""
 
     target: Target
@@ -65,8 +66,7 @@ class Plan:
     refusals: bool = False
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(Struct):
     """Everything a report needs."""
 
     entries: list[Entry]
@@ -86,8 +86,7 @@ class Outcome:
     recovered: float | None = None
 
 
-@dataclass(slots=True)
-class Progress:
+class Progress(Struct):
     """What a display shows; given to its callback a few times a second."""
 
     phase: str

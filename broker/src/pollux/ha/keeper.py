@@ -12,8 +12,9 @@ import threading
 import uuid
 from collections import deque
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from pollux.errors import PolluxError
 from pollux.ha import members, peers

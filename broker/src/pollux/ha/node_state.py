@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from crc32c import crc32c
+from msgspec import Struct, field
+from msgspec.structs import replace
 
+from pollux.checksum import crc32c
 from pollux.errors import PolluxError
 
 if TYPE_CHECKING:
@@ -45,8 +46,7 @@ class StoreState(StrEnum):
     FAILING_BACK = "FAILING_BACK"
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """A member of the group. ``id`` tells it apart; the rest is for people."""
 
     id: str
@@ -58,8 +58,7 @@ class Holder:
     lock: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Activation:
+class Activation(Struct, frozen=True):
     """One line of history. Times are milliseconds since the Unix epoch and milliseconds."""
 
     epoch: int
@@ -72,8 +71,7 @@ class Activation:
     duration_ms: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class NodeState:
+class NodeState(Struct, frozen=True):
     """The file's content."""
 
     node_id: bytes
@@ -102,11 +100,11 @@ def encode(state: NodeState) -> bytes:
         "node_id": state.node_id.hex(),
         "state": state.state.value,
         "epoch": state.epoch,
-        "holder": {name: getattr(holder, name) for name in Holder.__dataclass_fields__} if holder else None,
+        "holder": {name: getattr(holder, name) for name in Holder.__struct_fields__} if holder else None,
         "lock": state.lock,
         "stay": state.stay,
         "refused": state.refused,
-        "history": [{name: getattr(one, name) for name in Activation.__dataclass_fields__} for one in state.history],
+        "history": [{name: getattr(one, name) for name in Activation.__struct_fields__} for one in state.history],
     }
     body = json.dumps(value, sort_keys=True, ensure_ascii=False)
     value["crc32c"] = crc32c(body.encode())

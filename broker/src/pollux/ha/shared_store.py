@@ -6,9 +6,10 @@ seconds of one monotonic clock. The rules are explained for operators in docs/sh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
 
 from pollux.ha.machine import STANDBY, Phase
 from pollux.ha.node_state import StoreState
@@ -66,8 +67,7 @@ class Decision(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """Seconds, and what broker.xml says."""
 
     role: Role
@@ -98,8 +98,7 @@ class Settings:
         return self.lease + self.margin
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """What a member sees at one moment."""
 
     phase: Phase

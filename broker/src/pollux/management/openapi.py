@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from pollux.server.version import VERSION
 
@@ -42,8 +43,7 @@ _CHECKS: Mapping[str, tuple[Callable[[object], bool], str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(Struct, frozen=True):
     """A parameter in the URL."""
 
     name: str
@@ -51,8 +51,7 @@ class Query:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(Struct, frozen=True):
     """A JSON object: names and kinds of what it must and what it may have."""
 
     required: Mapping[str, str]
@@ -86,8 +85,7 @@ class Body:
         return schema
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """A route: ``handler`` is the name of the method of ``Api``, whose docstring is the summary."""
 
     method: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from pollux.management.errors import ApiError
 from pollux.management.openapi import Body
@@ -50,8 +51,7 @@ _PROPERTIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(Struct, frozen=True):
     """A message to send, and the address whose duplicate ids it counts among."""
 
     message: Message

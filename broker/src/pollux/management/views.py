@@ -8,10 +8,11 @@ from __future__ import annotations
 import base64
 import os
 import time
-from dataclasses import asdict
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict
 
 from pollux.server.resources import resident_bytes
 from pollux.server.version import VERSION
@@ -164,7 +165,7 @@ def queue(found: Queue) -> dict[str, Any]:
 def queue_in_full(found: Queue) -> dict[str, Any]:
     """One queue with its attributes and consumers."""
     attributes = found.attributes
-    named = {camel(name): plain(getattr(attributes, name)) for name in attributes.__dataclass_fields__}
+    named = {camel(name): plain(getattr(attributes, name)) for name in attributes.__struct_fields__}
     return {**named, **queue(found), "consumerList": [consumer(found, each) for each in found.consumers]}
 
 

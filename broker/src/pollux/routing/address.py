@@ -6,8 +6,9 @@ A name is words separated by a delimiter. In a pattern, "any words" stands for a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from msgspec import Struct
 
 from pollux.errors import InvalidRequestError
 
@@ -37,8 +38,7 @@ def join_fqqn(address: str, queue: str) -> str:
     return f"{address}{FQQN_SEPARATOR}{queue}"
 
 
-@dataclass(frozen=True, slots=True)
-class WildcardSyntax:
+class WildcardSyntax(Struct, frozen=True):
     """How wildcards are written (broker.xml's ``wildcard-addresses``). ``routing``: queues may be bound to patterns."""
 
     delimiter: str = "."

@@ -5,9 +5,10 @@ Half of :class:`pollux.routing.queue.Queue`: this one knows no consumers. Pure, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from pollux.message import DEFAULT_PRIORITY
 from pollux.routing.level import Level
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 SCAN_LIMIT = 4096
 
 
-@dataclass(slots=True)
-class QueueCounters:
+class QueueCounters(Struct):
     """What happened since the queue was created or the counters were reset.
 
     ``replaced``: displaced by a newer last value or by the ring. ``removed``: taken out by management.

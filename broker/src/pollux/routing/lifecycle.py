@@ -5,8 +5,9 @@ Nothing is done here: the answers say what the caller (the post office) should c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from pollux.errors import InvalidRequestError, NoSuchAddressError, NoSuchQueueError
 from pollux.message import RoutingType
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from pollux.routing.space import Address, AddressSpace
 
 
-@dataclass(frozen=True, slots=True)
-class Creation:
+class Creation(Struct, frozen=True):
     """What a client's request needs first.
 
     ``address``: create it, with ``routing_type``. ``add_routing_type``: the address exists, allow

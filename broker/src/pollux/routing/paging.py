@@ -6,9 +6,10 @@ The caller counts: each message once for its address (while any queue holds it i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from pollux.config.address_settings import AddressFullPolicy, PageFullPolicy
 
@@ -71,8 +72,7 @@ class Gauge:
         return self._full
 
 
-@dataclass(slots=True)
-class PageUsage:
+class PageUsage(Struct):
     """What of an address is in pages. ``active``: the address pages, newer messages must follow into the pages."""
 
     active: bool = False

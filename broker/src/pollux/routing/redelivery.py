@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +27,7 @@ def spread(seed: int) -> Callable[[], float]:
     return following
 
 
-@dataclass(frozen=True, slots=True)
-class RedeliveryPolicy:
+class RedeliveryPolicy(Struct, frozen=True):
     """broker.xml's redelivery settings. Delays are milliseconds.
 
     ``max_attempts`` below 1: no limit. ``max_delay`` -1: ten times ``base_delay``. ``chance`` gives

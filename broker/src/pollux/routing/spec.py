@@ -7,8 +7,9 @@ knows neither queues nor the store.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
 
 from pollux.errors import InvalidRequestError
 
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class QueueSpec:
+class QueueSpec(Struct, frozen=True):
     """A request for a queue. None everywhere means: as the settings of the address say.
 
     ``selector`` is the filter's text; ``no_local_origin`` is the connection whose own messages the
@@ -84,8 +84,7 @@ _LEAST = {
 }
 
 
-@dataclass(slots=True)
-class QueueAttributes:
+class QueueAttributes(Struct):
     """What a queue does, everything decided. The meaning of each is broker.xml's attribute of that name.
 
     ``max_consumers``, ``group_buckets``, ``ring_size``, ``delay_before_dispatch``: -1 is "no limit"/"off".

@@ -9,10 +9,10 @@ import logging
 import os
 import signal
 import sys
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import uvloop
+from msgspec import Struct, field
 
 from pollux.config import ConfigError, load
 from pollux.errors import PolluxError, StoreError
@@ -37,8 +37,7 @@ logger = logging.getLogger("pollux.server")
 _AGAIN = -1
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunOptions(Struct, frozen=True):
     """What the command line says. ``log_*`` None: as broker.xml says."""
 
     path: Path

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,26 +38,26 @@ def merge(old: Configuration, new: Configuration) -> tuple[Configuration, list[s
     taken: dict[str, object] = {}
     changed: list[str] = []
     refused: list[str] = []
-    for field in fields(old):
-        before, after = getattr(old, field.name), getattr(new, field.name)
-        if field.name in _NOT_SETTINGS:
-            taken[field.name] = after
+    for field in old.__struct_fields__:
+        before, after = getattr(old, field), getattr(new, field)
+        if field in _NOT_SETTINGS:
+            taken[field] = after
         elif _without_lines(before) != _without_lines(after):
-            name = field.name.replace("_", "-")
-            if field.name in RELOADABLE:
-                taken[field.name] = after
+            name = field.replace("_", "-")
+            if field in RELOADABLE:
+                taken[field] = after
                 changed.append(name)
             else:
                 refused.append(f"{name} was changed in {new.path or 'the configuration'} and is used after a restart")
-    return replace(old, **taken), changed, refused  # type: ignore[arg-type]  # the fields' own types, by name
+    return replace(old, **taken), changed, refused
 
 
 def _without_lines(value: object) -> object:
     """``value`` without the line numbers it came from: a comment added above it is not a change."""
     if isinstance(value, tuple):
         return tuple(_without_lines(item) for item in value)
-    if hasattr(value, "__dataclass_fields__"):
-        names = [name for name in value.__dataclass_fields__ if name != "line"]
+    if hasattr(value, "__struct_fields__"):
+        names = [name for name in value.__struct_fields__ if name != "line"]
         return type(value), tuple(_without_lines(getattr(value, name)) for name in names)
     return value
 

@@ -7,9 +7,10 @@ fewer, and some are left. One that waits for messages is never slow, and neither
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
+
+from msgspec import Struct
 
 from pollux.config.address_settings import SlowConsumerPolicy
 from pollux.server.logs import event
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pollux.queue")
 
 
-@dataclass(slots=True)
-class Sample:
+class Sample(Struct):
     """One look at a consumer: ``settled`` messages since it attached, ``left`` that it holds or could still get."""
 
     when: float

@@ -7,8 +7,9 @@ socket: the connection (``pollux.server.connection``) gives it a :class:`Transpo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import asyncio
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 SECOND_LOOK = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(Struct, frozen=True):
     """Who is at the other end. ``certificate_subject`` is the verified client certificate's DN (RFC 4514)."""
 
     connection_id: int

@@ -7,10 +7,10 @@ bindings journal, creates and deletes automatically as the settings say, and reb
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import asdict
 
 from pollux.config.address_settings import ConfigDelete
 from pollux.errors import InvalidRequestError, LimitError, NoSuchAddressError, NoSuchQueueError
@@ -43,7 +43,7 @@ PAUSED = "paused"
 _SENDABLE_LIMIT = 20_000
 
 #: ``no_local_origin`` is a connection of the life that wrote it; in this one its number means another client.
-_SPEC_FIELDS = frozenset(field.name for field in fields(QueueSpec)) - {"no_local_origin"}
+_SPEC_FIELDS = frozenset(QueueSpec.__struct_fields__) - {"no_local_origin"}
 
 
 class Registry:

@@ -15,8 +15,10 @@ import secrets
 import time
 from collections import Counter, OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pollux.config.model import PermissionType as Permission
 from pollux.config.model import permissions_for
@@ -50,8 +52,7 @@ _NO_ROLES: frozenset[str] = frozenset()
 logger = logging.getLogger("pollux.security")
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """A proven user. ``roles`` are those at log-in; checks use what the files say now.
 
     ``administrator`` is the operating system user that runs the broker, who may do everything.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from pollux.session.security import Security
 
 
-@dataclass(slots=True)
-class Services:
+class Services(Struct):
     """The broker as sessions see it."""
 
     configuration: Configuration

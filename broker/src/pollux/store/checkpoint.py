@@ -26,12 +26,12 @@ import os
 import re
 import struct
 from array import array
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from crc32c import crc32c
+from msgspec import Struct
 
+from pollux.checksum import crc32c
 from pollux.store.format import FormatError
 from pollux.store.index import Index
 from pollux.store.state import Pending, State
@@ -65,8 +65,7 @@ def parse_name(name: str) -> Key | None:
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
-@dataclass(slots=True)
-class BodyFile:
+class BodyFile(Struct):
     """A file that holds bodies of live messages."""
 
     name: str
@@ -76,8 +75,7 @@ class BodyFile:
     live: int
 
 
-@dataclass(slots=True)
-class Checkpoint:
+class Checkpoint(Struct):
     """A checkpoint file, mapped into memory. Arrays are views of the mapping."""
 
     path: Path

@@ -15,12 +15,12 @@ import re
 import sys
 import time
 from array import array
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from crc32c import crc32c
+from msgspec import Struct, field
 
+from pollux.checksum import crc32c
 from pollux.errors import StoreError
 from pollux.store import checkpoint as checkpoints
 from pollux.store import recovery
@@ -91,8 +91,7 @@ class Result(msgspec.Struct):
     seconds: float = 0.0
 
 
-@dataclass(slots=True)
-class Live:
+class Live(Struct):
     """The messages that still count, sorted by id, and the files they are in."""
 
     files: list[BodyFile]

@@ -12,8 +12,9 @@ dozen questions to the server, whom the live needs; and a checkpoint is as large
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from pollux.errors import StoreError
 from pollux.store import checkpoint as checkpoints
@@ -36,8 +37,7 @@ _BATCH_SIZE = FRAME_SIZE + BATCH.size
 Key = tuple[int, int]
 
 
-@dataclass(slots=True)
-class Progress:
+class Progress(Struct):
     """What a follower has folded so far: whole segments, and the beginning of the one after them."""
 
     state: State
@@ -52,8 +52,7 @@ class Progress:
     chain: list[Key] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Look:
+class Look(Struct):
     """What a whole look found, as far as the next ones need it."""
 
     #: Of segments and checkpoints.

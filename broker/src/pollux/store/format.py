@@ -32,12 +32,12 @@ This module is pure: buffers in, values out.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
+from msgspec import Struct
 
+from pollux.checksum import crc32c
 from pollux.errors import StoreError
 
 if TYPE_CHECKING:
@@ -70,8 +70,7 @@ class FormatError(StoreError):
     """A file is not what its name says, or was written by another node or a newer Pollux."""
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentHeader:
+class SegmentHeader(Struct, frozen=True):
     """What the first bytes of a segment say."""
 
     kind: Kind
@@ -147,8 +146,7 @@ def data_end(data: bytes | bytearray, position: int, end: int) -> int:
     return position + len(bytes(data[position:end]).rstrip(b"\0"))
 
 
-@dataclass(slots=True)
-class DamagedRange:
+class DamagedRange(Struct):
     """Bytes ``start`` to ``end`` hold no record; ``tail`` when no valid record follows in the file."""
 
     start: int

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from pollux.errors import StoreError
 from pollux.store import records, recovery
@@ -40,8 +41,7 @@ if TYPE_CHECKING:
 _ALL_DUPLICATES = 1 << 62
 
 
-@dataclass(slots=True)
-class Report:
+class Report(Struct):
     """What ``verify`` found. ``damage`` of kind "torn-tail" is normal after a crash."""
 
     directory: Path
@@ -255,8 +255,7 @@ def _verify_bindings(directory: Path, report: Report) -> None:
     report.files, report.records, report.bytes = 1, len(values), path.stat().st_size
 
 
-@dataclass(slots=True)
-class Replayed:
+class Replayed(Struct):
     """A journal directory read as recovery would read it."""
 
     segments: list[recovery.SegmentFile]

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from crc32c import crc32c
-
+from pollux.checksum import crc32c
 from pollux.errors import DiskFullError, StoreError
 from pollux.store.files import FileOperations, write_all
 from pollux.store.format import FRAME, FRAME_SIZE, MARKER

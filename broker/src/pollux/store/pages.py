@@ -15,12 +15,12 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
+from msgspec import Struct, field
 
+from pollux.checksum import crc32c
 from pollux.errors import StoreError
 from pollux.store import records
 from pollux.store.files import write_all
@@ -61,8 +61,7 @@ _ADDRESS_FILE = "address.txt"
 PAGE_SHIFT = 24
 
 
-@dataclass(slots=True)
-class PagedMessage:
+class PagedMessage(Struct):
     """A message read from a page, with the queues that have not acknowledged it."""
 
     message: Message
@@ -70,8 +69,7 @@ class PagedMessage:
     page: int
 
 
-@dataclass(slots=True)
-class Page:
+class Page(Struct):
     """One page file. ``remaining``: queue id -> messages it has not acknowledged."""
 
     number: int

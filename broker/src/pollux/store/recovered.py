@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from array import array
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 NORMAL_DAMAGE = ("torn-tail", "late-writes")
 
 
-@dataclass(slots=True)
-class Damage:
+class Damage(Struct):
     """A range of a file that holds no valid record where one was expected.
 
     ``kind``: "torn-tail" (the last, unconfirmed write; normal after a crash), "corrupt" (bytes that changed
@@ -39,8 +39,7 @@ class Damage:
         return f"{where}: {self.kind}: {self.detail}{kept}"
 
 
-@dataclass(slots=True)
-class PreparedTransaction:
+class PreparedTransaction(Struct):
     """A transaction that was prepared (two-phase) and waits for its outcome."""
 
     tx: int
@@ -51,8 +50,7 @@ class PreparedTransaction:
     acknowledgements: list[tuple[int, int]] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Recovered:
+class Recovered(Struct):
     """The state of the broker as its journal tells it. Messages stay on disk until read_messages."""
 
     #: (kind, key) -> value, everything ``Storage.put`` kept.

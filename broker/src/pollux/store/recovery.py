@@ -9,11 +9,11 @@ import itertools
 import os
 import re
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
+from msgspec import Struct, field
 
+from pollux.checksum import crc32c
 from pollux.errors import StoreError
 from pollux.store import records
 from pollux.store.checkpoint import Checkpoint, parse_name, read_checkpoint
@@ -46,8 +46,7 @@ _ZEROS = bytes(_LOOK_BYTES)
 _NAMED = 10
 
 
-@dataclass(slots=True)
-class SegmentFile:
+class SegmentFile(Struct):
     """A journal segment found in the directory. ``header`` None: both copies are unreadable."""
 
     path: Path
@@ -69,8 +68,7 @@ class SegmentFile:
         return self.epoch, self.sequence
 
 
-@dataclass(slots=True)
-class Journal:
+class Journal(Struct):
     """A journal directory as recovery sees it."""
 
     #: The segments to replay, in order.
@@ -129,8 +127,7 @@ def _check_header(segment: SegmentFile, header: SegmentHeader, node_id: bytes | 
         raise FormatError(f"{segment.path}: its header says {header.kind.name} {header.epoch}/{header.sequence}")
 
 
-@dataclass(slots=True)
-class Start:
+class Start(Struct):
     """The START record of a life."""
 
     epoch: int

@@ -6,8 +6,9 @@ The store never reads the configuration itself: the server builds a :class:`Stor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,8 +22,7 @@ _NOT_IN_CORE = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class StoreSettings:
+class StoreSettings(Struct, frozen=True):
     """Directories and limits of one store. Sizes are bytes, times milliseconds, names those of broker.xml."""
 
     journal_directory: Path
@@ -68,7 +68,7 @@ class StoreSettings:
         """The settings of ``configuration``, for the broker whose 16-byte node id is given."""
         values: dict[str, Any] = {
             name: getattr(configuration, name)
-            for name in cls.__dataclass_fields__
+            for name in cls.__struct_fields__
             if name not in _NOT_IN_CORE and getattr(configuration, name, None) is not None
         }
         return cls(node_id=node_id, **values)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import struct
 from array import array
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
+from msgspec import Struct, field
 
+from pollux.checksum import crc32c
 from pollux.store import records
 from pollux.store.format import (
     FRAME_SIZE,
@@ -44,8 +44,7 @@ _ACKS = int(RecordType.ACKS)
 _BATCH = int(RecordType.BATCH)
 
 
-@dataclass(slots=True)
-class Pending:
+class Pending(Struct):
     """What a transaction did so far; it counts when its commit is read."""
 
     #: (message id, priority, queue ids, deliver at, address, duplicate id)
@@ -66,8 +65,7 @@ class Pending:
         return sum(len(part) for part in parts)
 
 
-@dataclass(slots=True)
-class Replay:
+class Replay(Struct):
     """What one segment's replay met."""
 
     records: int = 0
@@ -80,8 +78,7 @@ class Replay:
     last_number: int = -1
 
 
-@dataclass(slots=True)
-class IncompleteCommit:
+class IncompleteCommit(Struct):
     """A commit that says more records than were found: some of its transaction's records are damaged."""
 
     location: int

@@ -13,12 +13,12 @@ import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
+from msgspec.structs import replace
 
+from pollux.checksum import crc32c
 from pollux.errors import DiskFullError, StoreError
 from pollux.store import records, recovery
 from pollux.store.bindings import NAME, Bindings

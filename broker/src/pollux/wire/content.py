@@ -6,8 +6,9 @@ foreign message from its :class:`Content`. This keeps N protocols at N decoders 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 PropertyValue = str | int | float | bool | bytes | None
 
 
-@dataclass(slots=True)
-class Content:
+class Content(Struct):
     """A decoded message. ``body`` is UTF-8 where ``text`` is true, else opaque bytes.
 
     ``delivery_mode``, priority, expiration and timestamp live on the ``Message``.

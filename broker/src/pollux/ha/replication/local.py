@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from pollux.errors import StoreError
 from pollux.ha.node_state import HISTORY, Activation
@@ -17,8 +19,7 @@ FILE = "replication.state"
 _FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class LocalState:
+class LocalState(Struct, frozen=True):
     """``node_id`` (32 hex digits) of the data; its ``sequence``; the ``epoch`` it comes from.
 
     ``complete``: the data is a whole copy (or one's own). ``replica``: it was received, and nobody served with it
@@ -81,9 +82,10 @@ def write(directory: Path, state: LocalState) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / FILE
     unfinished = path.with_suffix(".new")
+    values = {**asdict(state), "history": [asdict(one) for one in state.history]}
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
     try:
-        os.write(descriptor, json.dumps({"format": _FORMAT, **asdict(state)}).encode())
+        os.write(descriptor, json.dumps({"format": _FORMAT, **values}).encode())
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

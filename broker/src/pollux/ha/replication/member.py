@@ -10,9 +10,11 @@ import logging
 import threading
 import time
 import uuid
-from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from pollux.errors import PolluxError
 from pollux.ha.lease import Lease, boot_clock
@@ -79,8 +81,7 @@ def decide(snapshot: Snapshot) -> tuple[Wish, str]:
     return Wish.SERVE, verdict.reason
 
 
-@dataclass(frozen=True, slots=True)
-class Right:
+class Right(Struct, frozen=True):
     """The right to serve: ``epoch`` of the activation, and whose data it is (``node_id``, 32 hex digits).
 
     ``began``: when the lock was obtained, by :func:`pollux.ha.lease.boot_clock`.

@@ -12,8 +12,9 @@ the pairs, of which the asking one has no vote itself. A pair that never saw ano
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
 
 from pollux.ha.replication.sequence import Action, judge
 
@@ -74,8 +75,7 @@ def count(answers: Iterable[Answer], node_id: str, size: int, quorum_size: int =
     return Count(won, len(votes), needed, sequence, size, "; ".join([heard, *dict.fromkeys(against)]))
 
 
-@dataclass(slots=True)
-class Known:
+class Known(Struct):
     """What a member knows of one node: its sequence, and who holds the right to serve (empty: nobody)."""
 
     sequence: int = 0

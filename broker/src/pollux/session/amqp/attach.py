@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
+
+from msgspec.structs import replace
 
 from pollux.errors import InvalidRequestError, NoSuchQueueError, PolluxError
 from pollux.message import RoutingType

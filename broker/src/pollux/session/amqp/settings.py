@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from pollux.config.acceptors import AcceptorSettings
 from pollux.session.prefixes import most_specific_first
@@ -17,8 +18,7 @@ _MAX_SESSIONS = 32767
 _DEFAULTS = AcceptorSettings()
 
 
-@dataclass(slots=True)
-class AmqpSettings:
+class AmqpSettings(Struct):
     """Bytes and milliseconds; 0 for "no limit" of ``max_message_size`` and "never" of ``idle_timeout``."""
 
     max_frame: int = _DEFAULT_FRAME

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from pollux.errors import PolluxError
 
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
     from pollux.session.amqp.session import AmqpSession
 
 
-@dataclass(slots=True)
-class Subscription:
+class Subscription(Struct):
     """``delete_always``: with the link. ``delete_when_closed``: when the client closes (and not only detaches)
     its last link. ``delete_when_unused``: when the last link is gone. ``temporary``: the node made for it.
     """

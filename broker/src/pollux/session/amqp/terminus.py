@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from pollux.errors import InvalidRequestError
 from pollux.message import RoutingType
@@ -31,8 +32,7 @@ _MULTICAST = frozenset({"topic", "temporary-topic"})
 MODIFIED = 0x27
 
 
-@dataclass(slots=True)
-class Node:
+class Node(Struct):
     """An address as a client names it: ``queue`` from ``address::queue``, the type from prefix or capability."""
 
     address: str
@@ -40,8 +40,7 @@ class Node:
     routing_type: RoutingType | None
 
 
-@dataclass(slots=True)
-class Source:
+class Source(Struct):
     """What a receiving client wants."""
 
     address: str | None
@@ -57,8 +56,7 @@ class Source:
     capabilities: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class Target:
+class Target(Struct):
     """Where a sending client sends to; ``address`` None: each message says it."""
 
     address: str | None

@@ -7,9 +7,10 @@ goes on without one: session expiry, delayed wills). Everything here is in the l
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
+
+from msgspec import Struct
 
 from pollux.errors import InvalidRequestError, NoSuchQueueError, PolluxError, SendError, StoreError
 from pollux.message import Encoding, Message, RoutingType
@@ -57,8 +58,7 @@ _SWEEP = 60.0
 _LONGEST_TIMER = 86_400.0 * 20
 
 
-@dataclass(slots=True)
-class Counters:
+class Counters(Struct):
     """What happened to MQTT messages that were not delivered."""
 
     dropped: int = 0

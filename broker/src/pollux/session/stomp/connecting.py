@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from pollux.session.stomp.heartbeat import parse_heart_beat
 from pollux.wire.stomp.headers import StompError, Version, parse_headers
@@ -16,8 +16,7 @@ class VersionError(StompError):
     """No version in common; the ERROR frame lists ours (STOMP 1.2 "Protocol Negotiation")."""
 
 
-@dataclass(frozen=True, slots=True)
-class Greeting:
+class Greeting(Struct, frozen=True):
     """A CONNECT frame. ``heart_beat`` is what the client can send and what it wants, in milliseconds."""
 
     version: Version

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from pollux.wire.stomp.headers import StompError
 
@@ -10,8 +10,7 @@ from pollux.wire.stomp.headers import StompError
 MAX_INTERVAL = 24 * 3600 * 1000
 
 
-@dataclass(frozen=True, slots=True)
-class HeartBeat:
+class HeartBeat(Struct, frozen=True):
     """What was agreed. ``send``: we send at least this often. ``receive``: silence longer than this is death.
 
     Seconds; 0 is "never".

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from pollux.config.acceptors import AcceptorSettings
 from pollux.session.prefixes import most_specific_first
@@ -18,8 +20,7 @@ MAX_IN_MEMORY: Final = 16 << 20
 _DEFAULTS: Final = AcceptorSettings()
 
 
-@dataclass(frozen=True, slots=True)
-class StompSettings:
+class StompSettings(Struct, frozen=True):
     """Sizes in bytes, durations in milliseconds, -1 for none."""
 
     limits: Limits = field(default_factory=Limits)

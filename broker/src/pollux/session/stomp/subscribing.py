@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from pollux.errors import InvalidRequestError, NoSuchAddressError, NoSuchQueueError
 from pollux.message import RoutingType
@@ -31,8 +32,7 @@ _PRIORITY_HEADERS: Final = ("consumer-priority", "activemq.priority")
 _MAX_ID: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class SubscribeRequest:
+class SubscribeRequest(Struct, frozen=True):
     """A SUBSCRIBE. ``key`` names the subscription on this connection, ``identity`` is its id header if any.
 
     ``window`` is bytes (-1: no limit), ``prefetch`` messages.

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import struct
 from array import array
-from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from crc32c import crc32c
+from msgspec import Struct, field
 
+from pollux.checksum import crc32c
 from pollux.errors import StoreError
 
 if TYPE_CHECKING:
@@ -91,8 +91,7 @@ class Lifecycle(NamedTuple):
     fields: dict[str, Any]
 
 
-@dataclass(slots=True)
-class Messages:
+class Messages(Struct):
     """Message events: runs, and the columns their messages fill one after the other.
 
     ``sizes`` (bytes) and ``producers`` (connection ids) have a value for each message of an ACCEPTED run only.
@@ -215,8 +214,7 @@ def _column(code: str, payload: bytes, at: int, count: int) -> tuple[list[int], 
     return column.tolist(), end
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """One block as it was found. ``damage`` says what is wrong with the bytes instead (then there is no payload)."""
 
     offset: int

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from msgspec import Struct, field
 
 from pollux.errors import StoreError
 from pollux.store import recovery
@@ -78,8 +78,7 @@ def _holds_journal(directory: Path) -> bool:
     )
 
 
-@dataclass(slots=True)
-class Side:
+class Side(Struct):
     """What one store holds. Segments that a takeover fenced are left out: nothing in them counts."""
 
     places: Places

@@ -9,8 +9,9 @@ ids: then a message of which the other side knows nothing counts as this side's 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct, field
 
 from pollux.errors import StoreError
 from pollux.store.compare.side import EPOCH_SHIFT, Position, read_side
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 SAME, DIVERGED = "same", "diverged"
 
 
-@dataclass(slots=True)
-class Alone:
+class Alone(Struct):
     """What one side has that the other has not."""
 
     records: int = 0
@@ -57,8 +57,7 @@ class QueueRow(NamedTuple):
     taken_by_b: int
 
 
-@dataclass(slots=True)
-class Comparison:
+class Comparison(Struct):
     """``newest`` is a, b, same or diverged."""
 
     newest: str

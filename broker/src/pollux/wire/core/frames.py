@@ -6,8 +6,7 @@ import struct
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from crc32c import crc32c
-
+from pollux.checksum import crc32c
 from pollux.errors import PolluxError
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import hashlib
 import hmac
 import os
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import Struct
 
 from pollux.wire.core.frames import (
     MAXIMUM_FRAME,
@@ -72,15 +72,13 @@ class ClusterKey:
         return f"<ClusterKey of {self.user!r}>"
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(Struct, frozen=True):
     """Both proofs are right: ``peer`` is one of the cluster."""
 
     peer: Hello
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(Struct, frozen=True):
     """The other end opened a channel: answer with :meth:`CorePeer.accept` or :meth:`CorePeer.close`."""
 
     channel: int
@@ -88,32 +86,28 @@ class Opened:
     content: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Struct, frozen=True):
     """The other end took a channel opened here."""
 
     channel: int
     content: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
+class Data(Struct, frozen=True):
     """Bytes on a channel."""
 
     channel: int
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Credited:
+class Credited(Struct, frozen=True):
     """More may be sent on the channel: ``credit`` bytes altogether now."""
 
     channel: int
     credit: int
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(Struct, frozen=True):
     """The other end closed a channel, or (0) the connection."""
 
     channel: int

@@ -15,7 +15,7 @@ Memory is bounded by ``max_packet`` (``large_from`` for PUBLISH when it is set);
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import V5, Connect, Packet
@@ -35,8 +35,7 @@ _SERVER_ONLY = frozenset({p.CONNACK, p.SUBACK, p.UNSUBACK, p.PINGRESP})
 PublishTuple = tuple[int, bytes, int, bytes]
 
 
-@dataclass(slots=True)
-class PublishStart:
+class PublishStart(Struct):
     """The head of a streamed PUBLISH: ``properties`` is its MQTT 5 block, ``payload_size`` what follows in chunks."""
 
     first: int
@@ -46,8 +45,7 @@ class PublishStart:
     payload_size: int
 
 
-@dataclass(slots=True)
-class PublishEnd:
+class PublishEnd(Struct):
     """The streamed PUBLISH is complete."""
 
 

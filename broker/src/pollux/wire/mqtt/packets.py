@@ -6,8 +6,9 @@ everything else is one of these. Versions are the protocol levels of CONNECT: 4 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from pollux.wire.mqtt.reasons import ReasonCode
 
@@ -18,8 +19,7 @@ V311 = 4
 V5 = 5
 
 
-@dataclass(slots=True)
-class Will:
+class Will(Struct):
     """The message to publish when the client goes without saying so (MQTT 5, section 3.1.3.2)."""
 
     topic: str
@@ -29,8 +29,7 @@ class Will:
     properties: Properties = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Connect:
+class Connect(Struct):
     """CONNECT (section 3.1). ``clean_start`` is 3.1.1's clean session. ``version`` is the protocol level asked for."""
 
     client_id: str
@@ -43,8 +42,7 @@ class Connect:
     properties: Properties = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class ConnAck:
+class ConnAck(Struct):
     """CONNACK (section 3.2). ``reason`` is 3.1.1's return code when decoded from that version."""
 
     session_present: bool = False
@@ -52,8 +50,7 @@ class ConnAck:
     properties: Properties = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Publish:
+class Publish(Struct):
     """PUBLISH (section 3.3) in full; brokers decode the tuple form instead."""
 
     topic: str
@@ -65,8 +62,7 @@ class Publish:
     properties: Properties = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Ack:
+class Ack(Struct):
     """PUBACK, PUBREC, PUBREL or PUBCOMP (sections 3.4 to 3.7): ``kind`` is the packet type."""
 
     kind: int
@@ -75,8 +71,7 @@ class Ack:
     properties: Properties = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Filter:
+class Filter(Struct):
     """One topic filter of a SUBSCRIBE with its options (section 3.8.3.1)."""
 
     topic_filter: str
@@ -86,8 +81,7 @@ class Filter:
     retain_handling: int = 0
 
 
-@dataclass(slots=True)
-class Subscribe:
+class Subscribe(Struct):
     """SUBSCRIBE (section 3.8)."""
 
     packet_id: int
@@ -95,8 +89,7 @@ class Subscribe:
     properties: Properties = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class SubAck:
+class SubAck(Struct):
     """SUBACK (section 3.9): a granted QoS or a failure for each filter, in order."""
 
     packet_id: int
@@ -104,8 +97,7 @@ class SubAck:
     properties: Properties = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Unsubscribe:
+class Unsubscribe(Struct):
     """UNSUBSCRIBE (section 3.10)."""
 
     packet_id: int
@@ -113,8 +105,7 @@ class Unsubscribe:
     properties: Properties = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class UnsubAck:
+class UnsubAck(Struct):
     """UNSUBACK (section 3.11); 3.1.1 has no reasons in it."""
 
     packet_id: int
@@ -122,26 +113,22 @@ class UnsubAck:
     properties: Properties = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class PingReq:
+class PingReq(Struct):
     """PINGREQ (section 3.12)."""
 
 
-@dataclass(slots=True)
-class PingResp:
+class PingResp(Struct):
     """PINGRESP (section 3.13)."""
 
 
-@dataclass(slots=True)
-class Disconnect:
+class Disconnect(Struct):
     """DISCONNECT (section 3.14)."""
 
     reason: int = ReasonCode.SUCCESS
     properties: Properties = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Auth:
+class Auth(Struct):
     """AUTH (section 3.15), MQTT 5 only."""
 
     reason: int = ReasonCode.SUCCESS

@@ -22,7 +22,7 @@ version: the journal record that holds it says ``Encoding.MQTT``. A large messag
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.primitives import decode_variable, encode_variable
@@ -37,8 +37,7 @@ _MARKS = (b"_AMQ_", b"JMSXGroup")
 _MAX_TOPIC_ALIAS = 65_535
 
 
-@dataclass(slots=True)
-class Scanned:
+class Scanned(Struct):
     """What a PUBLISH's properties mean to the broker, and the block to store.
 
     ``expiry`` is seconds, None when absent; ``alias`` 0 when absent; ``special`` the user properties that concern

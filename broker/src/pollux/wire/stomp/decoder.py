@@ -16,9 +16,10 @@ because what follows depends on the version the session then chooses: see :meth:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from pollux.wire.stomp.headers import Version
 
@@ -63,8 +64,7 @@ _LINE_ENDS: Final = re.compile(rb"[\r\n]+")
 _LF: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What a peer may send. Sizes in bytes."""
 
     #: The header block of one frame.
@@ -89,8 +89,7 @@ class Frame(NamedTuple):
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LargeFrame:
+class LargeFrame(Struct, frozen=True):
     """A frame whose body follows in pieces. ``length`` is None when a NUL ends the body."""
 
     command: bytes
@@ -98,20 +97,17 @@ class LargeFrame:
     length: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class BodyChunk:
+class BodyChunk(Struct, frozen=True):
     """The next piece of a large body, never empty."""
 
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class BodyEnd:
+class BodyEnd(Struct, frozen=True):
     """The large body is complete."""
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(Struct, frozen=True):
     """The peer broke the protocol or exceeded a bound; nothing follows."""
 
     message: str
