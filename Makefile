@@ -36,7 +36,7 @@ lint-bundle:
 unit:
 	$(BIN)/python -m pytest -m "not processes" tests/broker tests/ledger tests/harness tests/benchmarks
 
-test: setup  ## Lint and all tests: units, playbooks, other people's clients, kills under load, scenarios on hosts
+test:  ## Lint and all tests: units, playbooks, other people's clients, kills under load, scenarios on hosts
 	@$(PYTHON) tools/setup_environment.py --tests --lab
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python tools/run_tests.py

@@ -13,6 +13,7 @@
 * With `--tests`: what the tests run that is not a Python package (mosquitto's clients and ZooKeeper out of Debian's
   packages unless they are installed, node's clients from package-lock.json; Java is installed where root may).
 * With `--lab`: as root, the Debian packages of the molecule lab.
+* What does not depend on each other is done side by side: pip uses one processor, and apt mostly waits.
 
 This program runs before there is an environment: standard library only. It must not know what the broker does.
 """
@@ -30,12 +31,14 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 STATE = ROOT / ".pollux"
@@ -53,6 +56,7 @@ MACHINE_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 SOURCE_ONLY = "python-qpid-proton"
 #: Published as source only too, and not needed by brokers; nothing of it is compiled.
 SPARK = "pyspark"
+BUILT = (SOURCE_ONLY, SPARK)
 OLDEST_PYTHON = (3, 11)
 LOCKED_INSTALL = ("install", "--quiet", "--require-hashes", "--only-binary", ":all:")
 #: Programs that the molecule lab runs, and Debian's packages with them.
@@ -70,6 +74,8 @@ LAB_PROGRAMS = {
 }
 #: No single step takes longer than this unless something hangs (seconds).
 STEP_TIMEOUT = 1800
+#: apt-get refuses to work while another one does.
+_ONE_APT = threading.Lock()
 
 
 class SetupError(Exception):
@@ -122,6 +128,16 @@ def only_one() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def meanwhile(*works: Callable[[], object]) -> Iterator[None]:
+    """Do `works`, one after the other, while the block runs; it ends when both have, with the error of either."""
+    with ThreadPoolExecutor(max_workers=1) as other:
+        done = [other.submit(work) for work in works]
+        yield
+    for each in done:
+        each.result()
+
+
 def cache_directory() -> Path:
     """Return a directory of the user's that outlives this checkout, or one inside of it where there is none."""
     base = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("HOME", "") + "/.cache")
@@ -150,6 +166,14 @@ def pip(python: Path, *arguments: str | Path, environment: Mapping[str, str] | N
         [python, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments],
         environment={"PIP_REQUIRE_VIRTUALENV": "", **(environment or {})},
     )
+
+
+def install_debian(packages: Sequence[str]) -> None:
+    """Install Debian packages; for root."""
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    with _ONE_APT:
+        run(["apt-get", "-qq", "update"])
+        run(["apt-get", "-qq", "-y", "--no-install-recommends", "install", *packages], environment=quiet)
 
 
 # -- Debian packages without being root ---------------------------------------------------------------------------
@@ -264,11 +288,7 @@ def find_compiler(python: Path) -> Compiler:
     if os.geteuid() == 0 and shutil.which("apt-get"):
         say(f"{reason}; installing gcc and python3-dev with apt-get")
         try:
-            run(["apt-get", "-qq", "update"])
-            run(
-                ["apt-get", "-qq", "-y", "--no-install-recommends", "install", "gcc", "libc6-dev", "python3-dev"],
-                environment={"DEBIAN_FRONTEND": "noninteractive"},
-            )
+            install_debian(["gcc", "libc6-dev", "python3-dev"])
         except SetupError as error:
             reason = str(error).strip().splitlines()[-1]
         if compiler.works():
@@ -315,12 +335,13 @@ def build_environment(target: Path) -> None:
         raise SetupError(f"python3 cannot make virtual environments: install python3-venv\n{error}") from error
     python = target / "bin" / "python"
     pip(python, *LOCKED_INSTALL, "-r", BUILD_LOCK)
-    wheels = [source_only_wheel(python, package) for package in (SOURCE_ONLY, SPARK)]
     rest = requirement(requirement(LOCK.read_text(), SOURCE_ONLY)[1], SPARK)[1]
     say("installing the locked packages")
     others = target / "requirements.txt"
     others.write_text(rest)
-    pip(python, *LOCKED_INSTALL, "-r", others)
+    wheels: list[Path] = []
+    with meanwhile(*(lambda package=package: wheels.append(source_only_wheel(python, package)) for package in BUILT)):
+        pip(python, *LOCKED_INSTALL, "-r", others)
     pip(python, "install", "--quiet", "--no-deps", "--no-index", *wheels)
     for own in PACKAGES:
         pip(python, "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", own)
@@ -356,12 +377,11 @@ def ensure_java() -> None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise SetupError("the tests need Java 17 or newer: install openjdk-17-jre-headless")
     say("installing Java with apt-get")
-    run(["apt-get", "-qq", "update"])
-    run(["apt-get", "-qq", "-y", "--no-install-recommends", "install", "openjdk-17-jre-headless"])
+    install_debian(["openjdk-17-jre-headless"])
 
 
-def ensure_test_clients() -> None:
-    """Fetch what the tests run that is not a Python package."""
+def ensure_test_programs() -> None:
+    """Fetch what the tests run that Debian has."""
     mosquitto = STATE / "mosquitto-clients"
     if shutil.which("mosquitto_pub") is None and not mosquitto.exists():
         say("taking mosquitto_pub and mosquitto_sub out of Debian's packages")
@@ -377,6 +397,10 @@ def ensure_test_clients() -> None:
             fetch_debian(["libzookeeper-java"], zookeeper, with_dependencies=True)
         except SetupError as error:
             raise SetupError(f"the tests need ZooKeeper: install zookeeper\n{error}") from error
+
+
+def ensure_node_clients() -> None:
+    """Fetch the JavaScript clients of the conformance tests; node is a package of the environment."""
     lock = NODE_CLIENTS / "package-lock.json"
     stamp = NODE_CLIENTS / "node_modules" / ".pollux-stamp"
     wanted = hashlib.sha256(lock.read_bytes()).hexdigest()
@@ -404,9 +428,7 @@ def ensure_lab_packages() -> None:
         say(f"the molecule scenarios need a Docker engine, or as root on Debian: {' '.join(missing)}")
         return
     say(f"installing {' '.join(missing)} for the molecule scenarios")
-    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
-    run(["apt-get", "-qq", "update"])
-    run(["apt-get", "-qq", "-y", "--no-install-recommends", "install", *missing], environment=quiet)
+    install_debian(missing)
 
 
 def main() -> int:
@@ -419,12 +441,16 @@ def main() -> int:
         sys.stderr.write(f"set-up: Pollux needs Python 3.11 or newer, this is {platform.python_version()}\n")
         return 1
     try:
+        besides: list[Callable[[], None]] = []
+        if arguments.tests:
+            besides.append(ensure_test_programs)
+        if arguments.lab:
+            besides.append(ensure_lab_packages)
         with only_one():
-            ensure_environment()
+            with meanwhile(*besides):
+                ensure_environment()
             if arguments.tests:
-                ensure_test_clients()
-            if arguments.lab:
-                ensure_lab_packages()
+                ensure_node_clients()
     except SetupError as error:
         sys.stderr.write(f"set-up: {error}\n")
         return 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(pollux.__file__).parent
 LAYERS = ("cli", "management", "server", "ha", "cluster", "session", "routing", "store", "wire", "config")
-LEAVES = ("message", "errors", "multicast")
+LEAVES = ("message", "errors", "multicast", "checksum", "discreet")
 #: The client library stands beside the broker: it may use the codecs and what is below them.
 CLIENT_MAY_USE = ("client", "wire", "config", *LEAVES)
 #: The drill is a program that uses the client; only the command line knows it.

@@ -1,0 +1,47 @@
+"""The parts that every layer may use: what they promise, and what they keep out of a broker's start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import ClassVar
+
+import pytest
+from rich.pretty import pretty_repr
+
+from pollux.discreet import Discreet
+
+
+class Login(Discreet, frozen=True):
+    hidden: ClassVar[frozenset[str]] = frozenset({"password"})
+
+    user: str
+    password: str | None = None
+
+
+def test_a_secret_is_not_written_for_people() -> None:
+    login = Login("ada", "twins")
+    assert repr(login) == "Login(user='ada')"
+    assert "twins" not in f"{login} {(login,)!r}"
+    assert "twins" not in pretty_repr(login)
+    assert login.password == "twins"
+
+
+@pytest.mark.parametrize("before", ["", "import crc32c; "])
+def test_the_checksum_is_crc_32c_whether_its_package_is_there_or_not(before: str) -> None:
+    """The check value of the CRC catalogue, and the sum of a text in two pieces."""
+    program = f"{before}from pollux.checksum import crc32c as sum; print(sum(b'123456789'), sum(b'789', sum(b'123456')))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == [str(0xE3069283)] * 2
+
+
+def test_a_broker_starts_without_what_it_may_never_need() -> None:
+    """Breaks when a start imports it: after a failure that is time without a broker (docs/decisions/0041)."""
+    program = (
+        "import sys, pollux.server.process, pollux.management.server, pollux.store.checkpointer; print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(done.stdout.split())
+    assert "pollux.store.storage" in loaded
+    unwanted = {"dataclasses", "crc32c", "importlib.metadata", "email", "cryptography", "typer", "rich", "http"}
+    assert not loaded & unwanted
