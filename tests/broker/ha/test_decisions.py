@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from pollux.ha.machine import STANDBY, TRANSITIONS, IllegalTransitionError, Machine, Phase
 from pollux.ha.node_state import Holder, NodeState, StoreState
 from pollux.ha.shared_store import Action, Role, Settings, Snapshot, decide
+from support.strategies import records
 
 NODE = bytes(range(16))
 LIVE = Holder("a", "a", "host", 1, Role.PRIMARY.value)
@@ -132,11 +133,11 @@ def test_serving(snapshot: Snapshot, policy: Settings, expected: Action) -> None
 
 
 @given(
-    st.builds(
+    records(
         Snapshot,
         st.sampled_from(Phase),
         st.none()
-        | st.builds(
+        | records(
             NodeState,
             st.just(NODE),
             st.sampled_from(StoreState),

@@ -25,6 +25,7 @@ from pollux.wire.mqtt.packets import (
     Will,
 )
 from pollux.wire.mqtt.parse import _ACK_REASONS, _AUTH_REASONS, _DISCONNECT_REASONS
+from support.strategies import records
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
 names = st.text(st.characters(exclude_characters="\0+#", exclude_categories=["Cs"]), min_size=1, max_size=12)
@@ -123,21 +124,21 @@ def from_client(version: int) -> st.SearchStrategy[Packet]:
     options: list[st.SearchStrategy[Packet]] = [
         publishes(version),
         acks(version),
-        st.builds(
+        records(
             Subscribe, identifiers, st.lists(filters(version), min_size=1, max_size=3), properties(p.SUBSCRIBE, version)
         ),
-        st.builds(
+        records(
             Unsubscribe, identifiers, st.lists(names, min_size=1, max_size=3), properties(p.UNSUBSCRIBE, version)
         ),
-        st.builds(PingReq),
+        records(PingReq),
     ]
     if version == V5:
         options += [
-            st.builds(Disconnect, st.sampled_from(sorted(_DISCONNECT_REASONS)), properties(p.DISCONNECT)),
-            st.builds(Auth, st.sampled_from(sorted(_AUTH_REASONS)), properties(p.AUTH)),
+            records(Disconnect, st.sampled_from(sorted(_DISCONNECT_REASONS)), properties(p.DISCONNECT)),
+            records(Auth, st.sampled_from(sorted(_AUTH_REASONS)), properties(p.AUTH)),
         ]
     else:
-        options.append(st.builds(Disconnect))
+        options.append(records(Disconnect))
     return st.one_of(options)
 
 
@@ -145,13 +146,13 @@ def from_server(version: int) -> st.SearchStrategy[Packet]:
     """What only a server sends."""
     reasons = st.lists(st.sampled_from([0, 1, 2, 0x80]), min_size=1, max_size=3)
     return st.one_of(
-        st.builds(ConnAck, st.booleans(), st.just(0), properties(p.CONNACK, version)),
-        st.builds(SubAck, identifiers, reasons, properties(p.SUBACK, version)),
-        st.builds(
+        records(ConnAck, st.booleans(), st.just(0), properties(p.CONNACK, version)),
+        records(SubAck, identifiers, reasons, properties(p.SUBACK, version)),
+        records(
             UnsubAck,
             identifiers,
             st.lists(st.sampled_from([0, 0x11, 0x80]), min_size=1, max_size=3) if version == V5 else st.just([]),
             properties(p.UNSUBACK, version),
         ),
-        st.builds(PingResp),
+        records(PingResp),
     )

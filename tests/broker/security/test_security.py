@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -113,7 +114,7 @@ async def test_success_is_remembered_and_a_new_password_forgets_it(security: Sec
             await security.authenticate_password("ada", "castor", PEER)
         assert calls == 1
         renewed = Verifier.create("other", iterations=MINIMUM_ITERATIONS)
-        security.reload(CONFIGURATION, replace(USERS, verifiers={"ada": renewed}))
+        security.reload(CONFIGURATION, dataclasses.replace(USERS, verifiers={"ada": renewed}))
         with pytest.raises(AuthenticationError):
             await security.authenticate_password("ada", "castor", PEER)
 
@@ -232,7 +233,7 @@ def test_permissions(security: Security, case: tuple[Identity, Permission, str, 
 
 def test_permissions_follow_a_reload(security: Security) -> None:
     security.check(ADA_IDENTITY, Permission.send, "a")
-    gone = security.reload(CONFIGURATION, replace(USERS, verifiers={"ada": ADA}, roles={}))
+    gone = security.reload(CONFIGURATION, dataclasses.replace(USERS, verifiers={"ada": ADA}, roles={}))
     assert gone == {"bob"}
     with pytest.raises(NotPermittedError):
         security.check(ADA_IDENTITY, Permission.send, "a")

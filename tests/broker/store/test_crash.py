@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pollux.store.checkpoint import parse_name
+
 from .helpers import contents, opened, settings_in
 
 ROOT = Path(__file__).parents[3]
@@ -64,12 +66,14 @@ class Ledger:
             assert whole <= recovered or not whole & recovered, "half a transaction"
 
 
-def has_checkpoint(directory: Path) -> bool:
-    return any(directory.rglob("*.checkpoint"))
+def has_checkpoint(directory: Path, epoch: int) -> bool:
+    """Whether a life after this epoch wrote one: the checkpointer of a killed life may end when it counts no more."""
+    keys = [parse_name(path.name) for path in directory.rglob("*.checkpoint")]
+    return any(key is not None and key[0] > epoch for key in keys)
 
 
-async def life(directory: Path, seed: int, seconds: float, *, checkpoint: bool) -> bytes:
-    """Run the writer and kill it after a while; with ``checkpoint`` not before there is one."""
+async def life(directory: Path, seed: int, seconds: float, *, checkpoint_after: int | None) -> bytes:
+    """Run the writer and kill it after a while; not before there is a checkpoint of an epoch after the one given."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -85,7 +89,7 @@ async def life(directory: Path, seed: int, seconds: float, *, checkpoint: bool) 
     reading = asyncio.ensure_future(process.stdout.read())
     await asyncio.wait([reading], timeout=seconds)
     deadline = time.monotonic() + 60
-    while checkpoint and not has_checkpoint(directory):
+    while checkpoint_after is not None and not has_checkpoint(directory, checkpoint_after):
         assert time.monotonic() < deadline, "a minute of writing made no checkpoint"
         await asyncio.wait([reading], timeout=0.05)
     assert process.returncode is None, "the writer ended by itself"
@@ -99,17 +103,19 @@ async def life(directory: Path, seed: int, seconds: float, *, checkpoint: bool) 
 async def test_kill_the_writer_at_random_points(tmp_path: Path) -> None:
     draw = random.Random(20_261_120)  # noqa: S311  (a reproducible test, no secret)
     ledger = Ledger()
-    checkpoints = 0
+    checkpoints = epoch = 0
     for number in range(KILLS):
-        ledger.read(await life(tmp_path, number, draw.uniform(0.0, 0.5), checkpoint=number >= KILLS // 2))
+        wanted = epoch if number >= KILLS // 2 else None
+        ledger.read(await life(tmp_path, number, draw.uniform(0.0, 0.5), checkpoint_after=wanted))
         async with opened(settings_in(tmp_path, journal_file_size=64 << 10), crash=True) as one:
             found = contents(one.recovered).get(1, [])
             ledger.check(found)
             assert {damage.kind for damage in one.recovered.damage} <= {"torn-tail"}
             checkpoints += one.recovered.checkpoint is not None
+            epoch = one.storage.epoch
             if ledger.binding[1]:
                 assert ("k", "key") in one.recovered.bindings
             bodies = await one.storage.read_messages(found)
             assert [message.id if message else None for message in bodies] == found
-    assert checkpoints > 0
+    assert checkpoints >= KILLS - KILLS // 2
     assert len(ledger.confirmed) > 100 * KILLS

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from msgspec import Struct
 
-
-class Line(Struct, frozen=True):
+# The bundle uses this module without what the broker depends on.
+@dataclass(frozen=True, slots=True)
+class Line:
     """One logical line of a properties file: key and value, and which physical lines it takes (from 0)."""
 
     key: str

@@ -16,13 +16,11 @@ import os
 import re
 import secrets
 import stat
-from typing import TYPE_CHECKING, ClassVar
-
-from msgspec import field
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pollux.config.properties import parse_properties
 from pollux.config.verifiers import KEY_BYTES, MECHANISM, Verifier
-from pollux.discreet import Discreet
 from pollux.errors import PolluxError
 
 if TYPE_CHECKING:
@@ -38,17 +36,17 @@ class UsersError(PolluxError):
     """A users, roles or certificate mapping file cannot be used as it is; the text says where and what to do."""
 
 
-class Users(Discreet, frozen=True):
+# The bundle uses this module without what the broker depends on.
+@dataclass(frozen=True, slots=True)
+class Users:
     """Who may log in: a snapshot of the files, replaced as a whole on reload."""
-
-    hidden: ClassVar[frozenset[str]] = frozenset({"decoy_key"})
 
     verifiers: dict[str, Verifier] = field(default_factory=dict)
     roles: dict[str, frozenset[str]] = field(default_factory=dict)
     #: (user, exact normalised DN or None, pattern or None), in file order.
     certificates: tuple[tuple[str, str | None, re.Pattern[str] | None], ...] = ()
     #: Key for the salts invented for unknown users, so that they look like known ones (also after a restart).
-    decoy_key: bytes = b""
+    decoy_key: bytes = field(default=b"", repr=False)
 
     def roles_of(self, user: str) -> frozenset[str]:
         """The roles of ``user``; empty when it has none."""

@@ -8,10 +8,9 @@ import hashlib
 import hmac
 import re
 import secrets
-from typing import ClassVar
+from dataclasses import dataclass, field
 
 from pollux.config.saslprep import saslprep
-from pollux.discreet import Discreet
 
 MECHANISM = "SCRAM-SHA-256"
 #: 5 ms on the reference machine: a guess costs four times RFC 7677's minimum, and the reconnect
@@ -25,15 +24,15 @@ KEY_BYTES = hashlib.sha256().digest_size
 _VERIFIER = re.compile(r"^SCRAM-SHA-256\$(\d{1,9}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)$")
 
 
-class Verifier(Discreet, frozen=True):
+# The bundle uses this module without what the broker depends on.
+@dataclass(frozen=True, slots=True)
+class Verifier:
     """What the broker keeps of a password (RFC 5802 section 3): enough to check it, not to use it."""
 
-    hidden: ClassVar[frozenset[str]] = frozenset({"salt", "stored_key", "server_key"})
-
     iterations: int
-    salt: bytes
-    stored_key: bytes
-    server_key: bytes
+    salt: bytes = field(repr=False)
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
 
     @classmethod
     def create(cls, password: str, *, iterations: int = DEFAULT_ITERATIONS, salt: bytes | None = None) -> Verifier:
