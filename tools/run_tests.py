@@ -9,7 +9,7 @@ tests/ is in one of the lanes: the last takes what no other one has.
 
 The scenarios (lane "lab") come when the tests are over: they run side by side themselves, and on a machine
 that is busy with something else the brokers' own limits (a session, a lease) pass because of that and not because of
-what was broken.
+what was broken. What they stand on (images, a disk) is made beside the tests.
 
 Exit status: 0 all passed, 1 a test failed or a lane could not run, 130 interrupted.
 """
@@ -40,6 +40,9 @@ LANES = {
 }
 #: Lanes that are programs of their own, after those: what Python is told.
 PROGRAMS = {"lab": ("molecule/lab", "suite", "--down")}
+#: What those need, made while the tests run, and what takes it away again when they never begin.
+AHEAD = {"lab": ("molecule/lab", "suite", "--prepare")}
+UNDO = {"lab": ("molecule/lab", "down")}
 #: Seconds a lane gets to end its brokers when it is interrupted.
 PATIENCE = 60
 EXAMPLES = """\
@@ -102,13 +105,13 @@ def command(lane: str, options: list[str], scratch: Path) -> list[str]:
 class Lane(threading.Thread):
     """One program, in a process group of its own, and its output."""
 
-    def __init__(self, name: str, options: list[str], scratch: Path, show: threading.Lock | None) -> None:
+    def __init__(self, name: str, words: list[str], show: threading.Lock | None) -> None:
         super().__init__(name=name)
         self.began = time.monotonic()
         self.outcome: Outcome | None = None
         self._show = show
         self.process = subprocess.Popen(
-            command(name, options, scratch),
+            words,
             cwd=ROOT,
             env={**os.environ, "COLUMNS": "110"},
             stdin=subprocess.DEVNULL,
@@ -164,17 +167,24 @@ def main() -> int:
     show = None if given.json else threading.Lock()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends what we have started
     lanes: list[Lane] = []
+    ahead: list[Lane] = []
     try:
         for together in (LANES, PROGRAMS):
-            begun = [Lane(name, given.options, scratch, show) for name in together if name in chosen]
+            begun = [Lane(name, command(name, given.options, scratch), show) for name in together if name in chosen]
             lanes += begun
+            if together is LANES:
+                # Whether that works is not asked: what needs it does it again, and tells why it cannot.
+                ahead = [Lane(name, [sys.executable, *words], show) for name, words in AHEAD.items() if name in chosen]
+                begun = [*begun, *ahead]
             for lane in begun:
                 lane.start()
             for lane in begun:
                 lane.join()
     except KeyboardInterrupt:
-        for lane in lanes:
+        for lane in [*lanes, *ahead]:
             lane.interrupt()
+        for lane in ahead:
+            subprocess.run([sys.executable, *UNDO[lane.name]], cwd=ROOT, timeout=PATIENCE, check=False)
         shutil.rmtree(scratch, ignore_errors=True)
         return 130
     outcomes = {lane.name: lane.outcome for lane in lanes if lane.outcome is not None}

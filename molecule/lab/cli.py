@@ -110,6 +110,9 @@ def _suite(arguments: argparse.Namespace) -> int:
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends what we have started
     try:
+        if arguments.prepare:
+            suite.prepare(arguments.scenario)
+            return 0
         return suite.run(arguments.scenario, as_json=arguments.json, lanes=arguments.lanes)
     finally:
         if arguments.down:
@@ -192,6 +195,7 @@ def parser() -> argparse.ArgumentParser:
     suite = commands.add_parser("suite", help="run the scenarios that are part of `make test`")
     suite.add_argument("scenario", nargs="*", help="all of them if none is named")
     suite.add_argument("--lanes", type=int, default=2, help="so many on containers at the same time (default: 2)")
+    suite.add_argument("--prepare", action="store_true", help="make what they stand on, and run none of them")
     suite.add_argument("--down", action="store_true", help="stop the lab at the end, also when it is interrupted")
     suite.add_argument("--json", action="store_true", help="results for a program on standard output")
     suite.set_defaults(call=_suite)

@@ -169,9 +169,7 @@ def run(only: Sequence[str] = (), *, as_json: bool = False, lanes: int = LANES) 
 
     `only`: these of the suite, all if none is named. Raises LabError for a name that is not in it.
     """
-    if unknown := sorted(set(only) - set(SUITE)):
-        raise LabError(f"the suite has no {', '.join(unknown)}; it has: {', '.join(SUITE)}")
-    wanted = [name for name in SUITE if name in (only or SUITE)]
+    wanted = _wanted(only)
     lines = sys.stderr if as_json else sys.stdout
 
     def say(line: str) -> None:
@@ -196,6 +194,17 @@ def run(only: Sequence[str] = (), *, as_json: bool = False, lanes: int = LANES) 
     if as_json:
         sys.stdout.write(json.dumps({"seconds": took, "scenarios": [asdict(one) for one in results]}) + "\n")
     return 1 if counts["failed"] else 0
+
+
+def prepare(only: Sequence[str] = ()) -> None:
+    """Make what those stand on that can be run here, and run none of them. Raises LabError."""
+    _prepare([name for name in _wanted(only) if not why_not(name)])
+
+
+def _wanted(only: Sequence[str]) -> list[str]:
+    if unknown := sorted(set(only) - set(SUITE)):
+        raise LabError(f"the suite has no {', '.join(unknown)}; it has: {', '.join(SUITE)}")
+    return [name for name in SUITE if name in (only or SUITE)]
 
 
 def _prepare(names: Sequence[str]) -> None:

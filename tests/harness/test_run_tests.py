@@ -37,6 +37,7 @@ def run(
     *sources: str,
     option: str = "",
     program: str = "",
+    ahead: str = "",
 ) -> tuple[int, str]:
     """Run lanes of one file each, and one that is a program; exit status and standard output."""
     lanes = {}
@@ -46,6 +47,7 @@ def run(
         lanes[f"lane{number}"] = (str(path),)
     monkeypatch.setattr(run_tests, "LANES", lanes)
     monkeypatch.setattr(run_tests, "PROGRAMS", {"lab": ("-c", program)} if program else {})
+    monkeypatch.setattr(run_tests, "AHEAD", {"lab": ("-c", ahead)} if ahead else {})
     monkeypatch.setattr(tempfile, "tempdir", str(directory))  # what failed tests leave goes with this test's directory
     monkeypatch.setattr(sys, "argv", ["run_tests.py", *option.split()])
     status = run_tests.main()
@@ -136,6 +138,26 @@ def test_scenarios_begin_when_the_tests_are_over(
     assert status == 0
 
 
+def test_what_scenarios_need_is_made_before_they_begin_and_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Breaks when it is made after the tests, or not waited for, or its failure is told in the place of theirs."""
+    made, over = tmp_path / "made", tmp_path / "over"
+    source = (
+        f"import pathlib, time\nMADE, OVER = pathlib.Path({str(made)!r}), pathlib.Path({str(over)!r})\n"
+        "def test_beside():\n    while not MADE.exists(): time.sleep(0.01)\n    OVER.touch()\n"
+    )
+    ahead = (
+        f"import pathlib, time\npathlib.Path({str(made)!r}).touch()\n"
+        f"while not pathlib.Path({str(over)!r}).exists(): time.sleep(0.01)\n"
+        f"time.sleep(1); pathlib.Path({str(made)!r}).unlink(); exit(1)"
+    )
+    program = f"import pathlib; exit(pathlib.Path({str(made)!r}).exists())"
+    status, said = run(monkeypatch, capfd, tmp_path, source, program=program, ahead=ahead)
+    assert status == 0
+    assert said.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
+
+
 def test_lanes_can_be_chosen_and_an_unknown_one_is_refused(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -151,6 +173,8 @@ def test_lanes_can_be_chosen_and_an_unknown_one_is_refused(
 def test_the_scenarios_are_one_of_the_lanes() -> None:
     """Breaks when the lab's lane is taken out, or calls something that is not there."""
     assert run_tests.PROGRAMS == {"lab": ("molecule/lab", "suite", "--down")}
+    assert run_tests.AHEAD == {"lab": ("molecule/lab", "suite", "--prepare")}
+    assert run_tests.UNDO == {"lab": ("molecule/lab", "down")}
     assert (run_tests.ROOT / "molecule" / "lab" / "__main__.py").is_file()
 
 
@@ -185,9 +209,12 @@ def test_an_interrupt_reaches_the_tests(tmp_path: Path, how: signal.Signals) -> 
         "        for _ in range(6000): time.sleep(0.01)\n"
         "    finally:\n        (HERE / 'tidied').write_text('')\n"
     )
+    undo = f"open({str(tmp_path / 'undone')!r}, 'w')"
     code = (
         "import sys, run_tests\n"
-        f"run_tests.LANES, run_tests.PROGRAMS = {{'one': ({str(waiting)!r},)}}, {{}}\n"
+        f"run_tests.LANES, run_tests.PROGRAMS = {{'one': ({str(waiting)!r},)}}, {{'lab': ('-c', 'exit(1)')}}\n"
+        "run_tests.AHEAD = {'lab': ('-c', 'pass')}\n"
+        f"run_tests.UNDO = {{'lab': ('-c', {undo!r})}}\n"
         "sys.argv = ['run_tests.py']\n"
         "sys.exit(run_tests.main())\n"
     )
@@ -204,3 +231,4 @@ def test_an_interrupt_reaches_the_tests(tmp_path: Path, how: signal.Signals) -> 
         process.kill()
         process.communicate()
     assert (tmp_path / "tidied").exists()
+    assert (tmp_path / "undone").exists()

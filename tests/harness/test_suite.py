@@ -213,6 +213,18 @@ def test_the_lab_is_stopped_at_the_end_also_of_a_suite_that_is_interrupted(
     assert len(stopped) == stops
 
 
+def test_what_they_stand_on_can_be_made_without_running_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when it is made for scenarios that this machine cannot run, or one of them runs."""
+    made: list[str] = []
+    monkeypatch.setattr(suite, "why_not", lambda name: "no engine" if name == "default" else "")
+    monkeypatch.setattr(suite, "_prepare", made.extend)
+    monkeypatch.setattr(suite, "run", None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert cli.main(["suite", "--prepare"]) == 0
+    assert made == [name for name in suite.SUITE if name != "default"]
+    assert cli.main(["suite", "--prepare", "nowhere"]) == 1
+
+
 def test_what_scenarios_stand_on_is_made_once_and_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     """Breaks when two images are made one after the other, or one of them twice."""
     together = threading.Barrier(2, timeout=30)
