@@ -9,6 +9,11 @@ from typing import ClassVar
 import pytest
 from rich.pretty import pretty_repr
 
+from pollux.config.acceptors import AcceptorSettings, ConnectorSettings
+from pollux.config.extensions import Extensions
+from pollux.config.kinds import Password
+from pollux.config.model import Configuration
+from pollux.config.schema import reachable, table_of
 from pollux.discreet import Discreet
 
 
@@ -25,6 +30,19 @@ def test_a_secret_is_not_written_for_people() -> None:
     assert "twins" not in f"{login} {(login,)!r}"
     assert "twins" not in pretty_repr(login)
     assert login.password == "twins"
+
+
+def test_no_record_of_broker_xml_shows_a_password() -> None:
+    """Breaks when a password is added to the configuration, and its record does not hide it."""
+    shapes = {*reachable(Configuration), *reachable(Extensions), *reachable(AcceptorSettings)}
+    found = {
+        (shape, entry.field)
+        for shape in shapes | {ConnectorSettings}
+        for entry in table_of(shape).entries
+        if isinstance(entry.kind, Password)
+    }
+    assert {"cluster_password", "key_store_password", "jdbc_password"} <= {field for _, field in found}
+    assert not {(shape, field) for shape, field in found if field not in getattr(shape, "hidden", ())}
 
 
 @pytest.mark.parametrize("before", ["", "import crc32c; "])

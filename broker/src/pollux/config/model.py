@@ -145,7 +145,7 @@ class Feature(Struct, frozen=True):
 class DatabaseStore(Discreet, frozen=True):
     """A database in place of files."""
 
-    hidden: ClassVar[frozenset[str]] = frozenset({"jdbc_password"})
+    hidden: ClassVar[frozenset[str]] = frozenset({"jdbc_user", "jdbc_password"})
 
     message_table_name: Annotated[str, Text(required=True), Element(required=True), "Table of messages."]
     bindings_table_name: Annotated[str, Text(required=True), Element(required=True), "Table of bindings."]

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 from cryptography.x509.oid import ExtensionOID, NameOID
 from msgspec import Struct
 
+from pollux.discreet import Discreet
 from pollux.errors import PolluxError
 
 if TYPE_CHECKING:
@@ -98,8 +99,10 @@ def _pkcs12(path: Path, data: bytes, password: str | None, what: str) -> pkcs12.
         raise TlsError(f"{what} {path} is neither PEM nor a PKCS12 store this password opens") from error
 
 
-class _KeyStore(Struct):
+class _KeyStore(Discreet, frozen=True):
     """A key store as PEM text, with its first certificate."""
+
+    hidden: ClassVar[frozenset[str]] = frozenset({"pem", "password"})
 
     path: Path
     pem: bytes
