@@ -339,13 +339,17 @@ def build_environment(target: Path) -> None:
     say("installing the locked packages")
     others = target / "requirements.txt"
     others.write_text(rest)
-    wheels: list[Path] = []
-    with meanwhile(*(lambda package=package: wheels.append(source_only_wheel(python, package)) for package in BUILT)):
+    with meanwhile(lambda: install_built(python)):
         pip(python, *LOCKED_INSTALL, "-r", others)
-    pip(python, "install", "--quiet", "--no-deps", "--no-index", *wheels)
     for own in PACKAGES:
         pip(python, "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", own)
     run([python, "-c", "import cproton_ffi, proton, pyspark, uvloop, pollux, pollux_pipeline"])
+
+
+def install_built(python: Path) -> None:
+    """Install the packages that are published as source only."""
+    for package in BUILT:
+        pip(python, "install", "--quiet", "--no-deps", "--no-index", source_only_wheel(python, package))
 
 
 def ensure_environment() -> None:
