@@ -8,8 +8,10 @@ BIN := .venv/bin
 SOURCES := broker/src pipeline/src tests benchmarks tools examples molecule
 BUNDLE := filter_plugins plugin_utils callback_plugins roles
 
-# Brokers are started by the hundred: some shells and images say that none of them may keep what it has compiled.
+# What some shells and images say. Programs are started by the hundred, and may keep what they have compiled; and modules
+# of Ansible come through standard input, which Python without buffers reads byte by byte.
 export PYTHONDONTWRITEBYTECODE :=
+export PYTHONUNBUFFERED :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check test lint lint-python lint-bundle unit molecule wheelhouse mutants lock clean

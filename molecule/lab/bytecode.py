@@ -1,9 +1,12 @@
-"""What Python imports from archives of sources is compiled once.
+"""What Python imports from archives of sources is compiled once, and Ansible seldom looks for garbage.
 
 Ansible sends each module as an archive of sources, which Python compiles whenever it runs: a quarter of its time on a
 host that is a container, half on an emulated machine. A module that each start of the interpreter loads keeps the
 result: on hosts of the lab beside the distribution's own packages (brokers have environments of their own, and are
 not concerned), in tests of playbooks in a directory that PYTHONPATH names.
+
+Looking for garbage is a tenth of what a playbook costs, and a program that soon ends does not need it: neither modules,
+which come through standard input, nor `ansible-playbook` itself do it as often as Python would.
 """
 
 from __future__ import annotations
@@ -19,12 +22,14 @@ if TYPE_CHECKING:
 KEPT = "/var/cache/lab-bytecode"
 _PACKAGES = "/usr/lib/python3/dist-packages"
 _MODULE = '''\
-"""What Python imports from archives of sources is compiled once."""
+"""What Python imports from archives of sources is compiled once, and Ansible seldom looks for garbage."""
 
 import _frozen_importlib_external
 import _sha1
+import gc
 import marshal
 import os
+import sys
 import zipimport
 
 compile_source = zipimport._compile_source
@@ -48,6 +53,8 @@ def compile_once(path, source):
 
 
 zipimport._compile_source = compile_once
+if not sys.orig_argv[1:] or os.path.basename(sys.orig_argv[1]) == "ansible-playbook":
+    gc.set_threshold(100_000, 50, 1000)
 '''
 
 

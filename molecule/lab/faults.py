@@ -214,7 +214,8 @@ class PowerCut(Fault):
 
         def booted() -> bool:
             with contextlib.suppress(LabError):
-                state = self.host.run("systemctl", "is-system-running", check=False).strip()
+                # It answers when all is started, or at once while systemd cannot be asked yet.
+                state = self.host.run("systemctl", "is-system-running", "--wait", check=False).strip()
                 return state in ("running", "degraded")
             return False
 

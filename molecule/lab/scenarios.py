@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import ansible_mitogen
 import yaml
 
-from lab import disks, guard, hypervisor, image, machines, wheels
+from lab import bytecode, disks, guard, hypervisor, image, machines, wheels
 from lab.engine import Engine, ensure
 from lab.places import PLACES, ROOT, SCENARIOS, LabError, Places
 from lab.processes import CPUS, processors, run
@@ -164,6 +164,9 @@ def _settings(places: Places) -> dict[str, str]:
         "POLLUX_LAB_WHEELHOUSE": str(wheels.ensure(places)),
         CPUS: processors(),
         "POLLUX_LAB_STRATEGIES": str(Path(*ansible_mitogen.__path__) / "plugins" / "strategy"),
+        "PYTHONPATH": os.pathsep.join(
+            (bytecode.path_in(places.state / "bytecode"), *filter(None, [os.environ.get("PYTHONPATH")]))
+        ),
         # Testinfra and molecule look for ansible's programs in the path.
         "PATH": f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', '')}",  # noqa: PTH120
         # A user's own settings must not change what a scenario does.

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 SUITE = (
     "replication_zookeeper",
     "replication_quorum",
-    "default",
     "upgrade",
+    "default",
     "hardening",
     "validation",
     "shared_store_nfs",

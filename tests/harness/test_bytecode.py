@@ -46,3 +46,25 @@ def test_what_cannot_be_read_is_compiled(tmp_path: Path) -> None:
     (kept,) = (tmp_path / "compiled" / "results").iterdir()
     kept.write_bytes(kept.read_bytes()[:20])
     assert value(tmp_path, "VALUE = 1") == "1"
+
+
+def test_only_programs_that_soon_end_keep_their_garbage(tmp_path: Path) -> None:
+    """Modules (a script on standard input) and ansible-playbook; breaks when a broker or a test would grow, too."""
+    environment = {**os.environ, "PYTHONPATH": bytecode.path_in(tmp_path / "compiled")}
+    script = "import gc; print(gc.get_threshold() == (700, 10, 10))"
+    playbook, other = tmp_path / "ansible-playbook", tmp_path / "broker"
+    said = {}
+    for path in (playbook, other):
+        path.write_text(script)
+    for name, words in (("module", []), ("playbook", [playbook]), ("other", [other]), ("-c", ["-c", script])):
+        done = subprocess.run(
+            [sys.executable, *map(str, words)],
+            env=environment,
+            input="" if words else script,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        said[name] = done.stdout.strip()
+    assert said == {"module": "False", "playbook": "False", "other": "True", "-c": "True"}

@@ -7,6 +7,7 @@ screen.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -36,6 +37,8 @@ MEMBERS = demo.MEMBERS
 PORTS = (*demo.PORTS, 61617, 61717)
 #: A playbook may take this long on a very busy machine (seconds). Only a playbook that hangs takes it.
 LIMIT = 600.0
+#: What watches a playbook looks again after so many seconds: always, it would need a processor for itself.
+_BETWEEN_LOOKS = 0.02
 _RECAP = re.compile(r"^(\S+)\s+: ok=\d+", re.MULTILINE)
 
 
@@ -166,6 +169,8 @@ class Site:
         while process.poll() is None:
             assert time.monotonic() < deadline, f"the playbook takes longer than {limit:.0f} s"
             watch()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_BETWEEN_LOOKS)
 
     def environment(self, record: Path, log: Path) -> dict[str, str]:
         """The environment of a playbook, without a user's Ansible settings.
