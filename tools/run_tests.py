@@ -34,7 +34,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 #: What each lane of pytest's runs, about as long as the others; the last one has the rest of tests/.
 LANES = {
-    "bundle": ("tests/ansible", "tests/benchmarks", "tests/harness", "tests/e2e/test_failover_random.py"),
+    "bundle": (
+        *("tests/ansible", "tests/benchmarks", "tests/harness"),
+        *("tests/e2e/test_failover_random.py", "tests/e2e/test_raising.py", "tests/e2e/test_slow_readers.py"),
+    ),
     "e2e": ("tests/e2e", "tests/pipeline"),
     "broker": (),
 }

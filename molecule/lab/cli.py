@@ -23,7 +23,7 @@ EXAMPLES = """\
 examples:
   python molecule/lab up                             engine, base image, wheelhouse; at once if all is there
   python molecule/lab test default                   one scenario, whole, judged by the guard
-  python molecule/lab suite                          what `make test` runs of them, two at a time
+  python molecule/lab suite                          what `make test` runs of them, three at a time
   python molecule/lab molecule converge -s default   any molecule command, with the lab's settings
   python molecule/lab shell                          a shell that reaches the hosts' addresses, with DOCKER_HOST set
   python molecule/lab machines up shared_store_nfs   boot the virtual machines of a scenario (down: remove them)
@@ -156,7 +156,7 @@ def _drill(arguments: argparse.Namespace) -> int:
             command = engines.enter(engine, [sys.executable, *sys.argv])
             environment = {**os.environ, **engine.environment, "POLLUX_LAB_INSIDE": "1"}
             os.execvpe(command[0], command, environment)  # noqa: S606
-    from lab import drill
+    from lab import drill, quiet
     from lab.hosts import find_hosts
     from pollux.drill.errors import DrillError
 
@@ -164,6 +164,7 @@ def _drill(arguments: argparse.Namespace) -> int:
     names = [member["name"] for member in json.loads(arguments.manifest.read_text(encoding="utf-8"))["members"]]
     # A fault may hit a host that is no member: the server of their store.
     names += sorted({host for step in steps for host in step.hosts} - set(names))
+    quiet.wait()
     try:
         drill.run(arguments.manifest, steps, find_hosts(names), arguments.report, arguments.protocols.split(","))
     except DrillError as error:
@@ -194,7 +195,7 @@ def parser() -> argparse.ArgumentParser:
     table.set_defaults(call=_table)
     suite = commands.add_parser("suite", help="run the scenarios that are part of `make test`")
     suite.add_argument("scenario", nargs="*", help="all of them if none is named")
-    suite.add_argument("--lanes", type=int, default=2, help="so many on containers at the same time (default: 2)")
+    suite.add_argument("--lanes", type=int, default=3, help="so many at the same time (default: 3)")
     suite.add_argument("--prepare", action="store_true", help="make what they stand on, and run none of them")
     suite.add_argument("--down", action="store_true", help="stop the lab at the end, also when it is interrupted")
     suite.add_argument("--json", action="store_true", help="results for a program on standard output")

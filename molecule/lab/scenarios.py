@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     #: What makes each part unless it is there; all parts may be made at the same time.
     Parts = Mapping[str, Callable[[], object]]
 
-#: One scenario never takes longer than this unless it hangs (seconds).
-SCENARIO_TIMEOUT = 1800
+#: One scenario never takes longer than this unless it hangs (seconds); on machines it waits for all others, too.
+SCENARIO_TIMEOUT = 3600
 BASE = SCENARIOS / "lab" / "base.yml"
 
 

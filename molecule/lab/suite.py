@@ -1,8 +1,9 @@
-"""The scenarios that are run together: all that this machine can run, two at a time.
+"""The scenarios that are run together: all that this machine can run, three at a time.
 
-A scenario on containers mostly waits (for leases, for clients that connect again, for playbooks), so two of them take
-little longer than one; each is a process of its own, and has its own hosts, network and reports. Virtual machines keep
-all cores busy: their scenarios run one at a time, after the others. One that fails does not end the others.
+A scenario on containers waits half of its time (for leases, for clients that connect again, for playbooks), so three of
+them keep two cores busy; each is a process of its own, and has its own hosts, network and reports. Virtual machines
+need all cores for themselves: their scenarios are begun last, one at a time, and break nothing before all others have
+ended (:mod:`lab.quiet`). One that fails does not end the others.
 
 A machine that could run a scenario must: on Linux as root the lab brings its own engine; where an engine answers it is
 used. Only where neither is so, scenarios with hosts are left out, with one line each that says why; those without hosts
@@ -19,11 +20,12 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lab import disks, engine, machines, scenarios
+from lab import disks, engine, machines, quiet, scenarios
 from lab.places import PLACES, SCENARIOS, LabError
 from lab.reason import shorten
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-#: The longest first, so that the last ones to end are short; the one on virtual machines comes after all of them.
+#: The longest first, so that the last ones to end are short; the one on virtual machines begins after all of them.
 SUITE = (
     "replication_zookeeper",
     "replication_quorum",
@@ -41,8 +43,8 @@ SUITE = (
     "validation",
     "shared_store_nfs",
 )
-#: So many scenarios on containers run at the same time.
-LANES = 2
+#: So many scenarios run at the same time.
+LANES = 3
 #: Lines of a scenario that are shown while it runs: what the lab itself says, one for each step.
 SHOWN = "lab: "
 #: Seconds that a scenario gets to stop what it started when the suite is interrupted.
@@ -106,28 +108,44 @@ class Suite:
     def __init__(self, say: Callable[[str], None], logs: Path) -> None:
         self._say = say
         self._logs = logs
+        self._quiet = logs / "quiet.lock"
         self._speaking = threading.Lock()
+        self._on_machines = threading.Lock()
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._interrupted = False
 
     def run(self, names: Sequence[str], lanes: int) -> list[Result]:
-        """Run them, `lanes` at a time; results in the order of the names. Ends all of them when it is interrupted."""
+        """Run them, `lanes` at a time, begun and told in the order of the names; those on machines have to come last.
+
+        Ends all of them when it is interrupted.
+        """
         self._logs.mkdir(parents=True, exist_ok=True)
-        with ThreadPoolExecutor(lanes) as threads:
+        with quiet.noise(self._quiet) as noise, ThreadPoolExecutor(lanes) as threads:
             try:
-                return list(threads.map(self._play, names))
+                played = {name: threads.submit(self._play, name) for name in names}
+                wait([done for name, done in played.items() if not machines.on_machines(name)])
+                noise.close()
+                return [done.result() for done in played.values()]
             except BaseException:
                 self._interrupt()
                 raise
 
     def _play(self, name: str) -> Result:
+        with self._on_machines if machines.on_machines(name) else nullcontext():
+            return self._run(name)
+
+    def _run(self, name: str) -> Result:
         log = self._logs / f"{name}.log"
         began = time.monotonic()
         with self._speaking:
             if self._interrupted:
                 return Result(name, "failed", why="interrupted")
             self._children[name] = subprocess.Popen(
-                command(name), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+                command(name),
+                env={**os.environ, quiet.VARIABLE: str(self._quiet)} if machines.on_machines(name) else None,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
             )
         with self._children[name] as child, log.open("wb") as kept:
             for line in child.stdout or ():
@@ -182,10 +200,7 @@ def run(only: Sequence[str] = (), *, as_json: bool = False, lanes: int = LANES) 
         say(str(one))
     names = [name for name in wanted if name not in {one.scenario for one in results}]
     _prepare(names)
-    on_machines = [name for name in names if machines.on_machines(name)]
-    suite = Suite(say, LOGS)
-    results += suite.run([name for name in names if name not in on_machines], lanes)
-    results += suite.run(on_machines, 1)
+    results += Suite(say, LOGS).run(sorted(names, key=machines.on_machines), lanes)
     for one in results:
         say(str(one))
     counts = {each: sum(one.result == each for one in results) for each in ("passed", "failed", "skipped")}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from lab import cli, machines, scenarios, suite
+from lab import cli, machines, quiet, scenarios, suite
 from lab.places import SCENARIOS, LabError
 
 if TYPE_CHECKING:
@@ -164,8 +164,8 @@ while not os.path.exists(other):
 """
 
 
-@pytest.mark.parametrize(("lanes", "second", "status"), [(2, "b", 0), (1, "b", 1), (2, "machine", 1)])
-def test_containers_run_side_by_side_and_machines_alone(
+@pytest.mark.parametrize(("lanes", "second", "status"), [(2, "b", 0), (1, "b", 1), (2, "machine", 0)])
+def test_scenarios_run_side_by_side(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     programs: dict[str, str],
@@ -183,6 +183,57 @@ def test_containers_run_side_by_side_and_machines_alone(
         **{second: MEETS.format(mine=there, other=here, patience=patience)},
     )
     assert run(monkeypatch, capfd, programs, lanes=lanes)[0] == status
+
+
+BREAKS = """
+import os, sys, time
+from lab import quiet
+began, ended = {began!r}, {ended!r}
+open(began, "w").close()
+quiet.wait()
+sys.exit(None if os.path.exists(ended) else "the other one still runs")
+"""
+ENDS = """
+import os, sys, time
+began, ended = {began!r}, {ended!r}
+end = time.monotonic() + 20
+while not os.path.exists(began):
+    if time.monotonic() > end:
+        sys.exit("the one on machines does not begin")
+    time.sleep(0.01)
+time.sleep(0.3)
+open(ended, "w").close()
+"""
+
+
+def test_on_machines_nothing_is_broken_before_all_others_have_ended(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], programs: dict[str, str], tmp_path: Path
+) -> None:
+    """Breaks when a drill on machines does not wait, or when such a scenario begins only when the others have ended."""
+    monkeypatch.setenv("PYTHONPATH", str(SCENARIOS))
+    files = {"began": str(tmp_path / "began"), "ended": str(tmp_path / "ended")}
+    programs.update(machine=BREAKS.format(**files), one=ENDS.format(**files))
+    status, said = run(monkeypatch, capfd, programs)
+    assert status == 0, said
+    assert said.index("scenario one: passed") < said.index("scenario machine: passed")
+
+
+def test_where_no_suite_says_so_nobody_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A scenario that is run alone; breaks when a drill waits for a file that nobody made."""
+    monkeypatch.delenv(quiet.VARIABLE, raising=False)
+    with quiet.noise(tmp_path / "lock"):
+        quiet.wait()
+
+
+def test_scenarios_on_machines_run_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], programs: dict[str, str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(machines, "on_machines", lambda _: True)
+    here, there = str(tmp_path / "here"), str(tmp_path / "there")
+    programs.update(
+        a=MEETS.format(mine=here, other=there, patience=0.3), b=MEETS.format(mine=there, other=here, patience=0.3)
+    )
+    assert run(monkeypatch, capfd, programs, lanes=2)[0] == 1
 
 
 def test_when_it_is_interrupted_what_runs_is_ended(programs: dict[str, str], tmp_path: Path) -> None:
