@@ -1,9 +1,10 @@
-"""What Python imports from archives of sources is compiled once, and Ansible seldom looks for garbage.
+"""What Python is sent as source is compiled once, and Ansible seldom looks for garbage.
 
 Ansible sends each module as an archive of sources, which Python compiles whenever it runs: a quarter of its time on a
-host that is a container, half on an emulated machine. A module that each start of the interpreter loads keeps the
-result: on hosts of the lab beside the distribution's own packages (brokers have environments of their own, and are
-not concerned), in tests of playbooks in a directory that PYTHONPATH names.
+host that is a container, half on an emulated machine. Mitogen sends sources to each interpreter that it starts, one by
+one. A module that each start of the interpreter loads keeps the result: on hosts of the lab beside the distribution's own
+packages (brokers have environments of their own, and are not concerned), in tests of playbooks in a directory that
+PYTHONPATH names.
 
 Looking for garbage is a tenth of what a playbook costs, and a program that soon ends does not need it: neither modules,
 which come through standard input, nor `ansible-playbook` itself do it as often as Python would.
@@ -22,27 +23,34 @@ if TYPE_CHECKING:
 KEPT = "/var/cache/lab-bytecode"
 _PACKAGES = "/usr/lib/python3/dist-packages"
 _MODULE = '''\
-"""What Python imports from archives of sources is compiled once, and Ansible seldom looks for garbage."""
+"""What Python is sent as source is compiled once, and Ansible seldom looks for garbage."""
 
 import _frozen_importlib_external
 import _sha1
+import builtins
 import gc
 import marshal
 import os
 import sys
-import zipimport
 
-compile_source = zipimport._compile_source
+compile_anew = builtins.compile
 MAGIC = _frozen_importlib_external.MAGIC_NUMBER.hex()
+#: What `from __future__` asks for, in the flags of a code object (CPython's PyCF_MASK).
+FUTURES = 0x1FE0000
 
 
-def compile_once(path, source):
-    kept = f"@DIRECTORY@/{MAGIC}-{_sha1.sha1(source).hexdigest()}"
+def compile_once(source, filename, mode, flags=0, dont_inherit=False, optimize=-1, **more):
+    if mode != "exec" or flags or not dont_inherit or optimize != -1 or more or not isinstance(source, (bytes, str)):
+        if not dont_inherit:
+            flags |= sys._getframe(1).f_code.co_flags & FUTURES
+        return compile_anew(source, filename, mode, flags, True, optimize, **more)
+    text = source if isinstance(source, bytes) else source.encode("utf-8", "surrogatepass")
+    kept = f"@DIRECTORY@/{MAGIC}-{type(source).__name__}-{_sha1.sha1(text).hexdigest()}"
     try:
         with open(kept, "rb") as file:
             return marshal.load(file)
     except (OSError, EOFError, ValueError):
-        code = compile_source(path, source)
+        code = compile_anew(source, filename, mode, flags, True, optimize)
     try:
         with open(f"{kept}.{os.getpid()}", "wb") as file:
             marshal.dump(code, file)
@@ -52,7 +60,7 @@ def compile_once(path, source):
     return code
 
 
-zipimport._compile_source = compile_once
+builtins.compile = compile_once
 if not sys.orig_argv[1:] or os.path.basename(sys.orig_argv[1]) == "ansible-playbook":
     gc.set_threshold(100_000, 50, 1000)
 '''

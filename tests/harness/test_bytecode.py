@@ -1,4 +1,4 @@
-"""What Python imports from archives of sources is compiled once, and never taken for something else."""
+"""What Python is sent as source is compiled once, and never taken for something else."""
 
 from __future__ import annotations
 
@@ -46,6 +46,22 @@ def test_what_cannot_be_read_is_compiled(tmp_path: Path) -> None:
     (kept,) = (tmp_path / "compiled" / "results").iterdir()
     kept.write_bytes(kept.read_bytes()[:20])
     assert value(tmp_path, "VALUE = 1") == "1"
+
+
+def test_what_is_compiled_in_other_ways_is_what_it_would_be_without(tmp_path: Path) -> None:
+    """Breaks when a caller's `from __future__` is lost, or lines that are no module are taken for one."""
+    environment = {**os.environ, "PYTHONPATH": bytecode.path_in(tmp_path / "compiled")}
+    program = (
+        "from __future__ import annotations\nimport ast\n"
+        "space = {}\nexec(compile('def f(x: nowhere): pass', '', 'exec'), space)\n"
+        "print(space['f'].__annotations__, eval(compile('1 + 1', '', 'eval')), type(ast.parse('x')).__name__)\n"
+        "try:\n    exec(compile('def f(x: nowhere): pass', '', 'exec', dont_inherit=True))\n"
+        "except NameError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.splitlines() == ["{'x': 'nowhere'} 2 Module", "name 'nowhere' is not defined"]
 
 
 def test_only_programs_that_soon_end_keep_their_garbage(tmp_path: Path) -> None:
