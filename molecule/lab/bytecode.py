@@ -2,8 +2,8 @@
 
 Ansible sends each module as an archive of sources, which Python compiles whenever it runs: a quarter of its time on a
 host that is a container, half on an emulated machine. Mitogen sends sources to each interpreter that it starts, one by
-one. A module that each start of the interpreter loads keeps the result: on hosts of the lab beside the distribution's own
-packages (brokers have environments of their own, and are not concerned), in tests of playbooks in a directory that
+one. A module that each start of the interpreter loads keeps the result: on hosts of the lab beside the distribution's
+own packages (brokers have environments of their own, and are not concerned), in tests of playbooks in a directory that
 PYTHONPATH names.
 
 Looking for garbage is a tenth of what a playbook costs, and a program that soon ends does not need it: neither modules,
