@@ -1,6 +1,6 @@
 # Pollux. `make help` lists the targets; everything they need is set up by the first one (tools/setup_environment.py).
-# The system's Python where it will do: distributions compile it to be fast, which what pyenv and the like build is not
-# (the tests take a fifth longer there). `make PYTHON=...` takes another one.
+# The system's Python where it is new enough: distributions compile it with optimizations that pyenv leaves out (the tests
+# take a fifth longer there). `make PYTHON=...` takes another one.
 PYTHON ?= $(shell /usr/bin/python3 -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo /usr/bin/python3 || echo python3)
 BIN := .venv/bin
