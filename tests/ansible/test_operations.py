@@ -102,9 +102,10 @@ def test_failback_makes_the_preferred_live_serve_again_and_then_has_nothing_to_d
 def test_rolling_restart_restarts_only_who_needs_it(pair: Deployment) -> None:
     if any((pair.site.local / member / "run" / "restart-needed").exists() for member in MEMBERS):
         pair.site.run("rolling_restart.yml").succeeded()  # what an earlier test's change has left to do
-    pair.reconfigure({"broker_addresses": [{"name": "later", "anycast": ["later"]}]})
     live, pids, before = pair.site.live(), pair.site.pids(), pair.site.history()
     backup = other_of(live)
+    pair.reconfigure({"broker_addresses": [{"name": "later", "anycast": ["later"]}]})
+    assert (pair.site.pids(), pair.site.history()) == (pids, before), "nobody was restarted by site.yml"
     status = pair.site.run("status.yml").succeeded()
     said = " ".join(status.output.split())  # long lines are wrapped
     assert "needs a restart: the configuration was changed while it waited as a backup" in said
