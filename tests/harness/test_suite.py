@@ -186,7 +186,7 @@ def test_scenarios_run_side_by_side(
 
 
 BREAKS = """
-import os, sys, time
+import os, sys
 from lab import quiet
 began, ended = {began!r}, {ended!r}
 open(began, "w").close()
