@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import ansible_mitogen
 import yaml
 
-from lab import bytecode, disks, guard, hypervisor, image, machines, wheels
+from lab import bytecode, disks, guard, hypervisor, image, inside, machines, wheels
 from lab.engine import Engine, ensure
 from lab.places import PLACES, ROOT, SCENARIOS, LabError, Places
 from lab.processes import CPUS, processors, run
@@ -61,8 +61,11 @@ class Containers:
         """The environment that base.yml and the scenarios refer to."""
         environment = self._engine.environment
         version = run(["docker", "info", "--format", "{{.CgroupVersion}}"], environment=environment).stdout.strip()
+        settings = _settings(self._places)
+        if self._engine.own:
+            settings["PATH"] = f"{inside.path_in(self._places)}:{settings['PATH']}"
         return {
-            **_settings(self._places),
+            **settings,
             **environment,
             **{variable: image.ensure(self._engine, self._places, variable) for variable in self._images},
             "POLLUX_LAB_CGROUPS": "/sys/fs/cgroup/systemd:/sys/fs/cgroup/systemd:rw"
@@ -167,6 +170,7 @@ def _settings(places: Places) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(
             (bytecode.path_in(places.state / "bytecode"), *filter(None, [os.environ.get("PYTHONPATH")]))
         ),
+        "POLLUX_LAB_THRIFT": str(places.state / "thrift"),
         # Testinfra and molecule look for ansible's programs in the path.
         "PATH": f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', '')}",  # noqa: PTH120
         # A user's own settings must not change what a scenario does.

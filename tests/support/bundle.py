@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAYBOOK = Path(sys.executable).parent / "ansible-playbook"
+#: The bundle's own callbacks, those of tests, and those of the lab.
+CALLBACKS = [ROOT / path for path in ("callback_plugins", "tests/ansible/callbacks", "molecule/lab/callback_plugins")]
 MEMBERS = demo.MEMBERS
 #: The ports of inventories/local, and those of a second acceptor.
 PORTS = (*demo.PORTS, 61617, 61717)
@@ -192,8 +194,9 @@ class Site:
             "ANSIBLE_REMOTE_TEMP": str(home / "tmp"),
             "ANSIBLE_LOG_PATH": str(log),
             "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_CALLBACK_PLUGINS": f"{ROOT / 'callback_plugins'}:{ROOT / 'tests' / 'ansible' / 'callbacks'}",
-            "ANSIBLE_CALLBACKS_ENABLED": "record_results",
+            "ANSIBLE_CALLBACK_PLUGINS": ":".join(map(str, CALLBACKS)),
+            "ANSIBLE_CALLBACKS_ENABLED": "record_results,lab_thrift",
+            "POLLUX_LAB_THRIFT": str(ROOT / ".pollux" / "thrift"),
             "RECORD_RESULTS": str(record),
         }
 

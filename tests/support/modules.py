@@ -19,8 +19,10 @@ def results(home: Path, program: str, *arguments: str, **environment: str) -> di
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
     kept |= {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_HOME": str(home), "LC_ALL": "C.UTF-8"}
     kept |= {"PYTHONPATH": bytecode.path_in(ROOT / ".pollux" / "bytecode")}
-    kept |= {"ANSIBLE_CALLBACK_PLUGINS": str(ROOT / "tests" / "ansible" / "callbacks")}
+    callbacks = (ROOT / "tests" / "ansible" / "callbacks", ROOT / "molecule" / "lab" / "callback_plugins")
+    kept |= {"ANSIBLE_CALLBACK_PLUGINS": ":".join(map(str, callbacks)), "ANSIBLE_CALLBACKS_ENABLED": "lab_thrift"}
     kept |= {"ANSIBLE_LOAD_CALLBACK_PLUGINS": "1", "ANSIBLE_STDOUT_CALLBACK": "json_line"}
+    kept |= {"POLLUX_LAB_THRIFT": str(ROOT / ".pollux" / "thrift")}
     command = [str(Path(sys.executable).parent / program), "-c", "local", *arguments]
     command += ["-e", f"ansible_python_interpreter={sys.executable}"]
     done = subprocess.run(
