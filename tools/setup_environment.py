@@ -14,6 +14,9 @@
   packages unless they are installed, node's clients from package-lock.json; Java is installed where root may).
 * With `--lab`: as root, the Debian packages of the molecule lab.
 * What does not depend on each other is done side by side: pip uses one processor, and apt mostly waits.
+* pip compiles nothing: of the 21,000 modules two thirds are Ansible's collections, which Ansible compiles itself and
+  never looks for compiled, and of the others few are ever imported. Python keeps those when it first needs them; what
+  people start by hand is compiled here, for shells that say PYTHONDONTWRITEBYTECODE and for other users.
 
 This program runs before there is an environment: standard library only. It must not know what the broker does.
 """
@@ -23,6 +26,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import hashlib
+import importlib.util
 import os
 import platform
 import re
@@ -56,9 +60,13 @@ MACHINE_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 SOURCE_ONLY = "python-qpid-proton"
 #: Published as source only too, and not needed by brokers; nothing of it is compiled.
 SPARK = "pyspark"
-BUILT = (SOURCE_ONLY, SPARK)
 OLDEST_PYTHON = (3, 11)
-LOCKED_INSTALL = ("install", "--quiet", "--require-hashes", "--only-binary", ":all:")
+LOCKED_INSTALL = ("install", "--quiet", "--no-compile", "--require-hashes", "--only-binary", ":all:")
+LOCAL_INSTALL = ("install", "--quiet", "--no-compile", "--no-deps")
+#: Compiled right away: Ansible and what it always imports. (What a broker imports is, by importing it.)
+COMPILED = ("ansible", "cryptography", "jinja2", "markupsafe", "packaging", "resolvelib", "yaml")
+#: Read by setuptools when DIST_EXTRA_CONFIG names it. Spark is jars: compressing them saves a tenth, for 13 seconds.
+UNCOMPRESSED = "[bdist_wheel]\ncompression = stored\n"
 #: Programs that the molecule lab runs, and Debian's packages with them.
 LAB_PROGRAMS = {
     "dockerd": "docker.io",
@@ -164,7 +172,8 @@ def pip(python: Path, *arguments: str | Path, environment: Mapping[str, str] | N
     """Run pip of an environment."""
     run(
         [python, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments],
-        environment={"PIP_REQUIRE_VIRTUALENV": "", **(environment or {})},
+        # It starts several times and is not compiled when it is installed: it keeps what it compiles of itself.
+        environment={"PIP_REQUIRE_VIRTUALENV": "", "PYTHONDONTWRITEBYTECODE": "", **(environment or {})},
     )
 
 
@@ -309,6 +318,9 @@ def source_only_wheel(python: Path, package: str = SOURCE_ONLY) -> Path:
     wheels.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=wheels.parent) as work:
         (Path(work) / "requirement.txt").write_text(block)
+        if package == SPARK:
+            (Path(work) / "build.cfg").write_text(UNCOMPRESSED)
+            environment = {"DIST_EXTRA_CONFIG": f"{work}/build.cfg"}
         built = Path(work) / "built"
         pip(
             python,
@@ -318,38 +330,75 @@ def source_only_wheel(python: Path, package: str = SOURCE_ONLY) -> Path:
         )
         if not wheels.exists():
             built.rename(wheels)
-    shutil.rmtree(STATE / "compiler", ignore_errors=True)
+    if package == SOURCE_ONLY:  # the other one may be done while this one still compiles
+        shutil.rmtree(STATE / "compiler", ignore_errors=True)
     return min(wheels.glob("*.whl"))
 
 
 # -- the environment ----------------------------------------------------------------------------------------------
 
 
+def bundled_pip() -> Path | None:
+    """Return the wheel of pip that comes with this Python, where `venv` takes it from; None if it is elsewhere."""
+    ensurepip = importlib.util.find_spec("ensurepip")
+    if ensurepip is None or ensurepip.origin is None:
+        return None
+    distribution = sysconfig.get_config_var("WHEEL_PKG_DIR")  # Debian's and Fedora's Pythons have it in a directory
+    places = [Path(distribution)] if distribution else []
+    places.append(Path(ensurepip.origin).parent / "_bundled")
+    return next((wheel for place in places for wheel in sorted(place.glob("pip-*.whl"))), None)
+
+
+def make_environment(target: Path) -> None:
+    """Make a virtual environment with what building needs, pip among it.
+
+    Python's pip installs the locked one without being installed itself, which is half of the time.
+    """
+    wheel = bundled_pip()
+    try:
+        run([sys.executable, "-m", "venv", *(["--without-pip"] if wheel else []), target])
+    except SetupError as error:
+        raise SetupError(f"python3 cannot make virtual environments: install python3-venv\n{error}") from error
+    environment = {"PYTHONPATH": str(wheel)} if wheel else {}
+    pip(target / "bin" / "python", *LOCKED_INSTALL, "-r", BUILD_LOCK, environment=environment)
+
+
 def build_environment(target: Path) -> None:
     """Build the virtual environment at `target`, its final place."""
     shutil.rmtree(target, ignore_errors=True)
     say("making the Python environment (once; a few minutes)")
-    try:
-        run([sys.executable, "-m", "venv", target])
-    except SetupError as error:
-        raise SetupError(f"python3 cannot make virtual environments: install python3-venv\n{error}") from error
+    make_environment(target)
     python = target / "bin" / "python"
-    pip(python, *LOCKED_INSTALL, "-r", BUILD_LOCK)
     rest = requirement(requirement(LOCK.read_text(), SOURCE_ONLY)[1], SPARK)[1]
     say("installing the locked packages")
     others = target / "requirements.txt"
     others.write_text(rest)
-    with meanwhile(lambda: install_built(python)):
+    # Three at a time on two processors: each of them waits for the network, too.
+    with (
+        meanwhile(lambda: install_built(python, SPARK)),
+        meanwhile(lambda: install_built(python, SOURCE_ONLY), lambda: install_own(python)),
+    ):
         pip(python, *LOCKED_INSTALL, "-r", others)
-    for own in PACKAGES:
-        pip(python, "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", own)
-    run([python, "-c", "import cproton_ffi, proton, pyspark, uvloop, pollux, pollux_pipeline"])
+    keep_compiled(python)
 
 
-def install_built(python: Path) -> None:
-    """Install the packages that are published as source only."""
-    for package in BUILT:
-        pip(python, "install", "--quiet", "--no-deps", "--no-index", source_only_wheel(python, package))
+def install_built(python: Path, package: str) -> None:
+    """Install a package that is published as source only."""
+    pip(python, *LOCAL_INSTALL, "--no-index", source_only_wheel(python, package))
+
+
+def install_own(python: Path) -> None:
+    """Install our own packages."""
+    pip(python, *LOCAL_INSTALL, "--no-build-isolation", *(word for own in PACKAGES for word in ("--editable", own)))
+
+
+def keep_compiled(python: Path) -> None:
+    """Import what was hard to get, and keep what people start by hand compiled, whatever their shell says of that."""
+    (packages,) = (python.parent.parent / "lib").glob("python*/site-packages")
+    program = "import compileall, sys, cproton_ffi, proton, pyspark, uvloop, pollux, pollux_pipeline\n"
+    program += "for package in sys.argv[1:]:\n    compileall.compile_dir(package, quiet=2)"
+    names = [packages / name for name in COMPILED]
+    run([python, "-c", program, *names], environment={"PYTHONDONTWRITEBYTECODE": ""})
 
 
 def ensure_environment() -> None:
