@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OLDEST_JAVA = 17
-#: What the JVM of the driver may take; jobs never bring data to it.
+#: What the JVM of the driver may take; jobs bring it a row for each life or segment at most, never one for a message.
 DRIVER_MEMORY = "2g"
 #: Bytes of a text or Parquet file that one task reads.
 STRETCH = str(32 << 20)
@@ -69,6 +69,8 @@ def build_session(
         "spark.sql.sources.partitionOverwriteMode": "dynamic",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.metricsEnabled": "false",
+        # Where in our code a column is made: told to the JVM for each of thousands, for texts that nobody is shown.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.python.worker.reuse": "true",
         "spark.log.level": "ERROR",
     }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
+from pollux_pipeline.jobs.base import table
 from pollux_pipeline.jobs.evidence import SERVED, node_key
 
 if TYPE_CHECKING:
@@ -132,9 +133,9 @@ def of_ledgers(found: DataFrame, messages: DataFrame, events: DataFrame) -> Data
 def joined(spark: SparkSession, told: DataFrame | None, served: DataFrame | None) -> DataFrame:
     """What ledgers and audit trails say of each life, in one row. Either may be missing, not both."""
     if told is None:
-        told = spark.createDataFrame([], _OF_LEDGERS)
+        told = table(spark, (), _OF_LEDGERS)
     if served is None:
-        served = spark.createDataFrame([], SERVED)
+        served = table(spark, (), SERVED)
     keyed = told.withColumn("node_key", node_key("node"))
     both = keyed.join(served, ["node_key", "epoch"], "full")
     return both.withColumns(

@@ -10,14 +10,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from pollux_pipeline.sources.inputs import Inputs
 
@@ -35,6 +39,17 @@ NORMAL_DAMAGE = ("torn-tail", "late-writes")
 def count_where(condition: str) -> Column:
     """How many rows of a group a SQL condition holds for."""
     return f.count_if(f.expr(condition))
+
+
+def table(spark: SparkSession, rows: Iterable[tuple[Any, ...]], columns: str) -> DataFrame:
+    """A table of what is known here. Spark plans with its rows: where there are none, what reads them is left out.
+
+    `columns`: their names and types, as in SQL.
+    """
+    schema = to_arrow_schema(cast("StructType", DataType.fromDDL(columns)), timezone="UTC")
+    listed = list(rows)
+    arrays = [pa.array([row[n] for row in listed], field.type) for n, field in enumerate(schema)]
+    return spark.createDataFrame(pa.table(arrays, schema=schema))
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 
 from pollux_pipeline.jobs import pair as pairs
-from pollux_pipeline.jobs.base import NORMAL_DAMAGE, Result, Run, count_where
+from pollux_pipeline.jobs.base import Result, Run, count_where
 from pollux_pipeline.report import page, svg
 
 if TYPE_CHECKING:
@@ -23,11 +23,10 @@ def compare_journals(run: Run) -> Result:
     compared = run.stage("compared", pairs.compared(pair))
     queues = run.write("queues", _queues(compared))
     ends = ends_of(pair, compared)
-    damage = pair.damage.filter(~f.col("damage").isin(*NORMAL_DAMAGE))
     told = verdict(ends)
     result.findings = {
         "diverged": int(told["newest"] == "diverged"),
-        "damage": damage.count(),
+        "damage": pair.damaged,
     }
     result.facts = told | {"a": run.options["sides"]["a"], "b": run.options["sides"]["b"]}
     sections = [
@@ -49,9 +48,8 @@ def ends_of(pair: pairs.Pair, compared: DataFrame) -> dict[str, Any]:
     differing = count_where("coalesce(a_live, false) != coalesce(b_live, false)")
     (found,) = compared.agg(*counts, differing.alias("differing")).collect()
     return {
-        row.side: row.asDict(recursive=True)
-        | {"messages": found[row.side], "folded": row.folded and found.differing > 0}
-        for row in pair.ends.collect()
+        side: end | {"messages": found[side], "folded": end["folded"] and found.differing > 0}
+        for side, end in pair.ends.items()
     }
 
 

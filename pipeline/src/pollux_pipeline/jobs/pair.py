@@ -4,32 +4,41 @@ Journals that began as one and were written on by two brokers share a prefix: th
 checksums, at the same places. Behind it both may have used the same numbers: two brokers that start from copies of one
 directory both take the next epoch, and so give the same ids to different messages. A life is therefore told by its
 epoch *and* the salt of its segments, and a message by its id within its life.
+
+What there is one row of for each life or segment is few, however long a journal is: it is brought here in one query and
+judged by plain code. Only what there is one row of for each record or message is Spark's.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.jobs import state
+from pollux_pipeline.jobs.base import NORMAL_DAMAGE, count_where, table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Row
 
     from pollux_pipeline.jobs.base import Run
 
 SIDES = ("a", "b")
+_OTHER = {"a": "b", "b": "a"}
 _COLUMNS = (
     *("file", "kind", "node_id", "epoch", "segment", "salt", "offset", "length", "checksum", "record_type", "fenced"),
     *("folded", "tx", "message_id", "queue_id", "message_ids", "queue_ids", "address", "priority", "timestamp", "size"),
     *("count", "store", "page", "duplicate_id", "properties", "damage", "detail"),
 )
 _KEY = ("epoch", "segment", "offset")
+_POSITION = "struct<epoch:bigint,segment:bigint,offset:bigint>"
+_SOUND = "damage is null and not fenced"
+_RECORD = f"kind = 'journal' and {_SOUND}"
 #: A message's id is its life's epoch, shifted by this much, and a counter.
 EPOCH_SHIFT = 44
 
@@ -38,47 +47,145 @@ EPOCH_SHIFT = 44
 class Pair:
     """What is known of the two sides. Every table is on disk already."""
 
-    rows: dict[str, DataFrame]
-    #: side, first (position of its first record that the other has not), last (of its last record), records, alone
-    #: (records that the other has not), alone_lives, folded (its checkpoint, of a shared life, ends behind everything
-    #: that the other side is known to have had).
-    ends: DataFrame
+    #: For each side: first (position of its first record that the other has not), last (of its last record), records,
+    #: alone (records that the other has not), alone_lives, folded (its checkpoint, of a shared life, ends behind
+    #: everything that the other side is known to have had).
+    ends: dict[str, dict[str, Any]]
     #: side, queue_id, message_id, live, position (of its record; null: only in compacted files or pages), address,
     #: duplicate_id, timestamp, size, queue (name), life (shared or alone), uid, first (as in ends), placed (position,
     #: null also where the other side's journal cannot tell whether it has had that place), had (the other side has had
     #: it, though no place tells).
     messages: DataFrame
     damage: DataFrame
+    #: How much of it is a finding.
+    damaged: int
     node_id: str
+
+
+@dataclass(slots=True)
+class Told:
+    """What one side's files tell of lives and segments."""
+
+    nodes: set[str] = field(default_factory=set)
+    #: Lives of which anything is left.
+    epochs: set[int] = field(default_factory=set)
+    #: Of the lives that segments and bindings tell of.
+    salts: dict[int, int] = field(default_factory=dict)
+    segments: dict[int, set[int]] = field(default_factory=dict)
+    #: What the START record of each life says.
+    starts: dict[int, Row | None] = field(default_factory=dict)
+    #: What the newest sound checkpoint ends with.
+    folded: tuple[int, int] | None = None
+    damaged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """Which lives are shared and which are a side's alone.
+
+    Sides part once: what comes before a shared life is shared, what comes behind one that is not is not. Where no salt
+    is left (a stopped broker compacts its journal), a life is shared when both sides are at least that old.
+    """
+
+    #: Epochs whose salts are known on both sides: the newest of one salt, all of two.
+    last_shared: int | None
+    parted: frozenset[int]
+    #: Of the side that is older.
+    newest: int | None
+
+    @classmethod
+    def of(cls, told: Mapping[str, Told]) -> Lives:
+        """What the two sides tell."""
+        a, b = (told[side] for side in SIDES)
+        both = a.salts.keys() & b.salts.keys()
+        same = {epoch for epoch in both if a.salts[epoch] == b.salts[epoch]}
+        newest = [max(side.epochs) for side in (a, b) if side.epochs]
+        return cls(max(same, default=None), frozenset(both - same), min(newest, default=None))
+
+    def shared(self, epoch: int) -> bool:
+        """Whether both sides had the life of this epoch."""
+        if epoch in self.parted:
+            return False
+        if self.last_shared is not None and epoch <= self.last_shared:
+            return True
+        if self.parted and epoch >= min(self.parted):
+            return False
+        return self.newest is not None and epoch <= self.newest
+
+    def life(self, epoch: Column) -> Column:
+        """The same of a column: shared or alone."""
+        shared, alone = f.lit("shared"), f.lit("alone")
+        # What has parted is `alone` by the first one's epoch, but for lives that one which is shared comes behind.
+        odd = [one for one in self.parted if self.last_shared is not None and one < self.last_shared]
+        found = f.when(epoch.isin(odd), alone)
+        if self.last_shared is not None:
+            found = found.when(epoch <= self.last_shared, shared)
+        if self.parted:
+            found = found.when(epoch >= min(self.parted), alone)
+        if self.newest is not None:
+            found = found.when(epoch <= self.newest, shared)
+        return found.otherwise(alone)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the other side knows of a segment.
+
+    `how` is `has` (it has the segment too), `passed` (it had all of it before compaction took it away), `until` (its
+    next life began with the segment's first `until` bytes), `never`, or `unknown`: nothing over there tells any more.
+    Holds for segments of shared lives; those of a life of its own the other side never saw.
+    """
+
+    epoch: int
+    segment: int
+    how: str
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is judged here, not by Spark: few rows, of each side."""
+
+    told: dict[str, Told]
+    lives: Lives
+    #: What the other side knows of each segment.
+    seen: dict[str, list[Seen]]
+
+    @classmethod
+    def of(cls, told: dict[str, Told]) -> Known:
+        """What follows from what the two sides tell."""
+        return cls(told, Lives.of(told), {side: _seen(told[side], told[_OTHER[side]]) for side in SIDES})
+
+    def passed(self, side: str) -> bool:
+        """Whether the other side has had all that this one's newest checkpoint holds."""
+        return _checkpoint_seen(self.told[side], self.told[_OTHER[side]]) == "passed"
+
+    def has_more(self, side: str) -> bool:
+        """Whether this side's checkpoint holds what the other is not known to have had, in a life that both had."""
+        mine, other = self.told[side].folded, self.told[_OTHER[side]].folded
+        if mine is None or self.passed(side):
+            return False
+        there_too = other is not None and other >= mine
+        return not there_too and self.lives.shared(mine[0])
 
 
 def load(run: Run) -> Pair:
     """Read and compare. Raises InputError unless there are two inputs with journals of one node id."""
     paths = run.options["sides"]
-    rows: dict[str, DataFrame] = {}
-    nodes: dict[str, str] = {}
-    for side in SIDES:
-        run.step(f"reading journal {side}: {paths[side]}")
-        rows[side] = run.stage(f"{side}", state.journal(run.spark, [paths[side]], _COLUMNS))
-        found = rows[side].filter("damage is null").select("node_id").distinct().limit(3).collect()
-        if not found:
-            raise InputError(f"--{side} {paths[side]}: holds no journal records")
-        if len(found) > 1:
-            names = ", ".join(sorted(one.node_id for one in found))
-            raise InputError(f"--{side} {paths[side]}: holds files of several nodes ({names}); keep one node's only")
-        nodes[side] = found[0].node_id
-    if nodes["a"] != nodes["b"]:
-        raise InputError(f"the journals are of different nodes: a of {nodes['a']}, b of {nodes['b']}")
+    run.step(f"reading journals: a: {paths['a']}, b: {paths['b']}")
+    a, b = (state.journal(run.spark, [paths[side]], _COLUMNS).withColumn("side", f.lit(side)) for side in SIDES)
+    # Those of messages, most of what there is, nobody asks for here.
+    properties = f.when(f.col("record_type") != "MESSAGE", f.col("properties"))
+    rows = run.stage("rows", a.unionByName(b).withColumn("properties", properties))
+    told = _told(rows)
+    node = _node(told, paths)
     run.step("finding where they part")
-    lives = run.stage("lives", _lives(rows))
-    bounds = run.stage("bounds", _bounds(rows, lives))
-    seen = run.stage("seen", _seen(rows["a"], rows["b"], "a").unionByName(_seen(rows["b"], rows["a"], "b")))
-    ends = run.stage("ends", _ends(rows, lives, bounds, seen))
+    known = Known.of(told)
+    ends = _ends(run, rows, known)
     run.step("telling messages apart")
-    messages = run.stage("messages", _placed(_messages(run, rows, ends, lives, bounds), seen, bounds))
-    damage = state.damage(rows["a"]).withColumn("side", f.lit("a"))
-    damage = run.write("damage", damage.unionByName(state.damage(rows["b"]).withColumn("side", f.lit("b"))))
-    return Pair(rows, ends, messages, damage, nodes["a"])
+    messages = run.stage("messages", _messages(run, rows, known, ends))
+    damage = run.write("damage", state.damage(rows, "side"))
+    return Pair(ends, messages, damage, sum(one.damaged for one in told.values()), node)
 
 
 def check_sides(a: Path, b: Path) -> dict[str, str]:
@@ -91,203 +198,208 @@ def check_sides(a: Path, b: Path) -> dict[str, str]:
     return {"a": str(a.absolute()), "b": str(b.absolute())}
 
 
-def _records(rows: DataFrame) -> DataFrame:
-    return rows.filter((rows.kind == "journal") & rows.damage.isNull() & ~rows.fenced)
-
-
-def _lives(rows: dict[str, DataFrame]) -> DataFrame:
-    """life_epoch, salt_a, salt_b: the lives that segments and bindings tell of; null: a side has none."""
-    sides = []
-    for side in SIDES:
-        one = rows[side]
-        told = one.filter(one.kind.isin("journal", "bindings") & one.damage.isNull() & ~one.fenced)
-        sides.append(told.groupBy(f.col("epoch").alias("life_epoch")).agg(f.max("salt").alias(f"salt_{side}")))
-    return sides[0].join(sides[1], "life_epoch", "full")
-
-
-def _bounds(rows: dict[str, DataFrame], lives: DataFrame) -> DataFrame:
-    """One row: newest_a, newest_b (epochs), last_shared, first_alone (epochs whose salts are known on both sides)."""
-    same = f.col("salt_a") == f.col("salt_b")
-    bounds = lives.agg(
-        f.max(f.when(same, f.col("life_epoch"))).alias("last_shared"),
-        f.min(f.when(~same, f.col("life_epoch"))).alias("first_alone"),
-    )
-    for side in SIDES:
-        newest = rows[side].filter("damage is null and not fenced").agg(f.max("epoch").alias(f"newest_{side}"))
-        bounds = bounds.crossJoin(newest)
-    return bounds
-
-
-def _with_life(frame: DataFrame, lives: DataFrame, bounds: DataFrame) -> DataFrame:
-    """Add `life` for the epoch in `life_epoch`: shared or alone.
-
-    Sides part once: what comes before a shared life is shared, what comes behind one that is not is not. Where no salt
-    is left (a stopped broker compacts its journal), a life is shared when both sides are at least that old.
-    """
-    epoch = f.col("life_epoch")
-    both = f.col("salt_a").isNotNull() & f.col("salt_b").isNotNull()
-    life = (
-        f.when(both & (f.col("salt_a") == f.col("salt_b")), "shared")
-        .when(both, "alone")
-        .when(epoch <= f.col("last_shared"), "shared")
-        .when(epoch >= f.col("first_alone"), "alone")
-        .when(epoch <= f.least("newest_a", "newest_b"), "shared")
-        .otherwise("alone")
-    )
-    joined = frame.join(f.broadcast(lives), "life_epoch", "left").crossJoin(f.broadcast(bounds))
-    return joined.withColumn("life", life).drop("salt_a", "salt_b", *bounds.columns)
-
-
-def _seen(mine: DataFrame, other: DataFrame, side: str) -> DataFrame:
-    """For each segment of `side`, and for the one its newest checkpoint ends with (`folded`), what the other one knows
-    of it: side, epoch, segment, folded, seen, until.
-
-    `seen` is `has` (it has the segment too), `passed` (it had all of it before compaction took it away), `until` (its
-    next life began with the segment's first `until` bytes), `never`, or `unknown`: nothing over there tells any more.
-    Holds for segments of shared lives; those of a life of its own the other side never saw. A checkpoint does not tell
-    at which byte its last segment ended: only who has `passed` it has had all that it holds.
-    """
-    theirs = _records(other)
-    key = f.struct("epoch", "segment")
-    has = theirs.select("epoch", "segment").distinct().withColumn("has", f.lit(1))
-    furthest = theirs.groupBy("epoch").agg(f.max("segment").alias("furthest"))
-    folded = _folded(other).select(f.col("newest").alias("folded"))
+def _told(rows: DataFrame) -> dict[str, Told]:
+    """What the files of each side tell of lives and segments: one query."""
     began = f.from_json("properties", "ends array<array<bigint>>, checkpoint array<bigint>")
-    starts = theirs.filter("record_type = 'START'").select(f.col("epoch").alias("start_epoch"), began.alias("began"))
-    own = _records(mine).select("epoch", "segment").distinct()
-    end = _folded(mine).filter("newest is not null").select("newest.epoch", "newest.segment")
-    keys = own.withColumn("whole", f.lit(False)).unionByName(end.withColumn("whole", f.lit(True)))
-    following = (
-        keys.select("epoch")
-        .distinct()
-        .join(f.broadcast(starts), f.col("start_epoch") > f.col("epoch"))
-        .groupBy("epoch")
-        .agg(f.min(f.struct("start_epoch", "began")).alias("start"))
-        .select("epoch", "start.began")
+    normal = ", ".join(f"'{name}'" for name in NORMAL_DAMAGE)
+
+    def where(condition: str, value: Column) -> Column:
+        return f.when(f.expr(condition), value)
+
+    found = rows.groupBy("side", "node_id", "epoch").agg(
+        count_where("damage is null").alias("whole"),
+        count_where(_SOUND).alias("sound"),
+        f.max(where(f"kind in ('journal', 'bindings') and {_SOUND}", f.col("salt"))).alias("salt"),
+        f.collect_set(where(_RECORD, f.col("segment"))).alias("segments"),
+        f.min(where(f"{_RECORD} and record_type = 'START'", f.struct(began.alias("began")))).alias("start"),
+        f.max(where("kind = 'checkpoint' and damage is null", f.col("segment"))).alias("folded"),
+        count_where(f"damage not in ({normal})").alias("damaged"),
     )
-    known = (
-        keys.join(has, ["epoch", "segment"], "left")
-        .join(furthest, "epoch", "left")
-        .join(following, "epoch", "left")
-        .crossJoin(f.broadcast(folded))
-        .withColumn("until", f.expr("get(filter(began.ends, e -> e[0] = epoch and e[1] = segment), 0)[2]"))
-        .withColumn("origin", f.expr("struct(began.checkpoint[1] as epoch, began.checkpoint[2] as segment)"))
-    )
-    no = f.lit(False)
-    seen = (
-        f.when(f.col("whole") & f.coalesce(f.col("furthest") > f.col("segment"), no), "passed")
-        .when(f.col("has").isNotNull(), "has")
-        .when(f.coalesce((f.col("folded.epoch") == f.col("epoch")) & (f.col("folded") >= key), no), "passed")
-        .when(f.coalesce(f.col("furthest") > f.col("segment"), no), "passed")
-        .when(f.col("until").isNotNull(), "until")
-        .when(f.expr("began is not null and began.checkpoint is null"), "never")
-        .when(f.expr("began is not null and origin.epoch > epoch"), "unknown")
-        .when(f.col("began").isNotNull(), f.when(f.col("origin") >= key, "passed").otherwise("never"))
-        .when(f.coalesce(f.col("folded") > key, no), "unknown")
-        .otherwise("never")
-    )
-    return known.select(
-        f.lit(side).alias("side"), "epoch", "segment", f.col("whole").alias("folded"), seen.alias("seen"), "until"
-    )
+    told = {side: Told() for side in SIDES}
+    for row in found.collect():
+        side = told[row.side]
+        side.damaged += row.damaged
+        if row.whole:
+            side.nodes.add(row.node_id)
+        if row.sound:
+            side.epochs.add(row.epoch)
+        if row.salt is not None:
+            side.salts[row.epoch] = max(row.salt, side.salts.get(row.epoch, row.salt))
+        if row.segments:
+            side.segments.setdefault(row.epoch, set()).update(row.segments)
+        if row.start is not None:
+            side.starts[row.epoch] = row.start.began
+        if row.folded is not None:
+            side.folded = max((row.epoch, row.folded), side.folded or (0, 0))
+    return told
 
 
-def _folded(rows: DataFrame) -> DataFrame:
-    """One row: `newest`, the epoch and the segment that the newest sound checkpoint ends with; null: there is none."""
-    sound = rows.filter("kind = 'checkpoint' and damage is null")
-    return sound.agg(f.max(f.struct("epoch", "segment")).alias("newest"))
+def _node(told: Mapping[str, Told], paths: Mapping[str, str]) -> str:
+    """The node id that both sides have. Raises InputError."""
+    nodes: dict[str, str] = {}
+    for side in SIDES:
+        found = sorted(told[side].nodes)
+        if not found:
+            raise InputError(f"--{side} {paths[side]}: holds no journal records")
+        if len(found) > 1:
+            names = ", ".join(found[:3])
+            raise InputError(f"--{side} {paths[side]}: holds files of several nodes ({names}); keep one node's only")
+        nodes[side] = found[0]
+    if nodes["a"] != nodes["b"]:
+        raise InputError(f"the journals are of different nodes: a of {nodes['a']}, b of {nodes['b']}")
+    return nodes["a"]
 
 
-def _ends(rows: dict[str, DataFrame], lives: DataFrame, bounds: DataFrame, seen: DataFrame) -> DataFrame:
+def _seen(mine: Told, other: Told) -> list[Seen]:
+    """What the other side knows of each segment of this one."""
+    return [
+        _seen_of(epoch, segment, other, _following(epoch, other))
+        for epoch in sorted(mine.segments)
+        for segment in sorted(mine.segments[epoch])
+    ]
+
+
+def _following(epoch: int, other: Told) -> Row | None:
+    """What the other side's next life behind this one began with."""
+    later = [start for start in other.starts if start > epoch]
+    return other.starts[min(later)] if later else None
+
+
+def _seen_of(epoch: int, segment: int, other: Told, began: Row | None) -> Seen:
+    key = (epoch, segment)
+    theirs = other.segments.get(epoch, set())
+    if segment in theirs:
+        return Seen(*key, "has")
+    if other.folded is not None and other.folded[0] == epoch and other.folded >= key:
+        return Seen(*key, "passed")
+    if theirs and max(theirs) > segment:
+        return Seen(*key, "passed")
+    if began is not None:
+        return _seen_by_start(epoch, segment, began)
+    return Seen(*key, "unknown" if other.folded is not None and other.folded > key else "never")
+
+
+def _seen_by_start(epoch: int, segment: int, began: Row) -> Seen:
+    """What the START record of the next life says that it began with."""
+    until = next((end[2] for end in began.ends or () if end[:2] == [epoch, segment]), None)
+    if until is not None:
+        return Seen(epoch, segment, "until", until)
+    if began.checkpoint is None:
+        return Seen(epoch, segment, "never")
+    origin = tuple(began.checkpoint[1:3])
+    if origin[0] > epoch:
+        return Seen(epoch, segment, "unknown")
+    return Seen(epoch, segment, "passed" if origin >= (epoch, segment) else "never")
+
+
+def _checkpoint_seen(mine: Told, other: Told) -> str | None:
+    """What the other side knows of the segment that the newest checkpoint ends with; None: there is no checkpoint.
+
+    A checkpoint does not tell at which byte its last segment ended: only who has `passed` it has had all that it holds.
+    """
+    if mine.folded is None:
+        return None
+    epoch, segment = mine.folded
+    if max(other.segments.get(epoch, ()), default=segment) > segment:
+        return "passed"
+    return _seen_of(epoch, segment, other, _following(epoch, other)).how
+
+
+def _ends(run: Run, rows: DataFrame, known: Known) -> dict[str, dict[str, Any]]:
     """For each side its last record, the first that the other side does not have at that place, and lives of its own.
 
     A segment that is missing on the other side only because a checkpoint made it superfluous says nothing, unless its
     life was this side's alone.
     """
-    a, b = _records(rows["a"]), _records(rows["b"])
-    parts: list[DataFrame] = []
-    checkpoints = _folded(rows["a"]).select(f.col("newest").alias("folded_a"))
-    checkpoints = checkpoints.crossJoin(_folded(rows["b"]).select(f.col("newest").alias("folded_b")))
-    for side, mine, other in (("a", a, b), ("b", b, a)):
-        there = other.select(*_KEY, "checksum", f.lit(1).alias("there"))
-        marked = (
-            mine.select(*_KEY, "checksum")
-            .join(there, [*_KEY, "checksum"], "left")
-            .join(f.broadcast(seen.filter(~seen.folded & (seen.side == side))), ["epoch", "segment"], "left")
-            .withColumn("life_epoch", f.col("epoch"))
-        )
-        marked = _with_life(marked, lives, bounds)
-        missed = f.col("seen").isin("has", "never") | ((f.col("seen") == "until") & (f.col("offset") >= f.col("until")))
-        alone = f.col("there").isNull() & ((f.col("life") == "alone") | missed)
-        place = f.struct(*_KEY)
-        told = rows[side].filter("damage is null and not fenced").select(f.col("epoch").alias("life_epoch")).distinct()
-        own = _with_life(told, lives, bounds).agg(f.count_if(f.col("life") == "alone").alias("alone_lives"))
-        ends = marked.agg(
-            f.lit(side).alias("side"),
-            f.min(f.when(alone, place)).alias("first"),
-            f.max(place).alias("last"),
-            f.count("*").alias("records"),
-            f.count_if(alone).alias("alone"),
-        )
-        there_too = f.coalesce(f.expr("folded_a >= folded_b" if side == "b" else "folded_b >= folded_a"), f.lit(False))
-        more = seen.filter(seen.folded & (seen.side == side) & (seen.seen != "passed")).crossJoin(checkpoints)
-        more = _with_life(more.filter(~there_too).withColumn("life_epoch", f.col("epoch")), lives, bounds)
-        more = more.agg((f.count_if(f.col("life") == "shared") > 0).alias("folded"))
-        parts.append(ends.crossJoin(own).crossJoin(more))
-    return parts[0].unionByName(parts[1])
-
-
-def _messages(
-    run: Run, rows: dict[str, DataFrame], ends: DataFrame, lives: DataFrame, bounds: DataFrame
-) -> DataFrame:
-    parts: list[DataFrame] = []
+    # From which byte on a record of a segment is this side's alone when the other has not got it; absent: none is.
+    begins = [
+        (side, one.epoch, one.segment, one.until or 0 if known.lives.shared(one.epoch) else 0)
+        for side in SIDES
+        for one in known.seen[side]
+        if one.how in ("has", "never", "until") or not known.lives.shared(one.epoch)
+    ]
+    missed = table(run.spark, begins, "at_side string, at_epoch bigint, at_segment bigint, missed_from bigint")
+    held = [count_where(f"side = '{side}'").alias(f"in_{side}") for side in SIDES]
+    places = rows.filter(_RECORD).groupBy(*_KEY, "checksum").agg(*held)
+    # Of a place that both have nothing is asked.
+    of = f.when(f.col("in_b") == 0, "a").when(f.col("in_a") == 0, "b")
+    places = places.withColumn("of", of)
+    at = (places["of"] == missed.at_side) & (places.epoch == missed.at_epoch) & (places.segment == missed.at_segment)
+    marked = places.join(f.broadcast(missed), at, "left")
+    place = f.struct(*_KEY)
+    alone = f.coalesce(f.col("offset") >= f.col("missed_from"), f.lit(False))
+    columns = []
     for side in SIDES:
-        one = rows[side]
-        stored = one.filter((one.record_type == "MESSAGE") & one.damage.isNull() & ~one.fenced)
-        place = f.when(f.col("kind") == "journal", f.struct(*_KEY))
-        about = stored.groupBy("message_id").agg(
-            f.min(place).alias("position"),
-            f.max(f.col("kind") == "bodies").alias("compacted"),
-            f.min("address").alias("address"),
-            f.min("duplicate_id").alias("duplicate_id"),
-            f.min("timestamp").alias("timestamp"),
-            f.min("size").alias("size"),
-        )
-        records = run.stage(f"effective-{side}", state.effective(one))
-        queued = state.in_queues(one, records).drop("node_id", "added", "removed")
-        names = state.queue_names(one).drop("node_id")
-        joined = queued.join(about, "message_id", "left").join(f.broadcast(names), "queue_id", "left")
-        parts.append(joined.withColumn("side", f.lit(side)))
-    both = parts[0].unionByName(parts[1]).withColumn("life_epoch", f.expr(f"message_id >> {EPOCH_SHIFT}"))
-    both = _with_life(both, lives, bounds)
+        mine, lone = f.col(f"in_{side}") > 0, alone & (f.col("of") == side)
+        columns += [
+            f.min(f.when(lone, place)).alias(f"first_{side}"),
+            f.max(f.when(mine, place)).alias(f"last_{side}"),
+            f.coalesce(f.sum(f"in_{side}"), f.lit(0)).alias(f"records_{side}"),
+            f.coalesce(f.sum(f.when(lone, f.col(f"in_{side}"))), f.lit(0)).alias(f"alone_{side}"),
+        ]
+    (found,) = (row.asDict(recursive=True) for row in marked.agg(*columns).collect())
+    names = ("first", "last", "records", "alone")
+    return {
+        side: {name: found[f"{name}_{side}"] for name in names}
+        | {
+            "side": side,
+            "alone_lives": sum(not known.lives.shared(epoch) for epoch in known.told[side].epochs),
+            "folded": known.has_more(side),
+        }
+        for side in SIDES
+    }
+
+
+def _messages(run: Run, rows: DataFrame, known: Known, ends: Mapping[str, dict[str, Any]]) -> DataFrame:
+    # The rules of recovery keep nodes apart: here the sides are.
+    apart = rows.withColumn("node_id", f.col("side"))
+    stored = apart.filter(f"record_type = 'MESSAGE' and {_SOUND}")
+    place = f.when(f.col("kind") == "journal", f.struct(*_KEY))
+    about = stored.groupBy("node_id", "message_id").agg(
+        f.min(place).alias("position"),
+        f.max(f.col("kind") == "bodies").alias("compacted"),
+        f.min("address").alias("address"),
+        f.min("duplicate_id").alias("duplicate_id"),
+        f.min("timestamp").alias("timestamp"),
+        f.min("size").alias("size"),
+    )
+    records = run.stage("effective", state.effective(apart))
+    queued = state.in_queues(apart, records).drop("added", "removed")
+    names = f.broadcast(state.queue_names(apart))
+    joined = queued.join(about, ["node_id", "message_id"], "left").join(names, ["node_id", "queue_id"], "left")
+    both = joined.withColumnRenamed("node_id", "side").withColumn("life_epoch", f.expr(f"message_id >> {EPOCH_SHIFT}"))
+    both = both.withColumn("life", known.lives.life(f.col("life_epoch")))
     identity = f.col("message_id").cast("string")
     uid = f.when(f.col("life") == "alone", f.concat(identity, f.lit(":"), f.col("side"))).otherwise(identity)
-    return both.withColumn("uid", uid).join(f.broadcast(ends.select("side", "first")), "side", "left")
+    a, b = (_position(ends[side]["first"]) for side in SIDES)
+    first = f.when(f.col("side") == "a", a).otherwise(b)
+    return _placed(run, both.withColumns({"uid": uid, "first": first}), known)
 
 
-def _placed(messages: DataFrame, seen: DataFrame, bounds: DataFrame) -> DataFrame:
+def _position(known: Mapping[str, int] | None) -> Column:
+    if known is None:
+        return f.lit(None).cast(_POSITION)
+    return f.struct(*(f.lit(known[name]).cast("bigint").alias(name) for name in _KEY))
+
+
+def _placed(run: Run, messages: DataFrame, known: Known) -> DataFrame:
     """Add `placed`: a place that nothing on the other side tells of orders nothing; the message's number has to. And
     `had`: whether the other side has had it all the same, as a later life that both have began with it, or as the other
     side has had all that the checkpoint holds in which alone the message is."""
-    unknown = seen.filter("seen = 'unknown' and not folded").select(
-        f.col("side").alias("at_side"),
-        f.col("epoch").alias("at_epoch"),
-        f.col("segment").alias("at_segment"),
-        f.lit(1).alias("unknown"),
-    )
+    places = [(side, one.epoch, one.segment) for side in SIDES for one in known.seen[side] if one.how == "unknown"]
+    unknown = table(run.spark, places, "at_side string, at_epoch bigint, at_segment bigint")
     at = (
         (messages.side == unknown.at_side)
         & (messages.position.epoch == unknown.at_epoch)
         & (messages.position.segment == unknown.at_segment)
     )
-    marked = messages.join(f.broadcast(unknown), at, "left").drop("at_side", "at_epoch", "at_segment")
-    placed = f.when(f.col("unknown").isNull(), f.col("position"))
-    passed = seen.filter("seen = 'passed' and folded").select("side", f.lit(1).alias("passed"))
-    compacted = f.col("position").isNull() & f.col("compacted") & f.col("passed").isNotNull()
-    earlier = f.col("life_epoch") < f.col("last_shared")
+    placed = f.when(f.col("at_side").isNull(), f.col("position"))
+    passed = [side for side in SIDES if known.passed(side)]
+    compacted = f.col("position").isNull() & f.col("compacted") & f.col("side").isin(passed)
+    earlier = f.col("life_epoch") < f.lit(known.lives.last_shared).cast("bigint")
     had = f.coalesce(compacted, f.lit(False)) | f.coalesce(earlier, f.lit(False))
-    marked = marked.join(f.broadcast(passed), "side", "left").crossJoin(f.broadcast(bounds.select("last_shared")))
-    marked = marked.withColumns({"placed": placed, "had": had})
-    return marked.drop("unknown", "passed", "compacted", "last_shared")
+    marked = messages.join(f.broadcast(unknown), at, "left").withColumns({"placed": placed, "had": had})
+    return marked.drop(*unknown.columns, "compacted")
 
 
 def compared(pair: Pair) -> DataFrame:
@@ -300,9 +412,8 @@ def compared(pair: Pair) -> DataFrame:
     messages = pair.messages
     # Queue ids may differ between the sides for queues made after the split; names do not.
     queue = f.coalesce("queue", f.concat(f.lit("#"), f.col("queue_id").cast("string")))
-    known = messages.groupBy("side", "life_epoch").agg(f.max("message_id").alias("newest"))
-    known_a = known.filter("side = 'a'").select("life_epoch", f.col("newest").alias("newest_a"))
-    known_b = known.filter("side = 'b'").select("life_epoch", f.col("newest").alias("newest_b"))
+    newest = [f.max(f.when(f.col("side") == side, f.col("message_id"))).alias(f"newest_{side}") for side in SIDES]
+    known = messages.groupBy("life_epoch").agg(*newest)
     columns = (
         *("live", "message_id", "queue_id", "position", "placed", "had", "duplicate_id", "address", "timestamp"),
         *("size", "first"),
@@ -314,10 +425,8 @@ def compared(pair: Pair) -> DataFrame:
             queue.alias("queue"), "uid", "life", "life_epoch", *renamed
         )
 
-    both = of("a").join(of("b").drop("life", "life_epoch"), ["queue", "uid"], "left")
-    alone_b = of("b").join(of("a").select("queue", "uid"), ["queue", "uid"], "left_anti")
-    every = both.unionByName(alone_b, allowMissingColumns=True)
-    every = every.join(f.broadcast(known_a), "life_epoch", "left").join(f.broadcast(known_b), "life_epoch", "left")
+    every = of("a").join(of("b"), ["queue", "uid", "life", "life_epoch"], "full")
+    every = every.join(f.broadcast(known), "life_epoch", "left")
 
     def only(side: str, other: str) -> Column:
         behind = f.when(

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.jobs import activations, clocks, evidence, state
-from pollux_pipeline.jobs.base import NORMAL_DAMAGE, Result, Run
+from pollux_pipeline.jobs.base import NORMAL_DAMAGE, Result, Run, table
 from pollux_pipeline.jobs.figures import figures
 from pollux_pipeline.report import page
 from pollux_pipeline.sources.ledger import read_ledgers
@@ -94,7 +94,7 @@ def reconcile(run: Run) -> Result:
 
 def _findings(run: Run, found: list[DataFrame], result: Result, sections: dict[str, Any]) -> None:
     """Write them, count them, and take the first of each kind for the report."""
-    every = run.spark.createDataFrame([], _FINDING)
+    every = table(run.spark, (), _FINDING)
     for one in found:
         every = every.unionByName(one)
     findings = run.write("findings", every, spread="id")

@@ -14,13 +14,13 @@ import json
 import os
 import shutil
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from pollux_pipeline.jobs import pair as pairs
-from pollux_pipeline.jobs.base import NORMAL_DAMAGE, Result, Run
+from pollux_pipeline.jobs.base import Result, Run, count_where
 from pollux_pipeline.jobs.compare_journals import ends_of, verdict
 from pollux_pipeline.report import page, svg
 
@@ -50,18 +50,30 @@ def split_brain(run: Run) -> Result:
     sends = _sends(run, compared, pair.node_id, keep, other)
     removals = _removals(compared, keep, other)
     plan = run.write("plan", sends.unionByName(removals, allowMissingColumns=True), spread="message_id")
-    counts = {row.op: row["count"] for row in plan.groupBy("op").count().collect()}
-    incomplete = plan.filter("op = 'send' and data is null").count()
-    path = _write_plan(run, plan, pair.node_id, keep, counts)
+    addresses = plan.groupBy("op", "address").agg(f.count("*").alias("n"), count_where("data is null").alias("bare"))
+    counted = addresses.groupBy("op").agg(
+        f.sum("n").alias("n"), f.sum("bare").alias("bare"), f.max("n").alias("most")
+    )
+    counts = {row.op: row for row in counted.collect()}
+    sent, removed = (counts[op].n if op in counts else 0 for op in ("send", "remove"))
+    header = {
+        "pollux_merge_plan": PLAN_FORMAT,
+        "node_id": pair.node_id,
+        "keep": keep,
+        "kept": run.options["sides"][keep],
+        "send": sent,
+        "remove": removed,
+        "most_of_one_address": counts["send"].most if sent else 0,
+    }
+    path = _write_plan(run, plan, header)
     by_queue = run.write("by_queue", _by_queue(compared, keep, other))
-    real = pair.damage.filter(~f.col("damage").isin(*NORMAL_DAMAGE)).count()
     told = verdict(ends)
     result.findings = {
         "split": int(told["newest"] == "diverged"),
-        "to_send": counts.get("send", 0),
-        "to_remove": counts.get("remove", 0),
-        "bodies_missing": incomplete,
-        "damage": real,
+        "to_send": sent,
+        "to_remove": removed,
+        "bodies_missing": counts["send"].bare if sent else 0,
+        "damage": pair.damaged,
     }
     result.facts = told | {"keep": keep, "plan": str(path)}
     shown = run.first(by_queue.orderBy(f.desc("waiting_there_alone"), "queue"), 200)
@@ -199,25 +211,14 @@ def _by_queue(compared: DataFrame, keep: str, other: str) -> DataFrame:
     )
 
 
-def _write_plan(run: Run, plan: DataFrame, node_id: str, keep: str, counts: dict[str, int]) -> Path:
-    """One file: a header, then an operation on each line, in the order in which messages were accepted.
+def _write_plan(run: Run, plan: DataFrame, header: dict[str, Any]) -> Path:
+    """One file: the header, then an operation on each line, in the order in which messages were accepted.
 
     The lines are written by Spark's tasks and put together here piece by piece, never held in memory.
     """
     parts = run.output / "_stage" / "plan"
     ordered = plan.orderBy("op", "queue", "message_id")
     ordered.select(f.to_json(f.struct(*plan.columns)).alias("value")).write.mode("overwrite").text(str(parts))
-    addresses = plan.filter("op = 'send'").groupBy("address").count().agg(f.max("count").alias("most")).first()
-    most = addresses.most if addresses is not None else 0
-    header = {
-        "pollux_merge_plan": PLAN_FORMAT,
-        "node_id": node_id,
-        "keep": keep,
-        "kept": run.options["sides"][keep],
-        "send": counts.get("send", 0),
-        "remove": counts.get("remove", 0),
-        "most_of_one_address": int(most or 0),
-    }
     path = run.output / "plan.jsonl"
     unfinished = path.with_suffix(".tmp")
     with unfinished.open("wb") as target:

@@ -55,18 +55,23 @@ def effective(rows: DataFrame) -> DataFrame:
     outcomes = ("COMMIT", "ROLLBACK", "PREPARE")
     plain = counted.filter(counted.tx.isNull() & ~counted.record_type.isin(*outcomes))
     inside = counted.filter(counted.tx.isNotNull() & counted.record_type.isin(*_IN_TX))
-    commits = counted.filter(counted.record_type == "COMMIT").select(
-        "node_id", "tx", f.col("at").alias("committed"), f.col("count").alias("expected"), "epoch"
+    commit = f.struct(f.col("at").alias("committed"), f.col("count").alias("expected"), "epoch")
+    commits = (
+        counted.filter(counted.record_type.isin("COMMIT", *_IN_TX) & counted.tx.isNotNull())
+        .groupBy("node_id", "tx")
+        .agg(
+            f.count_if(f.col("record_type") != "COMMIT").alias("found"),
+            f.collect_list(f.when(f.col("record_type") == "COMMIT", commit)).alias("commits"),
+        )
+        .select("node_id", "tx", "found", f.inline("commits"))
     )
-    found = inside.groupBy("node_id", "tx").agg(f.count("*").alias("found"))
     last_writes = (
         counted.filter(counted.record_type == "BATCH").groupBy("node_id", "epoch").agg(f.max("at").alias("last_write"))
     )
     happened = (
-        commits.join(found, ["node_id", "tx"], "left")
-        .join(last_writes, ["node_id", "epoch"], "left")
+        commits.join(last_writes, ["node_id", "epoch"], "left")
         .filter(
-            (f.coalesce("found", f.lit(0)) >= f.col("expected"))
+            (f.col("found") >= f.col("expected"))
             | f.col("last_write").isNull()
             | (f.col("committed") < f.col("last_write"))
         )
@@ -82,24 +87,16 @@ def in_queues(rows: DataFrame, records: DataFrame) -> DataFrame:
     `removed` is null where it is there at the end. Pages are included; their messages have no position. `records`: the
     `effective` ones of `rows`.
     """
-    added_types = records.record_type.isin("MESSAGE", "REFERENCES")
-    added = (
-        records.filter(added_types)
-        .select("node_id", f.explode("queue_ids").alias("queue_id"), "message_id", f.col("at").alias("added"))
-        .unionByName(
-            records.filter(records.record_type == "CHECKPOINT").select(
-                "node_id", "queue_id", "message_id", f.col("at").alias("added")
-            )
-        )
-        .withColumn("removed", f.lit(None).cast(_POSITION))
-    )
-    removed = (
-        records.filter(records.record_type == "ACKS")
-        .select("node_id", "queue_id", f.explode("message_ids").alias("message_id"), f.col("at").alias("removed"))
-        .withColumn("added", f.lit(None).cast(_POSITION))
-    )
-    both = added.unionByName(removed).groupBy("node_id", "queue_id", "message_id")
-    state = both.agg(f.max("added").alias("added"), f.max("removed").alias("removed"))
+    # In one pass: an acknowledgement names messages of a queue, all others queues of a message.
+    moves = records.filter(records.record_type.isin("MESSAGE", "REFERENCES", "CHECKPOINT", "ACKS"))
+    ack = f.col("record_type") == "ACKS"
+    queues = f.when(f.col("record_type") == "CHECKPOINT", f.array("queue_id")).otherwise(f.col("queue_ids"))
+    each = moves.select("*", f.explode(f.when(ack, f.col("message_ids")).otherwise(queues)).alias("one"))
+    state = each.groupBy(
+        "node_id",
+        f.when(ack, f.col("queue_id")).otherwise(f.col("one")).alias("queue_id"),
+        f.when(ack, f.col("one")).otherwise(f.col("message_id")).alias("message_id"),
+    ).agg(f.max(f.when(~ack, f.col("at"))).alias("added"), f.max(f.when(ack, f.col("at"))).alias("removed"))
     drops = (
         records.filter(records.record_type == "DROP_QUEUE")
         .groupBy("node_id", "queue_id")
@@ -122,29 +119,33 @@ _POSITION = "struct<epoch:bigint,segment:bigint,offset:bigint>"
 def _in_pages(rows: DataFrame, records: DataFrame) -> DataFrame:
     """Messages that wait in pages, by queue."""
     key = ["node_id", "store", "page"]
-    committed = records.filter(records.record_type == "PAGE_TX").select(*key, "tx").distinct()
-    paged = rows.filter((rows.kind == "page") & (rows.record_type == "MESSAGE"))
-    outside = paged.filter(paged.tx.isNull())
-    inside = paged.filter(paged.tx.isNotNull()).join(committed, [*key, "tx"], "left_semi")
-    wanted = outside.unionByName(inside.select(outside.columns)).select(
-        *key, f.explode("queue_ids").alias("queue_id"), "message_id"
-    )
-    page_acks = records.filter(records.record_type == "PAGE_ACKS")
+    kind, whole = f.col("record_type"), f.size("message_ids") == 0
+    committed = records.filter(kind == "PAGE_TX").select(*key, "tx", f.lit(1).alias("committed")).distinct()
+    page_acks = records.filter(kind == "PAGE_ACKS")
     single = page_acks.select(*key, "queue_id", f.explode("message_ids").alias("message_id")).distinct()
-    whole = page_acks.filter(f.size("message_ids") == 0).select(*key, "queue_id").distinct()
-    done = records.filter(records.record_type == "PAGE_DONE").select(*key).distinct()
-    stores = done.filter(done.page == 0).select("node_id", "store").distinct()
-    yes = f.lit(1).alias("yes")
-    marked = (
-        wanted.join(single.select("*", yes), [*key, "queue_id", "message_id"], "left")
-        .withColumnRenamed("yes", "acked")
-        .join(f.broadcast(whole.select("*", yes)), [*key, "queue_id"], "left")
-        .withColumnRenamed("yes", "all_acked")
-        .join(f.broadcast(done.select("*", yes)), key, "left")
-        .withColumnRenamed("yes", "done")
-        .join(f.broadcast(stores.select("*", yes)), ["node_id", "store"], "left")
+    # What is said of pages as a whole: a row for each.
+    said = (
+        records.filter((kind == "PAGE_DONE") | ((kind == "PAGE_ACKS") & whole))
+        .groupBy(*key)
+        .agg(
+            f.collect_set(f.when(kind == "PAGE_ACKS", f.col("queue_id"))).alias("all_acked"),
+            (f.count_if(kind == "PAGE_DONE") > 0).alias("done"),
+        )
     )
-    live = f.coalesce("acked", "all_acked", "done", "yes").isNull()
+    stores = said.filter("done and page = 0").select("node_id", "store", f.lit(1).alias("gone"))
+    wanted = (
+        rows.filter((rows.kind == "page") & (rows.record_type == "MESSAGE"))
+        .select(*key, "tx", f.explode("queue_ids").alias("queue_id"), "message_id")
+        .join(committed, [*key, "tx"], "left")
+        .filter("tx is null or committed is not null")
+    )
+    marked = (
+        wanted.join(single.withColumn("acked", f.lit(1)), [*key, "queue_id", "message_id"], "left")
+        .join(f.broadcast(said), key, "left")
+        .join(f.broadcast(stores), ["node_id", "store"], "left")
+    )
+    all_acked = f.coalesce(f.array_contains("all_acked", f.col("queue_id")) | f.col("done"), f.lit(False))
+    live = f.coalesce("acked", "gone").isNull() & ~all_acked
     none = f.lit(None).cast(_POSITION)
     return marked.select(
         "node_id", "queue_id", "message_id", none.alias("added"), none.alias("removed"), live.alias("live")
@@ -162,7 +163,8 @@ def queue_names(rows: DataFrame) -> DataFrame:
     return put.groupBy("node_id", f.col("b.value.id").alias("queue_id")).agg(newest)
 
 
-def damage(rows: DataFrame) -> DataFrame:
-    """The rows that tell of bytes which cannot be used. A torn tail is normal after a crash and comes with them."""
+def damage(rows: DataFrame, *more: str) -> DataFrame:
+    """The rows that tell of bytes which cannot be used. A torn tail is normal after a crash and comes with them.
+    `more`: columns behind the usual ones."""
     columns = ("node_id", "file", "kind", "epoch", "segment", "offset", "length", "damage", "detail")
-    return rows.filter(rows.damage.isNotNull()).select(*columns)
+    return rows.filter(rows.damage.isNotNull()).select(*columns, *more)
