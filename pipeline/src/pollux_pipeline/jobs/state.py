@@ -53,8 +53,11 @@ def effective(rows: DataFrame) -> DataFrame:
         rows.kind.isin("journal", "checkpoint") & ~rows.fenced & ~rows.folded & rows.damage.isNull()
     ).withColumn("at", position(rows))
     outcomes = ("COMMIT", "ROLLBACK", "PREPARE")
-    plain = counted.filter(counted.tx.isNull() & ~counted.record_type.isin(*outcomes))
-    inside = counted.filter(counted.tx.isNotNull() & counted.record_type.isin(*_IN_TX))
+    # A checkpoint names transactions that were committed before it for as long as pages hold messages of theirs.
+    settled = f.coalesce(f.get_json_object("properties", "$.committed") == "true", f.lit(False))
+    settled &= f.col("record_type") == "PAGE_TX"
+    plain = counted.filter((counted.tx.isNull() & ~counted.record_type.isin(*outcomes)) | settled)
+    inside = counted.filter(counted.tx.isNotNull() & counted.record_type.isin(*_IN_TX) & ~settled)
     commit = f.struct(f.col("at").alias("committed"), f.col("count").alias("expected"), "epoch")
     commits = (
         counted.filter(counted.record_type.isin("COMMIT", *_IN_TX) & counted.tx.isNotNull())
