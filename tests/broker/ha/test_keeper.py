@@ -278,6 +278,29 @@ def test_a_claim_that_took_longer_than_a_lease_is_proved_once_more(
     assert late > BACKUP.lease
 
 
+def test_a_live_that_takes_longer_to_stop_than_a_lease_keeps_its_right_until_it_gives_it_back(store: Store) -> None:
+    """Its last writes are confirmed under the guard, too. Breaks when a clean stop that takes a while ends fenced."""
+    live = store.member("a", replace(PRIMARY, proof_limit=0.05)).start().serve()
+    live.machine.to(Phase.STOPPING, "the test says so")
+    for _ in range(3):
+        beat = live.keeper._heartbeat.read()
+        wait_until(lambda before=beat: live.keeper._heartbeat.read() != before, "it gives a sign of life")  # type: ignore[misc]
+    assert live.keeper.lease.held()
+    live.keeper.release(StoreState.LIVE).result(PATIENCE)
+    assert store.member("b", BACKUP).start().serve().machine.phase is Phase.LIVE
+    live.keeper.close()
+    assert (live.fences, live.machine.phase) == ([], Phase.STOPPING)
+
+
+def test_a_live_that_loses_the_store_while_it_stops_is_fenced(store: Store) -> None:
+    live = store.member("a", replace(PRIMARY, proof_limit=0.05)).start().serve()
+    live.machine.to(Phase.STOPPING, "the test says so")
+    LockFile.replace(store.node / LIVE_LOCK).close()
+    assert live.end.wait(PATIENCE)
+    assert "was deleted or replaced" in live.fences[0]
+    assert not live.keeper.lease.held()
+
+
 def test_a_live_whose_state_file_names_another_one_is_fenced(store: Store) -> None:
     live = store.member("a", replace(PRIMARY, proof_limit=0.1)).start().serve()
     other = replace(store.state().holder, id="z-id", name="z")  # type: ignore[type-var]

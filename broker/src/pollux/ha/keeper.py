@@ -264,7 +264,7 @@ class Keeper:
             if self._proof is not None:
                 self.state = self._proof.make(self.state)
         elif self.machine.phase not in STANDBY:
-            return STANDBY_PERIOD
+            return self._prove_while_stopping()
         else:
             self._look()
         snapshot = self._snapshot()
@@ -274,6 +274,16 @@ class Keeper:
             self._tell(self.machine.phase.value)
             return self.settings.proof_period
         return 0.0 if again else STANDBY_PERIOD
+
+    def _prove_while_stopping(self) -> float:
+        """What clients are told last, and the store's last writes, need the right to serve as all before them did; and
+        a store that takes longer to close than a lease is nobody else's yet."""
+        if self._proof is None or self.machine.phase is not Phase.STOPPING:
+            return STANDBY_PERIOD
+        self.state = self._proof.make(self.state)
+        if self._proof.lost:
+            self.fence(self._proof.lost)
+        return self.settings.proof_period
 
     # -- joining -----------------------------------------------------------------------------------
 
@@ -545,6 +555,7 @@ class Keeper:
             logger.warning("no room can be set aside for a full disk", extra={"fields": {"reason": str(error)}})
 
     def _release_store(self, left: StoreState, *, stay: bool) -> None:
+        self._proof = None
         if self._lock is None:
             return
 
