@@ -46,6 +46,8 @@ CLIENT_OPTIONS = (
 BEFORE, AT_LEAST = 1.0, 4.0
 #: What taking over, recovering, and becoming a complete pair again may take, seconds.
 LIMIT = 90.0
+#: So many of the last lines of each broker are shown with a step that is not clean.
+SHOWN = 15
 
 
 @dataclass(frozen=True)
@@ -344,8 +346,22 @@ def run(
         _say(summary, found)
         (directory / "summary.json").write_text(json.dumps(summaries, indent=1) + "\n")
         if found["result"] != "clean" or (found["rto_ms_overall"] is None and step.fault != "none"):
+            keep_journals(hosts, where)
             raise LabError(f"{step.label}: {'; '.join(found['problems']) or 'an invariant broke'}; report: {where}")
     return summaries
+
+
+def keep_journals(hosts: Mapping[str, Host], directory: Path) -> None:
+    """Keep what the brokers wrote, and show its end: when somebody asks why, the hosts are gone."""
+    words = ("journalctl", "--quiet", "--no-pager", "--output=short-precise", "--since=-10min", "--unit=pollux*")
+    for name, host in hosts.items():
+        try:
+            text = host.run(*words, check=False)
+        except LabError as error:
+            text = f"its journal cannot be read: {error}\n"
+        (directory / f"{name}.journal").write_text(text)
+        sys.stdout.write("".join(f"  {name}: {line}\n" for line in text.splitlines()[-SHOWN:]))
+    sys.stdout.flush()
 
 
 _COUNTS = ("lost", "duplicated", "phantom", "two_lives", "order_violations")

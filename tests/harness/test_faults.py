@@ -241,3 +241,13 @@ def test_a_raised_wheel_is_the_next_version_in_all_that_it_says(tmp_path: Path) 
         assert {line.split(",")[0] for line in record} == set(wheel.namelist())
     # The broker has its version where this looks for it.
     assert 'VERSION = "' in (ROOT / "broker" / "src" / wheels.VERSION_FILE).read_text()
+
+
+def test_of_a_step_that_is_not_clean_the_brokers_own_words_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Breaks when nobody can say why: the scenario's hosts are removed right after it."""
+    lines = [f"line {number}" for number in range(drill.SHOWN + 1)]
+    drill.keep_journals({"castor": FakeHost({"journalctl": "\n".join(lines) + "\n"})}, tmp_path)
+    assert (tmp_path / "castor.journal").read_text().splitlines() == lines
+    assert capsys.readouterr().out.splitlines() == [f"  castor: {line}" for line in lines[1:]]
