@@ -2,8 +2,8 @@
 
 A scenario on containers waits half of its time (for leases, for clients that connect again, for playbooks), so three of
 them keep two cores busy; each is a process of its own, and has its own hosts, network and reports. Virtual machines
-need all cores for themselves: their scenarios are begun beside the last others, one at a time, and break nothing before
-all others have ended (:mod:`lab.quiet`). One that fails does not end the others.
+need all cores for themselves: their scenarios are begun last, one at a time, and break nothing before all others have
+ended (:mod:`lab.quiet`). One that fails does not end the others.
 
 A machine that could run a scenario must: on Linux as root the lab brings its own engine; where an engine answers it is
 used. Only where neither is so, scenarios with hosts are left out, with one line each that says why; those without hosts
@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-#: The longest first, so that the last ones to end are short; then the one on virtual machines.
+#: The longest first, so that the last ones to end are short; the one on virtual machines begins after all of them.
 SUITE = (
     "replication_zookeeper",
     "replication_quorum",
@@ -42,11 +43,8 @@ SUITE = (
     "validation",
     "shared_store_nfs",
 )
-#: So many scenarios on containers run at the same time.
+#: So many scenarios run at the same time.
 LANES = 3
-#: One on machines begins when no more than so many of the others have to. Until its first drill it waits as well, for
-#: machines that boot and for a store's leases.
-LEFT = 2
 #: Lines of a scenario that are shown while it runs: what the lab itself says, one for each step.
 SHOWN = "lab: "
 #: Seconds that a scenario gets to stop what it started when the suite is interrupted.
@@ -112,7 +110,7 @@ class Suite:
         self._logs = logs
         self._quiet = logs / "quiet.lock"
         self._speaking = threading.Lock()
-        self._begun = threading.Semaphore(0)
+        self._on_machines = threading.Lock()
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._interrupted = False
 
@@ -122,37 +120,19 @@ class Suite:
         Ends all of them when it is interrupted.
         """
         self._logs.mkdir(parents=True, exist_ok=True)
-        others = [name for name in names if not machines.on_machines(name)]
-        with (
-            quiet.noise(self._quiet) as noise,
-            ThreadPoolExecutor(lanes) as threads,
-            ThreadPoolExecutor(1) as one_at_a_time,
-        ):
+        with quiet.noise(self._quiet) as noise, ThreadPoolExecutor(lanes) as threads:
             try:
-                played = {name: threads.submit(self._play, name) for name in others}
-                beside = {
-                    name: one_at_a_time.submit(self._play_beside, name, len(others) - LEFT)
-                    for name in names
-                    if name not in played
-                }
-                wait(played.values())
+                played = {name: threads.submit(self._play, name) for name in names}
+                wait([done for name, done in played.items() if not machines.on_machines(name)])
                 noise.close()
-                return [{**played, **beside}[name].result() for name in names]
+                return [done.result() for done in played.values()]
             except BaseException:
                 self._interrupt()
                 raise
 
     def _play(self, name: str) -> Result:
-        self._begun.release()
-        return self._run(name)
-
-    def _play_beside(self, name: str, after: int) -> Result:
-        """Play one on machines when so many others have begun."""
-        for _ in range(after):
-            self._begun.acquire()
-        for _ in range(after):  # the next one does not wait for more
-            self._begun.release()
-        return self._run(name)
+        with self._on_machines if machines.on_machines(name) else nullcontext():
+            return self._run(name)
 
     def _run(self, name: str) -> Result:
         log = self._logs / f"{name}.log"
@@ -193,7 +173,6 @@ class Suite:
         with self._speaking:
             self._interrupted = True
             running = [child for child in self._children.values() if child.poll() is None]
-        self._begun.release(len(SUITE))
         for child in running:
             child.send_signal(signal.SIGTERM)
         for child in running:
