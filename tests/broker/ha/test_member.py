@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from broker.ha.group import wait_until
 from pollux.ha.lease import Lease
 from pollux.ha.machine import Machine, Phase
 from pollux.ha.replication import local
@@ -158,6 +159,8 @@ def test_a_lost_vote_is_remembered_until_the_broker_serves_again(make: Callable[
     one.serve()
     one.listener.fences = []
     one.member.outvoted("0 of 2 votes needed")
+    # The member's own thread may have noticed first, and be about to say so.
+    wait_until(lambda: one.listener.fences, "it stops")
     assert one.listener.fences == ["0 of 2 votes needed"]
     assert not one.member.lease.held()
     assert one.state.outvoted
@@ -179,7 +182,7 @@ def test_a_disk_that_takes_nothing_does_not_keep_an_outvoted_live_alive(
 
     monkeypatch.setattr(local, "write", full)
     one.member.outvoted("0 of 2 votes needed")
-    assert one.listener.fences
+    wait_until(lambda: one.listener.fences, "it stops")
 
 
 def test_what_is_handed_over_can_be_completed_later(make: Callable[..., One], tmp_path: Path) -> None:
