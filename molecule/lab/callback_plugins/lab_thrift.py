@@ -13,6 +13,7 @@ Environment: POLLUX_LAB_THRIFT names the directory where this is kept; without i
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import marshal
 import os
@@ -84,8 +85,9 @@ def keep_templates(directory: Path) -> None:
         except (OSError, EOFError, ValueError, TypeError):
             code = _compile_anew(self, source, name, filename)
         unfinished = path.with_suffix(f".{os.getpid()}")
-        unfinished.write_bytes(marshal.dumps(code))
-        unfinished.replace(path)
+        with contextlib.suppress(OSError):  # a full disk, say: a template is worth compiling again
+            unfinished.write_bytes(marshal.dumps(code))
+            unfinished.replace(path)
         return code
 
     _Environment.compile = compile_once
