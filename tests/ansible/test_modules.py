@@ -100,9 +100,22 @@ def test_wheels_for_another_python_are_refused_with_the_remedy(tmp_path: Path) -
     assert "tools/wheelhouse.py" in done["msg"]
 
 
+#: What the wheels install: a program, what it imports, at once and later on, and what it does not.
+INSTALLED = {
+    "program/__init__.py": "",
+    "program/__main__.py": "raise SystemExit('this starts it')",
+    "program/part.py": "import early\ndef work():\n    import late\n    from nowhere import to_be_found\n",
+    "broken/__init__.py": "",
+    "broken/part.py": "import library_that_is_not_there",
+    **dict.fromkeys(("early.py", "late.py", "never.py"), ""),
+}
 #: Stands for PyPA's installer: says which wheels it was given, and that they are installed.
-FAKE_INSTALLER = """
-import pathlib, sys
+FAKE_INSTALLER = f"""
+import pathlib, sys, sysconfig
+for name, text in {INSTALLED!r}.items():
+    path = pathlib.Path(sysconfig.get_path("purelib"), name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
 program = pathlib.Path(sys.prefix) / "bin" / "proof"
 program.write_text("#!/bin/sh\\nexit 0\\n# " + " ".join(pathlib.Path(given).name for given in sys.argv[1:]))
 program.chmod(0o755)
@@ -129,7 +142,7 @@ def archive_of(place: Path, *names: str, lock: tuple[str, ...] | None = None) ->
     return place / "house.tar"
 
 
-def install(place: Path, archive: Path) -> dict[str, Any]:
+def install(place: Path, archive: Path, package: str = "") -> dict[str, Any]:
     """The module's answer for a release of this archive."""
     (place / "releases").mkdir()
     return call(
@@ -141,6 +154,7 @@ def install(place: Path, archive: Path) -> dict[str, Any]:
         archive=str(archive),
         python=sys.executable,
         proof=["proof"],
+        package=package,
         keep=1,
     )
 
@@ -154,6 +168,23 @@ def test_a_wheelhouse_is_installed_by_the_installer_that_it_holds_and_without_pi
     assert (release / "complete").read_text() == "0.1.0\n"
     assert not (release / "bin" / "pip").exists()
     assert not (release / "dist").exists()
+
+
+def test_of_a_release_is_compiled_what_its_program_imports_at_once_or_later(tmp_path: Path) -> None:
+    done = install(tmp_path, archive_of(tmp_path, *WHEELS), "program")
+    assert done["changed"], done
+    release = tmp_path / "releases" / "0.1.0-x"
+    assert "# --no-compile-bytecode --overwrite-existing " in (release / "bin" / "proof").read_text()
+    compiled = {path.name.split(".")[0] for path in release.rglob("*.pyc")}
+    assert compiled == {"__init__", "part", "early", "late"}
+
+
+def test_a_release_of_which_a_module_cannot_be_imported_is_not_complete(tmp_path: Path) -> None:
+    done = install(tmp_path, archive_of(tmp_path, *WHEELS), "broken")
+    assert done["failed"]
+    assert "0.1.0-x cannot be installed" in done["msg"]
+    assert "No module named 'library_that_is_not_there'" in done["msg"]
+    assert not (tmp_path / "releases" / "0.1.0-x" / "complete").exists()
 
 
 @pytest.mark.parametrize(
