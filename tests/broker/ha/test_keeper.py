@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from broker.ha.group import BACKUP, PATIENCE, PRIMARY, SYMMETRIC, Store, wait_until
 from pollux.ha import keeper as keeper_module
+from pollux.ha.admission import admit
 from pollux.ha.lease import boot_clock
 from pollux.ha.locks import LockFile, LockTimeoutError
 from pollux.ha.machine import Phase
@@ -322,3 +323,15 @@ def test_a_state_file_that_is_damaged_or_gone_is_written_anew_by_the_live(store:
         wait_until(lambda one=path: one.exists() and b"crc32c" in one.read_bytes(), "it is written anew")  # type: ignore[misc]
         assert store.state() == expected
     assert live.machine.phase is Phase.LIVE
+
+
+@pytest.mark.parametrize(("kind", "period"), [("ext4", 0.2), ("nfs4", 0.5)])
+def test_a_waiting_member_looks_less_often_where_each_look_is_many_questions_to_a_server(
+    store: Store, monkeypatch: pytest.MonkeyPatch, kind: str, period: float
+) -> None:
+    monkeypatch.setattr(keeper_module, "admit", lambda *given: admit(*given)._replace(kind=kind))
+    store.member("a", PRIMARY).start().serve()
+    keeper = store.member("b", BACKUP).start().wait_for(Phase.READY).keeper
+    waits: list[float] = []
+    keeper.submit(lambda: waits.append(keeper._turn())).result(PATIENCE)
+    assert waits == [period]

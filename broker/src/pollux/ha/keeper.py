@@ -52,8 +52,9 @@ logger = logging.getLogger("pollux.ha")
 
 #: How often a waiting member looks at the store, seconds. A lock that becomes free wakes it at once.
 STANDBY_PERIOD = 0.2
-#: How often a member that waits for a lock on NFS tries it by itself, seconds.
-NETWORK_POLL = 0.5
+#: How often a member that waits on NFS looks, and tries the live lock by itself, seconds: a look is fifty questions to
+#: the server, whom the live needs. What it finds (a file replaced, a sign of life) nobody waits for in a shorter time.
+NETWORK_PERIOD = 0.5
 #: A little room on the store, given up when it is full: for the state file and lock files of a takeover.
 RESERVE, RESERVE_BYTES = "pollux.reserve", 64 << 10
 
@@ -130,6 +131,7 @@ class Keeper:
         self._last_reason = ""
         self._jobs: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._wake = threading.Event()
+        self._period = STANDBY_PERIOD
         self._queue = LockQueue(
             places.node,
             self._wake.set,
@@ -207,11 +209,11 @@ class Keeper:
             except (OSError, LockTimeoutError, StateFileError) as error:
                 # A state file that was damaged since the last look: whoever has the store, or gets it, writes it anew.
                 self._failed(error)
-                wait = STANDBY_PERIOD
+                wait = self._period
             except Exception as error:
                 logger.exception("the activation failed")
                 self._last_error = repr(error)
-                wait = STANDBY_PERIOD
+                wait = self._period
             if not self._jobs and not self._closing:
                 self._wake.wait(wait)
 
@@ -273,13 +275,13 @@ class Keeper:
         if serving:
             self._tell(self.machine.phase.value)
             return self.settings.proof_period
-        return 0.0 if again else STANDBY_PERIOD
+        return 0.0 if again else self._period
 
     def _prove_while_stopping(self) -> float:
         """What clients are told last, and the store's last writes, need the right to serve as all before them did; and
         a store that takes longer to close than a lease is nobody else's yet."""
         if self._proof is None or self.machine.phase is not Phase.STOPPING:
-            return STANDBY_PERIOD
+            return self._period
         self.state = self._proof.make(self.state)
         if self._proof.lost:
             self.fence(self._proof.lost)
@@ -290,8 +292,10 @@ class Keeper:
     def _join(self) -> None:
         """Check the directory. Nothing is written before everything was found to be right."""
         kind, facts, state, problem = admit(self._places, self.settings.role, self.me.id, self.peers)
-        if self._queue.poll is None and kind.startswith("nfs"):
-            self._queue.poll = NETWORK_POLL
+        if kind.startswith("nfs"):
+            self._period = NETWORK_PERIOD
+            if self._queue.poll is None:
+                self._queue.poll = NETWORK_PERIOD
         self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         self.me = replace(self.me, lock=self._member.lock())
         LockFile.open(self._directory / STORE_ID).close()  # makes it, with a random content, when it is missing
