@@ -325,13 +325,16 @@ def test_a_state_file_that_is_damaged_or_gone_is_written_anew_by_the_live(store:
     assert live.machine.phase is Phase.LIVE
 
 
-@pytest.mark.parametrize(("kind", "period"), [("ext4", 0.2), ("nfs4", 0.5)])
+@pytest.mark.parametrize(
+    ("kind", "poll", "period"),
+    [("ext4", None, 0.2), ("nfs4", None, 0.5), ("nfs4", 10.0, 0.5), ("nfs4", 0.3, 0.3), ("nfs4", 0.1, 0.2)],
+)
 def test_a_waiting_member_looks_less_often_where_each_look_is_many_questions_to_a_server(
-    store: Store, monkeypatch: pytest.MonkeyPatch, kind: str, period: float
+    store: Store, monkeypatch: pytest.MonkeyPatch, kind: str, poll: float | None, period: float
 ) -> None:
     monkeypatch.setattr(keeper_module, "admit", lambda *given: admit(*given)._replace(kind=kind))
     store.member("a", PRIMARY).start().serve()
-    keeper = store.member("b", BACKUP).start().wait_for(Phase.READY).keeper
+    keeper = store.member("b", replace(BACKUP, poll=poll)).start().wait_for(Phase.READY).keeper
     waits: list[float] = []
     keeper.submit(lambda: waits.append(keeper._turn())).result(PATIENCE)
     assert waits == [period]

@@ -293,9 +293,10 @@ class Keeper:
         """Check the directory. Nothing is written before everything was found to be right."""
         kind, facts, state, problem = admit(self._places, self.settings.role, self.me.id, self.peers)
         if kind.startswith("nfs"):
-            self._period = NETWORK_PERIOD
             if self._queue.poll is None:
                 self._queue.poll = NETWORK_PERIOD
+            # The lock is tried at a look: whoever wants it tried more often has it looked at more often.
+            self._period = max(STANDBY_PERIOD, min(NETWORK_PERIOD, self._queue.poll))
         self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         self.me = replace(self.me, lock=self._member.lock())
         LockFile.open(self._directory / STORE_ID).close()  # makes it, with a random content, when it is missing
