@@ -104,7 +104,7 @@ def test_wheels_for_another_python_are_refused_with_the_remedy(tmp_path: Path) -
 INSTALLED = {
     "program/__init__.py": "",
     "program/__main__.py": "raise SystemExit('this starts it')",
-    "program/part.py": "import early\ndef work():\n    import late\n    from nowhere import to_be_found\n    from . import part",
+    "program/part.py": "import early\ndef work():\n    import late\n    from nowhere import it\n    from . import part",
     "broken/__init__.py": "",
     "broken/part.py": "import library_that_is_not_there",
     **dict.fromkeys(("early.py", "late.py", "never.py"), ""),
