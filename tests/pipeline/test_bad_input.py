@@ -28,7 +28,8 @@ DAY = 86_400_000
 #: Those of `support.parted_stores` that are judged by different evidence; each takes Spark some seconds.
 JUDGED = (
     *("a copy", "went on in the same life", "both served and stopped", "consumed and folded", "folded on both"),
-    *("went on alone, stopped", "a checkpoint within a segment", "one snapshot twice"),
+    *("went on alone, stopped", "went on alone, the other folded", "a checkpoint within a segment"),
+    "one snapshot twice",
 )
 
 

@@ -139,21 +139,25 @@ async def alone_and_stopped(base: Path, *, alone: int) -> None:
         await send(one.storage, 60)
 
 
-async def alone_then_killed(base: Path) -> None:
+async def alone_then_killed(base: Path, *, deleted: bool) -> None:
     """As `alone_then_later_life`, but the backup has a checkpoint of the life before and was killed: what its life
-    began with is there still."""
+    began with is there still. `deleted`: the segments that the checkpoint holds are gone, else they were about to be."""
     async with opened(settings_in(base / "a", journal_file_size=SMALL), crash=True) as one:
         bind(one.storage)
         await send(one.storage, 5)
         shutil.copytree(base / "a", base / "b")
         await send(one.storage, 40)
     folding = settings_in(base / "b", journal_file_size=64 << 10, journal_compact_min_files=1)
+    before = segments(folding)[0]
+    kept = before.read_bytes()
     async with opened(folding, crash=True) as one:
         maintenance = one.storage._maintenance
         assert maintenance is not None
         maintenance.consider(urgent=True)
-        await until(lambda: any((base / "b" / "journal").glob("*.checkpoint")))
+        await until(lambda: any((base / "b" / "journal").glob("*.checkpoint")) and not before.exists())
         await send(one.storage, 60)
+    if not deleted:
+        before.write_bytes(kept)
 
 
 async def one_snapshot(base: Path) -> None:
@@ -185,7 +189,8 @@ PARTED: dict[str, tuple[Callable[[Path], Coroutine[Any, Any, None]], str]] = {
     "went on alone, killed": (partial(alone_then_later_life, alone=40, stopped=False), "diverged"),
     "went on alone, stopped": (partial(alone_then_later_life, alone=40, stopped=True), "diverged"),
     "went on alone in one segment": (partial(alone_then_later_life, alone=2, stopped=True), "diverged"),
-    "went on alone, the other folded": (alone_then_killed, "diverged"),
+    "went on alone, the other folded": (partial(alone_then_killed, deleted=True), "diverged"),
+    "went on alone, the other was about to fold": (partial(alone_then_killed, deleted=False), "diverged"),
     "a checkpoint against a killed life": (partial(alone_and_stopped, alone=40), "diverged"),
     "a checkpoint within a segment": (partial(alone_and_stopped, alone=2), "diverged"),
     "one snapshot twice": (one_snapshot, "diverged"),

@@ -64,6 +64,7 @@ ROWS: dict[str, dict[str, int]] = {
     "went on alone, stopped": {"messages_a": 45, "messages_b": 65, "only_a": 40, "only_b": 60},
     "went on alone in one segment": {"messages_a": 7, "messages_b": 65, "only_a": 2, "only_b": 60},
     "went on alone, the other folded": {"messages_a": 45, "messages_b": 65, "only_a": 40, "only_b": 60},
+    "went on alone, the other was about to fold": {"messages_a": 45, "messages_b": 65, "only_a": 40, "only_b": 60},
     "a checkpoint against a killed life": {"messages_a": 45, "messages_b": 65, "only_a": 40, "only_b": 60},
     "a checkpoint within a segment": {"messages_a": 7, "messages_b": 65, "only_a": 2, "only_b": 60},
     "one snapshot twice": {"messages_a": 2, "messages_b": 1, "taken_by_a": 1, "taken_by_b": 2},

@@ -270,6 +270,10 @@ def _seen_of(epoch: int, segment: int, other: Told, began: Row | None) -> Seen:
     theirs = other.segments.get(epoch, set())
     if segment in theirs:
         return Seen(*key, "has")
+    until = _until(epoch, segment, began)
+    if until is not None:
+        # Also of a segment that is folded and deleted: the checkpoint does not tell at which byte it ended.
+        return Seen(*key, "until", until)
     if other.folded is not None and other.folded[0] == epoch and other.folded >= key:
         return Seen(*key, "passed")
     if theirs and max(theirs) > segment:
@@ -279,11 +283,14 @@ def _seen_of(epoch: int, segment: int, other: Told, began: Row | None) -> Seen:
     return Seen(*key, "unknown" if other.folded is not None and other.folded > key else "never")
 
 
+def _until(epoch: int, segment: int, began: Row | None) -> int | None:
+    """Where the segment ended when the next life began with it; None when it does not say so."""
+    ends = began.ends or () if began is not None else ()
+    return next((end[2] for end in ends if end[:2] == [epoch, segment]), None)
+
+
 def _seen_by_start(epoch: int, segment: int, began: Row) -> Seen:
-    """What the START record of the next life says that it began with."""
-    until = next((end[2] for end in began.ends or () if end[:2] == [epoch, segment]), None)
-    if until is not None:
-        return Seen(epoch, segment, "until", until)
+    """What the START record of the next life says of a segment that it did not begin with."""
     if began.checkpoint is None:
         return Seen(epoch, segment, "never")
     origin = tuple(began.checkpoint[1:3])

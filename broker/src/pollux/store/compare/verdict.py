@@ -172,7 +172,9 @@ def _own_records(key: Key, mine: Side, other: Side) -> list[int]:
             return []
     same = theirs is not None and theirs.header is not None and theirs.header.salt == header.salt
     there = set(_checksums(other, key)) if same else set()
-    return [offset for offset, checksum in _checksums(mine, key) if (offset, checksum) not in there]
+    # Folded and deleted over there: what its life behind it began with, it has had.
+    had = _end(other, key) or 0 if theirs is None and is_shared(key[0], mine, other) else 0
+    return [offset for offset, checksum in _checksums(mine, key) if offset >= had and (offset, checksum) not in there]
 
 
 def _begins_with(whole: Side, part: Side, key: Key) -> bool:
@@ -195,8 +197,9 @@ def _checksums(side: Side, key: Key) -> list[tuple[int, bytes]]:
 def passed(side: Side, place: Position) -> bool | None:
     """Whether a side has had all of a shared life up to ``place``; None when nothing on it tells any more."""
     key = (place.epoch, place.sequence)
-    if key in side.segments:
-        return side.last(key) >= place.offset
+    end = _end(side, key)
+    if end is not None:
+        return end >= place.offset
     if side.folded[0] == place.epoch and side.folded >= key:
         return True
     if any(epoch == place.epoch and sequence > place.sequence for epoch, sequence in side.segments):
@@ -205,12 +208,19 @@ def passed(side: Side, place: Position) -> bool | None:
     if following:
         # The next life that is known says what it began with.
         start = following[0]
-        if key in start.ends:
-            return start.ends[key] >= place.offset
         if start.checkpoint is None or start.checkpoint[1] <= place.epoch:
             return start.checkpoint is not None and start.checkpoint[1:] >= key
         return None
     return None if side.folded > key else False
+
+
+def _end(side: Side, key: Key) -> int | None:
+    """Where a side's own copy of a segment ended; None when that is not known. A checkpoint does not tell it, but the
+    START of the life that began behind it does, also when the segment is folded and deleted."""
+    if key in side.segments:
+        return side.last(key)
+    following = next((start for start in side.starts if start.epoch > key[0]), None)
+    return following.ends.get(key) if following is not None else None
 
 
 def _folded_more(mine: Side, other: Side) -> bool:
