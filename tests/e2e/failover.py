@@ -7,9 +7,7 @@ here knows every member's port and goes on with the next one.
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import time
 import urllib.error
@@ -20,7 +18,7 @@ from loadclient.connection import LoadError
 from loadclient.target import Target
 from pollux.client.ledger import Confirmed, Fault, check
 from support import traffic
-from support.broker import PASSWORD, POLLUX, USER, BrokerProcess, free_port
+from support.broker import PASSWORD, USER, BrokerProcess, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,7 +55,6 @@ class Member(BrokerProcess):
         """
         self.name = name
         self.shared = shared
-        self.runner = runner
         equal = role.startswith("<px:")
         own += role if equal else ""
         policy = "" if equal else f"<ha-policy><shared-store>{role}</shared-store></ha-policy>"
@@ -69,27 +66,14 @@ class Member(BrokerProcess):
             + policy
             + core,
         )
+        if runner:
+            self.program = [sys.executable, runner]
         text = self.configuration.read_text().replace("<name>test</name>", f"<name>{name}</name>")
         for part in DIRECTORIES:
             text = text.replace(f">data/{part}<", f">{shared / part}<")
         if own:
             text = text.replace("<px:security>", f"<px:high-availability>{own}</px:high-availability><px:security>")
         self.configuration.write_text(text)
-
-    def spawn(self) -> None:
-        """Start it without waiting."""
-        assert self.process is None, "it runs already"
-        self.starts += 1
-        self.ports_file.unlink(missing_ok=True)
-        program = [sys.executable, self.runner] if self.runner else [POLLUX]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*program, "run", str(self.configuration), "--ports-file", str(self.ports_file)],
-                cwd=self.directory,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONFAULTHANDLER": "1"},
-            )
 
     @property
     def activation(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pollux.config.users_editor import UsersEditor
 from pollux.config.verifiers import MINIMUM_ITERATIONS, Verifier
+from support import forked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,7 +137,7 @@ class BrokerProcess:
         parameters = acceptors or {"all": ""}
         self.ports = {name: free_port() for name in parameters}
         self.port = self.ports["all"]
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | forked.Forked | None = None
         #: What is started; a test may put a program before it that ends by becoming it (nsenter), or one in its place.
         self.program: list[str] = [POLLUX]
         self.starts = 0
@@ -186,14 +187,15 @@ class BrokerProcess:
         assert self.process is None, "it runs already"
         self.starts += 1
         self.ports_file.unlink(missing_ok=True)
+        words = [*self.program, "run", str(self.configuration), "--ports-file", str(self.ports_file)]
+        environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self.program, "run", str(self.configuration), "--ports-file", str(self.ports_file)],
-                cwd=self.directory,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONFAULTHANDLER": "1"},
-            )
+            if self.program == [POLLUX]:
+                self.process = forked.spawn(words, cwd=self.directory, output=log.fileno(), environment=environment)
+            else:
+                self.process = subprocess.Popen(
+                    words, cwd=self.directory, stdout=log, stderr=subprocess.STDOUT, env=environment
+                )
 
     def wait_until_ready(self) -> None:
         """Wait until it says that it is ready; AssertionError with the log's end when it does not start."""

@@ -141,7 +141,7 @@ async def alone_and_stopped(base: Path, *, alone: int) -> None:
 
 async def alone_then_killed(base: Path, *, deleted: bool) -> None:
     """As `alone_then_later_life`, but the backup has a checkpoint of the life before and was killed: what its life
-    began with is there still. `deleted`: the segments that the checkpoint holds are gone, else they were about to be."""
+    began with is there still. `deleted`: the segments that the checkpoint holds are gone, not about to be."""
     async with opened(settings_in(base / "a", journal_file_size=SMALL), crash=True) as one:
         bind(one.storage)
         await send(one.storage, 5)
