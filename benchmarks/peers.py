@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from support.forked import Forked
+
 START_LIMIT = 60.0
 STOP_LIMIT = 30.0
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -54,7 +56,7 @@ class Broker:
     """A running broker: how to reach it per protocol, and what to tell the load client about its names."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     #: Port of each protocol it speaks.
     ports: dict[str, int]
     #: The load client's options, for all protocols and for single ones.

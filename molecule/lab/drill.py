@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -77,6 +77,9 @@ class Step:
     says: Mapping[str, str] = field(default_factory=dict)
     #: What each wait may take, seconds; slow machines (emulated ones) need more.
     limit: float = LIMIT
+    #: Of a program: a member that may not be the live when it begins; if it is, it is stopped and started first. Who
+    #: serves may have changed since the step before: a broker whose store is slow gives up, and the other takes over.
+    away: str = ""
     #: Whether the pair must be complete again at the end.
     complete: bool = True
     name: str = ""
@@ -106,12 +109,14 @@ class Step:
             raise LabError(f"there is no fault {step.fault!r}; there are: none, run, {', '.join(faults.FAULTS)}")
         if step.fault == "run":
             Program.parse(step.options)
+        elif step.away:
+            raise LabError(f"away is for a program, not for the fault {step.fault}")
         return step
 
     @property
     def hosts(self) -> set[str]:
         """Hosts it names, which may be no members."""
-        return {*self.among, *self.also, *({self.host, *self.says} - {"", targets.LIVE, targets.BACKUP})}
+        return {*self.among, *self.also, *({self.host, self.away, *self.says} - {"", targets.LIVE, targets.BACKUP})}
 
     @property
     def label(self) -> str:
@@ -141,20 +146,25 @@ class Breaker:
         async with Members(manifest, manifest.user, manifest.password, every) as members:
             try:
                 if self._step.fault == "run":
-                    await self._run(members, mark, note)
+                    await self._run(members, mark, note, served)
                 else:
-                    await self._break(members, mark, note, served)
+                    await self.strike(members, mark, note, served)
             except LabError as error:
                 raise UnavailableError(str(error)) from error
 
-    async def _run(self, members: Members, mark: Mark, note: Say) -> None:
+    async def _run(self, members: Members, mark: Mark, note: Say, served: Served) -> None:
+        if self._step.away and (await members.wait_for_live(self._step.limit)).name == self._step.away:
+            note(f"{self._step.away} is live already: it is stopped and started")
+            stop = replace(self._step, fault="stop", host=self._step.away, options={})
+            await Breaker(stop, self._manifest, self._hosts, self._directory).strike(members, mark, note, served)
         program = Program.parse(self._step.options)
         mark(self._step.label, now())
         note(await program.run(self._directory / "output.log"))
         if self._step.complete:
             await self._wait_for_pair(members, note)
 
-    async def _break(self, members: Members, mark: Mark, note: Say, served: Served) -> None:
+    async def strike(self, members: Members, mark: Mark, note: Say, served: Served) -> None:
+        """Break, judge and repair, by a fault."""
         step = self._step
         live = await members.wait_for_live(step.limit)
         blows = [faults.make(step.fault, host, **step.options) for host in await self._targets(live)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from lab import drill, faults, packets, wheels
 from lab.journals import Journal
 from lab.places import ROOT, LabError
 from pollux.drill.manifest import Manifest, Member
+from pollux.drill.members import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -216,6 +218,49 @@ def test_a_refused_connection_is_seen_while_the_management_keeps_silent() -> Non
             return await breaker._may_serve(Silent(), live)  # type: ignore[arg-type]
 
     assert not asyncio.run(asked())
+
+
+class Turns:
+    """Members of whom `a` is live until its service is stopped."""
+
+    def __init__(self, hosts: dict[str, Any], every: tuple[Member, ...]) -> None:
+        self._hosts = hosts
+        self.members = every
+
+    async def wait_for_live(self, _: float, **__: object) -> Member:
+        stopped = any("systemctl stop" in command for command in self._hosts["a"].commands)
+        return self.members[stopped]
+
+    async def live(self) -> Member:
+        return await self.wait_for_live(0)
+
+    async def look(self, member: Member) -> Seen:
+        return Seen("live" if member is await self.live() else "ready")
+
+
+@pytest.mark.parametrize(("away", "stops"), [("a", True), ("b", False)])
+def test_who_must_not_be_live_is_stopped_before_the_program(tmp_path: Path, away: str, *, stops: bool) -> None:
+    """Breaks when a failback is asked for of those who have changed places by themselves, and has nothing to do."""
+    every = tuple(Member(name, "tcp://x:1", (), "http://x:2", Path("p"), ("true",)) for name in "ab")
+    answers = {"MainPID": "MainPID=7", "ActiveState": "ActiveState=inactive\nResult=success"}
+    hosts: dict[str, Any] = {name: FakeHost(answers) for name in "ab"}
+    program = {"command": [sys.executable, "-c", "print('done')"], "says": ["done"]}
+    step = drill.Step.parse({"fault": "run", "away": away, "options": program})
+    breaker = drill.Breaker(step, Manifest(every, "operator", ""), hosts, tmp_path)
+    told: list[str] = []
+
+    async def served() -> None:
+        told.append("served")
+
+    members: Any = Turns(hosts, every)
+    asyncio.run(breaker._run(members, lambda *_: None, told.append, served))
+    assert (any(word.startswith("a is live already") for word in told), "served" in told) == (stops, stops)
+    assert [command for command in hosts["a"].commands if "start" in command] == (
+        ["systemctl start --no-block pollux.service"] if stops else []
+    )
+    assert not hosts["b"].commands
+    with pytest.raises(LabError, match="for a program"):
+        drill.Step.parse({"fault": "kill", "away": "a"})
 
 
 def test_the_next_version() -> None:

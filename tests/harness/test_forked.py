@@ -29,9 +29,8 @@ def test_it_says_and_ends_as_the_program_does(tmp_path: Path) -> None:
     for words in (("run", "broken.xml"), ("run", "missing.xml"), ("--version",), ("run", "--no-such-option")):
         process, said = start(tmp_path, *words, NO_COLOR="1")
         status = process.wait(60)
-        command = [POLLUX, *words]
-        alone = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env={"NO_COLOR": "1"})
-        assert (status, said.read_text()) == (alone.returncode, alone.stdout + alone.stderr)
+        alone = subprocess.run([POLLUX, *words], cwd=tmp_path, capture_output=True, check=False, env={"NO_COLOR": "1"})
+        assert (status, said.read_bytes()) == (alone.returncode, alone.stdout + alone.stderr)
         assert process.poll() == status
 
 

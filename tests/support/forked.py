@@ -187,7 +187,7 @@ def run(descriptor: int) -> None:
         become(asked)
         from pollux.cli import main
 
-        sys.exit(main())
+        main()
 
 
 if __name__ == "__main__":
