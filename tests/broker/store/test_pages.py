@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,6 @@ from pollux.store.format import frame
 from .helpers import FaultyFiles, files_below, message_of, opened, settings_in, stable, until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pollux.store.pages import AddressPages
 
 
@@ -286,3 +285,39 @@ async def test_duplicate_ids_of_rolled_back_pages_are_free(tmp_path: Path) -> No
     async with opened(settings) as two:
         assert two.recovered.duplicates == {"a": [b"done"]}
         assert len(await drain(two.storage.pages.address("a"), 1)) == 1
+
+
+class Seeing(FaultyFiles):
+    """Remembers how long a large message's file was whenever a page was written."""
+
+    def __init__(self, large: Path) -> None:
+        super().__init__()
+        self._large = large
+        self.seen: dict[bytes, int] = {}
+
+    def write(self, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> int:
+        if Path(f"/proc/self/fd/{fd}").readlink().suffix == ".page":
+            written = sum(path.stat().st_size for path in files_below(self._large, "*.msg"))
+            self.seen |= {mark: written for mark in (b"first", b"large", b"last") if mark in bytes(data)}
+        return super().write(fd, data, offset, sync=sync)
+
+
+async def test_a_large_message_is_whole_before_a_page_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when it is written with what was paged in the same turn before it: a kill between the two would leave a
+    message, confirmed to nobody, of which the end is missing, and whose consumers come no further."""
+    settings = settings_in(tmp_path)
+    files = Seeing(settings.large_messages_directory)
+    async with opened(settings, files=files, crash=True) as one:
+        pages = one.storage.pages.address("a")
+        # No thread writes ahead: what is written is written in the journal's writer.
+        monkeypatch.setattr(one.storage.large, "submit", lambda _: None)
+        writer = one.storage.large.create()
+        writer.write(bytes(150_000))
+        pages.append(message_of(one.storage, b"first", address="a"), [1])
+        pages.append(message_of(one.storage, b"large", address="a", large=writer.finish()), [1])
+        pages.append(message_of(one.storage, b"last", address="a"), [1])
+        await stable(one.storage)
+        assert files.seen == {b"first": 0, b"large": 150_000, b"last": 150_000}
+        assert len(await drain(pages, 1)) == 3
+    async with opened(settings) as two:
+        assert len(await drain(two.storage.pages.address("a"), 1)) == 3

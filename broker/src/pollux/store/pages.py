@@ -164,6 +164,10 @@ class AddressPages:
         page = self._current
         if page is None or page.size >= self.page_size:
             page = self._roll()
+        if message.large is not None:
+            # What this chunk writes so far is written before the rest of the large message's file, which is to be whole
+            # when a page names it: after a crash between the two the message would be there without the end of it.
+            self._batch = None
         head = records.message_head(message, queue_ids, tx, message.address.encode())
         data = message.data
         length = FRAME_SIZE + len(head) + len(data)
