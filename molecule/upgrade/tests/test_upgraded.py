@@ -1,4 +1,6 @@
-"""Both brokers run the next version, with the units and files that came with it, and nothing of the upgrade is left."""
+"""Both brokers run the version that was deployed, and after the upgrade the next one, with the units and files that came
+with it; nothing of the upgrade is left.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +14,30 @@ if TYPE_CHECKING:
     from testinfra.host import Host
 
 testinfra_hosts = ["ansible://brokers"]
-NEXT = Path(__file__).resolve().parents[3] / ".pollux" / "lab" / "upgrade" / "next"
+STATE = Path(__file__).resolve().parents[3] / ".pollux"
+#: converge.yml removes it, upgrade.yml makes it.
+NEXT = STATE / "lab" / "upgrade" / "next"
 
 
-def next_version() -> str:
-    """The version that was upgraded to."""
-    (wheel,) = NEXT.glob("pollux_broker-*.whl")
+def version() -> str:
+    """The version that was deployed or upgraded to."""
+    (wheel,) = (NEXT if NEXT.exists() else STATE / "wheelhouse").glob("pollux_broker-*.whl")
     return wheel.name.split("-")[1]
 
 
-def test_the_next_version_runs(host: Host) -> None:
+def test_this_version_runs(host: Host) -> None:
     found = status(host)
-    assert found["version"] == next_version()
+    assert found["version"] == version()
     program = host.check_output(f"tr '\\0' '\\n' </proc/{found['pid']}/cmdline").splitlines()[0]
     assert program == host.check_output("readlink -f /opt/pollux/current") + "/bin/python"
-    assert f"/{next_version()}-" in program
+    assert f"/{version()}-" in program
 
 
 def test_the_releases_of_before_are_kept(host: Host) -> None:
     names = sorted(host.check_output("ls /opt/pollux/releases").split())
     assert [name.split("-")[0] for name in names] == sorted({*(name.split("-")[0] for name in names)})
-    assert len(names) == 3  # the one before, the one that did not become ready, the next
+    # The one before, the one that did not become ready, the next.
+    assert len(names) == (3 if NEXT.exists() else 1)
 
 
 def test_nothing_of_the_upgrade_is_left(host: Host) -> None:
@@ -47,8 +52,7 @@ def test_one_is_live_and_the_other_can_take_over(host: Host) -> None:
     assert states == ["live", "ready"]
 
 
-def test_clients_were_handed_over_once(host: Host) -> None:
+def test_an_upgrade_hands_over_once(host: Host) -> None:
     history = json.loads(host.check_output("sudo -u pollux /opt/pollux/bin/pollux history --json || true") or "[]")
     if status(host)["activation"]["state"] == "live":
-        assert [each["to"] for each in history][-2:] == ["upgrade-castor", "upgrade-pollux"]
-        assert len(history) == 2
+        assert [each["to"] for each in history] == ["upgrade-castor", *(["upgrade-pollux"] if NEXT.exists() else [])]
