@@ -1,5 +1,6 @@
-"""Both brokers run the version that was deployed, and after the upgrade the next one, with the units and files that came
-with it; nothing of the upgrade is left.
+"""Both brokers run what was deployed, after the upgrade the next version, with the units and files that came with it.
+
+Nothing of the upgrade is left.
 """
 
 from __future__ import annotations
