@@ -46,24 +46,28 @@ class Forked:
         self._nursery = nursery
         # Readable once it has ended. Its number is not given away again before the nursery was asked how it ended.
         self._ended = os.pidfd_open(pid)
+        self._lock = threading.Lock()
 
     def poll(self) -> int | None:
         """How it ended: the exit status, or minus the signal's number; None while it runs."""
-        if self.returncode is None and select.select([self._ended], [], [], 0)[0]:
-            os.close(self._ended)
-            self.returncode = self._nursery.status(self.pid)
+        with self._lock:
+            if self.returncode is None and self._has_ended(0):
+                os.close(self._ended)
+                self.returncode = self._nursery.status(self.pid)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until it has ended; subprocess.TimeoutExpired."""
-        if self.returncode is None:
-            waiting = select.poll()
-            waiting.register(self._ended, select.POLLIN)
-            if not waiting.poll(None if timeout is None else timeout * 1000):
-                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        if self.returncode is None and not self._has_ended(timeout):
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         status = self.poll()
         assert status is not None
         return status
+
+    def _has_ended(self, timeout: float | None) -> bool:
+        waiting = select.poll()
+        waiting.register(self._ended, select.POLLIN)
+        return bool(waiting.poll(None if timeout is None else timeout * 1000))
 
     def send_signal(self, number: int) -> None:
         """Send a signal unless it has ended."""
