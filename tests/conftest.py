@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 #: Fixtures that start a `pollux` process.
-PROCESSES = frozenset(("drill_broker", "drill_pair", "instance", "make_instance", "shared"))
+PROCESSES = frozenset(("drill_broker", "drill_pair", "instance", "make_instance", "running", "shared"))
 
 
 def pytest_configure(config: pytest.Config) -> None:

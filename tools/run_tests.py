@@ -38,7 +38,7 @@ LANES = {
         *("tests/ansible", "tests/benchmarks", "tests/harness"),
         *("tests/e2e/test_failover_random.py", "tests/e2e/test_raising.py", "tests/e2e/test_slow_readers.py"),
     ),
-    "e2e": ("tests/e2e", "tests/pipeline"),
+    "e2e": ("tests/e2e", "tests/hostile", "tests/pipeline"),
     "broker": (),
 }
 #: Lanes that are programs of their own, after those: what Python is told.
