@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -66,11 +67,22 @@ class FileOperations:
         # A file system that tells no size at all (some do, in user space) has as much room as it turns out to have.
         if room.f_blocks and room.f_bavail * room.f_frsize < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._fill(fd, size)
+
+    def _fill(self, fd: int, size: int) -> None:
         position = 0
         while position < size:
             part = memoryview(_ZEROS)[: size - position]
             position += self.write(fd, part, position, sync=False)
         self.fsync(fd)
+
+    def allocate(self, fd: int, size: int) -> None:
+        """Make a file at least ``size`` bytes, without writing them: what was not written reads as zeros."""
+        os.posix_fallocate(fd, 0, size)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Make a file ``size`` bytes."""
+        os.ftruncate(fd, size)
 
     def read(self, fd: int, length: int, offset: int) -> bytes:
         """``os.pread``."""
@@ -87,6 +99,14 @@ class FileOperations:
     def unlink(self, path: Path) -> None:
         """Delete a file; one that is already gone is fine."""
         path.unlink(missing_ok=True)
+
+    def make_directory(self, path: Path, mode: int = 0o750) -> None:
+        """Make a directory; one that is there already is fine."""
+        path.mkdir(mode, exist_ok=True)
+
+    def remove_directory(self, path: Path) -> None:
+        """Delete an empty directory."""
+        path.rmdir()
 
     def adopt(self, paths: list[Path]) -> None:
         """Another process of this broker made these files."""
@@ -106,3 +126,35 @@ def write_all(files: FileOperations, fd: int, data: bytes | memoryview, offset: 
             raise OSError(errno.EIO, "the file system wrote nothing and gave no reason")
         view = view[written:]
         offset += written
+
+
+def make_directories(files: FileOperations, path: Path, mode: int = 0o750) -> None:
+    """Make a directory and what is missing above it; their names are on stable storage when it returns."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for directory in reversed(missing):
+        files.make_directory(directory, mode)
+        files.sync_directory(directory.parent)
+
+
+def replace_file(files: FileOperations, path: Path, data: bytes, mode: int = 0o640) -> None:
+    """Put ``data`` in the place of a file: after a crash at any moment the old content is there, or all of the new.
+
+    The new content is on stable storage when this returns. Raises OSError, with the old content in its place.
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        fd = files.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        try:
+            write_all(files, fd, data, 0, sync=False)
+            files.fsync(fd)
+        finally:
+            files.close(fd)
+        files.rename(unfinished, path)
+    except BaseException:
+        with suppress(OSError):
+            files.unlink(unfinished)
+        raise
+    files.sync_directory(path.parent)

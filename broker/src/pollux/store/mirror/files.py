@@ -130,6 +130,14 @@ class MirroredFiles(FileOperations):
                         self._names[fd] = None
                 self._mirror.submit(Operation(OperationType.UNLINK, name))
 
+    def make_directory(self, path: Path, mode: int = 0o750) -> None:
+        """Make a directory; a replica makes those of the files it is told of."""
+        self._inner.make_directory(path, mode)
+
+    def remove_directory(self, path: Path) -> None:
+        """Delete an empty directory."""
+        self._inner.remove_directory(path)
+
     def adopt(self, paths: list[Path]) -> None:
         """Another process made these files: tell the mirror what is in them."""
         for path in paths:
