@@ -81,6 +81,11 @@ def copy(target: Path) -> None:
             shutil.copytree(source, target / part, ignore=shutil.ignore_patterns(*IGNORED))
         else:
             shutil.copy2(source, target / part)
+    # What tests run that is no Python package; nobody writes there.
+    programs = ROOT / ".pollux" / "zookeeper"
+    if programs.exists():
+        (target / ".pollux").mkdir()
+        (target / ".pollux" / programs.name).symlink_to(programs)
 
 
 def apply(mutant: Mutant, tree: Path) -> None:

@@ -23,10 +23,19 @@ CIPHERS = {"TLSv1.2": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLSv1.3": "TLS
 class ZooKeeperProcess:
     """One standalone server. Sessions from 200 ms on are allowed, so that tests need not wait long."""
 
-    def __init__(self, directory: Path, *, certificates: Path | None = None, version: str = "TLSv1.2") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        certificates: Path | None = None,
+        version: str = "TLSv1.2",
+        number: int = 0,
+        ensemble: str = "",
+    ) -> None:
         """With ``certificates`` (see support.tls) it speaks TLS only, as broker.pem, with whom ca.pem knows.
 
-        ``version`` of TLS: with 1.3 it refuses a certificate only after the client has connected.
+        ``version`` of TLS: with 1.3 it refuses a certificate only after the client has connected. ``ensemble``: lines
+        of its configuration that make it the server ``number`` of several.
         """
         self.directory = directory
         self.certificates = certificates
@@ -46,8 +55,11 @@ class ZooKeeperProcess:
         self.configuration.write_text(
             f"tickTime=100\ndataDir={directory}/data\n{port}"
             "minSessionTimeout=200\nmaxSessionTimeout=3600000\nadmin.enableServer=false\n4lw.commands.whitelist=ruok\n"
+            f"{ensemble}"
         )
         (directory / "data").mkdir()
+        if number:
+            (directory / "data" / "myid").write_text(f"{number}\n")
 
     @property
     def connect_string(self) -> str:
@@ -56,18 +68,27 @@ class ZooKeeperProcess:
 
     def start(self) -> Self:
         """Start it, and wait until it answers."""
+        self.launch()
+        self.await_answer()
+        return self
+
+    def launch(self) -> None:
+        """Start it."""
         place = next((each for each in PLACES if (each / "zookeeper.jar").exists()), None)
         assert place is not None, "ZooKeeper is missing: make test fetches it"
         command = ["java", "-Xmx96m", "-XX:TieredStopAtLevel=1", "-cp", f"{self.directory}:{place}/*"]
         command += ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(self.configuration)]
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(command, cwd=self.directory, stdout=log, stderr=subprocess.STDOUT)
+
+    def await_answer(self) -> None:
+        """Wait until it answers."""
+        assert self.process is not None
         deadline = time.monotonic() + START_LIMIT
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"ZooKeeper did not start:\n{(self.directory / 'log').read_text()[-3000:]}")
             time.sleep(0.05)
-        return self
 
     def _answers(self) -> bool:
         try:

@@ -65,6 +65,9 @@ class Service:
         found: int = self._ask(lambda: self.world.sequence)
         return found
 
+    def catch_up(self) -> None:
+        self._ask(lambda: None)
+
     def acquire(self) -> bool:
         def take() -> bool:
             if self.world.holder is None:

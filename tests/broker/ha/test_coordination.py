@@ -203,6 +203,16 @@ def test_what_a_user_made_is_nobody_elses(tmp_path: Path, zookeeper: ZooKeeperPr
             one.close()
 
 
+def test_the_first_question_waits_for_the_connection(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
+    """Breaks when each start begins with an error that means nothing, and hides why a member waits."""
+    one = ZooKeeperCoordinator(zookeeper.connect_string, "pair", namespace=tmp_path.name, times=TIMES)
+    try:
+        one.connect(lambda: None)
+        assert one.sequence() == 0
+    finally:
+        one.close()
+
+
 def test_a_service_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     server = ZooKeeperProcess(tmp_path / "zookeeper").start()
     castor = ZooKeeperCoordinator(server.connect_string, "pair", times=TIMES)

@@ -228,6 +228,55 @@ def test_a_contradiction_is_left_to_an_operator(make: Callable[..., One]) -> Non
     assert one.machine.phase is not Phase.ACTIVATING
 
 
+def test_a_number_that_is_not_known_everywhere_yet_is_no_contradiction(
+    make: Callable[..., One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server answers with what was once true. Breaks when a member ends for what one read says."""
+    one = make()
+    one.coordinator.connect(lambda: None)
+    assert one.coordinator.acquire()
+    one.coordinator.change(0, 7)
+    one.coordinator.release()
+    local.write(one.journal, LocalState(NODE, 7, 7, complete=True, replica=False))
+    knows: list[str] = []
+    newest = one.coordinator.sequence
+    monkeypatch.setattr(one.coordinator, "sequence", lambda: newest() if knows else 6)
+    monkeypatch.setattr(one.coordinator, "catch_up", lambda: knows.append("now"))
+    assert one.serve().epoch == 8
+    assert one.coordinator.sequence() == 8
+
+
+def test_a_lock_that_is_certainly_lost_ends_the_life_at_once(make: Callable[..., One], tmp_path: Path) -> None:
+    """Not only when the lease is over, which here takes 40 s."""
+    one = make()
+    one.serve()
+    one.listener.fences = []
+    (tmp_path / "locks" / "pair" / "lock").unlink()
+    one.member.wake()
+    wait_until(lambda: one.listener.fences, "it stops")
+    assert not one.member.lease.held()
+
+
+def test_a_proof_counts_from_the_one_before_where_that_is_long_ago(
+    make: Callable[..., One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its servers' leader may not have been told of this one yet: the session is counted from the one before."""
+    one = make(part=0.5)
+    now = 100.0
+    monkeypatch.setattr("pollux.ha.replication.member.boot_clock", lambda: now)
+    one.member.lease._clock = lambda: now
+    one.member._proved = now
+    assert one.member._extend(one.coordinator, now)
+    assert one.member.lease.left() == TIMEOUT / 2
+    now += TIMEOUT * 0.45
+    assert one.member._extend(one.coordinator, now)
+    assert one.member.lease.left() == TIMEOUT / 2, "the usual: what is told late is within the margin"
+    now += TIMEOUT * 0.2
+    one.member._proved -= TIMEOUT * 0.4
+    assert one.member._extend(one.coordinator, now)
+    assert one.member.lease.left() == pytest.approx(TIMEOUT * 0.4)
+
+
 def test_a_copy_that_became_older_meanwhile_follows_again(make: Callable[..., One], tmp_path: Path) -> None:
     """Between the look and the lock somebody else has served: the lock is given back, and a live is looked for."""
     one = make()

@@ -128,7 +128,6 @@ class Keeper:
         self._epoch = 0
         self._proof: Proof | None = None
         self._last_error = ""
-        self._last_reason = ""
         self._jobs: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._wake = threading.Event()
         self._period = STANDBY_PERIOD
@@ -391,9 +390,6 @@ class Keeper:
     def _carry_out(self, decision: Decision, snapshot: Snapshot) -> bool:
         """Do it; True when there is something to decide again at once."""
         action, reason = decision
-        if reason != self._last_reason and snapshot.phase in STANDBY:
-            self._last_reason = reason
-            logger.info("waiting", extra={"fields": {"action": action.name.lower(), "reason": reason}})
         match action:
             case Action.WAIT | Action.HOLD:
                 self._show_waiting(reason, snapshot)

@@ -1,6 +1,8 @@
 """The one activation state machine of all high availability policies, as a table; each transition is one log line.
 
-Pure but for the log: the clock is injected. Which transition is wanted is a policy's business (``decide`` in
+So is each change of the reason for which a broker stays where it is, at a bounded rate.
+
+Pure but for the log: the clocks are injected. Which transition is wanted is a policy's business (``decide`` in
 :mod:`pollux.ha.shared_store`), what a state means for clients is the server's.
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,6 +51,8 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.STOPPING: frozenset({Phase.STOPPED, Phase.FENCED}),
     Phase.FENCED: frozenset({Phase.STOPPED}),
 }
+#: Changes of reason that are logged at once, and how often one is logged from then on, seconds.
+REASONS, REASON_PERIOD = 8, 10.0
 #: The phases of a broker that waits for its turn.
 STANDBY = frozenset({Phase.JOINING, Phase.CATCHING_UP, Phase.READY})
 
@@ -68,11 +73,18 @@ class Position(NamedTuple):
 class Machine:
     """One broker's phase. Any thread may read ``position`` or ask for a transition."""
 
-    def __init__(self, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, wall_ms: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
         self._wall_ms = wall_ms
+        self._clock = clock
         self._lock = threading.Lock()
         self._listeners: list[Callable[[Position, Position], None]] = []
+        self._reason_listeners: list[Callable[[Position], None]] = []
         self.position = Position(Phase.STOPPED, "not started", 0, wall_ms())
+        #: The reason that was logged last, how many changes of it were not, and how many may be at once.
+        self._logged = ""
+        self._unlogged = 0
+        self._allowed = float(REASONS)
+        self._counted_at = clock()
 
     @property
     def phase(self) -> Phase:
@@ -83,20 +95,27 @@ class Machine:
         """Call ``listener(before, after)`` after each transition, in the thread that made it."""
         self._listeners.append(listener)
 
+    def on_reason(self, listener: Callable[[Position], None]) -> None:
+        """Call ``listener(position)`` after each change of the reason alone that is logged, in the thread it is of."""
+        self._reason_listeners.append(listener)
+
     def to(self, phase: Phase, reason: str, epoch: int | None = None) -> bool:
-        """Go to ``phase`` and log it; False when the machine is there already.
+        """Go to ``phase`` and log it; False when the machine is there already, for another reason perhaps.
 
         ``epoch`` None keeps the last one. Raises IllegalTransitionError.
         """
         with self._lock:
             before = self.position
             if before.phase is phase:
-                self.position = before._replace(reason=reason, epoch=before.epoch if epoch is None else epoch)
-                return False
-            if phase not in TRANSITIONS[before.phase]:
-                raise IllegalTransitionError(f"a broker that is {before.phase} cannot become {phase} ({reason})")
-            after = Position(phase, reason, before.epoch if epoch is None else epoch, self._wall_ms())
-            self.position = after
+                after = before._replace(reason=reason, epoch=before.epoch if epoch is None else epoch)
+                self.position = after
+                unlogged = self._fold(before.reason)
+            else:
+                after = self._go(before, phase, reason, epoch)
+        if after.phase is before.phase:
+            if unlogged is not None:
+                self._tell_reason(after, unlogged)
+            return False
         logger.log(
             logging.CRITICAL if phase is Phase.FENCED else logging.INFO,
             "activation",
@@ -107,6 +126,37 @@ class Machine:
         for listener in self._listeners:
             listener(before, after)
         return True
+
+    def _go(self, before: Position, phase: Phase, reason: str, epoch: int | None) -> Position:
+        if phase not in TRANSITIONS[before.phase]:
+            raise IllegalTransitionError(f"a broker that is {before.phase} cannot become {phase} ({reason})")
+        self.position = Position(phase, reason, before.epoch if epoch is None else epoch, self._wall_ms())
+        self._logged, self._unlogged = reason, 0
+        return self.position
+
+    def _fold(self, before: str) -> int | None:
+        """Whether the reason is to be logged now: how many changes of it were not; None: it is not."""
+        reason = self.position.reason
+        if reason != before:
+            self._unlogged += 1
+        if reason == self._logged:
+            return None
+        now = self._clock()
+        self._allowed = min(REASONS, self._allowed + (now - self._counted_at) / REASON_PERIOD)
+        self._counted_at = now
+        if self._allowed < 1:
+            return None
+        self._allowed -= 1
+        unlogged, self._logged, self._unlogged = self._unlogged - 1, reason, 0
+        return max(0, unlogged)
+
+    def _tell_reason(self, position: Position, unlogged: int) -> None:
+        fields: dict[str, object] = {"state": position.phase.value, "reason": position.reason, "epoch": position.epoch}
+        if unlogged:
+            fields["unlogged"] = unlogged
+        logger.info("activation reason", extra={"fields": fields})
+        for listener in self._reason_listeners:
+            listener(position)
 
     def fence(self, reason: str) -> bool:
         """Go to FENCED from wherever clients may be served; False when there is nothing to fence."""

@@ -88,6 +88,7 @@ class Activation(ABC):
         self._loop = asyncio.get_running_loop()
         self._claim = self._loop.create_future()
         self.machine.on_change(lambda before, after: self._in_loop(self._changed, before, after))
+        self.machine.on_reason(lambda position: self._in_loop(self._changed, position, position))
         await self._join()
         claim = await self._claim
         self._watch_lease()

@@ -28,6 +28,10 @@ class CoordinationError(PolluxError):
     """The service does not answer, or what was asked is not true any more."""
 
 
+class NotOursError(CoordinationError):
+    """The lock is certainly not ours any more."""
+
+
 def group_name(group: str) -> str:
     """A group's name as one step of a path."""
     return quote(group, safe="").replace(".", "%2E")
@@ -45,13 +49,19 @@ class Coordinator(Protocol):
         """Begin; ``on_change`` is called in any thread when the lock may have become free."""
 
     def sequence(self) -> int:
-        """The coordinated activation sequence; 0 when there never was one."""
+        """The coordinated activation sequence; 0 when there never was one. It may have been changed since."""
+
+    def catch_up(self) -> None:
+        """What is read after this is not older than now."""
 
     def acquire(self) -> bool:
         """Take the lock if nobody holds it."""
 
     def prove(self) -> None:
-        """Make sure that the lock is still ours; CoordinationError when it is not, or cannot be told."""
+        """Make sure that the lock is still ours: NotOursError when it is not, CoordinationError when it cannot be told.
+
+        No single server's memory is enough for that. What is read after it is not older than now.
+        """
 
     def change(self, expected: int, new: int) -> None:
         """Set the sequence, if it is ``expected`` and the lock is ours."""
@@ -99,6 +109,9 @@ class FileCoordinator:
         except (OSError, ValueError) as error:
             raise CoordinationError(f"{self._number}: {error}") from error
 
+    def catch_up(self) -> None:
+        """A file is read as it is."""
+
     def acquire(self) -> bool:
         """Lock the file."""
         if self._descriptor >= 0:
@@ -107,21 +120,31 @@ class FileCoordinator:
             descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
             raise CoordinationError(f"{self._directory / 'lock'}: {error}") from error
-        if not try_lock(descriptor):
-            os.close(descriptor)
-            return False
-        self._descriptor = descriptor
-        return True
+        try:
+            if try_lock(descriptor):
+                self._descriptor = descriptor
+        except OSError as error:
+            raise CoordinationError(f"{self._directory / 'lock'}: {error}") from error
+        finally:
+            if self._descriptor != descriptor:
+                os.close(descriptor)
+        return self._descriptor == descriptor
 
     def prove(self) -> None:
-        """The lock file is still the one that is locked."""
+        """The lock file is still the one that is locked; taking the lock once more asks whoever keeps it."""
         path = self._directory / "lock"
         try:
-            ours = self._descriptor >= 0 and os.path.samestat(path.stat(), os.fstat(self._descriptor))
+            ours = (
+                self._descriptor >= 0
+                and os.path.samestat(path.stat(), os.fstat(self._descriptor))
+                and try_lock(self._descriptor)
+            )
+        except FileNotFoundError as error:
+            raise NotOursError(f"{path}: {error}") from error
         except OSError as error:
             raise CoordinationError(f"{path}: {error}") from error
         if not ours:
-            raise CoordinationError(f"{path} is not the file that was locked")
+            raise NotOursError(f"{path} is not the file that was locked")
 
     def change(self, expected: int, new: int) -> None:
         """Replace the number."""

@@ -22,7 +22,7 @@ from pollux.ha.machine import STANDBY, Machine
 from pollux.ha.machine import Phase as MachinePhase
 from pollux.ha.node_state import Activation
 from pollux.ha.replication import local
-from pollux.ha.replication.coordination import CoordinationError, Coordinator
+from pollux.ha.replication.coordination import CoordinationError, Coordinator, NotOursError
 from pollux.ha.replication.local import LocalState
 from pollux.ha.replication.sequence import Action, judge
 
@@ -170,6 +170,8 @@ class Member:
         self._coordinates = ""
         self._woken = threading.Event()
         self._stop = False
+        #: When the last proof that has completed began, or we asked for the lock.
+        self._proved = 0.0
         #: Why the right to serve was given up: whoever notices first that it is gone tells that.
         self._gave_up = ""
         #: Held while the sequence is raised.
@@ -282,14 +284,18 @@ class Member:
             return
         coordinator = self._coordinator_of(self._identity or node_id)
         try:
-            self._coordinated = coordinator.sequence()
-            wish, reason = decide(Snapshot(self._state, self._coordinated, self._equal))
+            wish, reason = self._decide(coordinator)
+            if wish is Wish.REFUSE:
+                # Whoever answered may not know yet what others have agreed on: no member ends because of that.
+                coordinator.catch_up()
+                wish, reason = self._decide(coordinator)
             if wish is Wish.REFUSE:
                 raise RefusedError(reason)
             if wish is Wish.SERVE and not self._register(coordinator, node_id):
                 self.wake()
                 return
             self._say(wish, reason)
+            self._proved = boot_clock()
             if wish is Wish.SERVE and coordinator.acquire():
                 self._take()
         except CoordinationError as error:
@@ -297,6 +303,10 @@ class Member:
             self._say(Wish.FOLLOW, str(error))
             if self._machine.phase is MachinePhase.ACTIVATING and not self.lease.held():
                 self._lose(f"the right to serve could not be completed in time: {error}")
+
+    def _decide(self, coordinator: Coordinator) -> tuple[Wish, str]:
+        self._coordinated = coordinator.sequence()
+        return decide(Snapshot(self._state, self._coordinated, self._equal))
 
     def _node_id(self) -> str:
         """The node id of our data, or of the store that we would make."""
@@ -438,6 +448,8 @@ class Member:
         try:
             coordinator.prove()
         except CoordinationError as error:
+            if isinstance(error, NotOursError):
+                self.lease.drop()
             if not self.lease.held():
                 self._lose(self._gave_up or str(error))
             return
@@ -445,9 +457,15 @@ class Member:
             self._lose(self._gave_up or "the proof of the right to serve came too late")
 
     def _extend(self, coordinator: Coordinator, began: float) -> bool:
-        """A proof has completed. Of a session that is shorter than the one asked for the lease is a part too."""
-        self.lease.seconds = min(self._session, coordinator.session) * self._part
-        return self.lease.extend(began)
+        """A proof has completed. Of a session that is shorter than the one asked for the lease is a part too.
+
+        Servers tell their leader a little later who they have heard of, and the session ends by what that knows. It
+        has certainly been told of the proof before this one, so beyond the session after that nothing is confirmed.
+        """
+        session = min(self._session, coordinator.session)
+        self.lease.seconds = session * self._part
+        before, self._proved = self._proved, began
+        return self.lease.extend(min(began, before + session - self.lease.seconds))
 
     def fence(self, reason: str) -> None:
         """The right to serve is lost: nothing may be confirmed any more. Any thread."""

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from pollux.ha.replication.coordination import CoordinationError
+from pollux.ha.replication.coordination import CoordinationError, NotOursError
 from pollux.ha.replication.votes import Answer, Candidacy, Count, count
 
 if TYPE_CHECKING:
@@ -100,6 +100,9 @@ class QuorumCoordinator:
             raise CoordinationError(self._candidacy.reason)
         return self._agreed
 
+    def catch_up(self) -> None:
+        """Every vote is asked anew."""
+
     def acquire(self) -> bool:
         """Whether the right was won."""
         return self._held
@@ -133,7 +136,7 @@ class QuorumCoordinator:
     def prove(self) -> None:
         """Whoever may serve may go on until it loses its backup: then :meth:`change` needs a majority."""
         if not self._held:
-            raise CoordinationError("the right to serve was not won")
+            raise NotOursError("the right to serve was not won")
 
     def change(self, expected: int, new: int) -> None:
         """Have a majority record the number. A live without vote-on-replication-failure goes on without one."""

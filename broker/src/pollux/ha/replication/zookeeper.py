@@ -5,6 +5,10 @@ made in one transaction with the lock), ``activation-sequence`` (the number, as 
 ephemeral nodes along. The sequence is set in one transaction with a check that our ``holder`` node is there, so nobody
 sets it whose session has ended, even if kazoo has made a new session meanwhile. ``/NAMESPACE/GROUP/node-id`` tells
 whose data a group has.
+
+A read is answered by one server, and one that is cut off from its leader goes on answering with what was once true. So
+nothing that gives or keeps the right to serve rests on a read alone: it is proven by a transaction that only checks,
+which a majority agrees on as on any change, and what the same session reads after that is not older.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -22,7 +27,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry, RetryFailedError
 
 from pollux.config.manager import ZooKeeperTimes
-from pollux.ha.replication.coordination import GROUP_NODE, CoordinationError, group_name
+from pollux.ha.replication.coordination import GROUP_NODE, CoordinationError, NotOursError, group_name
 from pollux.ha.replication.kazoo_client import make_client
 from pollux.ha.replication.session_guard import SessionGuard
 
@@ -38,6 +43,8 @@ logging.getLogger("kazoo").setLevel(logging.ERROR)
 
 _TIMES = ZooKeeperTimes()
 _FAILURES = (KazooException, KazooTimeoutError, OSError, EOFError)
+#: How long a question waits for a connection that is just being made, seconds.
+_CONNECTING = 2.0
 
 
 class ZooKeeperCoordinator:
@@ -74,6 +81,8 @@ class ZooKeeperCoordinator:
         self._connect_string = connect_string
         self._wait = max(0.5, times.session * times.part / 2)
         self._on_change: Callable[[], None] = lambda: None
+        #: There is a connection.
+        self._connected = threading.Event()
         #: The node that is there as long as the lock is ours.
         self._held: str | None = None
         #: The one made by the last attempt.
@@ -97,6 +106,7 @@ class ZooKeeperCoordinator:
         """In kazoo's thread: the session was lost, or is there (again)."""
         if state == KazooState.LOST:
             self._held = None
+        (self._connected.set if state == KazooState.CONNECTED else self._connected.clear)()
         self._on_change()
 
     def _granted(self, session: float) -> None:
@@ -113,6 +123,9 @@ class ZooKeeperCoordinator:
         deadline = time.monotonic() + self._wait
 
         def once() -> Any:
+            # kazoo answers at once that there is none yet: at each start that would be the first thing that is said.
+            if not self._connected.wait(min(_CONNECTING, max(0.0, deadline - time.monotonic()))):
+                raise CoordinationError(f"ZooKeeper at {self._connect_string} does not answer: there is no connection")
             return function(*values, **more).get(timeout=max(0.0, deadline - time.monotonic()))
 
         return self._do(what, lambda: self._again.copy()(once))
@@ -197,7 +210,7 @@ class ZooKeeperCoordinator:
     def _has_it_after_all(self) -> bool:
         """An earlier attempt may have been carried out although its answer never came."""
         tried = self._tried
-        if tried is not None and self._ask("looking at the lock", self._client.exists_async, tried) is not None:
+        if tried is not None and self._is_there("looking at the lock", tried):
             self._held = tried
             self._note_session()
         return self._held is not None
@@ -213,18 +226,35 @@ class ZooKeeperCoordinator:
         reasons = [name for name in failed if name not in ("RolledBackError", "RuntimeInconsistency")]
         return (reasons or failed)[0] if failed else None
 
+    def _is_there(self, what: str, path: str) -> bool:
+        """Whether a node is there, as a majority says."""
+
+        def look() -> Any:
+            transaction = self._client.transaction()
+            transaction.check(path, -1)
+            return transaction.commit_async()
+
+        (result,) = self._ask(what, look)
+        if isinstance(result, Exception) and not isinstance(result, NoNodeError):
+            raise CoordinationError(f"ZooKeeper: {what} failed: {type(result).__name__}")
+        return not isinstance(result, Exception)
+
+    def catch_up(self) -> None:
+        """Whether the node is there does not matter: that it was asked for does."""
+        self._is_there("catching up", self._root)
+
     def prove(self) -> None:
         """Our node is still there, and the lock with it."""
         held = self._held
-        if held is None or self._ask("proving the lock", self._client.exists_async, held) is None:
+        if held is None or not self._is_there("proving the lock", held):
             self._held = None
-            raise CoordinationError("ZooKeeper: the lock is not ours any more")
+            raise NotOursError("ZooKeeper: the lock is not ours any more")
 
     def change(self, expected: int, new: int) -> None:
         """Set the number, if it and the lock are what they should be; all in one transaction."""
         held = self._held
         if held is None:
-            raise CoordinationError("ZooKeeper: the lock is not ours any more")
+            raise NotOursError("ZooKeeper: the lock is not ours any more")
         transaction = self._client.transaction()
         transaction.check(held, 0)
         try:
