@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import pytest
@@ -11,6 +11,9 @@ from typer.testing import CliRunner
 
 from pollux.cli.app import app
 from support.bundle import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 VARIABLES: dict[str, Any] = {
     "broker_root": "/opt/pollux",
@@ -57,6 +60,18 @@ def test_a_replicated_broker_s_session_is_closed_when_its_process_is_gone() -> N
 def test_nothing_of_it_where_there_is_no_session(policy: str) -> None:
     """A shared store that hangs must not hold up the stop; who is voted for has no session."""
     assert not [line for line in rendered(policy) if line.startswith("ExecStopPost")]
+
+
+@pytest.mark.parametrize("policy", ["live_only", "shared_store", "replication"])
+def test_a_crash_writes_no_passwords_and_messages_to_a_core_file(policy: str) -> None:
+    assert "LimitCORE=0" in rendered(policy)
+
+
+@pytest.mark.parametrize("unit", sorted(ROOT.glob("roles/*/templates/*.service.j2")), ids=lambda unit: unit.stem)
+def test_no_unit_that_holds_secrets_may_dump_its_memory(unit: Path) -> None:
+    """All but those that load a packet filter's rules."""
+    if unit.name != "firewall.service.j2":
+        assert "LimitCORE=0" in unit.read_text().splitlines()
 
 
 @pytest.mark.parametrize("policy", ["live_only", "shared_store", "replication"])

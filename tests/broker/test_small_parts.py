@@ -15,6 +15,11 @@ from pollux.config.kinds import Password
 from pollux.config.model import Configuration
 from pollux.config.schema import reachable, table_of
 from pollux.discreet import Discreet
+from pollux.session.stomp.connecting import read_connect
+from pollux.wire.amqp.sasl import SaslInit, SaslResponse
+from pollux.wire.mqtt.packets import Auth, Connect, Will
+from pollux.wire.mqtt.properties import Properties, PropertyId
+from pollux.wire.stomp.decoder import Frame
 
 
 class Login(Discreet, frozen=True):
@@ -30,6 +35,32 @@ def test_a_secret_is_not_written_for_people() -> None:
     assert "twins" not in f"{login} {(login,)!r}"
     assert "twins" not in pretty_repr(login)
     assert login.password == "twins"
+
+
+_DATA: Properties = {PropertyId.AUTHENTICATION_DATA: b"hush"}
+_GREETING = b"accept-version:1.2\nhost:x\nlogin:ada\npasscode:hush"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Connect("c", username="ada", password=b"hush"),
+        Connect("c", will=Will("left", b"hush")),
+        Connect("c", properties=_DATA),
+        Auth(properties=_DATA),
+        SaslInit("PLAIN", b"\0ada\0hush", None),
+        SaslResponse(b"hush"),
+        Frame(b"CONNECT", _GREETING, b""),
+        Frame(b"SEND", b"destination:a", b"hush"),
+        read_connect(_GREETING),
+    ],
+    ids=lambda record: type(record).__name__,
+)
+def test_what_a_client_logs_in_with_is_not_written_for_people(record: object) -> None:
+    """A log line, a traceback with its variables, a debugger."""
+    for text in (repr(record), f"{[record]}", pretty_repr(record)):
+        assert "hush" not in text
+        assert type(record).__name__ in text, "one can still see what it is"
 
 
 def test_no_record_of_broker_xml_shows_a_password() -> None:

@@ -68,8 +68,16 @@ def access_control(broker: Broker) -> Middleware:
 def _refuse_other_sites(request: web.Request) -> None:
     """A browser that remembers a log-in must not act for pages of other sites."""
     origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc != request.host:
+    if origin is not None and _site(origin) != request.host:
         raise ApiError(403, "cross-site", "requests from pages of other sites are refused")
+
+
+def _site(origin: str) -> str | None:
+    """The host and port of an Origin header; None for what is no URL."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 async def _identify(broker: Broker, request: web.Request) -> Identity:

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from pollux.errors import (
     AuthenticationError,
@@ -62,12 +63,12 @@ def error_response(status: int, code: str, message: str) -> web.Response:
 
 
 def json_response(value: object, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """``value`` as JSON; never cached."""
-    text = json.dumps(value, ensure_ascii=False)
+    """``value`` as JSON; never cached. Half a surrogate pair, which UTF-8 does not have, is told as its escape."""
     return web.Response(
-        text=text,
+        body=json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace"),
         status=status,
         content_type="application/json",
+        charset="utf-8",
         headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **(headers or {})},
     )
 
@@ -91,6 +92,30 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         if isinstance(error, web.HTTPMethodNotAllowed):
             response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
         return response
+    except (HttpProcessingError, web.RequestPayloadError) as error:
+        # The body is not what its headers say: an encoding, a chunk.
+        return error_response(400, "bad-request", f"the body cannot be read: {error_text(error)}")
+    except ConnectionError:
+        return error_response(400, "bad-request", "the client left before the end of its request")  # nobody reads it
     except Exception:
         logger.exception("request failed", extra={"fields": {"method": request.method, "path": request.path}})
         return error_response(500, "internal-error", "the request failed; the broker's log says why")
+
+
+def error_text(error: BaseException) -> str:
+    """An error of aiohttp's in one line."""
+    return " ".join(str(error).split())[:200]
+
+
+class OneLine(logging.Filter):
+    """On aiohttp's logger: requests that are no HTTP are a line of information, not an error with a traceback."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is written as it came; a refused request is changed first."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, (HttpProcessingError, web.RequestPayloadError, ConnectionError)):
+            record.levelno, record.levelname = logging.INFO, "INFO"
+            record.msg = f"HTTP request refused: {record.getMessage()}: {error_text(error)}"
+            record.args = ()
+            record.exc_info = record.exc_text = None
+        return True

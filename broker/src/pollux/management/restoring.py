@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import struct
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -15,6 +16,7 @@ from msgspec import Struct
 from pollux.management.errors import ApiError
 from pollux.management.openapi import Body
 from pollux.message import Encoding, Message, RoutingType
+from pollux.store.records import message_head
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 CHUNK = 500
 #: Bytes of a large message taken from the connection at a time.
 CHUNK_BYTES = 128 << 10
+MAXIMUM_PRIORITY = 9
 _FIELDS = Body(
     {"address": "string", "encoding": "string", "duplicate_id": "string", "data": "string"},
     {
@@ -71,8 +74,10 @@ def parse(given: dict[str, Any], *, large: bool = False) -> Restored:
         properties = json.loads(given.get("properties") or "{}")
     except KeyError as error:
         raise ApiError(400, "bad-request", f"{error.args[0]!r} is neither an encoding nor a routing type") from None
-    except (binascii.Error, ValueError) as error:
+    except (binascii.Error, ValueError, RecursionError) as error:
         raise ApiError(400, "bad-request", f"a message of the plan cannot be read: {error}") from None
+    if not isinstance(properties, dict):
+        raise ApiError(400, "bad-request", "the properties of a message of the plan are not a JSON object")
     if not duplicate_id:
         raise ApiError(400, "bad-request", "a message of the plan has no duplicate id: it could not be applied twice")
     address = given["address"].partition("::")[0]
@@ -82,7 +87,7 @@ def parse(given: dict[str, Any], *, large: bool = False) -> Restored:
         f"{address}::{queue}" if queue else address,
         data,
         durable=given.get("durable") is not False,
-        priority=given.get("priority", 4),
+        priority=4 if given.get("priority") is None else given["priority"],
         timestamp=given.get("timestamp") or 0,
         expiration=given.get("expiration") or 0,
         routing_type=routing,
@@ -96,6 +101,13 @@ def parse(given: dict[str, Any], *, large: bool = False) -> Restored:
             raise ApiError(
                 400, "bad-request", "a large message cannot be restored this way: POST it to messages/restore-large"
             )
+    try:
+        # What no record can hold must not come to the store.
+        message_head(message, (), 0, message.address.encode())
+    except (struct.error, ValueError, OverflowError, TypeError, RecursionError) as error:
+        raise ApiError(400, "bad-request", f"a message of the plan cannot be stored: {error}") from None
+    if not 0 <= message.priority <= MAXIMUM_PRIORITY:
+        raise ApiError(400, "bad-request", f"a message of the plan has priority {message.priority}: 0 to 9 there are")
     return Restored(message, address)
 
 

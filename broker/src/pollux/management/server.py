@@ -44,11 +44,15 @@ class LazyManagement:
         """Listen. Raises ListenError, TlsError."""
         settings = self._broker.configuration.management
         routes = importlib.import_module("pollux.management.routes")
+        errors = importlib.import_module("pollux.management.errors")
+        http_logger = logging.getLogger("pollux.management.http")
+        http_logger.addFilter(errors.OneLine())
         aiohttp_web = importlib.import_module("aiohttp.web")
         self._tls = make_tls(settings, "<px:management>") if settings.ssl_enabled else None
         runner = aiohttp_web.AppRunner(
             routes.make_app(self._broker),
             access_log=None,
+            logger=http_logger,
             handle_signals=False,
             shutdown_timeout=SHUTDOWN_TIMEOUT,
             keepalive_timeout=KEEPALIVE_TIMEOUT,

@@ -46,7 +46,8 @@ class Status:
 
     def is_token(self, text: str) -> bool:
         """Whether ``text`` is the token of this life."""
-        return hmac.compare_digest(text.encode(), self._token.encode())
+        # Bytes of a header that are not UTF-8 come as surrogates.
+        return hmac.compare_digest(text.encode("utf-8", "surrogateescape"), self._token.encode())
 
     def remove(self) -> None:
         """The broker stops: nobody shall find it here."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import ClassVar
 
+from pollux.discreet import Discreet
 from pollux.session.stomp.heartbeat import parse_heart_beat
 from pollux.wire.stomp.headers import StompError, Version, parse_headers
 
@@ -16,8 +17,10 @@ class VersionError(StompError):
     """No version in common; the ERROR frame lists ours (STOMP 1.2 "Protocol Negotiation")."""
 
 
-class Greeting(Struct, frozen=True):
+class Greeting(Discreet, frozen=True):
     """A CONNECT frame. ``heart_beat`` is what the client can send and what it wants, in milliseconds."""
+
+    hidden: ClassVar[frozenset[str]] = frozenset({"passcode"})
 
     version: Version
     login: str | None

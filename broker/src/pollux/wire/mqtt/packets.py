@@ -6,10 +6,11 @@ everything else is one of these. Versions are the protocol levels of CONNECT: 4 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct, field
 
+from pollux.discreet import Discreet
 from pollux.wire.mqtt.reasons import ReasonCode
 
 if TYPE_CHECKING:
@@ -19,8 +20,10 @@ V311 = 4
 V5 = 5
 
 
-class Will(Struct):
+class Will(Discreet, frozen=True):
     """The message to publish when the client goes without saying so (MQTT 5, section 3.1.3.2)."""
+
+    hidden: ClassVar[frozenset[str]] = frozenset({"payload"})
 
     topic: str
     payload: bytes
@@ -29,8 +32,11 @@ class Will(Struct):
     properties: Properties = field(default_factory=dict)
 
 
-class Connect(Struct):
+class Connect(Discreet, frozen=True):
     """CONNECT (section 3.1). ``clean_start`` is 3.1.1's clean session. ``version`` is the protocol level asked for."""
+
+    #: The properties may have authentication data.
+    hidden: ClassVar[frozenset[str]] = frozenset({"password", "properties"})
 
     client_id: str
     version: int = V5
@@ -128,8 +134,10 @@ class Disconnect(Struct):
     properties: Properties = field(default_factory=dict)
 
 
-class Auth(Struct):
+class Auth(Discreet, frozen=True):
     """AUTH (section 3.15), MQTT 5 only."""
+
+    hidden: ClassVar[frozenset[str]] = frozenset({"properties"})
 
     reason: int = ReasonCode.SUCCESS
     properties: Properties = field(default_factory=dict)

@@ -88,6 +88,13 @@ class Frame(NamedTuple):
     block: bytes
     body: bytes
 
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        """A CONNECT's headers have a passcode: only the command and sizes are written for people."""
+        return [("command", self.command), ("block_size", len(self.block)), ("body_size", len(self.body))]
+
+    def __repr__(self) -> str:
+        return f"Frame({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
 
 class LargeFrame(Struct, frozen=True):
     """A frame whose body follows in pieces. ``length`` is None when a NUL ends the body."""
