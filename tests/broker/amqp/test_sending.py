@@ -251,7 +251,7 @@ async def test_undecodable_message_is_rejected(broker: Broker) -> None:
 async def test_anonymous_relay(broker: Broker) -> None:
     client = await broker.client().opened()
     broker.post.registry.ensure_sendable("a", None)
-    broker.security.denied.add(("send", "secret"))
+    broker.security.denied |= {("send", "secret"), ("createAddress", "new"), ("createDurableQueue", "a")}
     assert "ANONYMOUS-RELAY" in client.connection.remote_offered_capabilities
     sender = await client.sender(None)
     await client.receiver("a", "ra", credit=5)
@@ -260,6 +260,9 @@ async def test_anonymous_relay(broker: Broker) -> None:
     refused = client.send(sender, message("x", address="secret"))
     nowhere = client.send(sender, message("x"))
     await client.until(lambda: refused.settled and nowhere.settled)
+    creating = [client.send(sender, message("x", address=name)) for name in ("new", "a::q")]
+    await client.until(lambda: all(each.settled for each in creating))
+    assert [each.remote.condition.name for each in creating] == ["amqp:unauthorized-access"] * 2
     assert refused.remote.condition.name == "amqp:unauthorized-access"
     assert nowhere.remote.condition.name == "amqp:not-found"
 

@@ -272,7 +272,14 @@ def test_what_may_not_be_created() -> None:
         lifecycle.plan_producer(space(NO_QUEUES), "a::q", None)
     with pytest.raises(NoSuchQueueError, match="queue 'q' does not exist"):
         lifecycle.plan_producer(space(), "::q", None)
-    assert lifecycle.plan_producer(space(NO_QUEUES), "a", ANYCAST).queue is None
+    with pytest.raises(NoSuchQueueError, match="queue 'a' does not exist and may not be created automatically"):
+        lifecycle.plan_producer(space(NO_QUEUES), "a", ANYCAST)
+    assert lifecycle.plan_producer(space(NO_QUEUES), "a", MULTICAST).queue is None
+    to_dead_letters = AddressSettings(auto_create_queues=False, send_to_dla_on_no_route=True)
+    assert lifecycle.plan_producer(space(to_dead_letters), "a", ANYCAST).queue is None
+    among = space(NO_QUEUES, **{"#": (ANYCAST,)})
+    among.add_queue(Queue.create(QueueSpec("all", "#", routing_type=ANYCAST), NO_QUEUES, 1))
+    assert lifecycle.plan_producer(among, "a", ANYCAST).queue is None
 
 
 def test_fully_qualified_names() -> None:

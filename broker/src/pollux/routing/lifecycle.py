@@ -88,7 +88,7 @@ def _plan(
             spec = QueueSpec(
                 queue_name or address_name, address_name, routing_type=wanted, durable=durable, auto_created=True
             )
-        elif queue_name is not None or consume:
+        elif queue_name is not None or consume or not (settings.send_to_dla_on_no_route or _taken(space, address_name)):
             raise NoSuchQueueError(
                 f"queue {queue_name or address_name!r} does not exist and may not be created automatically"
             )
@@ -107,10 +107,19 @@ def _lacks_queue(space: AddressSpace, address_name: str, *, consume: bool) -> bo
     if consume:
         queue = space.queue(address_name)
         return queue is None or queue.address != address_name
-    if space.wildcards.is_wildcard(address_name):
-        return False
     address = space.address(address_name)
-    return address is None or not any(queue.routing_type is RoutingType.ANYCAST for queue in address.queues)
+    if address is not None and any(queue.routing_type is RoutingType.ANYCAST for queue in address.queues):
+        return False
+    if space.wildcards.routing and space.wildcards.is_wildcard(address_name):
+        raise InvalidRequestError(
+            f"{address_name!r} is a pattern of addresses without an ANYCAST queue of its own: send to an address"
+        )
+    return True
+
+
+def _taken(space: AddressSpace, address_name: str) -> bool:
+    """Does an ANYCAST queue, if only one of a wildcard address, get what is sent here?"""
+    return any(queue.routing_type is RoutingType.ANYCAST for queue in space.queues_of(address_name))
 
 
 def queue_removable(queue: Queue, settings: AddressSettings, now: int) -> bool:

@@ -177,7 +177,8 @@ class AddressSpace:
         if self.wildcards.routing and self.wildcards.is_wildcard(address.name):
             address.wildcard = True
             self._patterns.add(address.name, address)
-        self._routes.clear()
+            self._routes.clear()
+        # Another one has no queue yet: no route leads to it. (There may be very many, each made by a message.)
         return address
 
     def remove_address(self, name: str) -> Address:

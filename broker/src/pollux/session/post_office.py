@@ -69,7 +69,7 @@ class PostOffice:
         self.wall_ms = wall_ms
         self.accounts = Accounts(space.settings, configuration.global_limit(memory), configuration.global_max_messages)
         self.registry = Registry(self)
-        #: Names messages were sent to -> their accounts; the registry clears it when something changes.
+        #: Routing type -> names messages were sent to -> their accounts; the registry clears it when something changes.
         self._sendable = self.registry.sendable
         self.undeliverable = Undeliverable(self)
         self.pages = Pages(self)
@@ -144,7 +144,7 @@ class PostOffice:
         and a message for nobody are accepted silently, as their producer's work is done.
         """
         name = message.address
-        account = self._sendable.get(name)
+        account = self._sendable[message.routing_type].get(name)
         if account is None:
             account = self._open(name, message.routing_type)
         if account.stamped or message.user is not None:
@@ -167,8 +167,13 @@ class PostOffice:
     def _open(self, name: str, routing_type: RoutingType | None) -> Account:
         """Make sure that messages for ``name`` can be routed as far as settings allow; its account."""
         account = self.accounts.get(self.registry.ensure_sendable(name, routing_type))
-        self._sendable[name] = account
+        self.registry.remember(name, routing_type, account)
         return account
+
+    def _account_of(self, message: Message) -> Account:
+        """See :meth:`_open`."""
+        account = self._sendable[message.routing_type].get(message.address)
+        return account if account is not None else self._open(message.address, message.routing_type)
 
     def _annotate(self, message: Message, *, stamped: bool) -> None:
         """Note who sent the message and, where the address wants it, when it came in."""
@@ -273,7 +278,7 @@ class PostOffice:
 
         False when no queue takes it. Raises DiskFullError and the errors of a name that cannot be created.
         """
-        account = self._sendable.get(message.address) or self._open(message.address, message.routing_type)
+        account = self._account_of(message)
         queues = self.space.route(message)
         message.address = account.name
         if not queues:
@@ -384,8 +389,7 @@ class PostOffice:
             self.pages.feed(queue)
 
     def _charged(self, name: str) -> Account:
-        account = self._sendable.get(name)
-        return account if account is not None else self.accounts.get(name.partition("::")[0])
+        return self.accounts.get(name.partition("::")[0] if "::" in name else name)
 
     def hold_large(self, file_id: int, count: int) -> None:
         """``count`` more references need the file of a large message."""
@@ -452,7 +456,7 @@ class PostOffice:
         admitted: list[tuple[Account, Message, Verdict]] = []
         try:
             for message in tx.sends:
-                account = self._sendable.get(message.address) or self._open(message.address, message.routing_type)
+                account = self._account_of(message)
                 verdict = self._admit(account, message)
                 if verdict is not Verdict.DROP:
                     admitted.append((account, message, verdict))

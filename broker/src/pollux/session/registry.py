@@ -54,8 +54,8 @@ class Registry:
         self._space = post.space
         #: How many queues a user may have, -1 for any number; the server sets it.
         self.queue_limit: Callable[[str], int] | None = None
-        #: Names to which messages can be sent at once, with their accounts.
-        self.sendable: dict[str, Account] = {}
+        #: By the routing type a message asks for: names to which such can be sent at once, with their accounts.
+        self.sendable: dict[RoutingType | None, dict[str, Account]] = {kind: {} for kind in (None, *RoutingType)}
 
     # -- addresses
 
@@ -82,7 +82,6 @@ class Registry:
         )
         address.unused_since = self._post.wall_ms()
         self._keep_address(address)
-        self._changed()
         self._post.trail.event("address-created", address=name)
         log.info("address created name=%s routing=%s auto=%s", name, _types(address), auto_created)
         return address
@@ -140,14 +139,17 @@ class Registry:
     def ensure_sendable(self, name: str, routing_type: RoutingType | None) -> str:
         """Make sure messages for ``name`` can be routed as far as settings allow it; the address's name.
 
-        An ANYCAST address without a queue gets one of its own name (auto-create-queues).
+        An ANYCAST address without a queue gets one of its own name (auto-create-queues). Wildcard addresses that match
+        change nothing of that: what they get is a copy, and may be gone with who looks at it.
         """
-        if len(self.sendable) >= _SENDABLE_LIMIT:
-            self.sendable.clear()
-        address = split_fqqn(name)[0]
-        if routing_type is None and self._space.address(address) is None and self._space.matching(address):
-            return address  # a wildcard address takes it
         return self.carry_out(plan_producer(self._space, name, routing_type))
+
+    def remember(self, name: str, routing_type: RoutingType | None, account: Account) -> None:
+        """Messages of this routing type for ``name`` need nothing more, until something is created or deleted."""
+        known = self.sendable[routing_type]
+        if len(known) >= _SENDABLE_LIMIT:
+            known.clear()
+        known[name] = account
 
     def carry_out(self, plan: Creation) -> str:
         """Create what a client's request needs (see :mod:`pollux.routing.lifecycle`); the address's name."""
@@ -438,7 +440,8 @@ class Registry:
         self._post.storage.put(ADDRESS, address.name, msgspec.msgpack.encode(value))
 
     def _changed(self) -> None:
-        self.sendable.clear()
+        for known in self.sendable.values():
+            known.clear()
         self._space.changed()
 
 

@@ -89,8 +89,7 @@ def _attach_producer(session: AmqpSession, pointer: Pointer, attach: Attach) -> 
         routing_type = node.routing_type
         address = node.address if node.queue is None else f"{node.address}::{node.queue}"
         _require(session, Permission.send, node.address, node.queue)
-        if not _wildcard_takes(session, address, routing_type):
-            _create(session, plan_producer(session.post.space, address, routing_type))
+        _create(session, plan_producer(session.post.space, address, routing_type))
         key = session.post.space.settings(node.address).default_last_value_key
     producer = Producer(
         session,
@@ -111,16 +110,6 @@ def _attach_producer(session: AmqpSession, pointer: Pointer, attach: Attach) -> 
         max_message_size=session.settings.max_message_size,
     )
     producer.replenish()
-
-
-def _wildcard_takes(session: AmqpSession, address: str, routing_type: RoutingType | None) -> bool:
-    space = session.post.space
-    return (
-        routing_type is None
-        and "::" not in address
-        and space.address(address) is None
-        and bool(space.matching(address))
-    )
 
 
 def _create_temporary(session: AmqpSession, routing_type: RoutingType) -> str:
