@@ -12,17 +12,19 @@ import sys
 import time
 import urllib.error
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from e2e import wide_traffic
 from loadclient.connection import LoadError
 from loadclient.target import Target
 from pollux.client.ledger import Confirmed, Fault, check
+from support import bad_disk as disk_program
 from support import traffic
-from support.broker import PASSWORD, USER, BrokerProcess, free_port
+from support.broker import PASSWORD, POLLUX, USER, BrokerProcess, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from loadclient.connection import Connection
     from pollux.client.ledger import Verdict
@@ -47,11 +49,22 @@ class Member(BrokerProcess):
     """One member of a group."""
 
     def __init__(
-        self, directory: Path, shared: Path, name: str, role: str, *, core: str = "", own: str = "", runner: str = ""
+        self,
+        directory: Path,
+        shared: Path,
+        name: str,
+        role: str,
+        *,
+        core: str = "",
+        own: str = "",
+        runner: str = "",
+        settings: str = traffic.SETTINGS,
+        bad_disk: bool = False,
     ) -> None:
         """`role` is what stands inside `<shared-store>`; `runner` a Python program that runs the broker instead.
 
-        `own` stands inside `<px:high-availability>`, and so does a role that begins with `<px:`.
+        `own` stands inside `<px:high-availability>`, and so does a role that begins with `<px:`. `settings` are those
+        of addresses. With `bad_disk` there is a `disk` that can be made to fail.
         """
         self.name = name
         self.shared = shared
@@ -60,7 +73,7 @@ class Member(BrokerProcess):
         policy = "" if equal else f"<ha-policy><shared-store>{role}</shared-store></ha-policy>"
         super().__init__(
             directory,
-            address_settings=traffic.SETTINGS,
+            address_settings=settings,
             addresses="",
             core="<journal-file-size>1M</journal-file-size><journal-compact-min-files>4</journal-compact-min-files>"
             + policy
@@ -68,6 +81,10 @@ class Member(BrokerProcess):
         )
         if runner:
             self.program = [sys.executable, runner]
+        if bad_disk:
+            self.program = [sys.executable, str(Path(disk_program.__file__)), POLLUX]
+            self.forks = True
+            self.disk = disk_program.BadDisk(directory, shared)
         text = self.configuration.read_text().replace("<name>test</name>", f"<name>{name}</name>")
         for part in DIRECTORIES:
             text = text.replace(f">data/{part}<", f">{shared / part}<")
@@ -122,12 +139,13 @@ class Member(BrokerProcess):
 class Group:
     """Members on one directory, with traffic and a ledger when asked."""
 
-    def __init__(self, directory: Path, *roles: str, runner: str = "", core: str = "") -> None:
+    def __init__(self, directory: Path, *roles: str, **more: Any) -> None:
+        """`more` is for the members."""
         self.directory = directory
         self.shared = directory / "shared"
         self.shared.mkdir(exist_ok=True)
         self.members = [
-            Member(directory / f"m{number}", self.shared, f"m{number}", role, runner=runner, core=core)
+            Member(directory / f"m{number}", self.shared, f"m{number}", role, **more)
             for number, role in enumerate(roles)
         ]
         self.ledger: traffic.Ledger | None = None
@@ -194,14 +212,18 @@ class Group:
         self.wait_for_confirms(30)
 
     def start_traffic(
-        self, protocols: Sequence[str] = ("amqp", "stomp", "mqtt"), seed: int = 1, *, pause: float = 0.0
+        self,
+        protocols: Sequence[str] = ("amqp", "stomp", "mqtt"),
+        seed: int = 1,
+        *,
+        pause: float = 0.0,
+        wide: bool = False,
     ) -> None:
         """One producer and one consumer for each protocol, through every fault.
 
-        A producer waits `pause` seconds after each batch.
+        A producer waits `pause` seconds after each batch. With `wide` there is also what e2e.wide_traffic has.
         """
         self.ledger = traffic.Ledger(self.directory / "ledger")
-        targets = [Target("127.0.0.1", member.port, USER, PASSWORD) for member in self.members]
         kinds: dict[str, tuple[Any, Any, str]] = {
             "amqp": (traffic.AmqpProducer, traffic.AmqpConsumer, "fail.queue"),
             "stomp": (traffic.StompProducer, traffic.StompConsumer, "fail.queue"),
@@ -209,15 +231,24 @@ class Group:
         }
         for number, protocol in enumerate(protocols):
             producer, consumer, place = kinds[protocol]
-            made = roaming(producer)(protocol, targets[0], place, self.ledger, seed + number)
-            eater = roaming(consumer)(f"{protocol}-consumer", targets[0], place, self.ledger)
-            made.targets = eater.targets = targets
-            made.pause = pause
+            eater = self.add_worker(consumer, f"{protocol}-consumer", place)
             if protocol == "mqtt":
                 eater.open().close()  # the subscription exists from now on
-            self.workers += [eater, made]
+            self.add_worker(producer, protocol, place, seed + number, pause=pause)
+        if wide:
+            made = self.add_worker(wide_traffic.WideProducer, "wide", "wide", seed, pause=pause)
+            self.add_worker(wide_traffic.WideConsumer, "wide-consumer", "wide", made)
+            self.add_worker(wide_traffic.Monitor, "monitor", "#")
         for worker in self.workers:
             worker.start()
+
+    def add_worker(self, kind: Any, name: str, place: str, *more: object, pause: float = 0.0) -> Any:
+        """A client that goes on with the next member when one fails; it is not started."""
+        targets = [Target("127.0.0.1", member.port, USER, PASSWORD) for member in self.members]
+        worker = roaming(kind)(name, targets[0], place, self.ledger, *more)
+        worker.targets, worker.pause = targets, pause
+        self.workers.append(worker)
+        return worker
 
     def confirmed(self) -> int:
         """How many messages were confirmed so far."""

@@ -59,12 +59,13 @@ class Replica(Member):
         reach: list[int],
         timeout: int = REPLICA_TIMEOUT,
         core: str = "",
-        runner: str = "",
         cluster: str = "",
+        **more: Any,
     ) -> None:
         """`role` is what stands inside `<replication>`; `ports` are those of all members, `number` is this one's.
 
-        `reach` are the ports by which this member reaches the others; `cluster` is more of its cluster connection.
+        `reach` are the ports by which this member reaches the others; `cluster` is more of its cluster connection,
+        `more` is what every member takes.
         """
         connectors = "".join(
             f'<connector name="c{each}">tcp://127.0.0.1:{port}</connector>' for each, port in enumerate(reach)
@@ -79,7 +80,7 @@ class Replica(Member):
             "</cluster-connection></cluster-connections>"
         )
         waits = f"<px:replica-timeout>{timeout}</px:replica-timeout>"
-        super().__init__(directory, directory / "data", name, "<primary/>", core=own + core, own=waits, runner=runner)
+        super().__init__(directory, directory / "data", name, "<primary/>", core=own + core, own=waits, **more)
         text = self.configuration.read_text()
         text = text.replace("<shared-store><primary/></shared-store>", f"<replication>{role}</replication>")
         text = text.replace(f"127.0.0.1:{self.port}<", f"127.0.0.1:{ports[number]}<")
@@ -182,7 +183,7 @@ class Pair(Group):
     """Members that copy each other's data."""
 
     def __init__(
-        self, directory: Path, manager: str, *roles: str, relayed: bool = False, runner: str = "", **more: Any
+        self, directory: Path, manager: str, *roles: str, relayed: bool = False, **more: Any
     ) -> None:
         """`relayed`: the members reach each other through `relays`, which can be cut. `more` is for the members."""
         super().__init__(directory)
@@ -197,7 +198,6 @@ class Pair(Group):
                 ports,
                 number,
                 reach=reach,
-                runner=runner,
                 **more,
             )
             for number, role in enumerate(roles)

@@ -140,6 +140,8 @@ class BrokerProcess:
         self.process: subprocess.Popen[bytes] | forked.Forked | None = None
         #: What is started; a test may put a program before it that ends by becoming it (nsenter), or one in its place.
         self.program: list[str] = [POLLUX]
+        #: Whether another program than `pollux` may be a fork of a process that has imported a broker, too.
+        self.forks = False
         self.starts = 0
         self.configuration.write_text(
             TEMPLATE.format(
@@ -190,7 +192,7 @@ class BrokerProcess:
         words = [*self.program, "run", str(self.configuration), "--ports-file", str(self.ports_file)]
         environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
         with self.log.open("ab") as log:
-            if self.program == [POLLUX]:
+            if self.program == [POLLUX] or self.forks:
                 self.process = forked.spawn(words, cwd=self.directory, output=log.fileno(), environment=environment)
             else:
                 self.process = subprocess.Popen(

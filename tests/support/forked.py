@@ -4,7 +4,8 @@ Half of the processor time of a test's broker is importing (0.25 s), and tests s
 run, the nursery, imports once, without threads, and forks on demand: the fork takes over the directory, environment,
 standard streams and words that it is given, and calls the program's entry point as its script would. A broker that
 replaces itself executes its script anew. What is about starting itself - an interpreter's options, a program in the
-place of `pollux` - is a process of its own as before.
+place of `pollux` - is a process of its own as before; a Python program of the tests that only changes what `pollux`
+finds (:mod:`support.bad_disk`) may be a fork too: its words begin with the interpreter's name.
 
 A fork is the nursery's child, not the test's: `Forked` does what tests want of a `subprocess.Popen`.
 """
@@ -98,7 +99,7 @@ class Nursery:
         atexit.register(self.close)
 
     def spawn(self, words: Sequence[str], *, cwd: Path, output: int, environment: Mapping[str, str]) -> Forked:
-        """Start a script of the venv; `output` is the file for what it says."""
+        """Start a script of the venv, or the interpreter with one; `output` is the file for what it says."""
         asked = {"words": list(words), "cwd": str(cwd), "environment": dict(environment)}
         return Forked(self, list(words), self._ask(asked, [output])["pid"])
 
@@ -169,8 +170,9 @@ def become(asked: dict[str, Any]) -> None:
     time.tzset()
     if os.environ.get("PYTHONFAULTHANDLER"):
         faulthandler.enable()
-    sys.argv = asked["words"]
-    sys.orig_argv = [sys.executable, *asked["words"]]
+    words = asked["words"]
+    sys.argv = words[1:] if words[0] == sys.executable else words
+    sys.orig_argv = [sys.executable, *sys.argv]
     # A script's first directory is its own, not this file's.
     sys.path[0] = str(Path(sys.argv[0]).parent)
 
@@ -189,6 +191,11 @@ def run(descriptor: int) -> None:
     if asked is not None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         become(asked)
+        if sys.argv is not asked["words"]:
+            import runpy
+
+            runpy.run_path(sys.argv[0], run_name="__main__")
+            return
         from pollux.cli import main
 
         main()

@@ -220,7 +220,11 @@ class StompConsumer(Consumer):
             raise LoadError(str(messages[-1]))
         if messages:
             self.received([(body, headers.get("redelivered") == "true") for _, headers, body in messages])
-            self.connection.send(f"ACK\nid:{messages[-1][1]['ack']}\n\n\0".encode())
+            self.connection.send(self.acknowledge([headers["ack"] for _, headers, _ in messages]))
+
+    def acknowledge(self, acks: list[str]) -> bytes:
+        """Frames that acknowledge what came with these ids."""
+        return f"ACK\nid:{acks[-1]}\n\n\0".encode()
 
 
 def split_frames(data: bytes) -> tuple[list[bytes], bytes]:

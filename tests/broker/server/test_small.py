@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -14,6 +15,8 @@ from msgspec.structs import replace
 from pollux.config import loads
 from pollux.config.model import Configuration
 from pollux.server import reload, resources
+from pollux.server.exits import EXIT_FAILED, EXIT_STORE
+from pollux.server.failures import exit_code
 from pollux.server.notify import Notifier
 
 if TYPE_CHECKING:
@@ -101,3 +104,10 @@ def test_more_connections_than_descriptors(caplog: pytest.LogCaptureFixture) -> 
     possible = resources.connection_limit(1 << 40)
     assert possible < 1 << 40
     assert "open-files limit" in caplog.records[0].message
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.ESTALE, errno.ETIMEDOUT, errno.EROFS])
+def test_a_start_on_a_disk_that_fails_says_so(number: int) -> None:
+    """A supervisor starts it again; of a random failure it would say the same exit status as of a broken request."""
+    assert exit_code(OSError(number, os.strerror(number), "/srv/pollux/journal")) == EXIT_STORE
+    assert exit_code(OSError(errno.EACCES, os.strerror(errno.EACCES), "/srv/pollux/journal")) == EXIT_FAILED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -265,3 +266,33 @@ async def test_a_full_disk_costs_events_and_nothing_else(tmp_path: Path, monkeyp
     ids = [number for each in found if isinstance(each, Messages) for number in each.ids]
     assert ids[0] == 1
     assert 2 not in ids
+
+
+async def test_a_disk_that_fails_at_every_call_for_a_while_ends_no_trail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when the thread ends because what has no header cannot be deleted either."""
+    tried = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def fails(*_: object, **__: object) -> None:
+        loop.call_soon_threadsafe(tried.set)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    trail = trail_in(tmp_path)
+    with monkeypatch.context() as failing:
+        for call in ("open", "unlink"):
+            failing.setattr(f"pollux.store.audit.writer.os.{call}", fails)
+        trail.start(loop)
+        trail.event("activation", to="live")
+        trail.flush()
+        async with asyncio.timeout(TIMEOUT):
+            await tried.wait()
+
+    def goes_on() -> bool:
+        trail.event("activation", to="stopping")
+        trail.flush()
+        return any(isinstance(found, Lifecycle) for found in everything(tmp_path))
+
+    await until(goes_on)
+    await trail.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,6 +129,32 @@ async def test_full_disk_refuses_the_message_and_nothing_else(tmp_path: Path) ->
         one.storage.append_message(message_of(one.storage), [1])
         await stable(one.storage)
         assert one.failures == []
+
+
+async def test_a_directory_that_fails_is_the_store_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when the loop itself touches the directory: its error would end a client's session instead."""
+
+    class Failing(FileOperations):
+        def open(self, path: Path, flags: int, mode: int = 0o640) -> int:
+            if path.suffix == ".msg":
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            return super().open(path, flags, mode)
+
+    settings = settings_in(tmp_path)
+    async with opened(settings, files=Failing()) as one:
+        with monkeypatch.context() as failing:
+            failing.setattr(os, "mkdir", _refuse)
+            failing.setattr(os, "stat", _refuse)
+            writer = one.storage.large.create()
+        writer.write(b"x" * 100)
+        await until(lambda: writer._error is not None)
+        with pytest.raises(StoreError, match="Input/output error"):
+            writer.write(b"x" * 100)
+        writer.abort()
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 async def test_a_chunk_that_found_no_room_is_written_again_and_nothing_before_it(tmp_path: Path) -> None:

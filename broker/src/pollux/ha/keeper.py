@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from pollux.errors import PolluxError
+from pollux.errors import PolluxError, StoreError
 from pollux.ha import members, peers
 from pollux.ha.admission import admit
 from pollux.ha.journal_facts import newest_epoch, read_facts
@@ -227,7 +227,7 @@ class Keeper:
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     reason = f"{self._directory}: the shared store cannot be used: {error}"
-                    self._listener.refused(PolluxError(reason))
+                    self._listener.refused(StoreError(reason))
                     return False
                 self._failed(error)
                 self._wake.wait(STANDBY_PERIOD)

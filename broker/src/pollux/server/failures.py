@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from pollux.config import ConfigError
 from pollux.config.users import UsersError
 from pollux.errors import StoreError
@@ -23,8 +25,15 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (RefusedError, EXIT_STORE_REFUSED),
     (StoreError, EXIT_STORE),
 )
+#: Errors of system calls that say that a disk, or the server behind it, fails: whatever the file was.
+_DISK_ERRORS = frozenset(
+    (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.ETIMEDOUT, errno.EUCLEAN)
+)
 
 
 def exit_code(error: BaseException) -> int:
     """The exit code (:mod:`pollux.server.exits`) of a broker whose start ended with this error."""
+    reason = error if isinstance(error, OSError) else error.__cause__
+    if isinstance(reason, OSError) and reason.errno in _DISK_ERRORS:
+        return EXIT_STORE
     return next((code for kind, code in _CODES if isinstance(error, kind)), EXIT_FAILED)

@@ -183,8 +183,8 @@ class Pages:
             page = paging.store.pages.get(number)
             recovered = page is not None and page.recovered
             found = await paging.store.read(number)
-        except StoreError:
-            log.exception("page %d of address %s cannot be read", number, paging.account.name)
+        except StoreError as error:
+            log.error("page %d of address %s cannot be read: %s", number, paging.account.name, error)  # noqa: TRY400  (the text says it all)
             await asyncio.sleep(1)
             return
         finally:

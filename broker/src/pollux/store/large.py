@@ -127,6 +127,7 @@ class LargeWriter:
         """Write what waits; the bytes written. Under the lock."""
         files = self._owner.files
         if self._fd < 0 and self._position == 0 and not self._aborted:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = files.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         written = 0
         while self._chunks and not self._aborted:
@@ -295,7 +296,6 @@ class LargeMessages:
         """Begin a new file. Raises DiskFullError while new messages are refused."""
         self._check_room()
         file_id = self._next_id()
-        self._directory.mkdir(parents=True, exist_ok=True)
         return LargeWriter(self, file_id, self.path(file_id))
 
     def open(self, large: LargeMessage) -> LargeReader:

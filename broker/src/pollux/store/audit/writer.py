@@ -11,6 +11,7 @@ import os
 import queue
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.store.audit.format import file_name, safe_name
@@ -134,7 +135,8 @@ class Writer:
         self._count_lost(data)
         self._leave()
         if path is not None:
-            path.unlink(missing_ok=True)  # it has no header
+            with suppress(OSError):  # the disk may refuse this as well: the thread must outlive it
+                path.unlink(missing_ok=True)  # it has no header
 
     def _count_lost(self, data: bytes) -> None:
         """A block for nothing; a file that could not even begin counts as one, so that it is tried again."""
