@@ -101,6 +101,8 @@ def _serving(broker: Broker) -> dict[str, Any]:
             "diskUsedPercent": round(usage.percent, 2),
             "recoveredMessages": broker.recovered_messages,
             "recoverySeconds": round(broker.recovery_seconds, 3),
+            "orphanQueues": len(broker.post.orphans),
+            "orphanMessages": broker.post.orphans.messages,
         },
     }
 

@@ -298,6 +298,7 @@ class Broker:
         )
         self.post.registry.queue_limit = self.security.queue_limit
         self.post.restore(recovered)
+        self.damage += self.post.problems
         self.storage.on_full_change(lambda _usage: self._disk_changed())
         self._disk_changed()
 

@@ -16,7 +16,7 @@ from pollux.message import MessageReference
 from pollux.routing.paging import PageUsage, room_for_pages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 
     from pollux.message import Message
     from pollux.routing.queue import Queue
@@ -58,20 +58,53 @@ class Pages:
         """Reads under way."""
         return [task for paging in self.active.values() for task in paging.reading.values()]
 
-    def restore(self) -> None:
-        """Addresses that were paging before a restart go on doing so."""
-        for name, store in self._post.storage.pages.addresses().items():
-            paging = self._begin(self._post.accounts.get(name), store)
-            paging.cursors = dict.fromkeys(store.queue_ids(), 0)
-            for number, page in store.pages.items():
-                if page.large:
-                    paging.pins[number] = list(page.large)
-                    for file_id in page.large:
-                        self._post.hold_large(file_id, 1)
-            for queue_id in paging.cursors:
-                if self._post.space.queue_by_id(queue_id) is None:
+    def restore(self, dropped: Container[int]) -> None:
+        """Addresses that were paging before a restart go on doing so. ``dropped``: queues that were deleted."""
+        post = self._post
+        for name, store in post.storage.pages.addresses().items():
+            wanted: list[int] = []
+            for queue_id in store.queue_ids():
+                if post.space.queue_by_id(queue_id) is not None:
+                    wanted.append(queue_id)
+                elif queue_id in dropped:
                     store.drop_queue(queue_id)
+                else:
+                    post.orphans.found(queue_id).paged += store.remaining(queue_id)
+                    for _, files in _large_for(store, (queue_id,)):
+                        for file_id in files:
+                            post.hold_large(file_id, 1)
+            if not wanted:
+                continue
+            paging = self._begin(post.accounts.get(name), store)
+            paging.cursors = dict.fromkeys(wanted, 0)
+            for number, files in _large_for(store, wanted):
+                paging.pins[number] = list(files)
+                for file_id in files:
+                    post.hold_large(file_id, 1)
             self._measure(paging)
+
+    def take_orphans(self, queue: Queue) -> None:
+        """What waits in pages for the number that ``queue`` has now is for it."""
+        for name, store in self._post.storage.pages.addresses().items():
+            if queue.id not in store.queue_ids():
+                continue
+            paging = self.active.get(name)
+            if paging is None:
+                paging = self._begin(self._post.accounts.get(name), store)
+                paging.start = max(store.pages)
+            paging.cursors[queue.id] = 0
+            for number, files in _large_for(store, (queue.id,)):
+                paging.pins.setdefault(number, []).extend(files)
+            self._measure(paging)
+        self.feed(queue)
+
+    def drop_orphans(self, queue_id: int) -> None:
+        """Nothing that is paged is for this queue, which nobody knows, any more."""
+        for store in self._post.storage.pages.addresses().values():
+            files = [file_id for _, some in _large_for(store, (queue_id,)) for file_id in some]
+            store.drop_queue(queue_id)
+            for file_id in files:
+                self._post.release_large(file_id)
 
     def _begin(self, account: Account, store: AddressPages) -> _Paging:
         paging = self.active[account.name] = _Paging(account, store)
@@ -88,11 +121,14 @@ class Pages:
             paging = self._begin(account, self._post.storage.pages.address(account.name, page_size_bytes=size))
             # What was read of earlier pages is in the queues; it is not to be read again.
             paging.start = max(paging.store.pages, default=0)
-        ids = [queue.id for queue in queues]
-        number = paging.store.append(message, ids, tx)
+        ids: list[int] = []
+        volatile: list[int] = []
+        for queue in queues:
+            (ids if queue.durable else volatile).append(queue.id)
+        number = paging.store.append(message, ids, tx, volatile=volatile)
         cursors = paging.cursors
-        for queue_id in ids:
-            cursors.setdefault(queue_id, paging.start)
+        for queue in queues:
+            cursors.setdefault(queue.id, paging.start)
         if message.large is not None:
             paging.pins.setdefault(number, []).append(message.large.id)
             self._post.hold_large(message.large.id, 1)
@@ -231,3 +267,10 @@ class Pages:
         account.pages = PageUsage()
         account.reconsider()
         log.info("address %s no longer pages", account.name)
+
+
+def _large_for(store: AddressPages, queue_ids: Collection[int]) -> Iterator[tuple[int, list[int]]]:
+    """(page, files of large messages in it) of the pages that one of these queues still needs."""
+    for number, page in store.pages.items():
+        if page.large and any(queue_id in page.remaining for queue_id in queue_ids):
+            yield number, page.large

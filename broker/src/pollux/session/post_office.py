@@ -26,11 +26,14 @@ from pollux.routing.lifecycle import expiration
 from pollux.routing.paging import Verdict, admit, rejects
 from pollux.session.accounts import Account, Accounts
 from pollux.session.cold import ColdMessages
+from pollux.session.orphans import Orphans
 from pollux.session.pages import Pages
 from pollux.session.registry import Registry
+from pollux.session.restart import Restart
 from pollux.session.transaction import Transaction
 from pollux.session.undeliverable import Undeliverable
 from pollux.store.audit import Trail
+from pollux.store.bindings import INCOMPLETE
 
 if TYPE_CHECKING:
     from pollux.config.model import Configuration
@@ -74,7 +77,10 @@ class PostOffice:
         self.undeliverable = Undeliverable(self)
         self.pages = Pages(self)
         self.cold = ColdMessages(self)
-        #: (kind, key) -> value of everything ``storage.put`` kept before this start; see Registry.restore.
+        self.orphans = Orphans(self)
+        #: What the last start found wrong with queues and their messages, in words.
+        self.problems: list[str] = []
+        #: (kind, key) -> value of everything ``storage.put`` kept before this start.
         self.recovered: dict[tuple[str, str], bytes] = {}
         self.routed_total = 0
         self.acknowledged_total = 0
@@ -100,8 +106,13 @@ class PostOffice:
         self._cold_large = recovered.large
         for message_id, file_id in recovered.large.items():
             self.hold_large(file_id, recovered.references.get(message_id, 1))
-        self.registry.restore(recovered)
-        self.pages.restore()
+        start = Restart(self, recovered)
+        start.run()
+        self.pages.restore(start.dropped)
+        self.orphans.settle()
+        self.problems = [*start.problems, *self.orphans.report()]
+        if self.problems:
+            self.storage.put(*INCOMPLETE, b"")
 
     # -- names, for sessions
 
@@ -557,9 +568,10 @@ class PostOffice:
     def _discard_cold(self, queue: Queue, ids: Sequence[int]) -> None:
         for start in range(0, len(ids), _ACKS):
             self.storage.append_acks(queue.id, ids[start : start + _ACKS])
-        self._release_cold(ids)
+        self.release_cold(ids)
 
-    def _release_cold(self, ids: Sequence[int]) -> None:
+    def release_cold(self, ids: Sequence[int]) -> None:
+        """These references to messages that are on disk only are gone: nor do they need a large message's file."""
         if self._cold_large:
             for number in ids:
                 file_id = self._cold_large.get(number)
@@ -570,9 +582,9 @@ class PostOffice:
         """Everything a queue holds is gone, because the queue is: one record, however much it is."""
         references, cold = queue.purge()
         self.discard(queue, references)
-        self._release_cold(cold)
+        self.release_cold(cold)
         if queue.durable:
-            self.storage.append_drop_queue(queue.id)
+            self.registry.record_drop(queue.id)
         self.pages.drop(queue)
 
     def message_count(self, queue: Queue) -> int:

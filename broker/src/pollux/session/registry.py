@@ -1,7 +1,8 @@
 """Addresses and queues as things that are created, deleted and survive a restart.
 
 The address space (:mod:`pollux.routing.space`) knows what exists now; this module also keeps it in the
-bindings journal, creates and deletes automatically as the settings say, and rebuilds it at start.
+bindings journal, and creates and deletes automatically as the settings say. At the start
+:mod:`pollux.session.restart` rebuilds it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,8 @@ from pollux.config.address_settings import ConfigDelete
 from pollux.errors import InvalidRequestError, LimitError, NoSuchAddressError, NoSuchQueueError
 from pollux.message import RoutingType
 from pollux.routing.address import split_fqqn
-from pollux.routing.duplicates import DuplicateCache
 from pollux.routing.lifecycle import Creation, address_removable, plan_producer, queue_removable
 from pollux.routing.queue import Queue
-from pollux.routing.selector import SelectorError
 from pollux.routing.space import Address
 from pollux.routing.spec import QueueSpec
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from pollux.config.model import Configuration
     from pollux.session.accounts import Account
     from pollux.session.post_office import PostOffice
-    from pollux.store.recovered import Recovered
 
 log = logging.getLogger("pollux.registry")
 
@@ -38,12 +36,11 @@ ADDRESS = "address"
 QUEUE = "queue"
 #: Durable queues whose deliveries an operator paused.
 PAUSED = "paused"
+#: Numbers of queues that were deleted, until the journal says so too.
+DROPPED = "dropped"
 
 #: Address names (FQQNs too) whose account is remembered for sending.
 _SENDABLE_LIMIT = 20_000
-
-#: ``no_local_origin`` is a connection of the life that wrote it; in this one its number means another client.
-_SPEC_FIELDS = frozenset(QueueSpec.__struct_fields__) - {"no_local_origin"}
 
 
 class Registry:
@@ -56,6 +53,8 @@ class Registry:
         self.queue_limit: Callable[[str], int] | None = None
         #: By the routing type a message asks for: names to which such can be sent at once, with their accounts.
         self.sendable: dict[RoutingType | None, dict[str, Account]] = {kind: {} for kind in (None, *RoutingType)}
+        #: Queues whose deletion is in the journal, and still in the bindings.
+        self._dropped: list[int] = []
 
     # -- addresses
 
@@ -161,8 +160,8 @@ class Registry:
 
     # -- queues
 
-    def create_queue(self, spec: QueueSpec, *, auto_address: bool = True) -> Queue:
-        """Create a queue (its address too, where that is allowed).
+    def create_queue(self, spec: QueueSpec, *, auto_address: bool = True, queue_id: int | None = None) -> Queue:
+        """Create a queue (its address too, where that is allowed). ``queue_id``: the number it had before.
 
         Raises InvalidRequestError when it exists or contradicts its address, NoSuchAddressError, SelectorError,
         LimitError when its user has as many queues as it may.
@@ -171,7 +170,7 @@ class Registry:
             raise InvalidRequestError(f"queue {spec.name!r} exists already")
         self._check_limit(spec)
         settings = self._space.settings(spec.address)
-        queue = Queue.create(spec, settings, self._post.storage.next_id())
+        queue = Queue.create(spec, settings, self._post.storage.next_id() if queue_id is None else queue_id)
         existed = self._space.address(spec.address) is not None
         address = self.ensure_address(spec.address, queue.routing_type, auto=spec.auto_created or auto_address)
         if not existed and spec.temporary:
@@ -180,12 +179,14 @@ class Registry:
         if not existed and not spec.auto_created and not spec.temporary:
             address.auto_created = False
             self._keep_address(address)
-        self._add_queue(queue)
+        self.add_queue(queue)
         queue.unused_since = self._post.wall_ms()
         if spec.durable and not spec.temporary:
             values = {name: value for name, value in asdict(spec).items() if value is not None}
             values["routing_type"] = int(queue.routing_type)
-            self._post.storage.put(QUEUE, spec.name, msgspec.msgpack.encode({"id": queue.id, "spec": values}))
+            value = msgspec.msgpack.encode({"id": queue.id, "spec": values})
+            self._post.storage.put(QUEUE, spec.name, value)
+            self._post.storage.append_queue(queue.id, value)
         self._changed()
         self._post.trail.event("queue-created", queue=spec.name, address=spec.address)
         log.info(
@@ -274,6 +275,9 @@ class Registry:
     def reap(self) -> None:
         """Delete what is unused; called every address-queue-scan-period."""
         now = self._post.wall_ms()
+        dropped, self._dropped = self._dropped, []
+        for queue_id in dropped:
+            self._post.storage.put(DROPPED, str(queue_id), None)
         for queue in list(self._space.queues):
             self.maybe_delete(queue, now)
         for address in list(self._space.addresses):
@@ -359,74 +363,32 @@ class Registry:
             queue.apply_settings(self._space.settings(queue.address))
         self._changed()
 
-    # -- restart
+    # -- for the start
 
-    def restore(self, recovered: Recovered) -> None:
-        """Rebuild addresses, queues and their contents (as ids; messages are read when needed)."""
-        for (kind, key), value in recovered.bindings.items():
-            if kind == ADDRESS:
-                kept = msgspec.msgpack.decode(value)
-                self._space.add_address(
-                    Address(
-                        key,
-                        {RoutingType(each) for each in kept["routing_types"]},
-                        auto_created=kept["auto_created"],
-                        internal=kept["internal"],
-                        configuration_managed=kept["configuration_managed"],
-                    )
-                ).used = True
-        known: dict[int, Queue] = {}
-        for (kind, _), value in recovered.bindings.items():
-            if kind == QUEUE:
-                kept = msgspec.msgpack.decode(value)
-                values = {name: each for name, each in kept["spec"].items() if name in _SPEC_FIELDS}
-                values["routing_type"] = RoutingType(values["routing_type"])
-                spec = QueueSpec(**values)
-                if self._space.address(spec.address) is None:
-                    self._space.add_address(Address(spec.address, (values["routing_type"],)))
-                queue = self._restored(spec, kept["id"])
-                queue.used = True
-                queue.unused_since = self._post.wall_ms()
-                if (PAUSED, spec.name) in recovered.bindings:
-                    queue.pause()
-                self._add_queue(queue)
-                known[queue.id] = queue
-        counts: dict[int, dict[int, int]] = {}
-        for (queue_id, message_id), count in recovered.delivery_counts.items():
-            counts.setdefault(queue_id, {})[message_id] = count
-        schedules: dict[int, dict[int, int]] = {}
-        for (queue_id, message_id), deliver_at in recovered.schedules.items():
-            schedules.setdefault(queue_id, {})[message_id] = deliver_at
-        for queue_id, priorities in recovered.queues.items():
-            found = known.get(queue_id)
-            if found is None:
-                # Its queue was deleted and the crash came before the record that drops its messages.
-                self._post.storage.append_drop_queue(queue_id)
-                continue
-            for priority in sorted(priorities, reverse=True):
-                found.restore(priority, priorities[priority], counts.get(queue_id), schedules.get(queue_id))
-            if found.scheduled:
-                self._post.plan_timer(found.next_due())
-        for name, duplicates in recovered.duplicates.items():
-            account = self._post.accounts.get(split_fqqn(name)[0])
-            account.duplicates = DuplicateCache(account.settings.id_cache_size)
-            account.duplicates.restore(duplicates)
-
-    def _restored(self, spec: QueueSpec, queue_id: int) -> Queue:
-        """A queue that was there before. What earlier versions accepted as its filter does not keep a broker down."""
-        settings = self._space.settings(spec.address)
-        try:
-            return Queue.create(spec, settings, queue_id)
-        except SelectorError as error:
-            queue = Queue.create(spec, settings, queue_id, strict=False)
-            log.warning("queue %r keeps a filter that is no longer accepted and takes less: %s", spec.name, error)
-            return queue
-
-    # -- inside
-
-    def _add_queue(self, queue: Queue) -> None:
+    def add_queue(self, queue: Queue) -> None:
+        """A queue that is stored exists from here on."""
         queue.trail = self._post.trail.queue(queue.address, queue.name)
         self._space.add_queue(queue)
+
+    def keep(self, queue: Queue, value: bytes) -> None:
+        """Put a queue back into the bindings, which lost it; its address too."""
+        self._post.storage.put(QUEUE, queue.name, value)
+        address = self._space.address(queue.address)
+        if address is not None:
+            self._keep_address(address)
+
+    def record_drop(self, queue_id: int) -> None:
+        """Put the deletion of a durable queue on record, for that it is not in the bindings means nothing.
+
+        What is on disk first, in the bindings, outlives a crash before the journal's record of it; that it is on
+        record there is forgotten when the journal has it (:meth:`reap`).
+        """
+        post = self._post
+        post.storage.put(DROPPED, str(queue_id), b"")
+        post.storage.append_drop_queue(queue_id)
+        post.storage.when_stable(lambda error: self._dropped.append(queue_id) if error is None else None)
+
+    # -- inside
 
     def _keep_address(self, address: Address) -> None:
         if address.temporary:

@@ -17,6 +17,7 @@ from pollux.store.files import FileOperations, write_all
 from pollux.store.format import (
     FRAME_SIZE,
     HEADER_SIZE,
+    DamagedHeaderError,
     DamagedRange,
     FormatError,
     Kind,
@@ -42,12 +43,65 @@ _WASTE_FLOOR = 4 << 20
 
 Key = tuple[str, str]
 
+#: Set while the map may lack what an earlier file, damaged or gone, had: an earlier one that is put back is read too.
+INCOMPLETE: Key = ("bindings", "incomplete")
+#: The kind of the bindings whose values hold a number that the journal knows.
+_QUEUE = "queue"
+
+
+def _files(directory: Path) -> list[tuple[int, int, Path]]:
+    """(epoch, number, path) of the files that hold bindings, the newest first."""
+    names = ((NAME.fullmatch(path.name), path) for path in directory.iterdir())
+    return sorted(((int(match[1]), int(match[2]), path) for match, path in names if match), reverse=True)
+
 
 def newest_file(directory: Path) -> Path | None:
     """The file that holds the bindings, None in a new directory."""
-    names = ((NAME.fullmatch(path.name), path) for path in directory.iterdir())
-    found = [(int(match[1]), int(match[2]), path) for match, path in names if match]
-    return max(found)[2] if found else None
+    found = _files(directory)
+    return found[0][2] if found else None
+
+
+def read_newest(
+    directory: Path, node_id: bytes | None, *, expected: bool
+) -> tuple[dict[Key, bytes], list[Damage], int]:
+    """The map in a directory, what is damaged or missing, and the epoch it is of (0: none was found). Read-only.
+
+    ``expected``: the journal beside it is that of a broker that had one. A map that is incomplete is completed from an
+    earlier life's file: somebody put that back. Raises FormatError for a foreign file.
+    """
+    found = _files(directory)
+    if not found:
+        words = "no bindings are here, but the journal is that of a broker that had some; is the directory mounted?"
+        return {}, [Damage(directory, 0, 0, "missing-bindings", words)] if expected else [], 0
+    damage: list[Damage] = []
+    for place, (epoch, _, path) in enumerate(found):
+        try:
+            values, wrong, _ = read_bindings(path, node_id)
+        except DamagedHeaderError as error:
+            words = f"the file cannot be read: {error}"
+            damage.append(Damage(path, 0, path.stat().st_size, "corrupt", words))
+            continue
+        damage += wrong
+        if INCOMPLETE in values:
+            for before, _, other in found[place + 1 :]:
+                if before < epoch:
+                    earlier, wrong, _ = read_bindings(other, node_id)
+                    values = _completed(values, earlier)
+                    damage += wrong
+                    break
+        return values, damage, epoch
+    return {}, damage, 0
+
+
+def _completed(values: dict[Key, bytes], earlier: dict[Key, bytes]) -> dict[Key, bytes]:
+    """A map that began without its predecessor, with that predecessor put back.
+
+    A queue has its number from before: what was made in its place meanwhile is in the journal.
+    """
+    queues = {key: value for key, value in earlier.items() if key[0] == _QUEUE}
+    found = {**earlier, **values, **queues}
+    found.pop(INCOMPLETE, None)
+    return found
 
 
 def read_bindings(path: Path, node_id: bytes | None) -> tuple[dict[Key, bytes], list[Damage], SegmentHeader]:
@@ -60,6 +114,10 @@ def read_bindings(path: Path, node_id: bytes | None) -> tuple[dict[Key, bytes], 
         raise FormatError(f"{path}: belongs to node {header.node_id.hex()}, this broker is node {node_id.hex()}")
     values: dict[Key, bytes] = {}
     damage: list[Damage] = []
+    if data[len(data) - len(data) % _FIRST_BLOCK :].strip(b"\0"):
+        # Records are written only where there were whole blocks of zeros.
+        words = f"the file was cut: {len(data)} bytes are left, not a multiple of {_FIRST_BLOCK}"
+        damage.append(Damage(path, len(data), 0, "corrupt", words))
     view = memoryview(data)
     for entry in scan(data, header.salt):
         if isinstance(entry, DamagedRange):
@@ -97,24 +155,27 @@ class Bindings:
         self._position = 0
         self._size = 0
 
-    def load(self, node_id: bytes) -> tuple[dict[Key, bytes], list[Damage]]:
-        """Read the directory and start this life's file. Before any traffic, in a thread."""
-        path = newest_file(self._directory)
-        values: dict[Key, bytes] = {}
-        damage: list[Damage] = []
-        if path is not None:
-            values, damage, header = read_bindings(path, node_id)
-            if header.epoch >= self._epoch:
-                raise FormatError(f"{path}: written in epoch {header.epoch}, this life's epoch is {self._epoch}")
+    def load(self, node_id: bytes, *, expected: bool = False) -> tuple[dict[Key, bytes], list[Damage]]:
+        """Read the directory and start this life's file. Before any traffic, in a thread.
+
+        ``expected``: see :func:`read_newest`.
+        """
+        values, damage, epoch = read_newest(self._directory, node_id, expected=expected)
+        if epoch >= self._epoch:
+            raise FormatError(f"{self._directory}: written in epoch {epoch}, this life's epoch is {self._epoch}")
+        if any(found.kind != "torn-tail" for found in damage):
+            values[INCOMPLETE] = b""
         for (kind, key), value in values.items():
             self._keep((kind, key), frame(records.put(kind, key, value), self._salt))
+        values.pop(INCOMPLETE, None)
         self._snapshot(b"".join(self._live.values()))
         self._file_bytes = self._live_bytes
+        damaged = {found.file for found in damage}
         for other in self._directory.iterdir():
             unfinished = other.name.startswith("bindings-") and other.suffix == ".tmp"
             if other != self._path and (unfinished or NAME.fullmatch(other.name)):
                 # What was damaged is kept for whoever investigates.
-                if damage and other == path and any(found.kind == "corrupt" for found in damage):
+                if other in damaged:
                     self._files.rename(other, other.with_suffix(".damaged"))
                 else:
                     self._files.unlink(other)

@@ -125,6 +125,7 @@ class Checkpoint(Struct):
         for store, done in values["pages_done"]:
             state.pages_done[store] = set(done)
         state.page_marks.update(values.get("page_marks", {}))
+        state.queue_records.update(values.get("queue_records", {}))
         for store, page, committed in values["page_tx"]:
             state.page_tx[store, page] = set(committed)
 
@@ -156,6 +157,7 @@ def encode_state(state: State) -> dict[str, Any]:
         "page_marks": state.page_marks,
         "page_tx": [[*key, list(committed)] for key, committed in state.page_tx.items()],
         "pages_done": [[store, list(done)] for store, done in state.pages_done.items()],
+        "queue_records": state.queue_records,
     }
 
 

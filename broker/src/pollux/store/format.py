@@ -70,6 +70,10 @@ class FormatError(StoreError):
     """A file is not what its name says, or was written by another node or a newer Pollux."""
 
 
+class DamagedHeaderError(FormatError):
+    """Neither copy of a file's header can be read: what the file is meant to be is not known from it."""
+
+
 class SegmentHeader(Struct, frozen=True):
     """What the first bytes of a segment say."""
 
@@ -91,12 +95,12 @@ class SegmentHeader(Struct, frozen=True):
 def decode_header(data: bytes, name: str) -> SegmentHeader:
     """Parse a header, or its copy when the first is damaged; ``name`` is for the error's text. Raises FormatError."""
     if len(data) < HEADER_SIZE:
-        raise FormatError(f"{name}: {len(data)} bytes are too few for a segment header")
+        raise DamagedHeaderError(f"{name}: {len(data)} bytes are too few for a segment header")
     for position in (0, HEADER_COPY):
         head = bytes(data[position : position + HEADER_COPY])
         if crc32c(head[:60]) == int.from_bytes(head[60:], "little"):
             return _decode_header(head, name)
-    raise FormatError(f"{name}: not a Pollux segment, or both copies of its header are damaged")
+    raise DamagedHeaderError(f"{name}: not a Pollux segment, or both copies of its header are damaged")
 
 
 def _decode_header(head: bytes, name: str) -> SegmentHeader:

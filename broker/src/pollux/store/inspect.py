@@ -226,6 +226,7 @@ _FIELDS: dict[RecordType, Callable[[memoryview, int], dict[str, Any]]] = {
     RecordType.PAGE_ACKS: _page_acks,
     RecordType.PAGE_DONE: lambda record, at: _numbers(record, at, "store", "page"),
     RecordType.DROP_QUEUE: lambda record, at: _numbers(record, at, "queue"),
+    RecordType.QUEUE: lambda record, at: _numbers(record, at, "queue") | {"value": record[at + 8 :].tobytes()},
     RecordType.PAGE_TX: lambda record, at: _numbers(record, at, "store", "page"),
     RecordType.PAGE_MARK: lambda record, at: _numbers(record, at, "store", "message"),
 }

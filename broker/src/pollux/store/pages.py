@@ -154,9 +154,11 @@ class AddressPages:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def append(self, message: Message, queue_ids: Sequence[int], tx: int = 0) -> int:
+    def append(self, message: Message, queue_ids: Sequence[int], tx: int = 0, *, volatile: Sequence[int] = ()) -> int:
         """Write a message to the current page; the page's number.
 
+        ``volatile``: ids of queues that get it too and do not outlive this life. They are recorded as such, for
+        recovery must not take their messages for those of a queue that it cannot find.
         It is stable (when durable) with everything appended in this loop turn. With ``tx`` call it in the
         turn of ``append_commit(tx)`` and before that: nothing can be taken back afterwards.
         """
@@ -168,7 +170,10 @@ class AddressPages:
             # What this chunk writes so far is written before the rest of the large message's file, which is to be whole
             # when a page names it: after a crash between the two the message would be there without the end of it.
             self._batch = None
-        head = records.message_head(message, queue_ids, tx, message.address.encode())
+        # What is not durable is gone at the next start anyway.
+        everyone = [*queue_ids, *volatile] if volatile else queue_ids
+        marked = [*queue_ids, 0, *volatile] if volatile and message.durable else everyone
+        head = records.message_head(message, marked, tx, message.address.encode())
         data = message.data
         length = FRAME_SIZE + len(head) + len(data)
         self._open_batch(page, durable=message.durable).parts += (
@@ -180,9 +185,9 @@ class AddressPages:
         page.token = self._owner.journal.token
         page.messages += 1
         remaining = page.remaining
-        for queue_id in queue_ids:
+        for queue_id in everyone:
             remaining[queue_id] = remaining.get(queue_id, 0) + 1
-        if message.durable:
+        if message.durable and queue_ids:
             page.durable_messages += 1
             for queue_id in queue_ids:
                 page.durable[queue_id] = page.durable.get(queue_id, 0) + 1
@@ -190,8 +195,8 @@ class AddressPages:
                 page.large.append(message.large.id)
             if tx:
                 page.partial = True
-            if message.duplicate_id is not None:
-                self._remember(page, message.id, message.duplicate_id, tx)
+        if message.durable and message.duplicate_id is not None:
+            self._remember(page, message.id, message.duplicate_id, tx)
         if tx and tx not in page.committed:
             page.committed.add(tx)
             self._owner.append(records.page_tx(self.number, page.number, tx), tx)
@@ -604,12 +609,13 @@ def _read_page(
             continue
         record = view[entry[0] : entry[0] + entry[1]]
         if _counts(record, page):
-            page.messages += 1
-            for queue_id in records.message_queues(record):
+            queue_ids = records.lasting_queues(record)
+            page.messages += bool(queue_ids)
+            for queue_id in queue_ids:
                 page.remaining[queue_id] = page.remaining.get(queue_id, 0) + 1
             extension = records.message_extension(record)
             body = extension.get("large")
-            if body is not None:
+            if body is not None and queue_ids:
                 page.large.append(body[0])
             # Those of transactions are in the journal with the rest of their transaction.
             if mark is not None and not record[FRAME_SIZE + 1] & TX and records.message_id(record) >= mark:

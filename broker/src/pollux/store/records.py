@@ -42,6 +42,7 @@ class RecordType(IntEnum):
     DROP_QUEUE = 16
     PAGE_TX = 17
     PAGE_MARK = 18
+    QUEUE = 19
 
 
 TX = 0x01
@@ -257,6 +258,11 @@ def drop_queue(queue_id: int) -> bytes:
     return ACKS.pack(RecordType.DROP_QUEUE, 0, queue_id)
 
 
+def queue(queue_id: int, value: bytes) -> bytes:
+    """A durable queue was made; ``value`` is that of its binding."""
+    return ACKS.pack(RecordType.QUEUE, 0, queue_id) + value
+
+
 class PageCounts(msgspec.Struct):
     """What the last record of a page says about it: durable messages only, for they alone survive a restart."""
 
@@ -311,6 +317,12 @@ def message_queues(record: memoryview | bytes) -> tuple[int, ...]:
     position = FIELDS_TX if record[FRAME_SIZE + 1] & TX else FIELDS
     (queues,) = U16.unpack_from(record, position + 6)
     return struct.unpack_from(f"<{queues}Q", record, position + MESSAGE_FIELDS_SIZE)
+
+
+def lasting_queues(record: memoryview | bytes) -> tuple[int, ...]:
+    """Only the ids of the queues that outlive the life that wrote a message record: those before the first 0."""
+    queues = message_queues(record)
+    return queues[: queues.index(0)] if 0 in queues else queues
 
 
 def put(kind: str, key: str, value: bytes | None) -> bytes:

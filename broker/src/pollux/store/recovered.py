@@ -22,7 +22,7 @@ class Damage(Struct):
 
     ``kind``: "torn-tail" (the last, unconfirmed write; normal after a crash), "corrupt" (bytes that changed
     after they were confirmed), "missing-segment", "late-writes" (bytes a fenced predecessor added),
-    "lost-body" (a live message whose record is gone).
+    "lost-body" (a live message whose record is gone), "missing-bindings" (all that was kept there is gone).
     """
 
     file: Path
@@ -57,6 +57,8 @@ class Recovered(Struct):
     bindings: dict[tuple[str, str], bytes] = field(default_factory=dict)
     #: queue id -> priority -> message ids (array "Q") in the order they were added.
     queues: dict[int, dict[int, array[int]]] = field(default_factory=dict)
+    #: queue id -> value of its binding as the journal has it, of the durable queues that were not deleted.
+    queue_records: dict[int, bytes] = field(default_factory=dict)
     #: (queue id, message id) -> failed deliveries.
     delivery_counts: dict[tuple[int, int], int] = field(default_factory=dict)
     #: (queue id, message id) -> milliseconds since the epoch; these are in ``queues`` too.
@@ -100,6 +102,7 @@ def recovered_of(state: State, damage: list[Damage]) -> Recovered:
     ]
     return Recovered(
         queues=queues,
+        queue_records=state.queue_records,
         delivery_counts=state.delivery_counts,
         schedules={key: deliver_at for key, deliver_at in state.schedules.items() if deliver_at},
         duplicates={address: list(kept) for address, kept in state.duplicates.items()},

@@ -114,6 +114,8 @@ class State:
         self.page_marks: dict[int, int] = {}
         #: (store, page) -> committed transactions that wrote to it.
         self.page_tx: dict[tuple[int, int], set[int]] = {}
+        #: queue id -> value of its binding, of the queues that were made and not dropped.
+        self.queue_records: dict[int, bytes] = {}
         self._id_cache_size = id_cache_size
         #: Commits that say more records than were found, not applied yet.
         self.incomplete: list[IncompleteCommit] = []
@@ -195,8 +197,8 @@ class State:
                 self.add_duplicate(address, value)
         elif kind in (RecordType.PREPARE, RecordType.COMMIT, RecordType.ROLLBACK):
             self._fold_outcome(kind, record, location)
-        elif kind == RecordType.DROP_QUEUE:
-            self.drop_queue(U64.unpack_from(record, 14)[0])
+        elif kind in (RecordType.QUEUE, RecordType.DROP_QUEUE):
+            self._fold_queue(kind, record)
         elif kind == RecordType.PAGE_ACKS:
             position = records.FIELDS_TX if flags & TX else records.FIELDS
             store, page, queue_id = TRIPLE.unpack_from(record, position)
@@ -213,6 +215,13 @@ class State:
             self.page_marks[store] = message_id
         elif kind == RecordType.PAGE_DONE:
             self._page_done(*PAIR.unpack_from(record, records.FIELDS))
+
+    def _fold_queue(self, kind: int, record: memoryview) -> None:
+        (queue_id,) = U64.unpack_from(record, records.FIELDS)
+        if kind == RecordType.QUEUE:
+            self.queue_records[queue_id] = bytes(record[records.FIELDS + 8 :])
+        else:
+            self.drop_queue(queue_id)
 
     def _acknowledge_page(self, store: int, page: int, queue_id: int, ids: list[int]) -> None:
         queues = self.page_acks.setdefault((store, page), {})
@@ -318,6 +327,7 @@ class State:
         for priority in range(_PRIORITIES):
             self.added.pop(queue_id << 4 | priority, None)
         self.readded.pop(queue_id, None)
+        self.queue_records.pop(queue_id, None)
 
     def end_of_life(self) -> None:
         """The life whose records were folded has ended: what it left undecided and unprepared never happened."""

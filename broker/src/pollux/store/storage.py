@@ -315,7 +315,7 @@ class Storage:
         ]
         if checkpoint is not None:
             self._indexes.append(checkpoint.index(directory))
-        values, bindings_damage = self._load_bindings()
+        values, bindings_damage = self._load_bindings(expected=bool(starts) or checkpoint is not None)
         large, page_damage = self.pages.recover(state)
         recovered = recovered_of(state, damage + bindings_damage + page_damage)
         self.large.remove_orphans(large | state.live_large(recovered.queues))
@@ -325,12 +325,12 @@ class Storage:
         self._tx_records = {tx: len(pending) for tx, pending in state.pending.items()}
         return recovered
 
-    def _load_bindings(self) -> tuple[dict[tuple[str, str], bytes], list[Damage]]:
+    def _load_bindings(self, *, expected: bool) -> tuple[dict[tuple[str, str], bytes], list[Damage]]:
         """In a thread. Waits for room on a full disk, as long as somebody wants this life."""
         waited = False
         while True:
             try:
-                found = self._bindings.load(self.settings.node_id)
+                found = self._bindings.load(self.settings.node_id, expected=expected)
             except OSError as error:
                 if error.errno not in NO_ROOM or self._closed or not self._guard():
                     raise
@@ -508,6 +508,13 @@ class Storage:
     def append_drop_queue(self, queue_id: int) -> None:
         """Take everything out of a queue (purge, delete): cheaper than an ack for each message."""
         self._append(records.drop_queue(queue_id))
+
+    def append_queue(self, queue_id: int, value: bytes) -> None:
+        """Remember a durable queue in the journal too; ``value`` is that of its binding.
+
+        Until ``append_drop_queue`` the two tell of each other: a binding that is gone was not deleted.
+        """
+        self._append(records.queue(queue_id, value))
 
     def append_delivery_count(self, queue_id: int, message_id: int, count: int) -> None:
         """Remember the number of failed deliveries."""

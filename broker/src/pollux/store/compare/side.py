@@ -15,7 +15,7 @@ from pollux.store.checkpoint import node_of, parse_name
 from pollux.store.format import FRAME_SIZE, HEADER_SIZE, DamagedRange, Kind, decode_header
 from pollux.store.format import records as scan
 from pollux.store.inspect import replay
-from pollux.store.records import DURABLE, TX, U64, RecordType, message_id, message_queues
+from pollux.store.records import DURABLE, TX, U64, RecordType, lasting_queues, message_id
 from pollux.store.recovered import NORMAL_DAMAGE, Damage
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK
 
@@ -249,4 +249,4 @@ def _paged(path: Path, committed: set[int], damage: list[Damage]) -> Iterator[tu
         if record[FRAME_SIZE] != RecordType.MESSAGE or not flags & DURABLE:
             continue
         if not flags & TX or U64.unpack_from(record, FRAME_SIZE + 2)[0] in committed:
-            yield message_id(record), message_queues(record)
+            yield message_id(record), lasting_queues(record)

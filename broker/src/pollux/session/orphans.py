@@ -1,0 +1,173 @@
+"""Messages whose queue nobody knows: kept, told of, and given back or discarded when an operator says so.
+
+A queue's messages are in the journal and in pages under its number; what it is called is in the bindings. When a
+binding is gone and no deletion is on record (docs/journal-format.md, "Orphans"), the messages stay where they are: on
+disk, charged to no address. Restoring gives the number a name again: nothing is copied, nothing can be lost half way.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from pollux.errors import InvalidRequestError, NoSuchQueueError
+from pollux.message import RoutingType
+from pollux.routing.spec import QueueSpec
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Iterator
+
+    from pollux.routing.queue import Queue
+    from pollux.session.post_office import PostOffice
+
+log = logging.getLogger("pollux.orphans")
+
+#: Orphans that are named one by one at the start; of more only the number is told.
+_TOLD = 20
+
+#: ``no_local_origin`` is a connection of the life that wrote it; in this one its number means another client.
+_SPEC_FIELDS = frozenset(QueueSpec.__struct_fields__) - {"no_local_origin"}
+
+
+class Orphan(Struct):
+    """What is left of one queue. ``priorities``: priority -> message ids in order; ``paged``: messages in pages."""
+
+    id: int
+    priorities: dict[int, array[int]] = field(default_factory=dict)
+    delivery_counts: dict[int, int] = field(default_factory=dict)
+    schedules: dict[int, int] = field(default_factory=dict)
+    #: What the journal says of the queue; None: nothing.
+    spec: QueueSpec | None = None
+    paged: int = 0
+
+    @property
+    def messages(self) -> int:
+        """All of them."""
+        return sum(len(ids) for ids in self.priorities.values()) + self.paged
+
+    @property
+    def sample(self) -> int:
+        """The id of a message in the journal, 0 when all are in pages."""
+        return next((ids[0] for ids in self.priorities.values() if ids), 0)
+
+    def view(self) -> dict[str, Any]:
+        """For management."""
+        return {
+            "id": self.id,
+            "queue": self.spec.name if self.spec is not None else None,
+            "address": self.spec.address if self.spec is not None else None,
+            "messages": self.messages,
+            "paged": self.paged,
+        }
+
+    def __str__(self) -> str:
+        called = f"{self.spec.name!r} of address {self.spec.address!r}" if self.spec is not None else "its name is lost"
+        return f"queue {self.id} ({called}): {self.messages} messages, {self.paged} of them in pages"
+
+
+def decode_queue(value: bytes) -> tuple[int, QueueSpec]:
+    """(id, what it is) of a queue, from the value of its binding."""
+    kept = msgspec.msgpack.decode(value)
+    values = {name: each for name, each in kept["spec"].items() if name in _SPEC_FIELDS}
+    values["routing_type"] = RoutingType(values["routing_type"])
+    return kept["id"], QueueSpec(**values)
+
+
+class Orphans:
+    """See the module. For the loop's thread."""
+
+    def __init__(self, post: PostOffice) -> None:
+        self._post = post
+        self._found: dict[int, Orphan] = {}
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __iter__(self) -> Iterator[Orphan]:
+        return iter(self._found.values())
+
+    @property
+    def messages(self) -> int:
+        """How many messages have no queue."""
+        return sum(orphan.messages for orphan in self._found.values())
+
+    def get(self, queue_id: int) -> Orphan:
+        """What is left of a queue. Raises NoSuchQueueError."""
+        orphan = self._found.get(queue_id)
+        if orphan is None:
+            raise NoSuchQueueError(f"there are no orphans of queue {queue_id}: see 'pollux journal orphans'")
+        return orphan
+
+    def found(self, queue_id: int) -> Orphan:
+        """At the start: nobody knows this queue."""
+        orphan = self._found.get(queue_id)
+        if orphan is None:
+            orphan = self._found[queue_id] = Orphan(queue_id)
+        return orphan
+
+    def settle(self) -> None:
+        """At the start, when all are found: one without messages is none."""
+        for orphan in [orphan for orphan in self if not orphan.messages]:
+            self._post.registry.record_drop(orphan.id)
+            del self._found[orphan.id]
+
+    def report(self) -> list[str]:
+        """Log them at the start; the same in words for the status."""
+        told = [f"orphans: {orphan}" for orphan in list(self)[:_TOLD]]
+        if len(self) > _TOLD:
+            told.append(f"orphans: {len(self) - _TOLD} more queues; see 'pollux journal orphans'")
+        for words in told:
+            log.error(
+                "%s; no binding names the queue and no deletion is on record, so they are kept: put the bindings file "
+                "back and start again, or see 'pollux journal orphans --help'",
+                words,
+            )
+        return told
+
+    def restore(
+        self, queue_id: int, *, name: str | None = None, address: str | None = None, routing: RoutingType | None = None
+    ) -> Queue:
+        """Make a queue of what is left of one, as the journal knows it or with the given name, and address.
+
+        Await ``when_stable``. Raises NoSuchQueueError; InvalidRequestError when the name is taken or not known.
+        """
+        orphan = self.get(queue_id)
+        if orphan.spec is not None:
+            changed = {"name": name, "address": address, "routing_type": routing}
+            spec = replace(orphan.spec, **{key: value for key, value in changed.items() if value is not None})
+        elif name is None:
+            raise InvalidRequestError(f"nothing tells how queue {queue_id} was called: give it a name (--queue)")
+        else:
+            spec = QueueSpec(name, address or name, routing)
+        queue = self._post.registry.create_queue(spec, auto_address=False, queue_id=queue_id)
+        self._fill(queue, self._found.pop(queue_id))
+        log.info("orphans restored queue=%s id=%d messages=%d", queue.name, queue_id, self._post.message_count(queue))
+        return queue
+
+    def _fill(self, queue: Queue, orphan: Orphan) -> None:
+        queue.used = True
+        for priority in sorted(orphan.priorities, reverse=True):
+            queue.restore(priority, orphan.priorities[priority], orphan.delivery_counts, orphan.schedules)
+        if queue.scheduled:
+            self._post.plan_timer(queue.next_due())
+        if orphan.paged:
+            self._post.pages.take_orphans(queue)
+        self._post.wake(queue)
+
+    def discard(self, queue_id: int) -> int:
+        """Forget what is left of a queue for good; how many messages. As :meth:`restore`."""
+        orphan = self.get(queue_id)
+        post = self._post
+        post.registry.record_drop(queue_id)
+        for ids in orphan.priorities.values():
+            post.release_cold(ids)
+        post.pages.drop_orphans(queue_id)
+        del self._found[queue_id]
+        post.trail.event("orphans-discarded", queue=str(queue_id), messages=orphan.messages)
+        log.warning("orphans discarded id=%d messages=%d", queue_id, orphan.messages)
+        return orphan.messages

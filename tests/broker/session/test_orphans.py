@@ -1,0 +1,204 @@
+"""Bindings that are damaged, cut or gone: no confirmed message is lost for it (docs/journal-format.md, "Orphans").
+
+A store that a real life made is damaged in every place of its bindings. What was confirmed must then be in its queue,
+or be an orphan that was reported; and all of it in its queue again once the good file is back.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from broker.session.conftest import Office, Receiver, message
+from broker.store.helpers import abandon
+from pollux.config.address_settings import AddressFullPolicy
+from pollux.message import RoutingType
+from pollux.store.bindings import newest_file
+from pollux.store.format import HEADER_SIZE, DamagedRange, decode_header
+from pollux.store.format import records as scan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MULTICAST = RoutingType.MULTICAST
+#: What was confirmed, by queue.
+Ledger = dict[str, list[bytes]]
+
+
+def an_office(directory: Path) -> Office:
+    office = Office(directory)
+    office.settings("#", auto_delete_queues=False, auto_delete_addresses=False)
+    for address in ("paged", "feed"):
+        office.settings(address, max_size_bytes=4000, page_size_bytes=5000, address_full_policy=AddressFullPolicy.PAGE)
+    return office
+
+
+async def crash(office: Office) -> None:
+    """The process is gone: no checkpoint, nothing tidied."""
+    await office.post.close()
+    await abandon(office.storage)
+    assert office.failures == []
+
+
+async def a_life(office: Office) -> Ledger:
+    """Queues of every kind with messages of every kind, and some that rightly do not outlive it."""
+    post = await office.open()
+    office.queue("orders")
+    office.queue("other", "orders")
+    for name in ("news.a", "news.b"):
+        office.queue(name, "news", routing_type=MULTICAST)
+    office.queue("news.volatile", "news", routing_type=MULTICAST, durable=False)
+    office.queue("paged")
+    office.queue("feed.kept", "feed", routing_type=MULTICAST)
+    office.queue("feed.temporary", "feed", routing_type=MULTICAST, durable=False, temporary=True)
+    office.queue("scratch")
+    office.queue("large")
+    ledger: Ledger = {"orders": [], "other": [b"one other"], "large": [b"L" * 100]}
+    for number in range(6):
+        ledger["orders"].append(b"order %d" % number)
+        await office.send(ledger["orders"][-1], address="orders::orders", priority=number)
+    await office.send(b"one other", address="orders::other")
+    ledger["news.a"] = ledger["news.b"] = [b"news", b"more news"]
+    await office.send(*ledger["news.a"], address="news")
+    for address, queue in (("paged", "paged"), ("feed", "feed.kept")):
+        ledger[queue] = [b"%s %3d " % (address.encode(), number) + b"." * 600 for number in range(20)]
+        await office.send(*ledger[queue], address=address)
+    await office.send(b"gone with its queue", address="scratch")
+    post.delete_queue("scratch")
+    tx = post.begin()
+    for body in (b"in a transaction", b"and another"):
+        post.send(message(body, "orders::orders"), tx)
+        ledger["orders"].append(body)
+    post.commit(tx)
+    writer = office.storage.large.create()
+    writer.write(b"L" * 300_000)
+    post.send(message(b"L" * 100, "large", large=writer.finish()))
+    await office.stable()
+    return ledger
+
+
+async def drained(office: Office) -> Ledger:
+    """What all queues hand out, sorted."""
+    found: Ledger = {}
+    for queue in list(office.post.space.queues):
+        receiver = Receiver()
+        office.post.attach(queue, receiver)
+        count = office.post.message_count(queue)
+        while len(receiver.got) < count:
+            seen = len(receiver.got)
+            await receiver.wait(seen + 1)
+            office.post.acknowledge(receiver.got[seen:])
+        await office.stable()
+        if receiver.got:
+            found[queue.name] = sorted(receiver.bodies)
+    return found
+
+
+def expected(ledger: Ledger) -> Ledger:
+    return {name: sorted(bodies) for name, bodies in ledger.items()}
+
+
+def kept(office: Office) -> int:
+    """Messages that are in a queue or known as orphans."""
+    return sum(office.post.message_count(queue) for queue in office.post.space.queues) + office.post.orphans.messages
+
+
+def bindings_of(office: Office) -> Path:
+    path = newest_file(office.configuration.bindings_directory)
+    assert path is not None
+    return path
+
+
+def without_names(office: Office) -> None:
+    """Make the journal that of a version that named queues in the bindings only."""
+    for path in office.configuration.journal_directory.glob("*.segment"):
+        data = bytearray(path.read_bytes())
+        if not data[:HEADER_SIZE].strip(b"\0"):
+            continue
+        header = decode_header(bytes(data), str(path))
+        path.write_bytes(renamed(data, header.salt))
+
+
+def renamed(data: bytearray, salt: int) -> bytes:
+    """The file with its QUEUE records as records that nobody knows, which readers skip."""
+    from pollux.store.format import FRAME_SIZE, frame
+    from pollux.store.records import RecordType
+
+    for entry in list(scan(bytes(data), salt)):
+        assert not isinstance(entry, DamagedRange)
+        offset, length = entry
+        if data[offset + FRAME_SIZE] == RecordType.QUEUE:
+            data[offset : offset + length] = frame(b"\xff" + data[offset + FRAME_SIZE + 1 : offset + length], salt)
+    return bytes(data)
+
+
+class Faults:
+    """Every damage to a bindings file, as names and what is left of it; None: nothing is."""
+
+    def __init__(self, good: bytes) -> None:
+        header = decode_header(good, "good")
+        self.records = [entry for entry in scan(good, header.salt) if not isinstance(entry, DamagedRange)]
+        self._good = good
+
+    def __iter__(self) -> Iterator[tuple[str, bytes | None]]:
+        good = self._good
+        yield "deleted", None
+        yield "emptied", b""
+        yield "zeros", bytes(len(good))
+        yield "header", bytes(HEADER_SIZE) + good[HEADER_SIZE:]
+        yield "first copy of the header", bytes(64) + good[64:]
+        for number, (offset, length) in enumerate(self.records):
+            place = offset + (number * 7) % length
+            yield f"bit {place}", good[:place] + bytes((good[place] ^ 1 << number % 8,)) + good[place + 1 :]
+            yield f"cut at {offset}", good[:offset]
+            if number % 4 == 0:
+                yield f"cut in {offset}", good[: offset + length // 2]
+                yield f"nothing from {offset}", good[:offset] + bytes(len(good) - offset)
+
+
+@pytest.mark.parametrize("names", ["in the journal", "in the bindings only"])
+async def test_no_damage_to_the_bindings_loses_a_message(tmp_path: Path, names: str) -> None:
+    """Breaks where a queue without a binding is taken for one that was deleted."""
+    made = an_office(tmp_path / "made")
+    ledger = await a_life(made)
+    await crash(made)
+    if names != "in the journal":
+        without_names(made)
+    good = bindings_of(made)
+    content = good.read_bytes()
+    total = sum(len(bodies) for bodies in ledger.values())
+    for number, (name, left) in enumerate(Faults(content)):
+        directory = tmp_path / "work"
+        shutil.copytree(tmp_path / "made", directory)
+        office = an_office(directory)
+        path = office.configuration.bindings_directory / good.name
+        path.unlink()
+        if left is not None:
+            path.write_bytes(left)
+        post = await office.open()
+        assert kept(office) == total, name
+        orphans = post.orphans.messages
+        if names == "in the journal":
+            assert orphans == 0, name
+        if orphans or len(post.space.queues) < len(ledger):
+            assert post.problems, name
+        for queue in post.space.queues:
+            # One that was deleted can be there again, but not what was in it.
+            assert queue.name in ledger or not post.message_count(queue), name
+        await crash(office)
+        # The operator puts the good file back: in the place of what is there now, or beside it.
+        beside = number % 2
+        if not beside:
+            shutil.rmtree(path.parent)
+            path.parent.mkdir()
+        path.write_bytes(content)
+        office = an_office(directory)
+        post = await office.open()
+        assert await drained(office) == expected(ledger), name
+        assert post.orphans.messages == 0, name
+        await crash(office)
+        shutil.rmtree(directory)
+
