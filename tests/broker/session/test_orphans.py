@@ -6,7 +6,9 @@ or be an orphan that was reported; and all of it in its queue again once the goo
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +20,9 @@ from pollux.message import RoutingType
 from pollux.store.bindings import newest_file
 from pollux.store.format import HEADER_SIZE, DamagedRange, decode_header
 from pollux.store.format import records as scan
+from pollux.store.settings import StoreSettings
+from pollux.store.storage import Storage
+from support.lossy_disk import Account, LossyDisk, materialise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -198,7 +203,76 @@ async def test_no_damage_to_the_bindings_loses_a_message(tmp_path: Path, names: 
         office = an_office(directory)
         post = await office.open()
         assert await drained(office) == expected(ledger), name
-        assert post.orphans.messages == 0, name
+        assert (post.orphans.messages, post.problems) == (0, []), name
         await crash(office)
         shutil.rmtree(directory)
 
+
+
+# -- a deletion is on record, whenever the power is cut
+
+#: Power cuts of the recorded life, spread over it.
+CUTS = 120
+
+
+async def test_a_power_cut_during_a_deletion_makes_no_orphan_and_brings_nothing_back(tmp_path: Path) -> None:
+    """Breaks when the binding goes before the deletion is on record: its messages would be taken for orphans."""
+    root = tmp_path / "disk"
+    for name in ("journal", "bindings", "large", "paging"):
+        (root / name).mkdir(parents=True)
+    disk = LossyDisk(root)
+    office = an_office(root)
+    await opened_on(office, disk)
+    present: set[str] = set()
+    for number in range(8):
+        name = f"queue {number}"
+        office.queue(name)
+        disk.note(("began", name))
+        await office.send(b"message", address=name)
+        disk.note(("made", name))
+        present.add(name)
+        if number % 2:
+            disk.note(("deleting", name))
+            office.post.delete_queue(name)
+            if number == 5:
+                office.queue(name)  # made again before the deletion is on disk
+                disk.note(("again", name))
+            await office.stable()
+            disk.note(("deleted", name))
+        if number == 6:
+            office.post.registry.reap()
+            await office.stable()
+    await crash(office)
+    draw = Random(4)  # noqa: S311  (a reproducible test, no secret)
+    account = Account()
+    told: dict[str, list[str]] = {}
+    cuts = set(draw.sample(range(len(disk.events)), min(CUTS, len(disk.events))))
+    for number, event in enumerate(disk.events):
+        account.apply(event)
+        if event.kind == "note":
+            told.setdefault(event.value[1], []).append(event.value[0])
+        if number not in cuts or not told:
+            continue
+        left = tmp_path / "left"
+        left.mkdir()
+        materialise(account.left(draw), left)
+        again = an_office(left)
+        post = await again.open()
+        assert len(post.orphans) == 0, number
+        assert post.problems == [], number
+        for name, words in told.items():
+            queue = post.space.queue(name)
+            if words[-1] == "made":
+                assert queue is not None, (number, name)
+                assert post.message_count(queue) == 1, (number, name)
+            elif words[-1] == "deleted" and "again" not in words:
+                assert queue is None, (number, name)
+        await crash(again)
+        shutil.rmtree(left)
+
+
+async def opened_on(office: Office, files: LossyDisk) -> None:
+    loop = asyncio.get_running_loop()
+    settings = StoreSettings.from_configuration(office.configuration, b"n" * 16)
+    office.storage = await Storage.open(settings, loop=loop, on_failure=office.failures.append, files=files)
+    office.attach(await office.storage.recover())
