@@ -113,7 +113,8 @@ def test_queues(shared: Instance) -> None:
     shown = ask(shared, "queue", "browse", "work", "--body", "--selector", "color = 'blue'")
     assert [each["body"] for each in shown] == ["two"]
     assert "red" in run(shared, "queue", "browse", "work", "--data", "data")
-    assert ask(shared, "queue", "move", "work", "orders", "--id", str(shown[0]["id"])) == {"count": 1, "more": False}
+    moved = ask(shared, "queue", "move", "work", "orders", "--id", str(shown[0]["id"]))
+    assert moved == {"count": 1, "stayed": 0, "more": False}
     assert ask(shared, "queue", "pause", "work")["paused"] is True
     assert ask(shared, "queue", "resume", "work")["paused"] is False
     assert ask(shared, "queue", "remove", "work", "--all")["count"] == 1

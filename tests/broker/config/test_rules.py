@@ -367,8 +367,16 @@ def test_errors_of_extensions(px: str, message: str) -> None:
                 "<dead-letter-address>DLQ</dead-letter-address><auto-create-addresses>false</auto-create-addresses>"
             ),
             (
-                "'#': dead-letter-address 'DLQ' is not among <addresses> and may not be created:"
-                " messages sent there would be dropped"
+                "'#': dead-letter-address 'DLQ' has no queue among <addresses> and none may be created:"
+                " messages for it would stay where they are"
+            ),
+        ),
+        (
+            settings("<expiry-address>E</expiry-address><auto-create-queues>false</auto-create-queues>")
+            + '<addresses><address name="E"><anycast/></address></addresses>',
+            (
+                "'#': expiry-address 'E' has no queue among <addresses> and none may be created:"
+                " messages for it would stay where they are"
             ),
         ),
         (

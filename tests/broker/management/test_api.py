@@ -311,7 +311,7 @@ def test_move(shared: Instance) -> None:
     publish(shared, "source", "two", "three", color="blue")
     path = "/api/v1/queues/source/messages/move"
     answer = shared.request("POST", path, {"filter": "color = 'blue'", "target": "target"})
-    assert answer == (200, {"count": 2, "more": False})
+    assert answer == (200, {"count": 2, "stayed": 0, "more": False})
     assert bodies(shared, "source") == ["one"]
     assert bodies(shared, "target") == ["two", "three"]
     assert shared.request("POST", path, {"all": True, "target": "target::target"})[1]["count"] == 1
@@ -330,8 +330,38 @@ def test_dead_letters_go_back_where_they_came_from(shared: Instance) -> None:
     dead = shared.request("GET", "/api/v1/queues/DLQ/messages?filter=_AMQ_ORIG_ADDRESS%20%3D%20'returning'")[1]["items"]
     assert len(dead) == 1
     answer = shared.request("POST", "/api/v1/queues/DLQ/messages/retry", {"ids": [dead[0]["id"]]})
-    assert answer == (200, {"count": 1, "more": False})
+    assert answer == (200, {"count": 1, "stayed": 0, "more": False})
     assert bodies(shared, "returning") == ["refused"]
+
+
+def test_what_no_queue_takes_at_the_other_address_stays(shared: Instance) -> None:
+    """Nobody has subscribed to the topic: 40 of 40 were gone."""
+    create(shared, "holding")
+    assert shared.request("POST", "/api/v1/addresses", {"name": "topic", "routingTypes": ["MULTICAST"]})[0] == 201
+    sent = [f"m{number}" for number in range(40)]
+    publish(shared, "holding", *sent)
+    answer = shared.request("POST", "/api/v1/queues/holding/messages/move", {"all": True, "target": "topic"})
+    assert answer == (200, {"count": 0, "stayed": 40, "more": False})
+    assert bodies(shared, "holding") == sent
+    done = shared.pollux("queue", "move", "holding", "topic", "--all")
+    assert done.returncode == 1
+    assert "0 messages moved to topic; 40 stay: no queue takes them there" in done.stdout
+    create(shared, "blue", address="topic", routingType="MULTICAST", selector="color = 'blue'")
+    publish(shared, "holding", "blue", color="blue")
+    answer = shared.request("POST", "/api/v1/queues/holding/messages/move", {"all": True, "target": "topic"})
+    assert answer == (200, {"count": 1, "stayed": 40, "more": False})
+    assert bodies(shared, "blue") == ["blue"]
+    assert bodies(shared, "holding") == sent
+
+
+def test_a_message_of_another_journal_is_not_sent_to_nobody(shared: Instance) -> None:
+    assert shared.request("POST", "/api/v1/addresses", {"name": "empty", "routingTypes": ["MULTICAST"]})[0] == 201
+    one = {"address": "empty", "encoding": "STOMP", "duplicate_id": "b25l", "data": "eA==", "routing_type": "MULTICAST"}
+    status, answer = shared.request("POST", "/api/v1/messages/restore", {"messages": [one]})
+    assert (status, answer["error"]["code"] if "error" in answer else answer) == (409, "no-queue")
+    create(shared, "restored", address="empty", routingType="MULTICAST")
+    answer = shared.request("POST", "/api/v1/messages/restore", {"messages": [one]})[1]
+    assert (answer["count"], answer["duplicates"]) == (1, 0)
 
 
 def test_messages_on_disk_only_are_browsed_moved_and_removed(instance: Instance) -> None:

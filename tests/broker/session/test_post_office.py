@@ -11,6 +11,7 @@ from pollux.config.address_settings import AddressFullPolicy
 from pollux.errors import AddressFullError, InvalidRequestError, NoSuchAddressError
 from pollux.message import RoutingType
 from pollux.routing.selector import SelectorError, parse
+from pollux.session.undeliverable import STAY
 
 
 async def test_a_message_is_not_visible_before_it_is_stable(office: Office) -> None:
@@ -210,6 +211,114 @@ async def test_expired_messages_go_to_the_expiry_address(office: Office) -> None
     expired_at = found.annotations["_AMQ_ACTUAL_EXPIRY"]
     assert isinstance(expired_at, int)
     assert expired_at >= office.wall_ms() - 1000
+
+
+@pytest.mark.parametrize("kind", [None, RoutingType.ANYCAST, RoutingType.MULTICAST])
+async def test_dead_letters_get_a_queue_where_their_address_has_none(office: Office, kind: RoutingType | None) -> None:
+    """Also when a monitor listens to every address: what only it would get is gone with it."""
+    office.settings("orders", dead_letter_address="DLA", expiry_address="EXP", max_delivery_attempts=1)
+    post = await office.open()
+    queue = office.queue()
+    monitor = office.queue("monitor", "#", routing_type=RoutingType.MULTICAST, durable=False, temporary=True)
+    if kind is not None:
+        post.registry.create_address("DLA", (kind,))
+    await office.send(b"poison")
+    await office.send(b"late", expiration=office.wall_ms() + 1000)
+    receiver = Receiver(credit=1)
+    post.attach(queue, receiver)
+    await receiver.wait(1)
+    post.release(receiver.got, failed=True)
+    office.now = 2000
+    post.expire()
+    await office.stable()
+    assert (queue.message_count, monitor.message_count) == (0, 3), "its own copy of what is late expired"
+    post = await office.reopen()
+    assert (post.queue("orders").message_count, post.queue("DLA").message_count) == (0, 1)
+    assert post.queue("EXP").message_count == 1
+    assert post.queue("DLA").routing_type is (RoutingType.ANYCAST if kind is None else kind)
+    assert post.undeliverable.dropped == post.undeliverable.stayed == 0
+
+
+@pytest.mark.parametrize("monitored", [False, True])
+async def test_messages_stay_where_no_queue_may_be_made_for_them(office: Office, *, monitored: bool) -> None:
+    office.settings("#", auto_create_queues=False)
+    office.settings("orders", dead_letter_address="DLA", expiry_address="EXP", max_delivery_attempts=1)
+    post = await office.open()
+    queue = office.queue()
+    if monitored:
+        office.queue("monitor", "#", routing_type=RoutingType.MULTICAST, durable=False, temporary=True)
+    await office.send(b"poison", b"refused")
+    await office.send(b"late", expiration=office.wall_ms() + 1000)
+    receiver = Receiver(credit=2)
+    post.attach(queue, receiver)
+    await receiver.wait(2)
+    post.release(receiver.got[:1], failed=True)
+    post.reject(receiver.got[1:])
+    office.now = 2000
+    post.expire()
+    await office.stable()
+    assert (queue.message_count, queue.scheduled, post.undeliverable.stayed) == (3, 3, 3)
+    assert len(receiver.got) == 2, "not again at once"
+    post = await office.reopen()
+    queue = post.queue("orders")
+    assert queue.message_count == 3
+    office.queue("DLA")
+    office.queue("EXP")
+    again = Receiver()
+    post.attach(queue, again)
+    await again.wait(2)
+    post.reject(again.got)
+    post.expire()
+    await office.stable()
+    assert (queue.message_count, post.queue("DLA").message_count, post.queue("EXP").message_count) == (0, 2, 1)
+
+
+async def test_what_stayed_moves_when_there_is_a_queue_for_it(office: Office) -> None:
+    office.settings("#", auto_create_queues=False)
+    office.settings("orders", dead_letter_address="DLA")
+    post = await office.open()
+    queue = office.queue()
+    await office.send(b"poison")
+    receiver = Receiver()
+    post.attach(queue, receiver)
+    await receiver.wait(1)
+    post.reject(receiver.got)
+    await office.stable()
+    office.queue("DLA")
+    office.now = STAY
+    queue.due(office.wall_ms())
+    post.wake(queue)
+    await receiver.wait(2)
+    post.reject(receiver.got[1:])
+    await office.stable()
+    assert (queue.message_count, post.queue("DLA").message_count) == (0, 1)
+
+
+async def test_a_dead_letter_goes_back_to_its_queue_that_is_gone_and_stays_when_its_subscription_is(
+    office: Office,
+) -> None:
+    office.settings("#", dead_letter_address="DLA", max_delivery_attempts=1)
+    post = await office.open()
+    office.queue("DLA")
+    for name, kind in (("orders", RoutingType.ANYCAST), ("news", RoutingType.MULTICAST)):
+        queue = office.queue(name, routing_type=kind)
+        await office.send(b"x", address=name)
+        receiver = Receiver()
+        post.attach(queue, receiver)
+        await receiver.wait(1)
+        post.reject(receiver.got)
+        await office.stable()
+        post.detach(queue, receiver)
+        post.delete_queue(name)
+    dead = post.queue("DLA")
+    found = list(dead.iterate())
+    assert len(found) == 2
+    takes = [
+        post.undeliverable.takes(dead, each.message, str((each.message.annotations or {})["_AMQ_ORIG_ADDRESS"]))
+        for each in found
+    ]
+    assert takes == [True, False]
+    assert post.queue("orders").routing_type is RoutingType.ANYCAST
 
 
 async def test_scheduled_messages_wait_also_across_a_restart(office: Office) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from pollux.cli import api
 from pollux.cli.output import Result, print_pairs, print_table
+from pollux.server.exits import EXIT_FAILED, EXIT_OK
 
 app = typer.Typer(help="Queues and the messages in them.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -154,7 +155,9 @@ def remove(client: api.Client, *, queue: Name, messages: dict[str, Any]) -> Resu
 
 def _handled(answer: dict[str, Any], what: str) -> Result:
     more = "; there are more: do it again" if answer.get("more") else ""
-    return Result(answer, f"{answer['count']} messages {what}{more}")
+    stayed = f"; {answer['stayed']} stay: no queue takes them there" if answer.get("stayed") else ""
+    code = EXIT_FAILED if stayed else EXIT_OK
+    return Result(answer, f"{answer['count']} messages {what}{stayed}{more}", code)
 
 
 def _path(queue: str, *words: str) -> str:

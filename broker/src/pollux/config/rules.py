@@ -191,14 +191,13 @@ def _sample_address(configuration: Configuration, match: str) -> str:
 
 def address_settings_are_consistent(configuration: Configuration, report: Report) -> None:
     """Values of one address-setting, with what it inherits, fit together."""
-    existing = {address.name for address in configuration.addresses}
     for setting in configuration.address_settings:
         merged = resolve_address_settings(configuration, _sample_address(configuration, setting.match))
         _sizes(setting, merged, report)
         _delays(setting, merged, report)
         for field in ("dead_letter_address", "expiry_address"):
             if field in setting.values:
-                _target(configuration, setting, field, existing, report)
+                _target(configuration, setting, field, report)
         if "redistribution_delay" in setting.values and not configuration.cluster_connections:
             report.warning_at(
                 report.setting_line(setting, "redistribution_delay"),
@@ -253,13 +252,12 @@ def _delays(setting: AddressSetting, merged: AddressSettings, report: Report) ->
         )
 
 
-def _target(
-    configuration: Configuration, setting: AddressSetting, field: str, existing: set[str], report: Report
-) -> None:
-    """Warn when messages would be sent to an address that cannot exist."""
+def _target(configuration: Configuration, setting: AddressSetting, field: str, report: Report) -> None:
+    """Warn when messages would be sent to an address that has no queue and gets none."""
     target = setting.values[field]
-    if not isinstance(target, str) or not target or target in existing:
+    if not isinstance(target, str) or not target:
         return
+    target = target.partition("::")[0]
     merged = resolve_address_settings(configuration, _sample_address(configuration, setting.match))
     created = (
         merged.auto_create_dead_letter_resources
@@ -267,11 +265,17 @@ def _target(
         else merged.auto_create_expiry_resources
     )
     there = resolve_address_settings(configuration, target)
-    if not created and not there.auto_create_addresses:
+    named = any(address.name == target for address in configuration.addresses)
+    created = (created or there.auto_create_queues) and (named or there.auto_create_addresses)
+    given = any(
+        address.queues and pattern_of(configuration, address.name).matches(target)
+        for address in configuration.addresses
+    )
+    if not created and not given:
         report.warning_at(
             report.setting_line(setting, field),
-            f"{setting.match!r}: {field.replace('_', '-')} {target!r} is not among <addresses> and may not be created:"
-            " messages sent there would be dropped",
+            f"{setting.match!r}: {field.replace('_', '-')} {target!r} has no queue among <addresses> and none may be"
+            " created: messages for it would stay where they are",
         )
 
 

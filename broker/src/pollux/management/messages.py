@@ -7,6 +7,7 @@ when something has to be known of them.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from pollux.message import MessageReference
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pollux.message import Message
     from pollux.routing.queue import Queue
     from pollux.server.broker import Broker
+
+log = logging.getLogger("pollux.management")
 
 #: Messages handled between two turns of the loop.
 CHUNK = 500
@@ -100,15 +103,29 @@ async def remove(broker: Broker, queue: Queue, chosen: list[MessageReference]) -
 
 
 async def move(broker: Broker, queue: Queue, chosen: list[MessageReference], target: str) -> int:
-    """Move these messages to ``target`` (an address or FQQN); returns how many went."""
+    """Move these messages to ``target`` (an address or FQQN); returns how many went.
+
+    Those that no queue there takes stay where they are; ``chosen`` has only those left that did not go for that reason.
+    """
+    undeliverable = broker.post.undeliverable
     count = 0
+    staying: list[MessageReference] = []
     for chunk in _chunks(chosen):
-        messages = {reference.message.id: reference.message for reference in chunk}
+        messages = {}
+        for reference in chunk:
+            if undeliverable.takes(queue, reference.message, target):
+                messages[reference.message.id] = reference.message
+            else:
+                staying.append(reference)
         references, cold = queue.remove(messages.keys())
         references += [_adopted(broker, queue, messages[number]) for number in cold]
         if references:
-            count += broker.post.undeliverable.move(queue, references, target)
+            count += undeliverable.move(queue, references, target)
         await broker.stable()
+    if staying:
+        undeliverable.stayed += len(staying)
+        log.warning("queue %s: %d messages stay: no queue of %s takes them", queue.name, len(staying), target)
+    chosen[:] = staying
     return count
 
 
@@ -136,13 +153,15 @@ def origin_of(broker: Broker, message: Message) -> str:
 
 
 async def retry(broker: Broker, queue: Queue, chosen: list[MessageReference]) -> int:
-    """Send these messages back to where they came from; returns how many went."""
+    """Send these messages back to where they came from; returns how many went. ``chosen`` is as in :func:`move`."""
     targets: dict[str, list[MessageReference]] = {}
     for reference in chosen:
         targets.setdefault(origin_of(broker, reference.message), []).append(reference)
     count = 0
+    chosen.clear()
     for target, references in targets.items():
         count += await move(broker, queue, references, target)
+        chosen += references
     return count
 
 

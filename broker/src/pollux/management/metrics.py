@@ -108,6 +108,11 @@ def _broker(broker: Broker) -> Iterator[Metric]:
     yield _counter("messages_routed", "Messages accepted and routed to a queue.", post.routed_total)
     yield _counter("messages_acknowledged", "Messages acknowledged by consumers.", post.acknowledged_total)
     yield _counter("messages_dropped", "Messages dropped for want of a place to go.", post.undeliverable.dropped)
+    yield _counter(
+        "messages_stayed",
+        "Times a message stayed because no queue took it where it was to go.",
+        post.undeliverable.stayed,
+    )
     yield _gauge("memory_used_bytes", "Memory charged to messages.", post.accounts.total.bytes)
     yield _gauge("memory_limit_bytes", "global-max-size.", post.accounts.total.max_bytes)
     yield _gauge("loop_lag_seconds", "How late the event loop last ran.", broker.analyzer.lag)

@@ -114,12 +114,13 @@ def parse(given: dict[str, Any], *, large: bool = False) -> Restored:
 async def receive(broker: Broker, restored: Restored, content: StreamReader, size: int) -> int:
     """Send a large message whose complete encoded form, ``size`` bytes, is what ``content`` still has.
 
-    1 when it was new, else 0, when it is on stable storage. Raises ApiError when the bytes are not as many, SendErrors,
-    StoreError; then nothing is left of it.
+    1 when it was new, else 0, when it is on stable storage. Raises ApiError when the bytes are not as many or no queue
+    takes it, SendErrors, StoreError; then nothing is left of it.
     """
     post, large = broker.post, broker.storage.large
-    writer = large.create()
     message = restored.message
+    _require_queue(broker, message)
+    writer = large.create()
     try:
         await _fill(broker, writer, content, size)
         message.large = writer.finish(durable=message.durable)
@@ -133,10 +134,21 @@ async def receive(broker: Broker, restored: Restored, content: StreamReader, siz
         large.delete(message.large.id)
         raise
     count = post.routed_total - before
-    if not count:  # its duplicate id is known, or there is nobody to have it
+    if not count:  # its duplicate id is known
         large.delete(message.large.id)
     await broker.stable()
     return count
+
+
+def _require_queue(broker: Broker, message: Message) -> None:
+    """A message that was in a queue is not sent to nobody. Raises ApiError, and what sending it would."""
+    if not broker.post.reachable(message):
+        raise ApiError(
+            409,
+            "no-queue",
+            f"no queue takes a message for {message.address!r}: create one and do it again (what was sent already is "
+            "not sent twice)",
+        )
 
 
 async def _fill(broker: Broker, writer: LargeWriter, content: StreamReader, size: int) -> None:
@@ -159,11 +171,13 @@ async def _drained(broker: Broker, writer: LargeWriter) -> None:
 
 
 async def restore(broker: Broker, wanted: Sequence[Restored]) -> int:
-    """Send them; returns how many were new, when those are on stable storage. Raises SendErrors: earlier ones stay."""
+    """Send them; returns how many were new, when those are on stable storage. Raises ApiError,
+    SendErrors: earlier ones stay."""
     post = broker.post
     count = 0
     for start in range(0, len(wanted), CHUNK):
         for each in wanted[start : start + CHUNK]:
+            _require_queue(broker, each.message)
             before = post.routed_total
             post.send(each.message)
             count += post.routed_total - before

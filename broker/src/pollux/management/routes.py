@@ -274,7 +274,7 @@ class Api:
         return json_response({"items": items, "offset": offset, "limit": limit})
 
     async def move(self, request: web.Request) -> web.Response:
-        """Move messages to another address or queue."""
+        """Move messages to another address or queue; those that no queue there takes stay and are counted."""
         found = self._queue(request)
         body = await _body(request, _MOVE)
         target = _name(body["target"])
@@ -288,13 +288,15 @@ class Api:
                 f"messages of queue {found.name!r} cannot move to {target!r}: they would come back"
             )
         chosen, more = await self._chosen(found, body)
-        return json_response({"count": await messages.move(self._broker, found, chosen, target), "more": more})
+        count = await messages.move(self._broker, found, chosen, target)
+        return json_response({"count": count, "stayed": len(chosen), "more": more})
 
     async def retry(self, request: web.Request) -> web.Response:
-        """Send dead letters and expired messages back to where they came from."""
+        """Send dead letters and expired messages back to where they came from; what no queue takes there stays."""
         found = self._queue(request)
         chosen, more = await self._chosen(found, await _body(request, _CHOICE), origin=True)
-        return json_response({"count": await messages.retry(self._broker, found, chosen), "more": more})
+        count = await messages.retry(self._broker, found, chosen)
+        return json_response({"count": count, "stayed": len(chosen), "more": more})
 
     async def remove(self, request: web.Request) -> web.Response:
         """Remove messages for good."""

@@ -254,6 +254,18 @@ class AddressSpace:
 
     # -- routing
 
+    def takers(self, message: Message) -> Iterator[Queue]:
+        """All queues that could take this message now (of ANYCAST ones it would go to one of each address)."""
+        route = self._route(message.address)
+        if route.named is not None:
+            candidates = [route.named]
+        else:
+            anycast = [queue for _, queues in route.anycast for queue in queues]
+            candidates = [] if message.routing_type is RoutingType.MULTICAST else anycast
+            if message.routing_type is not RoutingType.ANYCAST:
+                candidates = candidates + route.multicast
+        return (queue for queue in candidates if _takes(queue, message))
+
     def route(self, message: Message) -> list[Queue]:
         """The queues this message goes to (``message.address`` may be fully qualified). Do not change the list.
 

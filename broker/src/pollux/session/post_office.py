@@ -260,12 +260,22 @@ class PostOffice:
         trail = self.trail.queue(account.name, account.name)
         if trail is not None:
             trail.unrouted()
-        if account.settings.send_to_dla_on_no_route:
-            self.undeliverable.unrouted(message)
-        elif message.large is not None:
+        kept = account.settings.send_to_dla_on_no_route and self.undeliverable.unrouted(message)
+        if not kept and message.large is not None:
             self.storage.large.delete(message.large.id)
 
-    def copy(self, message: Message, target: str, notes: dict[str, str | int | bytes]) -> Message:
+    def reachable(self, message: Message) -> bool:
+        """Whether a queue takes this message, created for it if settings allow that. Raises what :meth:`send` would."""
+        self._account_of(message)
+        return any(self.space.takers(message))
+
+    def copy(
+        self,
+        message: Message,
+        target: str,
+        notes: dict[str, str | int | bytes],
+        routing_type: RoutingType | None = None,
+    ) -> Message:
         """The same message for another address, with the broker's notes on it. It has no id yet."""
         twin = Message(
             message.encoding,
@@ -281,6 +291,7 @@ class PostOffice:
             large=message.large,
             user=message.user,
         )
+        twin.routing_type = routing_type
         twin.annotations = {**message.annotations, **notes} if message.annotations else dict(notes)
         return twin
 

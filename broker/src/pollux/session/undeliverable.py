@@ -1,8 +1,10 @@
 """Messages that could not be delivered or came too late: dead letters and expired messages.
 
 Such a message moves to another address with a note of where it comes from, in one transaction with its
-acknowledgement, so that a crash neither loses nor doubles it. Without an address to go to it is dropped, and
-counted.
+acknowledgement, so that a crash neither loses nor doubles it. Where nobody named an address to go to (no
+dead-letter-address, no expiry-address) it is dropped, and counted. An address that has no queue gets one of its name
+where auto-create-queues says so; else the message stays in its queue, is counted, and tries again after a while. Queues
+that end with their client do not count: what went only there would be gone with it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from pollux.errors import DiskFullError, PolluxError
+from pollux.message import RoutingType
 from pollux.routing.lifecycle import dead_letter_queue, expiry_queue
+from pollux.routing.spec import QueueSpec
 from pollux.store.audit.format import Event
 
 if TYPE_CHECKING:
@@ -19,7 +23,6 @@ if TYPE_CHECKING:
 
     from pollux.message import Message, MessageReference
     from pollux.routing.queue import Queue
-    from pollux.routing.spec import QueueSpec
     from pollux.session.post_office import PostOffice
 
 log = logging.getLogger("pollux.undeliverable")
@@ -31,12 +34,19 @@ ORIGINAL_ROUTING = "_AMQ_ORIG_ROUTING_TYPE"
 ACTUAL_EXPIRY = "_AMQ_ACTUAL_EXPIRY"
 
 
+#: Milliseconds after which what stayed in its queue for want of another one tries again.
+STAY = 30_000
+
+
 class Undeliverable:
-    """Moves what the queues give up. ``dropped`` counts what had no place to go."""
+    """Moves what the queues give up. ``dropped`` counts what nobody named a place for, ``stayed`` how often a message
+    stayed in its queue because there was none at its place.
+    """
 
     def __init__(self, post: PostOffice) -> None:
         self._post = post
         self.dropped = 0
+        self.stayed = 0
 
     def dead(self, queue: Queue, references: Sequence[MessageReference]) -> None:
         """Messages that left ``queue`` because their deliveries failed or were rejected."""
@@ -52,18 +62,27 @@ class Undeliverable:
         self._create(expiry_queue(settings, queue.address))
         self._leave(queue, references, target, Event.EXPIRED, {ACTUAL_EXPIRY: self._post.wall_ms()})
 
-    def unrouted(self, message: Message) -> None:
-        """A message that no queue took, where send-to-dla-on-no-route is set."""
+    def unrouted(self, message: Message) -> bool:
+        """A message that no queue took, where send-to-dla-on-no-route is set; whether it is kept."""
         post = self._post
-        target = post.space.settings(message.address.partition("::")[0]).dead_letter_address
-        if not target:
-            self.dropped += 1
-            return
-        copy = post.copy(message, target, _origin(message, None))
-        post.route_copy(copy, 0)
+        settings = post.space.settings(message.address.partition("::")[0])
+        target = settings.dead_letter_address
+        if target:
+            self._create(dead_letter_queue(settings, message.address.partition("::")[0]))
+            copy = post.copy(message, target, _origin(message, None))
+            if self._find_place(copy) and post.route_copy(copy, 0):
+                return True
+        self.dropped += 1
+        return False
+
+    def takes(self, queue: Queue, message: Message, target: str) -> bool:
+        """Whether :meth:`move` would find a queue for this message of ``queue`` at ``target``, created if need be."""
+        copy = self._moved_copy(queue, message, target, {})
+        self._post.registry.ensure_sendable(target, copy.routing_type)
+        return any(not taker.temporary for taker in self._post.space.takers(copy))
 
     def move(self, queue: Queue, references: Sequence[MessageReference], target: str) -> int:
-        """Move messages that left ``queue`` to ``target`` (an address or FQQN); how many."""
+        """Move messages that left ``queue`` to ``target`` (an address or FQQN); how many. The others are back in it."""
         return self._move(queue, references, target, Event.MOVED, {})
 
     def _leave(
@@ -101,28 +120,75 @@ class Undeliverable:
         notes: dict[str, str | int | bytes],
     ) -> int:
         post = self._post
-        moved = 0
+        moved: list[MessageReference] = []
+        staying: list[MessageReference] = []
         tx = post.storage.next_id()
         try:
             for reference in references:
-                copy = post.copy(reference.message, target, {**_origin(reference.message, queue), **notes})
-                if notes:
-                    copy.expiration = 0
-                if not post.route_copy(copy, tx):
-                    self.dropped += 1
-                moved += 1
+                copy = self._moved_copy(queue, reference.message, target, notes)
+                if (event is Event.MOVED or self._find_place(copy)) and post.route_copy(copy, tx):
+                    moved.append(reference)
+                else:
+                    staying.append(reference)
         except DiskFullError as error:
             # Nothing may be lost: what has no room at its new place stays where it was.
             log.warning("queue %s: %d messages stay until the disk has room: %s", queue.name, len(references), error)
         except PolluxError as error:
             log.error("queue %s: messages cannot move to %s and stay: %s", queue.name, target, error)  # noqa: TRY400  (the text says it all)
-        if moved < len(references):
-            queue.add(list(references[moved:]), post.wall_ms())
-        if moved and queue.trail is not None:
-            queue.trail.left(event, references[:moved], target)
-        post.discard(queue, references[:moved], tx)
-        post.storage.append_commit(tx)
-        return moved
+        if staying:
+            log.warning(
+                "queue %s: %d messages stay: address %s has no queue that takes them, and none may be created "
+                "(auto-create-queues, auto-create-addresses): create one",
+                queue.name,
+                len(staying),
+                target,
+            )
+        staying += references[len(moved) + len(staying) :]
+        if staying:
+            self._stay(queue, staying, at_once=event is Event.MOVED)
+        if moved:
+            if queue.trail is not None:
+                queue.trail.left(event, moved, target)
+            post.discard(queue, moved, tx)
+            post.storage.append_commit(tx)
+        return len(moved)
+
+    def _moved_copy(self, queue: Queue, message: Message, target: str, notes: dict[str, str | int | bytes]) -> Message:
+        """What goes to ``target`` in place of ``message``: back where it came from, in the way it came."""
+        known = message.annotations or {}
+        back = known.get(ORIGINAL_ADDRESS) == target and known.get(ORIGINAL_ROUTING) in tuple(RoutingType)
+        routing_type = RoutingType(int(known[ORIGINAL_ROUTING])) if back else None
+        copy = self._post.copy(message, target, {**_origin(message, queue), **notes}, routing_type)
+        if notes:
+            copy.expiration = 0
+        return copy
+
+    def _stay(self, queue: Queue, references: list[MessageReference], *, at_once: bool) -> None:
+        """Back into the queue. Not at once where that would only make them undeliverable again in the next moment."""
+        self.stayed += len(references)
+        now = self._post.wall_ms()
+        for reference in references:
+            reference.consumer = None
+            if not at_once:
+                reference.deliver_at = now + STAY
+        displaced = queue.add(references, now)
+        if displaced:
+            self._post.remove(queue, displaced, ())
+        self._post.plan_timer(queue.next_due())
+
+    def _find_place(self, copy: Message) -> bool:
+        """Whether a queue that lasts takes this message, at its own address if one may be created there."""
+        space = self._post.space
+        name, _, queue = copy.address.partition("::")
+        lasting = [taker for taker in space.takers(copy) if not taker.temporary]
+        if queue or any(taker.address == name for taker in lasting):
+            return True
+        address = space.address(name)
+        anycast = address is None or not address.routing_types or RoutingType.ANYCAST in address.routing_types
+        kind = RoutingType.ANYCAST if anycast else RoutingType.MULTICAST
+        if space.settings(name).auto_create_queues:
+            self._create(QueueSpec(name, name, routing_type=kind, auto_created=True))
+        return any(not taker.temporary for taker in space.takers(copy))
 
     def _create(self, spec: QueueSpec | None) -> None:
         """The queue for the undeliverable messages of one address, unless it is there."""
