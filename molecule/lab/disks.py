@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import bytecode, image
+from lab import bytecode, image, journals
 from lab.places import PLACES, LabError, Places
 from lab.processes import run
 
@@ -93,6 +93,7 @@ rm -f "$1"/etc/ssh/ssh_host_* "$1/etc/hostname"
 chroot "$1" usermod --shell /bin/sh root
 echo UsePAM no > "$1/etc/ssh/sshd_config.d/lab.conf"
 {bytecode}
+{journal}
 chroot "$1" systemctl --quiet enable lab-seed.service ssh.service
 chroot "$1" systemctl --quiet disable nfs-server.service
 chroot "$1" systemctl --quiet mask {masked}
@@ -135,7 +136,12 @@ class Disk:
 def _hooks() -> tuple[str, str]:
     return (
         _BEFORE.format(drivers=" ".join(DRIVERS)),
-        _AFTER.format(unit=_SEED_UNIT, bytecode=bytecode.install('"$1"'), masked=" ".join(MASKED)),
+        _AFTER.format(
+            unit=_SEED_UNIT,
+            bytecode=bytecode.install('"$1"'),
+            journal=journals.keep('"$1"'),
+            masked=" ".join(MASKED),
+        ),
     )
 
 

@@ -48,6 +48,8 @@ BEFORE, AT_LEAST = 1.0, 4.0
 LIMIT = 90.0
 #: So many of the last lines of each broker are shown with a step that is not clean.
 SHOWN = 15
+#: What a host whose power is back may take until it answers, seconds.
+WAKING = 90.0
 
 
 @dataclass(frozen=True)
@@ -366,12 +368,31 @@ def keep_journals(hosts: Mapping[str, Host], directory: Path) -> None:
     words = ("journalctl", "--quiet", "--no-pager", "--output=short-precise", "--since=-10min", "--unit=pollux*")
     for name, host in hosts.items():
         try:
-            text = host.run(*words, check=False)
+            _wake(host)
+            text = host.run(*words) or "nothing is in its journal\n"
         except LabError as error:
             text = f"its journal cannot be read: {error}\n"
         (directory / f"{name}.journal").write_text(text)
         sys.stdout.write("".join(f"  {name}: {line}\n" for line in text.splitlines()[-SHOWN:]))
     sys.stdout.flush()
+
+
+def _wake(host: Host) -> None:
+    """Whoever has no power, or stands still, cannot say what it knows; nothing more is judged of this run."""
+    if not host.powered():
+        host.restore_power()
+    elif host.stunned():
+        host.unstun()
+    deadline = time.monotonic() + WAKING
+    while True:
+        try:
+            host.run("true")
+        except LabError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(1.0)
+        else:
+            return
 
 
 _COUNTS = ("lost", "duplicated", "phantom", "two_lives", "order_violations")

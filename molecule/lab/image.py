@@ -15,7 +15,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from lab import bytecode
+from lab import bytecode, journals
 from lab.places import IMAGE_REPOSITORY, PLACES, LabError, Places
 from lab.processes import run
 
@@ -47,7 +47,7 @@ MASKED = (
     "dpkg-db-backup.timer",
 )
 #: Changes with the way the image is made; the suite's updates come in when it does.
-RECIPE = "1"
+RECIPE = "2"
 _BUILD_TIMEOUT = 900
 
 
@@ -58,7 +58,7 @@ def packages(variable: str = BASE) -> tuple[str, ...]:
 
 def tag(variable: str = BASE) -> str:
     """The image's tag: a fingerprint of everything it is made of."""
-    text = "\0".join((RECIPE, SUITE, *packages(variable), *MASKED, bytecode.module()))
+    text = "\0".join((RECIPE, SUITE, *packages(variable), *MASKED, bytecode.module(), journals.keep()))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -73,7 +73,7 @@ def dockerfile(variable: str = BASE) -> str:
         f"FROM debian:{SUITE}\n"
         "RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "
         f"{' '.join(packages(variable))} && apt-get clean && rm -rf /var/lib/apt/lists/*\n"
-        f"RUN systemctl mask {' '.join(MASKED)}\nRUN {bytecode.install()}\n"
+        f"RUN systemctl mask {' '.join(MASKED)}\nRUN {bytecode.install()}\nRUN {journals.keep()}\n"
         'CMD ["/sbin/init"]\nSTOPSIGNAL SIGRTMIN+3\n'
     )
 
@@ -108,6 +108,7 @@ def _archive(places: Places, variable: str) -> Path:
     places.cache.mkdir(parents=True, exist_ok=True)
     unfinished = archive.with_name(f".{archive.name}.{os.getpid()}.tar")
     hook = f'chroot "$1" systemctl mask {" ".join(MASKED)} && ' + bytecode.install('"$1"')
+    hook += " && " + journals.keep('"$1"')
     command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages(variable))}"]
     try:
         run([*command, f"--customize-hook={hook}", SUITE, unfinished], timeout=_BUILD_TIMEOUT)

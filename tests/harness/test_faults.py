@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lab import drill, faults, packets, wheels
+from lab import drill, faults, image, journals, packets, wheels
 from lab.journals import Journal
 from lab.places import ROOT, LabError
 from pollux.drill.manifest import Manifest, Member
@@ -296,3 +297,32 @@ def test_of_a_step_that_is_not_clean_the_brokers_own_words_are_kept(
     drill.keep_journals({"castor": FakeHost({"journalctl": "\n".join(lines) + "\n"})}, tmp_path)
     assert (tmp_path / "castor.journal").read_text().splitlines() == lines
     assert capsys.readouterr().out.splitlines() == [f"  castor: {line}" for line in lines[1:]]
+
+
+def test_what_a_host_without_power_has_written_is_kept_too(tmp_path: Path) -> None:
+    """Breaks when the files are empty after a power cut: nobody answers, and that was taken for nothing to say."""
+    cut, stunned, broken = FakeHost({"journalctl": "before\n"}), FakeHost({"journalctl": "too\n"}), FakeHost()
+    cut.cut_power()
+    stunned.stun()
+    answer = cut.run
+
+    def run(*words: str, stdin: str | None = None, check: bool = True, timeout: float = 0) -> str:
+        if not cut.powered():
+            raise LabError("it is not running")
+        return answer(*words, stdin=stdin, check=check, timeout=timeout)
+
+    cut.run = run  # type: ignore[method-assign]
+    drill.keep_journals({"cut": cut, "stunned": stunned, "broken": broken}, tmp_path)
+    found = {path.stem: path.read_text() for path in tmp_path.glob("*.journal")}
+    assert found == {"cut": "before\n", "stunned": "too\n", "broken": "nothing is in its journal\n"}
+    assert not stunned.stunned()
+
+
+def test_a_host_keeps_its_journal_on_disk(tmp_path: Path) -> None:
+    """Breaks when it is in memory: what was written before a power cut is what explains it."""
+    (tmp_path / "etc").mkdir()
+    subprocess.run(["sh", "-ec", journals.keep(str(tmp_path))], check=True)
+    assert (tmp_path / "var" / "log" / "journal").is_dir()
+    (path,) = (tmp_path / "etc").rglob("*.conf")
+    assert path.read_text() == "[Journal]\nStorage=persistent\nSyncIntervalSec=1s\n"
+    assert journals.keep() in image.dockerfile()
