@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import proton
@@ -144,7 +145,7 @@ async def test_scram(broker: Broker, initial: bool) -> None:
         def first(self, data: bytes) -> bytes:
             return self.exchange.first(data)
 
-        def final(self, data: bytes) -> bytes:
+        async def final(self, data: bytes) -> bytes:
             answer = self.exchange.final(data)
             self.identity = Identity("user")
             return answer
@@ -183,7 +184,12 @@ async def test_scram(broker: Broker, initial: bool) -> None:
 
 async def test_wrong_scram_proof(broker: Broker) -> None:
     verifier = Verifier.create("pencil")
-    broker.security.scrams = lambda _: ScramExchange(lambda _: (verifier, True))
+    exchange = ScramExchange(lambda _: (verifier, True))
+
+    async def final(message: bytes) -> bytes:
+        return exchange.final(message)
+
+    broker.security.scrams = lambda _: SimpleNamespace(first=exchange.first, final=final, identity=None)
     raw = Raw(broker)
     raw.write(SASL)
     await raw.read(8)

@@ -77,7 +77,11 @@ class FakeSecurity:
 
     def scram(self, mechanism: str, peer: Peer | None = None) -> Any:
         exchange = ScramExchange(lambda user: (VERIFIER, user == "ann"))
-        return SimpleNamespace(first=exchange.first, final=exchange.final, identity=Identity(self.scram_user))
+
+        async def final(message: bytes) -> bytes:
+            return exchange.final(message)
+
+        return SimpleNamespace(first=exchange.first, final=final, identity=Identity(self.scram_user))
 
     def check(self, identity: Identity, permission: Any, address: str, queue: str | None = None) -> None:
         if self.denied and (permission.name, address) in self.denied:

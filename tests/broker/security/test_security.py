@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from pollux.session.base import Peer
 from pollux.session.security import REFUSED, Identity, Permission, Security
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     ClientFinal = Callable[..., tuple[str, str]]
 
@@ -136,6 +137,100 @@ async def test_a_thousand_reconnects_of_one_user_are_one_check(security: Securit
     assert calls == 1
 
 
+class Guesses:
+    """How many passwords are checked, all wrong, and how many of them at once."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.checked = 0
+        self.running = 0
+        self.most = 0
+        self._lock = threading.Lock()
+        patch.setattr(Verifier, "verify", self._verify)
+
+    def _verify(self, _password: str) -> bool:
+        with self._lock:
+            self.checked += 1
+            self.running += 1
+            self.most = max(self.most, self.running)
+        time.sleep(0.001)
+        with self._lock:
+            self.running -= 1
+        return False
+
+
+async def tried(security: Security, guesses: Iterable[tuple[str, str]], source: str = "192.0.2.7") -> None:
+    """All at once, each over a connection of its own."""
+    found = await asyncio.gather(
+        *(
+            security.authenticate_password(user, password, Peer(number, source, number))
+            for number, (user, password) in enumerate(guesses)
+        ),
+        return_exceptions=True,
+    )
+    assert all(isinstance(each, AuthenticationError) for each in found), found
+
+
+async def test_guesses_at_the_same_time_are_checked_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each failure doubles the pause before the next: 0, 20, 40, 80, 100, 100 ms. The others are refused unchecked."""
+    configuration = replace(CONFIGURATION, security=SecurityConfig(login_delay=20, max_login_delay=100))
+    security, guesses = Security(configuration, USERS), Guesses(monkeypatch)
+    await tried(security, [("ada", f"guess-{number}") for number in range(200)])
+    security.close()
+    assert guesses.most == 1
+    assert guesses.checked <= 5
+
+
+async def test_names_guessed_at_the_same_time_from_one_source_are_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    configuration = replace(CONFIGURATION, security=SecurityConfig(login_delay=50, max_login_delay=100))
+    security, guesses = Security(configuration, USERS), Guesses(monkeypatch)
+    await tried(security, [(f"user{number}", "12345678") for number in range(200)])
+    security.close()
+    assert guesses.most <= 2
+    assert guesses.checked <= 10
+
+
+async def test_a_guesser_that_leaves_gets_no_more_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection closed before the answer is a guess all the same."""
+    configuration = replace(CONFIGURATION, security=SecurityConfig(login_delay=20, max_login_delay=100))
+    security, guesses = Security(configuration, USERS), Guesses(monkeypatch)
+    for number in range(50):
+        attempt = asyncio.create_task(security.authenticate_password("ada", f"guess-{number}", PEER))
+        await asyncio.sleep(0)
+        attempt.cancel()
+    await tried(security, [("ada", "last")])
+    security.close()
+    assert guesses.most == 1
+    assert guesses.checked <= 5
+
+
+async def test_scram_guesses_at_the_same_time_are_checked_one_after_the_other(client_final: ClientFinal) -> None:
+    """All exchanges are begun before the first ends."""
+    configuration = replace(CONFIGURATION, security=SecurityConfig(login_delay=20, max_login_delay=100))
+    security = Security(configuration, USERS)
+    exchanges = []
+    for number in range(100):
+        scram = security.scram("SCRAM-SHA-256", Peer(number, "192.0.2.7", number))
+        first = scram.first(b"n,,n=ada,r=abc").decode()
+        exchanges.append(scram.final(client_final(f"guess-{number}", "n=ada,r=abc", first)[0].encode()))
+    found = await asyncio.gather(*exchanges, return_exceptions=True)
+    security.close()
+    assert {str(each) for each in found} == {REFUSED}
+    assert security.failures == 100
+    assert security.checks <= 5
+
+
+async def test_the_right_password_among_guesses_at_the_same_time(security: Security) -> None:
+    """Who waits behind a log-in that succeeds is not held by it, and its own password is its own."""
+    found = await asyncio.gather(
+        *(
+            security.authenticate_password("ada", password, Peer(number, "192.0.2.7", number))
+            for number, password in enumerate(("castor", "wrong", "castor"))
+        ),
+        return_exceptions=True,
+    )
+    assert [type(each) for each in found] == [Identity, AuthenticationError, Identity]
+
+
 async def test_failures_are_logged_with_source_and_slowed_down(caplog: pytest.LogCaptureFixture) -> None:
     configuration = replace(CONFIGURATION, security=SecurityConfig(login_delay=60, max_login_delay=10_000))
     security = Security(configuration, USERS)
@@ -151,25 +246,24 @@ async def test_failures_are_logged_with_source_and_slowed_down(caplog: pytest.Lo
     assert "wrong-password" not in str(fields)
 
 
-async def test_scram_failures_hold_the_connection(client_final: ClientFinal) -> None:
-    held: list[tuple[int, float]] = []
-    security = Security(CONFIGURATION, USERS, hold=lambda number, seconds: held.append((number, seconds)))
-    for _ in range(2):
+async def test_scram_failures_hold_the_next_check(client_final: ClientFinal) -> None:
+    configuration = replace(CONFIGURATION, security=SecurityConfig(login_delay=60, max_login_delay=10_000))
+    security = Security(configuration, USERS)
+    started = time.monotonic()
+    for _ in range(3):
         scram = security.scram("SCRAM-SHA-256", PEER)
         first = scram.first(b"n,,n=ada,r=abc").decode()
         message, _ = client_final("wrong", "n=ada,r=abc", first)
         with pytest.raises(AuthenticationError, match=REFUSED):
-            scram.final(message.encode())
-    assert held
-    assert held[0][0] == PEER.connection_id
-    assert 0 < held[0][1] <= 0.1
+            await scram.final(message.encode())
+    assert time.monotonic() - started > 0.06 + 0.12
 
 
 async def test_scram_success(security: Security, client_final: ClientFinal) -> None:
     scram = security.scram("SCRAM-SHA-256", PEER)
     first = scram.first(b"n,,n=ada,r=abc").decode()
     message, expected = client_final("castor", "n=ada,r=abc", first)
-    assert scram.final(message.encode()).decode() == expected
+    assert (await scram.final(message.encode())).decode() == expected
     assert scram.identity == Identity("ada", frozenset({"amq"}))
     with pytest.raises(AuthenticationError):
         security.scram("SCRAM-SHA-1")

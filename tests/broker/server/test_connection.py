@@ -97,7 +97,7 @@ async def bench(
     configuration = Configuration(limits=limits, **overrides)
     loop = asyncio.get_running_loop()
     registry = Registry(loop, maximum=limits.max_connections, per_host=limits.max_connections_per_host)
-    security = Security(configuration, Users(), hold=registry.hold)
+    security = Security(configuration, Users())
     services = Services(configuration, cast("Any", None), security, lambda: 0, lambda *_: [], settings, core)
     acceptor = Acceptor("test", "tcp", "127.0.0.1", 0, settings=settings)
     listener = Listener(
@@ -321,20 +321,6 @@ async def test_a_reader_that_takes_nothing_is_cut_off() -> None:
         await until(lambda: bool(server.sessions))
         await asyncio.wait_for(server.registry.empty.wait(), PATIENCE)
         client.close()
-
-
-async def test_held_connections_are_not_read() -> None:
-    async with bench() as server:
-        reader, writer = await server.open()
-        writer.write(AMQP)
-        await reader.readexactly(8)
-        (connection,) = list(server.registry)
-        server.registry.hold(connection.peer.connection_id, 0.2)
-        started = asyncio.get_running_loop().time()
-        writer.write(b"again")
-        assert await asyncio.wait_for(reader.readexactly(5), PATIENCE) == b"again"
-        assert asyncio.get_running_loop().time() - started >= 0.19
-        await finish(writer)
 
 
 async def test_tls_and_plain_on_one_port(authority: Any) -> None:

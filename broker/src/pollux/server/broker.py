@@ -159,7 +159,7 @@ class Broker:
                 trail=self.trail,
                 interval=configuration.connection_ttl_check_interval / 1000,
             )
-            self.security = Security(configuration, users, hold=self.registry.hold, trail=self.trail)
+            self.security = Security(configuration, users, trail=self.trail)
             epoch = await self._take_store(configuration)
             await self._bring_up(configuration, epoch)
         except BaseException as error:

@@ -38,7 +38,6 @@ _OUT_LIMIT = 64 << 10
 #: SO_LINGER's on and 0 seconds.
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
-_HELD = 1  # log-in slowed down
 _SLOW = 2  # the client does not take its answers
 _SESSION = 4  # the session asked for it
 _HTTP_HINT = (
@@ -399,12 +398,6 @@ class Connection(asyncio.Protocol):
     def reading_paused(self) -> bool:
         """Whether the client is not being read."""
         return bool(self._paused)
-
-    def hold(self, seconds: float) -> None:
-        """Do not read the client for ``seconds`` (a slowed down log-in)."""
-        self._pause(_HELD)
-        self.deadline += seconds
-        self.loop.call_later(seconds, self._resume, _HELD)
 
     def shutdown(self, reason: str) -> None:
         """End it in the protocol's own words, or at once when no protocol is known yet."""

@@ -123,12 +123,6 @@ class Registry:
     def __iter__(self) -> Iterator[Connection]:
         return iter(list(self._connections.values()))
 
-    def hold(self, connection_id: int, seconds: float) -> None:
-        """Do not read this connection for a while."""
-        connection = self._connections.get(connection_id)
-        if connection is not None:
-            connection.hold(seconds)
-
     def log_refusal(self, peer: Peer, reason: str) -> None:
         """One line for a refused connection, up to a rate; the rest is summed up by the sweep."""
         self.refused += 1

@@ -12,9 +12,11 @@ import base64
 import hmac
 import logging
 import secrets
+import sys
 import time
 from collections import Counter, OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -27,11 +29,12 @@ from pollux.config.users import Users
 from pollux.config.verifiers import DEFAULT_ITERATIONS, SALT_BYTES, Verifier
 from pollux.errors import AuthenticationError, LimitError, NotPermittedError
 from pollux.session.scram import MAXIMUM_MESSAGE, ScramExchange
-from pollux.session.throttle import Throttle
+from pollux.session.throttle import Throttle, pair_of
+from pollux.session.turns import Turns
 from pollux.store.audit import Trail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from pollux.config.model import Configuration
     from pollux.session.base import Peer
@@ -43,10 +46,13 @@ MANAGEMENT_ADDRESS = "activemq.management"
 SCRAM_MECHANISM = "SCRAM-SHA-256"
 #: What every refused log-in is told, whatever was wrong.
 REFUSED = "the user name or the password is wrong"
+NOT_CHECKED = "too many failed attempts, not checked"
 #: Longest user name and password taken, characters.
 MAXIMUM_CREDENTIAL = 1024
 #: PBKDF2 in flight at a time: each takes a core; more would take the event loop's.
 _CHECKERS = 2
+#: Different passwords that may wait to be checked for one user from one source.
+_WAITING_GUESSES = 100
 _NO_ROLES: frozenset[str] = frozenset()
 
 logger = logging.getLogger("pollux.security")
@@ -77,30 +83,37 @@ class ScramServer:
     def first(self, message: bytes) -> bytes:
         """client-first in, server-first out. Raises AuthenticationError."""
         try:
-            answer = self._exchange.first(message)
+            return self._exchange.first(message)
         except AuthenticationError as error:
             self._security.log_failure(self._exchange.user, self._peer, SCRAM_MECHANISM, str(error))
             raise
-        self._security.slow_down(self._exchange.user, self._peer)
-        return answer
 
-    def final(self, message: bytes) -> bytes:
-        """client-final in, server-final out. Raises AuthenticationError."""
-        user = self._exchange.user
+    async def final(self, message: bytes) -> bytes:
+        """client-final in, server-final out. Raises AuthenticationError, late when there were failures before."""
+        user, source = self._exchange.user, self._peer.address if self._peer is not None else ""
         try:
-            answer = self._exchange.final(message)
+            async with self._security.admitted(source, user):
+                self._security.checks += 1
+                answer = self._exchange.final(message)
+                self.identity = self._security.succeeded(user, self._peer)
+                return answer
+        except TimeoutError:
+            self._security.log_failure(user, self._peer, SCRAM_MECHANISM, NOT_CHECKED)
+            raise AuthenticationError(REFUSED) from None
         except AuthenticationError as error:
             self._security.failed(user, self._peer, SCRAM_MECHANISM, str(error))
             raise AuthenticationError(REFUSED) from error
-        self.identity = self._security.succeeded(user, self._peer)
-        return answer
+
+
+class _Attempt(Struct, frozen=True):
+    """How a password's check ended. ``refusal``: for the log; None: it was right. ``attempts``: failed ones so far."""
+
+    refusal: str | None = None
+    attempts: int | None = None
 
 
 class Security:
-    """Authentication, permissions and limits of one broker. All methods are called in the loop's thread.
-
-    ``hold`` keeps one connection (by id) from being read for some seconds; the server supplies it.
-    """
+    """Authentication, permissions and limits of one broker. All methods are called in the loop's thread."""
 
     def __init__(
         self,
@@ -108,17 +121,20 @@ class Security:
         users: Users,
         *,
         clock: Callable[[], float] = time.monotonic,
-        hold: Callable[[int, float], None] | None = None,
         trail: Trail | None = None,
     ) -> None:
         self._clock = clock
         self._trail = trail or Trail.off()
-        self._hold = hold
         self._hash_key = secrets.token_bytes(32)
         self._executor = ThreadPoolExecutor(_CHECKERS, thread_name_prefix="pollux-login")
         self._throttle = Throttle(
             configuration.security.login_delay / 1000, configuration.security.max_login_delay / 1000
         )
+        #: One check for each user and source; and no more for a source than can be carried out at a time.
+        self._users_turns = Turns(1, _WAITING_GUESSES)
+        self._source_turns = Turns(_CHECKERS, sys.maxsize)
+        #: By source and what :attr:`_verified` has.
+        self._attempts: dict[tuple[str, bytes], asyncio.Task[_Attempt]] = {}
         #: HMAC of user, password and verifier -> until when it holds.
         self._verified: OrderedDict[bytes, float] = OrderedDict()
         self._checking: dict[bytes, asyncio.Future[bool]] = {}
@@ -126,6 +142,8 @@ class Security:
         #: Connection id -> user, and how many each user has.
         self._connections: dict[int, str] = {}
         self._per_user: Counter[str] = Counter()
+        #: Passwords and proofs that were really looked at.
+        self.checks = 0
         self.failures = 0
         self.successes = 0
         self._users = Users()
@@ -159,6 +177,8 @@ class Security:
 
     def close(self) -> None:
         """Let the checking threads end."""
+        for attempt in list(self._attempts.values()):
+            attempt.cancel()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     # -- who
@@ -179,18 +199,53 @@ class Security:
         if known and self._verified.get(key, 0.0) > now:
             self._throttle.succeeded(peer.address, name, now)
             return self._identity(name)
-        wait = self._throttle.reserve(peer.address, name, now)
-        if wait is None:
-            self.log_failure(name, peer, "password", "too many failed attempts, not checked")
+        running = self._attempts.get((peer.address, key))
+        if running is None:
+            # A task of its own: it counts even if the client leaves before it has its answer.
+            attempt = self._attempt(name, secret, verifier, key, peer.address, known=known)
+            running = self._attempts[peer.address, key] = asyncio.get_running_loop().create_task(attempt)
+            running.add_done_callback(lambda _: self._attempts.pop((peer.address, key), None))
+        outcome = await asyncio.shield(running)
+        if outcome.refusal is not None:
+            self.log_failure(name, peer, "password", outcome.refusal, outcome.attempts)
             raise AuthenticationError(REFUSED)
-        if wait > 0.0:
-            await asyncio.sleep(wait)
-        correct = await self._check(key, secret, verifier)
-        if not (correct and known and secret):
-            self.failed(name, peer, "password", REFUSED)
-            raise AuthenticationError(REFUSED)
-        self._remember(key)
         return self.succeeded(name, peer)
+
+    async def _attempt(
+        self, user: str, secret: str, verifier: Verifier, key: bytes, source: str, *, known: bool
+    ) -> _Attempt:
+        """Check a password when its turn comes, for every connection from ``source`` that waits with it."""
+        try:
+            async with self.admitted(source, user):
+                correct = await self._check(key, secret, verifier)
+                if correct and known and secret:
+                    self._remember(key)
+                    self._throttle.succeeded(source, user, self._clock())
+                    return _Attempt()
+                return _Attempt(REFUSED, self._throttle.failed(source, user, self._clock()))
+        except TimeoutError:
+            return _Attempt(NOT_CHECKED)
+
+    @asynccontextmanager
+    async def admitted(self, source: str, user: str) -> AsyncIterator[None]:
+        """The turn to check one password or proof, which has to be counted before it ends.
+
+        It comes when no other one of this user from this source is being checked, and the pause that earlier failures
+        demand is over: however many try at the same time, they are checked one after the other. Raises TimeoutError
+        for what is to be refused unchecked.
+        """
+        longest = self._throttle.maximum
+        async with self._users_turns.turn(pair_of(source, user), longest):
+            async with self._source_turns.turn(source, None):
+                wait = self._throttle.reserve(source, user, self._clock())
+                if wait is None:
+                    raise TimeoutError
+                if wait <= 0.0:
+                    yield
+                    return
+            await asyncio.sleep(wait)
+            async with self._source_turns.turn(source, None):
+                yield
 
     def authenticate_certificate(self, peer: Peer) -> Identity:
         """The identity the client's verified certificate is mapped to (certificate-users-file)."""
@@ -227,17 +282,6 @@ class Security:
         return {user: self._roles_of(user) for user in sorted(self._users.verifiers)}
 
     # -- outcome of attempts
-
-    def slow_down(self, user: str, peer: Peer | None) -> None:
-        """Hold the connection back as earlier failures of its source and user demand; may refuse it."""
-        if peer is None:
-            return
-        wait = self._throttle.reserve(peer.address, user, self._clock())
-        if wait is None:
-            self.log_failure(user, peer, SCRAM_MECHANISM, "too many failed attempts, not checked")
-            raise AuthenticationError(REFUSED)
-        if wait > 0.0 and self._hold is not None:
-            self._hold(peer.connection_id, wait)
 
     def failed(self, user: str, peer: Peer | None, mechanism: str, reason: str) -> None:
         """Count and log a failed attempt."""
@@ -362,6 +406,7 @@ class Security:
         running = self._checking.get(key)
         if running is None:
             loop = asyncio.get_running_loop()
+            self.checks += 1
             running = loop.run_in_executor(self._executor, verifier.verify, password)
             self._checking[key] = running
             running.add_done_callback(lambda _: self._checking.pop(key, None))

@@ -1,6 +1,8 @@
 """Slows down repeated failed log-ins per source address and per user, in bounded memory.
 
-Pure: time is passed in. Three gates, each for one way of guessing:
+Pure: time is passed in. It knows what failed, not what is still being checked: whoever asks sees to it that attempts
+of one user from one source come one after the other (:mod:`pollux.session.turns`).
+Three gates, each for one way of guessing:
 
 - one user from one source: attempts are checked one after the other, each further apart;
 - many users from one source (spraying): the same, once more than two users failed from there;
@@ -59,12 +61,17 @@ class Throttle:
         self._users: _Table = OrderedDict()
         self._trusted: OrderedDict[str, float] = OrderedDict()
 
+    @property
+    def maximum(self) -> float:
+        """The longest pause, seconds."""
+        return self._maximum
+
     def reserve(self, source: str, user: str, now: float) -> float | None:
         """Seconds this attempt must wait before it is checked; None when it is to be refused unchecked.
 
         The place is taken: the next attempt waits behind it.
         """
-        pair = _pair(source, user)
+        pair = pair_of(source, user)
         trusted = now - self._trusted.get(pair, -TRUST_FOR) < TRUST_FOR
         at = now
         queues: list[tuple[_Record, float]] = []
@@ -95,13 +102,13 @@ class Throttle:
         record.next = max(record.next, now + self._delay(max(0, len(record.users) - FREE_USERS)))
         record = self._touch(self._users, user[:256], now)
         record.next = now + min(MAXIMUM_USER_DELAY, self._delay(record.failures))
-        record = self._touch(self._pairs, _pair(source, user), now)
+        record = self._touch(self._pairs, pair_of(source, user), now)
         record.next = max(record.next, now + self._delay(record.failures))
         return record.failures
 
     def succeeded(self, source: str, user: str, now: float) -> None:
         """A log-in succeeded: this user is trusted from this source. Failures of other users there still count."""
-        pair = _pair(source, user)
+        pair = pair_of(source, user)
         self._pairs.pop(pair, None)
         self._trusted[pair] = now
         self._trusted.move_to_end(pair)
@@ -133,6 +140,7 @@ class Throttle:
         return len(self._pairs) + len(self._sources) + len(self._users) + len(self._trusted)
 
 
-def _pair(source: str, user: str) -> str:
+def pair_of(source: str, user: str) -> str:
+    """The name of one user at one source."""
     # Names a client invents may be long; the tables' memory is bounded by count, so bound the key too.
     return f"{source}\0{user[:256]}"

@@ -7,6 +7,7 @@ broker's security, nothing of AMQP proper.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from pollux.errors import AuthenticationError, LimitError, PolluxError
@@ -15,6 +16,7 @@ from pollux.wire.amqp.sasl import SaslError, SaslInit, SaslReader, SaslResponse
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Awaitable, Callable
 
     from pollux.session.base import Transport
     from pollux.session.security import Identity, ScramServer
@@ -170,7 +172,7 @@ class Login:
             if init.response is None:
                 raise SaslError("PLAIN without an initial response")
             _, user, password = sasl.parse_plain(init.response)
-            self._task = self._transport.loop.create_task(self._check_password(user, password))
+            self._task = self._transport.loop.create_task(self._check(partial(self._password, user, password)))
         else:
             self._scram = self._services.security.scram(init.mechanism, peer)
             if init.response is None:
@@ -187,27 +189,34 @@ class Login:
             self._transport.write(sasl.challenge_frame(scram.first(frame.response)))
             self._scram_done = True
             return
-        final = scram.final(frame.response)
+        self._task = self._transport.loop.create_task(self._check(partial(self._proof, scram, frame.response)))
+
+    async def _password(self, user: str, password: str) -> tuple[Identity, bytes | None]:
+        return await self._services.security.authenticate_password(user, password, self._transport.peer), None
+
+    async def _proof(self, scram: ScramServer, response: bytes) -> tuple[Identity, bytes | None]:
+        final = await scram.final(response)
         if scram.identity is None:
             raise AuthenticationError("the exchange did not prove an identity")
-        self._succeed(scram.identity, final)
+        return scram.identity, final
 
-    async def _check_password(self, user: str, password: str) -> None:
+    async def _check(self, prove: Callable[[], Awaitable[tuple[Identity, bytes | None]]]) -> None:
+        """Wait for the identity and what the mechanism says at its end, and go on with what the client sent ahead."""
         try:
-            identity = await self._services.security.authenticate_password(user, password, self._transport.peer)
+            identity, additional = await prove()
         except (AuthenticationError, LimitError) as error:
             self._task = None
             self._fail(error)
             return
         except Exception:
             self._task = None
-            _log.exception("%s: checking a password failed", self._transport.peer.address)
+            _log.exception("%s: checking a log-in failed", self._transport.peer.address)
             self._state = self._ended
             self._transport.write(sasl.outcome_frame(sasl.OUTCOME_SYS))
             self._owner.refused()
             return
         self._task = None
-        self._succeed(identity)
+        self._succeed(identity, additional)
         if self._paused:
             self._transport.resume_reading()
         self._advance()

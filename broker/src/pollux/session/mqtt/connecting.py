@@ -160,25 +160,42 @@ class Connecting:
                 if not again:
                     session.reading.resume(LOG_IN)
                 return
-            scram = self._scram
-            if scram is None:
-                raise violation("AUTH at the wrong time")
-            answer = scram.final(data)
         except AuthenticationError:
-            if again:
-                session.disconnect(ReasonCode.NOT_AUTHORIZED, "the re-authentication was refused")
-            else:
-                session.refuse(ReasonCode.NOT_AUTHORIZED, "the log-in was refused")
+            self._scram_refused(again=again)
             return
+        scram, self._scram = self._scram, None
+        if scram is None:
+            raise violation("AUTH at the wrong time")
+        # Its check may have to wait; nothing else is read meanwhile.
+        session.reading.pause(LOG_IN)
+        self._task = session.transport.loop.create_task(self._scram_final(scram, data, again=again))
+
+    def _scram_refused(self, *, again: bool) -> None:
+        if again:
+            self._session.disconnect(ReasonCode.NOT_AUTHORIZED, "the re-authentication was refused")
+        else:
+            self._session.refuse(ReasonCode.NOT_AUTHORIZED, "the log-in was refused")
+
+    async def _scram_final(self, scram: ScramServer, data: bytes, *, again: bool) -> None:
+        try:
+            async with asyncio.timeout(_LOG_IN_LIMIT):
+                answer = await scram.final(data)
+            self._scram_succeeded(scram.identity, answer, again=again)
+        except (AuthenticationError, TimeoutError):
+            self._scram_refused(again=again)
+        except Exception:
+            logger.exception("SCRAM of MQTT client %r failed", self._connect.client_id)
+            self._session.disconnect(ReasonCode.UNSPECIFIED_ERROR, "internal error")
+
+    def _scram_succeeded(self, identity: Identity | None, answer: bytes, *, again: bool) -> None:
+        session = self._session
         self._step = 0
-        self._scram = None
-        identity = scram.identity
         if identity is None:
             raise RuntimeError("a SCRAM exchange that succeeded without an identity")
         if not again:
-            session.reading.pause(LOG_IN)
             self._accepted(identity, self._auth_properties(answer))
             return
+        session.reading.resume(LOG_IN)
         if identity.user != session.user:
             session.disconnect(ReasonCode.NOT_AUTHORIZED, "a re-authentication as somebody else")
             return
