@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.session.conftest import Office, Receiver, message
-from broker.store.helpers import abandon
+from broker.store.helpers import abandon, without_names
 from pollux.config.address_settings import AddressFullPolicy
+from pollux.errors import InvalidRequestError, NoSuchQueueError
 from pollux.message import RoutingType
 from pollux.store.bindings import newest_file
 from pollux.store.format import HEADER_SIZE, DamagedRange, decode_header
@@ -111,33 +112,15 @@ def kept(office: Office) -> int:
     return sum(office.post.message_count(queue) for queue in office.post.space.queues) + office.post.orphans.messages
 
 
+def left_over(directory: Path) -> list[Path]:
+    """Pages and large messages' files."""
+    return [*directory.rglob("*.page"), *directory.rglob("*.msg")]
+
+
 def bindings_of(office: Office) -> Path:
     path = newest_file(office.configuration.bindings_directory)
     assert path is not None
     return path
-
-
-def without_names(office: Office) -> None:
-    """Make the journal that of a version that named queues in the bindings only."""
-    for path in office.configuration.journal_directory.glob("*.segment"):
-        data = bytearray(path.read_bytes())
-        if not data[:HEADER_SIZE].strip(b"\0"):
-            continue
-        header = decode_header(bytes(data), str(path))
-        path.write_bytes(renamed(data, header.salt))
-
-
-def renamed(data: bytearray, salt: int) -> bytes:
-    """The file with its QUEUE records as records that nobody knows, which readers skip."""
-    from pollux.store.format import FRAME_SIZE, frame
-    from pollux.store.records import RecordType
-
-    for entry in list(scan(bytes(data), salt)):
-        assert not isinstance(entry, DamagedRange)
-        offset, length = entry
-        if data[offset + FRAME_SIZE] == RecordType.QUEUE:
-            data[offset : offset + length] = frame(b"\xff" + data[offset + FRAME_SIZE + 1 : offset + length], salt)
-    return bytes(data)
 
 
 class Faults:
@@ -171,7 +154,7 @@ async def test_no_damage_to_the_bindings_loses_a_message(tmp_path: Path, names: 
     ledger = await a_life(made)
     await crash(made)
     if names != "in the journal":
-        without_names(made)
+        without_names(made.configuration.journal_directory)
     good = bindings_of(made)
     content = good.read_bytes()
     total = sum(len(bodies) for bodies in ledger.values())
@@ -209,10 +192,97 @@ async def test_no_damage_to_the_bindings_loses_a_message(tmp_path: Path, names: 
 
 
 
+# -- what an operator does with orphans
+
+
+async def orphaned(directory: Path) -> tuple[Office, Ledger]:
+    """A store of a version that named queues in the bindings only, whose bindings are gone; opened."""
+    office = an_office(directory)
+    ledger = await a_life(office)
+    await crash(office)
+    without_names(office.configuration.journal_directory)
+    bindings_of(office).unlink()
+    office = an_office(directory)
+    await office.open()
+    return office, ledger
+
+
+async def test_orphans_are_restored_under_a_name_with_pages_and_large_messages(tmp_path: Path) -> None:
+    office, ledger = await orphaned(tmp_path)
+    found = {view["id"]: view for view in await office.post.orphans.views()}
+    assert sum(view["messages"] for view in found.values()) == sum(map(len, ledger.values()))
+    for number, view in found.items():
+        alike = [name for name in ledger if name.startswith(("other", view["address"])) or name == "orders"]
+        free = [name for name in alike if office.post.space.queue(name) is None]
+        name = next(name for name in free if len(ledger[name]) == view["messages"])
+        office.post.orphans.restore(number, name=name, address=view["address"], routing=MULTICAST)
+        if name == "orders":  # while it waits, the queue takes new messages too
+            await office.send(b"new", address="orders::orders")
+            ledger["orders"].append(b"new")
+    await office.stable()
+    assert len(office.post.orphans) == 0
+    with pytest.raises(NoSuchQueueError, match="no orphans of queue"):
+        office.post.orphans.restore(next(iter(found)), name="again")
+    await crash(office)
+    # What was restored is an ordinary queue: in the bindings, in the journal, after a crash and a checkpoint.
+    for _ in range(2):
+        office = an_office(tmp_path)
+        post = await office.open()
+        assert post.problems == []
+        assert {queue.name: post.message_count(queue) for queue in post.space.queues} == {
+            name: len(bodies) for name, bodies in ledger.items()
+        }
+        await office.close()
+    office = an_office(tmp_path)
+    await office.open()
+    assert await drained(office) == expected(ledger)
+    await office.close()
+    assert left_over(tmp_path) == []
+
+
+async def test_orphans_are_discarded_for_good_with_their_files(tmp_path: Path) -> None:
+    office, ledger = await orphaned(tmp_path)
+    count = sum(office.post.orphans.discard(orphan.id) for orphan in list(office.post.orphans))
+    assert count == sum(map(len, ledger.values()))
+    await office.stable()
+    await crash(office)
+    office = an_office(tmp_path)
+    post = await office.open()
+    assert (kept(office), post.problems) == (0, [])
+    await office.close()
+    assert left_over(tmp_path) == []
+
+
+async def test_checkpoints_keep_orphans(tmp_path: Path) -> None:
+    office, ledger = await orphaned(tmp_path)
+    number = office.post.orphans.messages
+    for _ in range(3):
+        await office.send(b"new", address="elsewhere")
+        await office.close()  # writes a checkpoint
+        assert list(office.configuration.journal_directory.glob("*.checkpoint"))
+        office = an_office(tmp_path)
+        await office.open()
+        assert office.post.orphans.messages == number == sum(map(len, ledger.values()))
+    await office.close()
+
+
+async def test_an_orphan_without_a_name_needs_one_that_is_free(tmp_path: Path) -> None:
+    office, _ = await orphaned(tmp_path)
+    number = next(iter(office.post.orphans)).id
+    with pytest.raises(InvalidRequestError, match="give it a name"):
+        office.post.orphans.restore(number)
+    office.queue("taken")
+    with pytest.raises(InvalidRequestError, match="exists already"):
+        office.post.orphans.restore(number, name="taken")
+    assert office.post.orphans.get(number).messages
+    await office.stable()
+    await crash(office)
+
+
 # -- a deletion is on record, whenever the power is cut
 
 #: Power cuts of the recorded life, spread over it.
-CUTS = 120
+CUTS = 200
 
 
 async def test_a_power_cut_during_a_deletion_makes_no_orphan_and_brings_nothing_back(tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.message import Encoding, Message
 from pollux.store.files import FileOperations
+from pollux.store.format import FRAME_SIZE, HEADER_SIZE, DamagedRange, decode_header, frame
+from pollux.store.format import records as scan
+from pollux.store.records import RecordType
 from pollux.store.settings import StoreSettings
 from pollux.store.storage import Storage
 
@@ -157,3 +160,18 @@ def files_below(directory: Path, pattern: str) -> list[Path]:
     """The files that match, anywhere below; a directory may go away meanwhile."""
     found = [Path(root) / name for root, _, names in os.walk(directory) for name in names]
     return sorted(path for path in found if path.match(pattern))
+
+
+def without_names(journal: Path) -> None:
+    """Make a journal that of a version that named queues in the bindings only: records of a type that nobody knows."""
+    for path in journal.glob("*.segment"):
+        data = bytearray(path.read_bytes())
+        if not data[:HEADER_SIZE].strip(b"\0"):
+            continue
+        salt = decode_header(bytes(data), str(path)).salt
+        for entry in list(scan(bytes(data), salt)):
+            assert not isinstance(entry, DamagedRange)
+            offset, length = entry
+            if data[offset + FRAME_SIZE] == RecordType.QUEUE:
+                data[offset : offset + length] = frame(b"\xff" + data[offset + FRAME_SIZE + 1 : offset + length], salt)
+        path.write_bytes(data)

@@ -1,6 +1,7 @@
 """``pollux journal``: what is in a journal. Reads files; needs no running broker and changes nothing.
 
-Only ``apply-plan`` talks to a running broker: it carries out what the pipeline found to be missing from its journal.
+Only ``apply-plan`` and ``orphans`` (:mod:`pollux.cli.orphans`) talk to a running broker: the first carries out what the
+pipeline found to be missing from its journal.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pollux.cli import api
+from pollux.cli import api, orphans
 from pollux.cli.output import Result, fail, print_error, print_json, print_line, print_pairs, print_table
 from pollux.server.exits import EXIT_DAMAGED, EXIT_FAILED, EXIT_LOCKED, EXIT_OK, EXIT_USAGE
 
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
     from pollux.store.compare.verdict import Comparison
 
 app = typer.Typer(
-    help="Look into a journal; a running broker's too. Only apply-plan changes anything.",
+    help="Look into a journal; a running broker's too. Only apply-plan and orphans change anything.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+app.add_typer(orphans.app, name="orphans")
 
 Directory = Annotated[
     Path | None,

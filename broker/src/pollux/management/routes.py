@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 MAXIMUM_PAGE = 1000
 DEFAULT_PAGE = 100
 MAXIMUM_NAME = 1024
+#: Of 64 bits.
+_ID_DIGITS = 20
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -256,6 +258,34 @@ class Api:
         await self._broker.stable()
         return json_response({"name": found.name, "paused": False})
 
+    # -- messages whose queue nobody knows
+
+    async def orphans(self, request: web.Request) -> web.Response:
+        """Messages whose queue nobody knows, by the number of the queue."""
+        return _paged(request, await self._broker.post.orphans.views())
+
+    async def restore_orphans(self, request: web.Request) -> web.Response:
+        """Make a queue of them; ``enabled`` false: it gets no new messages."""
+        number, body = _orphan(request), await _body(request, _RESTORE_ORPHANS)
+        await self._broker.post.orphans.views()  # an address that only a message tells
+        routing = body.get("routingType")
+        made = self._broker.post.orphans.restore(
+            number,
+            name=_name(body["queue"]) if body.get("queue") is not None else None,
+            address=_name(body["address"]) if body.get("address") is not None else None,
+            routing=_routing_type(routing) if routing is not None else None,
+            enabled=body.get("enabled"),
+        )
+        await self._broker.stable()
+        return json_response({**views.queue(made), "count": self._broker.post.message_count(made)})
+
+    async def discard_orphans(self, request: web.Request) -> web.Response:
+        """Remove them for good."""
+        number = _orphan(request)
+        count = self._broker.post.orphans.discard(number)
+        await self._broker.stable()
+        return json_response({"id": number, "count": count})
+
     # -- messages
 
     async def browse(self, request: web.Request) -> web.Response:
@@ -455,6 +485,13 @@ def _name(text: str) -> str:
     return text
 
 
+def _orphan(request: web.Request) -> int:
+    text = request.match_info["id"]
+    if not (text.isascii() and text.isdigit() and len(text) <= _ID_DIGITS):
+        raise not_found("orphans of queue", text)
+    return int(text)
+
+
 def _routing_type(name: str) -> RoutingType:
     try:
         return RoutingType[name]
@@ -491,6 +528,9 @@ _CREATE_QUEUE = Body(
 _CHOICE = Body({}, {"ids": "integers", "filter": "string", "all": "boolean"})
 _RESTORE = Body({"messages": "objects"}, {"addresses": "strings"})
 _RESTORE_LARGE = Body({"message": "object", "size": "integer"})
+_RESTORE_ORPHANS = Body(
+    {}, {"queue": "string", "address": "string", "routingType": "string", "enabled": "boolean"}
+)
 _MOVE = Body({"target": "string"}, {"ids": "integers", "filter": "string", "all": "boolean"})
 _BROWSE = (
     Query("filter", "string", "JMS selector."),
@@ -533,6 +573,9 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("POST", f"{_V1}/queues/{{name}}/purge", "purge", "queues"),
     Operation("POST", f"{_V1}/queues/{{name}}/pause", "pause", "queues"),
     Operation("POST", f"{_V1}/queues/{{name}}/resume", "resume", "queues"),
+    Operation("GET", f"{_V1}/orphans", "orphans", "queues", query=_PAGE),
+    Operation("POST", f"{_V1}/orphans/{{id}}/restore", "restore_orphans", "queues", body=_RESTORE_ORPHANS),
+    Operation("DELETE", f"{_V1}/orphans/{{id}}", "discard_orphans", "queues"),
     Operation("GET", f"{_V1}/queues/{{name}}/messages", "browse", "messages", query=_BROWSE),
     Operation("POST", f"{_V1}/queues/{{name}}/messages/move", "move", "messages", body=_MOVE),
     Operation("POST", f"{_V1}/queues/{{name}}/messages/retry", "retry", "messages", body=_CHOICE),

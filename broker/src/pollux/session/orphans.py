@@ -44,6 +44,8 @@ class Orphan(Struct):
     #: What the journal says of the queue; None: nothing.
     spec: QueueSpec | None = None
     paged: int = 0
+    #: The address of its messages, as far as that is known without reading one.
+    address: str | None = None
 
     @property
     def messages(self) -> int:
@@ -60,7 +62,7 @@ class Orphan(Struct):
         return {
             "id": self.id,
             "queue": self.spec.name if self.spec is not None else None,
-            "address": self.spec.address if self.spec is not None else None,
+            "address": self.spec.address if self.spec is not None else self.address,
             "messages": self.messages,
             "paged": self.paged,
         }
@@ -129,21 +131,38 @@ class Orphans:
             )
         return told
 
+    async def views(self) -> list[dict[str, Any]]:
+        """All of them for management, with the addresses of those whose name is lost."""
+        nameless = [one for one in self if one.spec is None and one.address is None and one.sample]
+        read = await self._post.storage.read_messages([one.sample for one in nameless])
+        for orphan, message in zip(nameless, read, strict=True):
+            if message is not None:
+                orphan.address = message.address.partition("::")[0]
+        return [orphan.view() for orphan in self]
+
     def restore(
-        self, queue_id: int, *, name: str | None = None, address: str | None = None, routing: RoutingType | None = None
+        self,
+        queue_id: int,
+        *,
+        name: str | None = None,
+        address: str | None = None,
+        routing: RoutingType | None = None,
+        enabled: bool | None = None,
     ) -> Queue:
         """Make a queue of what is left of one, as the journal knows it or with the given name, and address.
 
-        Await ``when_stable``. Raises NoSuchQueueError; InvalidRequestError when the name is taken or not known.
+        ``enabled`` false: it gets no new messages. Await ``when_stable``. Raises NoSuchQueueError; InvalidRequestError
+        when the name is taken or not known.
         """
         orphan = self.get(queue_id)
+        changed = {"name": name, "address": address, "routing_type": routing, "enabled": enabled}
+        given: dict[str, Any] = {key: value for key, value in changed.items() if value is not None}
         if orphan.spec is not None:
-            changed = {"name": name, "address": address, "routing_type": routing}
-            spec = replace(orphan.spec, **{key: value for key, value in changed.items() if value is not None})
+            spec = replace(orphan.spec, **given)
         elif name is None:
             raise InvalidRequestError(f"nothing tells how queue {queue_id} was called: give it a name (--queue)")
         else:
-            spec = QueueSpec(name, address or name, routing)
+            spec = QueueSpec(**{"address": orphan.address or name, **given})
         queue = self._post.registry.create_queue(spec, auto_address=False, queue_id=queue_id)
         self._fill(queue, self._found.pop(queue_id))
         log.info("orphans restored queue=%s id=%d messages=%d", queue.name, queue_id, self._post.message_count(queue))

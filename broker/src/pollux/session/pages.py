@@ -69,7 +69,9 @@ class Pages:
                 elif queue_id in dropped:
                     store.drop_queue(queue_id)
                 else:
-                    post.orphans.found(queue_id).paged += store.remaining(queue_id)
+                    orphan = post.orphans.found(queue_id)
+                    orphan.paged += store.remaining(queue_id)
+                    orphan.address = name
                     for _, files in _large_for(store, (queue_id,)):
                         for file_id in files:
                             post.hold_large(file_id, 1)

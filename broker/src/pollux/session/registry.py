@@ -384,7 +384,7 @@ class Registry:
         record there is forgotten when the journal has it (:meth:`reap`).
         """
         post = self._post
-        post.storage.put(DROPPED, str(queue_id), b"")
+        post.storage.put(DROPPED, str(queue_id), b"", first=True)
         post.storage.append_drop_queue(queue_id)
         post.storage.when_stable(lambda error: self._dropped.append(queue_id) if error is None else None)
 

@@ -151,9 +151,12 @@ class Journal:
         if self.size > self.group_bytes:
             self.hand_over()
 
-    def before(self, operation: Callable[[], None]) -> None:
-        """Run ``operation`` in the writer thread before the records of this turn are written (pages, large files)."""
-        self._before.append(operation)
+    def before(self, operation: Callable[[], None], *, first: bool = False) -> None:
+        """Run ``operation`` in the writer thread before the records of this turn are written (pages, large files).
+
+        ``first``: before other such operations too.
+        """
+        self._before.insert(0 if first else len(self._before), operation)
         self.sync = True
         if not self.scheduled:
             self.schedule()

@@ -150,6 +150,7 @@ class Storage:
             settings.bindings_directory, self.files, node_id=settings.node_id, epoch=epoch, salt=self._salt
         )
         self._puts: list[tuple[bytes, bool]] = []
+        self._first_puts: list[tuple[bytes, bool]] = []
         self._puts_token = 0
         self._full_listeners: list[Callable[[DiskUsage], None]] = []
         self._journal: Journal
@@ -592,19 +593,24 @@ class Storage:
 
     # -- bindings ----------------------------------------------------------------------------------
 
-    def put(self, kind: str, key: str, value: bytes | None) -> None:
-        """Keep a value in the bindings journal; None deletes it."""
+    def put(self, kind: str, key: str, value: bytes | None, *, first: bool = False) -> None:
+        """Keep a value in the bindings journal; None deletes it.
+
+        ``first``: it is on stable storage before anything else of this loop turn is written, its other puts included.
+        """
         if not self.settings.persistence_enabled:
             return
         change = self._bindings.put(kind, key, value)
         if not change[0]:
             return
         if self._puts_token != self._journal.token:
-            # The first change of this chunk: later ones of the same chunk join its list.
+            # The first change of this chunk: later ones of the same chunk join its lists.
             self._puts_token = self._journal.token
-            self._puts = []
-            self._journal.before(partial(self._bindings.write, self._puts))
-        self._puts.append(change)
+            self._puts, self._first_puts = [], []
+        changes = self._first_puts if first else self._puts
+        if not changes:
+            self._journal.before(partial(self._bindings.write, changes), first=first)
+        changes.append(change)
 
     # -- the disk ----------------------------------------------------------------------------------
 

@@ -179,7 +179,7 @@ def read_side(directory: Path) -> Side:
     if found.checkpoint is not None:
         trace.update(found.checkpoint.ids)
     if places.paging is not None:
-        _read_pages(places.paging, found.state, queues, trace, damage)
+        read_pages(places.paging, found.state, queues, trace, damage)
     return Side(
         places,
         nodes.pop(),
@@ -210,7 +210,7 @@ def _queue_id(value: bytes) -> int:
         return 0
 
 
-def _read_pages(
+def read_pages(
     paging: Path, state: State, queues: dict[int, set[int]], trace: set[int], damage: list[Damage]
 ) -> None:
     """Add the durable messages in pages to the queues that still want them."""

@@ -1,0 +1,112 @@
+"""The queues of a store that have messages and no binding, from its files alone. Read-only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from pollux.store import records
+from pollux.store.bindings import read_newest
+from pollux.store.compare.side import Places, read_pages
+from pollux.store.inspect import Replayed, replay
+from pollux.store.records import RecordType
+from pollux.store.state import FILE_SHIFT, OFFSET_MASK
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_QUEUE, _DROPPED = "queue", "dropped"
+
+
+class Lost(Struct):
+    """A queue without a binding. ``name`` and ``address``: None where nothing tells."""
+
+    id: int
+    name: str | None
+    address: str | None
+    messages: int
+    paged: int
+    #: Whether the next start makes it again from the journal.
+    known: bool
+
+    def view(self) -> dict[str, Any]:
+        """For ``pollux journal orphans``."""
+        return {
+            "id": self.id,
+            "queue": self.name,
+            "address": self.address,
+            "messages": self.messages,
+            "paged": self.paged,
+            "fate": "made again" if self.known else "kept as orphans",
+        }
+
+
+class _Spec(msgspec.Struct):
+    name: str
+    address: str
+
+
+class _Queue(msgspec.Struct):
+    """What is of interest of a queue's binding."""
+
+    id: int
+    spec: _Spec
+
+
+def find(places: Places) -> list[Lost]:
+    """The queues without a binding whose deletion is not on record, by number. Raises StoreError, OSError."""
+    found = replay(places.journal)
+    values: dict[tuple[str, str], bytes] = {}
+    if places.bindings is not None and places.bindings.is_dir():
+        values = read_newest(places.bindings, None, expected=False)[0]
+    bound = {msgspec.msgpack.decode(value, type=_Queue).id for (kind, _), value in values.items() if kind == _QUEUE}
+    names = {key for kind, key in values if kind == _QUEUE}
+    bound |= {int(key) for kind, key in values if kind == _DROPPED}
+    known = {
+        queue_id: msgspec.msgpack.decode(value, type=_Queue).spec
+        for queue_id, value in found.state.queue_records.items()
+    }
+    live = found.state.finish()
+    queues = {queue_id: {one for ids in by.values() for one in ids} for queue_id, by in live.items()}
+    paged: dict[int, set[int]] = {}
+    if places.paging is not None and places.paging.is_dir():
+        read_pages(places.paging, found.state, paged, set(), [])
+    lost: list[Lost] = []
+    for queue_id in sorted((queues.keys() | paged.keys()) - bound):
+        ids, in_pages = queues.get(queue_id, set()), paged.get(queue_id, set())
+        spec = known.get(queue_id)
+        address = spec.address if spec is not None else _address(found, places, ids)
+        again = spec is not None and spec.name not in names
+        name = spec.name if spec is not None else None
+        lost.append(Lost(queue_id, name, address, len(ids) + len(in_pages), len(in_pages), again))
+    return lost
+
+
+def _address(found: Replayed, places: Places, ids: set[int]) -> str | None:
+    """The address of one of these messages, None when no record of them can be read here."""
+    for message_id, location in zip(found.state.ids, found.state.locations, strict=True):
+        if message_id in ids:
+            segment = found.readable[location >> FILE_SHIFT]
+            return _read_address(segment.path, location & OFFSET_MASK)
+    checkpoint = found.checkpoint
+    if checkpoint is not None:
+        for position, message_id in enumerate(checkpoint.ids):
+            if message_id in ids:
+                location = checkpoint.locations[position]
+                path = places.journal / checkpoint.files[location >> FILE_SHIFT].name
+                return _read_address(path, location & OFFSET_MASK)
+    return None
+
+
+def _read_address(path: Path, offset: int) -> str | None:
+    try:
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            record = stream.read(records.MESSAGE_FIELDS_SIZE + (1 << 17) + 8 * 0xFFFF)
+    except FileNotFoundError:
+        return None
+    if len(record) <= records.FIELDS or record[records.FIELDS - 2] != RecordType.MESSAGE:
+        return None
+    return records.message_address(record).partition("::")[0]
