@@ -32,6 +32,7 @@ DEADLINE = 10.0
 class FakeSecurity:
     """One user, ``alice`` with password ``wonder``; ``denied`` holds (permission, address) pairs."""
 
+    enabled = True
     anonymous_allowed = True
 
     def __init__(self) -> None:

@@ -52,6 +52,8 @@ VERIFIER = Verifier.create("secret", iterations=MINIMUM_ITERATIONS)
 class FakeSecurity:
     """Lets everybody in but ``mallory``; ``denied`` holds (permission, address) pairs nobody has."""
 
+    enabled = True
+
     def __init__(self) -> None:
         self.denied: set[tuple[str, str]] = set()
         self.opened = 0

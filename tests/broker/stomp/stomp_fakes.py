@@ -83,6 +83,7 @@ class FakeQueue:
         self.name = spec.name
         self.address = spec.address
         self.durable = spec.durable
+        self.user = spec.user
         self.routing_type = spec.routing_type or RoutingType.MULTICAST
         self.waiting: deque[MessageReference] = deque()
         self.consumers: list[Any] = []
@@ -269,6 +270,8 @@ class FakePost:
 
 class FakeSecurity:
     """One user, ``user``/``secret``, and a set of refused ``(permission name, address)``."""
+
+    enabled = True
 
     def __init__(self) -> None:
         self.denied: set[tuple[str, str]] = set()

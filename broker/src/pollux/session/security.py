@@ -281,6 +281,11 @@ class Security:
         """Every user with its effective roles, for management."""
         return {user: self._roles_of(user) for user in sorted(self._users.verifiers)}
 
+    @property
+    def enabled(self) -> bool:
+        """Whether users are proven and permissions asked for (security-enabled)."""
+        return self._enabled
+
     # -- outcome of attempts
 
     def failed(self, user: str, peer: Peer | None, mechanism: str, reason: str) -> None:

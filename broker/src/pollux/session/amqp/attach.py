@@ -25,6 +25,7 @@ from pollux.session.amqp.terminus import (
     subscription_queue_name,
     target_of,
 )
+from pollux.session.ownership import require_owner
 from pollux.session.security import Permission
 
 if TYPE_CHECKING:
@@ -262,23 +263,38 @@ def _named_subscription(session: AmqpSession, link: str, address: str, source: S
     )
     post = session.post
     queue = post.space.queue(name)
+    changed = False
+    # First whether all of it may be: who may not have the subscription does not end its owner's link either.
+    if queue is not None:
+        _require_subscription(session, queue, source)
+        changed = queue.address != address or (queue.selector and queue.selector.text) != source.selector
+        if changed:
+            permission = Permission.deleteDurableQueue if queue.durable else Permission.deleteNonDurableQueue
+            _require(session, permission, queue.address, name)
+    if queue is None or changed:
+        permission = Permission.createNonDurableQueue if volatile else Permission.createDurableQueue
+        _require(session, permission, address, name)
     if queue is not None and not source.shared:
         session.steal(name)
-    if queue is not None and (queue.address != address or (queue.selector and queue.selector.text) != source.selector):
+    if queue is not None and changed:
         if queue.consumer_count:
             raise InvalidRequestError(f"subscription {name!r} is in use with another address or selector")
         # JMS: a changed subscription is a new one (JMS 2.0, 8.3.3).
-        permission = Permission.deleteDurableQueue if queue.durable else Permission.deleteNonDurableQueue
-        _require(session, permission, queue.address, name)
         post.delete_queue(name)
         queue = None
     if queue is None:
-        permission = Permission.createNonDurableQueue if volatile else Permission.createDurableQueue
-        _require(session, permission, address, name)
         queue = post.create_queue(spec)
     elif not source.shared:
         _exclude_own(session, queue, no_local=source.no_local)
     return queue, Subscription(delete_when_unused=volatile, delete_when_closed=not volatile)
+
+
+def _require_subscription(session: AmqpSession, queue: Queue, source: Source) -> None:
+    """A queue that has the name of a subscription is one, and this user's unless it is shared by all (global)."""
+    if queue.routing_type is not RoutingType.MULTICAST:
+        raise InvalidRequestError(f"{queue.name!r} is a queue of address {queue.address!r}, not a subscription")
+    if not (source.shared and source.is_global):
+        require_owner(session.services.security, session.proven(), queue)
 
 
 def _exclude_own(session: AmqpSession, queue: Queue, *, no_local: bool) -> None:
@@ -299,6 +315,8 @@ def _existing_subscription(session: AmqpSession, link: str, source: Source) -> t
         queue = session.post.space.queue(name)
         if queue is not None and queue.routing_type is RoutingType.MULTICAST:
             _require(session, Permission.consume, queue.address, name)
+            if name != f"{plain}:global":
+                require_owner(session.services.security, session.proven(), queue)
             if queue.max_consumers == 1:
                 session.steal(name)
                 _exclude_own(session, queue, no_local=bool(queue.no_local_origin))

@@ -53,8 +53,8 @@ CLOSE_TIMEOUT = 5.0
 MAX_UNSTABLE = 16 << 20
 #: Handles of one session; more links than this need more sessions.
 _HANDLES = 1024
-#: Container id -> its connection, per broker: for sole-connection-for-container and stolen links.
-_containers: WeakKeyDictionary[PostOffice, dict[str, set[AmqpSession]]] = WeakKeyDictionary()
+#: User and container id -> its connections, per broker: for sole-connection-for-container and stolen links.
+_containers: WeakKeyDictionary[PostOffice, dict[tuple[str, str], set[AmqpSession]]] = WeakKeyDictionary()
 
 try:
     VERSION = version("pollux-broker")
@@ -402,15 +402,19 @@ class AmqpSession(Session):
     def _forget_container(self) -> None:
         if self.client_id is not None:
             sessions = _containers.get(self.post, {})
-            same = sessions.get(self.client_id)
+            same = sessions.get(self._container)
             if same is not None:
                 same.discard(self)
                 if not same:
-                    del sessions[self.client_id]
+                    del sessions[self._container]
+
+    @property
+    def _container(self) -> tuple[str, str]:
+        return self.user or "", self.client_id or ""
 
     def container_sessions(self) -> set[AmqpSession]:
-        """All connections of this client's container id."""
-        return _containers.get(self.post, {}).get(self.client_id or "", set())
+        """All connections of this user with this client's container id."""
+        return _containers.get(self.post, {}).get(self._container, set())
 
     # -- the engine's calls
 
@@ -423,7 +427,7 @@ class AmqpSession(Session):
             Symbol("platform"): "Python",
         }
         properties |= self._failover_info()
-        same = _containers.setdefault(self.post, {}).setdefault(remote.container_id, set())
+        same = _containers.setdefault(self.post, {}).setdefault((self.user or "", remote.container_id), set())
         refused = bool(same) and (
             "sole-connection-for-container" in remote.desired or any(session.sole for session in same)
         )

@@ -472,6 +472,8 @@ class MqttRegistry:
                     f"queue {name!r} is a {'shared' if share is None else 'private'} subscription's: "
                     "choose another client id or share name"
                 )
+            if share is None and queue.user not in (None, state.user):
+                raise InvalidRequestError(f"queue {name!r} belongs to another user: choose another client id")
             return queue
         durable = share is not None or state.durable
         return self.post.create_queue(

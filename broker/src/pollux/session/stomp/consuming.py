@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pollux.errors import InvalidRequestError, LimitError, PolluxError
 from pollux.message import Encoding
 from pollux.routing.selector import parse as parse_selector
+from pollux.session.ownership import require_owner
 from pollux.session.security import Permission
 from pollux.session.stomp.destinations import format_destination
 from pollux.session.stomp.subscribing import (
@@ -146,6 +147,7 @@ class Consuming:
         queue = existing_queue(self._session.post, name)
         if queue is None:
             raise InvalidRequestError(f"there is no durable subscription {name!r}")
+        require_owner(self._session.security, self._session.identity, queue)
         self._session.security.check(self._session.identity, Permission.deleteDurableQueue, queue.address, name)
         self._session.post.delete_queue(name, if_unused=True)
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from pollux.errors import InvalidRequestError, NoSuchAddressError, NoSuchQueueError
 from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec
+from pollux.session.ownership import require_owner
 from pollux.session.security import Permission
 from pollux.session.stomp.destinations import Destination, parse_destination
 from pollux.session.stomp.subscription import AckMode
@@ -190,6 +191,7 @@ def _durable_queue(session: StompSession, request: SubscribeRequest, name: str) 
     address = request.destination.address
     queue = existing_queue(post, name)
     if queue is not None:
+        require_owner(security, identity, queue)
         if queue.address != address or (queue.spec.selector or None) != request.selector:
             raise InvalidRequestError(
                 f"the durable subscription {name!r} exists with another destination or selector: unsubscribe it first"
