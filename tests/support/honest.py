@@ -6,6 +6,7 @@ in rounds; nothing here is a time, but for the bound within which somebody who i
 
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
 import threading
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from support.broker import BrokerProcess
 
+_numbers = itertools.count(1)
+
 
 class Honest(ABC):
     """A context in which the client runs; :meth:`progress` waits until it got on."""
@@ -32,11 +35,12 @@ class Honest(ABC):
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._broker = broker
+        self.name = f"{self.protocol}-{next(_numbers)}"
         self._rounds = 0
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name=f"honest-{self.protocol}")
+        self._thread = threading.Thread(target=self._run, name=f"honest-{self.name}")
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -49,7 +53,7 @@ class Honest(ABC):
     @property
     def queue(self) -> str:
         """Where its messages go through; permissions and settings may name `honest.#`."""
-        return f"honest.{self.protocol}"
+        return f"honest.{self.name}"
 
     @abstractmethod
     def _begin(self, stack: ExitStack) -> socket.socket:
@@ -111,7 +115,7 @@ class HonestMqtt(Honest):
     protocol = "mqtt"
 
     def _begin(self, stack: ExitStack) -> socket.socket:
-        opened = stack.enter_context(mqtt(self._broker, "honest"))
+        opened = stack.enter_context(mqtt(self._broker, f"honest-{self.name}"))
         opened.sendall(packet(0x82, b"\0\1\0" + field(self.queue.replace(".", "/").encode()) + b"\1"))
         assert self._packet(opened)[0] == 0x90
         return opened
@@ -138,7 +142,7 @@ class HonestAmqp(Honest):
 
     def _begin(self, stack: ExitStack) -> socket.socket:
         target = Target("127.0.0.1", self._broker.port, USER, PASSWORD)
-        self._connection = connection = AmqpConnection(target, "honest")
+        self._connection = connection = AmqpConnection(target, f"honest-{self.name}")
         stack.callback(connection.close)
         connection.socket.settimeout(LIMIT)
         connection.attach(target, self.queue, handle=0, receiver=False)

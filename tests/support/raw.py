@@ -17,7 +17,8 @@ from loadclient.target import Target
 from support.broker import PASSWORD, USER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from support.broker import BrokerProcess
 
@@ -26,18 +27,20 @@ LIMIT = 45.0
 
 
 @contextmanager
-def plain(broker: BrokerProcess, acceptor: str = "all") -> Iterator[socket.socket]:
+def plain(broker: BrokerProcess, acceptor: str = "all", source: str = "127.0.0.1") -> Iterator[socket.socket]:
     """A TCP connection on which nothing was said."""
-    with socket.create_connection(("127.0.0.1", broker.ports[acceptor]), LIMIT) as opened:
+    with socket.create_connection(("127.0.0.1", broker.ports[acceptor]), LIMIT, (source, 0)) as opened:
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield opened
 
 
 @contextmanager
-def stomp(broker: BrokerProcess) -> Iterator[socket.socket]:
+def stomp(
+    broker: BrokerProcess, user: str = USER, password: str = PASSWORD, source: str = "127.0.0.1"
+) -> Iterator[socket.socket]:
     """A STOMP 1.2 connection that is logged in."""
-    with plain(broker) as opened:
-        opened.sendall(f"CONNECT\naccept-version:1.2\nhost:/\nlogin:{USER}\npasscode:{PASSWORD}\n\n\0".encode())
+    with plain(broker, source=source) as opened:
+        opened.sendall(f"CONNECT\naccept-version:1.2\nhost:/\nlogin:{user}\npasscode:{password}\n\n\0".encode())
         greeting = read_until(opened, b"\0")
         assert greeting.startswith(b"CONNECTED\n"), greeting
         yield opened
@@ -67,7 +70,12 @@ def amqp(broker: BrokerProcess) -> Iterator[socket.socket]:
         connection.close()
 
 
-LOGINS = {"plain": plain, "stomp": stomp, "mqtt": mqtt, "amqp": amqp}
+LOGINS: dict[str, Callable[[BrokerProcess], AbstractContextManager[socket.socket]]] = {
+    "plain": plain,
+    "stomp": stomp,
+    "mqtt": mqtt,
+    "amqp": amqp,
+}
 
 
 def field(value: bytes) -> bytes:

@@ -97,7 +97,7 @@ async def bench(
     configuration = Configuration(limits=limits, **overrides)
     loop = asyncio.get_running_loop()
     registry = Registry(loop, maximum=limits.max_connections, per_host=limits.max_connections_per_host)
-    security = Security(configuration, Users())
+    security = Security(configuration, Users(), on_login=registry.logged_in)
     services = Services(configuration, cast("Any", None), security, lambda: 0, lambda *_: [], settings, core)
     acceptor = Acceptor("test", "tcp", "127.0.0.1", 0, settings=settings)
     listener = Listener(
@@ -273,12 +273,27 @@ async def test_limits_of_connections() -> None:
 async def test_other_limits_of_connections(limits: Limits) -> None:
     async with bench(limits=limits) as server:
         first = await server.open()
-        first[1].write(AMQP)
-        await first[0].readexactly(8)
+        first[1].write(AMQP + b"LOGIN")
+        await first[0].readexactly(13)
         second = await server.open()
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
             await asyncio.wait_for(second[0].readexactly(1), PATIENCE)
         assert len(server.registry) == 1
+        await finish(second[1])
+        await finish(first[1])
+
+
+async def test_who_has_not_logged_in_makes_room() -> None:
+    async with bench(limits=Limits(max_connections=1)) as server:
+        first = await server.open()
+        first[1].write(AMQP)
+        await first[0].readexactly(8)
+        second = await server.open()
+        second[1].write(AMQP)
+        assert await asyncio.wait_for(second[0].readexactly(8), PATIENCE) == AMQP
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await asyncio.wait_for(first[0].readexactly(1), PATIENCE)
+        assert server.registry.strangers.dropped == 1
         await finish(second[1])
         await finish(first[1])
 
@@ -430,9 +445,7 @@ async def test_client_certificates_that_are_only_wanted(authority: Any) -> None:
         ServerTls(replace(settings, trust_store_password="wrong"), "acceptor 'test'")
     async with bench(settings) as server:
         for certificate, subject in ((authority.issue("ada"), "CN=ada,O=Twins"), (None, None)):
-            reader, writer = await server.open(
-                ssl=authority.client_context(certificate), server_hostname="localhost"
-            )
+            reader, writer = await server.open(ssl=authority.client_context(certificate), server_hostname="localhost")
             writer.write(AMQP)
             assert await asyncio.wait_for(reader.readexactly(8), PATIENCE) == AMQP
             (connection,) = list(server.registry)

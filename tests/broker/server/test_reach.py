@@ -181,9 +181,7 @@ async def test_a_plain_connector_at_an_acceptor_with_tls(
     assert "takes TLS only" in other["reason"]
 
 
-async def test_a_connector_with_tls_at_a_plain_acceptor(
-    authority: Authority, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_connector_with_tls_at_a_plain_acceptor(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
     async with acceptor(AcceptorSettings()) as port:
         line = await refusal(trusting(authority), port, caplog)
         assert "in the TLS handshake" in str(line["reason"])

@@ -143,8 +143,10 @@ class Limits(Struct, frozen=True):
         int, Integer(minimum=1, special=_NO_LIMIT), "Connections of one user at a time."
     ] = -1
     max_connections_per_host: Annotated[
-        int, Integer(minimum=1, special=_NO_LIMIT), "Connections from one IP address at a time."
-    ] = -1
+        int,
+        Integer(minimum=1, special=((0, "as many as are left for others"), *_NO_LIMIT)),
+        "Connections from one IPv4 address or one /64 network of IPv6 at a time.",
+    ] = 0
     max_frame_size: Annotated[
         int, Size(minimum=512, maximum=GIB), "Largest AMQP frame that an acceptor's maxFrameSize may allow."
     ] = MIB
@@ -163,6 +165,11 @@ class Limits(Struct, frozen=True):
     max_transaction_size: Annotated[
         int, Size(minimum=1024), "Bytes of messages one transaction may hold before it is refused."
     ] = 100 * MIB
+    max_handshake_size: Annotated[
+        int,
+        Size(minimum=MIB, special=((-1, "an eighth of the memory the process may use"),)),
+        "Bytes that all connections together may hold that have not logged in.",
+    ] = -1
     handshake_timeout: Annotated[int, Duration(minimum=100, maximum=3_600_000), "Time a client has to log in."] = 10000
     write_timeout: Annotated[
         int, Duration(minimum=100, maximum=3_600_000), "Time a client may take nothing of what waits for it."

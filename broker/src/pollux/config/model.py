@@ -550,6 +550,11 @@ class Configuration(Discreet, frozen=True):
             return self.global_max_size
         return memory * self.global_max_size_percent_of_jvm_max_memory // 100
 
+    def handshake_limit(self, memory: int) -> int:
+        """Bytes that connections may hold together before they have logged in, of a process that may use ``memory``."""
+        limit = self.limits.max_handshake_size
+        return limit if limit >= 0 else memory // 8
+
 
 def require_built(configuration: Configuration, built: frozenset[str]) -> None:
     """Raise :class:`ConfigError` naming each thing the file asks for that this broker does not provide."""

@@ -157,6 +157,10 @@ def _connections(broker: Broker) -> Iterator[Metric]:
     yield _gauge("connections_limit", "Connections allowed.", registry.maximum)
     yield _counter("connections_accepted", "Connections accepted.", registry.accepted)
     yield _counter("connections_refused", "Connections refused.", registry.refused)
+    strangers = registry.strangers
+    yield _gauge("before_login_bytes", "Held by connections that have not logged in.", strangers.held)
+    yield _gauge("before_login_limit_bytes", "max-handshake-size.", strangers.limit)
+    yield _counter("connections_dropped", "Connections without log-in that made room for others.", strangers.dropped)
     yield _counter("received_bytes", "Bytes received from clients.", registry.closed_bytes_in + incoming)
     yield _counter("sent_bytes", "Bytes sent to clients.", registry.closed_bytes_out + outgoing)
     yield _counter("logins", "Successful log-ins.", broker.security.successes)

@@ -90,7 +90,13 @@ def _serving(broker: Broker) -> dict[str, Any]:
         "messages": sum(queue.message_count for queue in broker.space.queues),
         "messagesRouted": broker.post.routed_total,
         "messagesAcknowledged": broker.post.acknowledged_total,
-        "memory": {"used": accounts.total.bytes, "limit": accounts.total.max_bytes, "resident": resident_bytes()},
+        "memory": {
+            "used": accounts.total.bytes,
+            "limit": accounts.total.max_bytes,
+            "beforeLogin": broker.registry.strangers.held,
+            "beforeLoginLimit": broker.registry.strangers.limit,
+            "resident": resident_bytes(),
+        },
         "loopLagMilliseconds": round(broker.analyzer.lag * 1000, 3),
         "maximumLoopLagMilliseconds": round(broker.analyzer.maximum_lag * 1000, 3),
         "store": {

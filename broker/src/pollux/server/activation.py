@@ -56,9 +56,7 @@ class Activation(ABC):
         configuration = broker.configuration
         self._broker = broker
         self.machine = Machine(lambda: time.time_ns() // 1_000_000)
-        self.me = Holder(
-            member_id(configuration.path), configuration.name, socket.gethostname(), os.getpid(), role
-        )
+        self.me = Holder(member_id(configuration.path), configuration.name, socket.gethostname(), os.getpid(), role)
         #: Address of this member's management port, for the other members; empty without one.
         self.management = ""
         #: Whether the service manager is told that the broker is ready before it is live.

@@ -32,7 +32,7 @@ from pollux.server.logs import event
 from pollux.server.notify import Notifier
 from pollux.server.policies import features, make_activation
 from pollux.server.registry import SWEEP_INTERVAL, Registry
-from pollux.server.resources import connection_limit, memory_limit, settle_collector
+from pollux.server.resources import connection_limit, memory_limit, settle_allocator, settle_collector
 from pollux.server.runtime import runtime_directory, store_directory
 from pollux.server.slow_consumers import SlowConsumers
 from pollux.server.status import Status
@@ -143,6 +143,7 @@ class Broker:
     async def start(self) -> None:
         """Bring everything up. Raises PolluxError (ConfigError, DirectoryLockedError, ListenError, StoreError ...)."""
         self.loop = asyncio.get_running_loop()
+        settle_allocator()
         configuration = self.configuration
         event(logger, logging.INFO, "broker starts", name=configuration.name, version=VERSION)
         self.trail.event("broker-started", version=VERSION, pid=os.getpid())
@@ -156,10 +157,11 @@ class Broker:
                 self.loop,
                 maximum=connection_limit(configuration.limits.max_connections),
                 per_host=configuration.limits.max_connections_per_host,
+                before_login=configuration.handshake_limit(memory_limit()),
                 trail=self.trail,
                 interval=configuration.connection_ttl_check_interval / 1000,
             )
-            self.security = Security(configuration, users, trail=self.trail)
+            self.security = Security(configuration, users, on_login=self.registry.logged_in, trail=self.trail)
             epoch = await self._take_store(configuration)
             await self._bring_up(configuration, epoch)
         except BaseException as error:
@@ -354,9 +356,7 @@ class Broker:
         self._every(configuration.message_expiry_scan_period, post.expire)
         self._every(configuration.address_queue_scan_period, post.registry.reap)
         self._every(configuration.transaction_timeout_scan_period, post.expire_transactions)
-        slow = SlowConsumers(
-            self.space, self.loop.time, self.registry.get, lambda: self.configuration.address_settings
-        )
+        slow = SlowConsumers(self.space, self.loop.time, self.registry.get, lambda: self.configuration.address_settings)
         self._every(1000, slow.check)
         if self._load is not None and configuration.configuration_file_refresh_period > 0:
             self._tasks.append(self.loop.create_task(self._watch_files()))
@@ -553,6 +553,7 @@ class Broker:
         gone = self.security.reload(merged, users)
         self.registry.maximum = connection_limit(merged.limits.max_connections)
         self.registry.per_host = merged.limits.max_connections_per_host
+        self.registry.strangers.limit = merged.handshake_limit(memory_limit())
         self.registry.interval = min(merged.connection_ttl_check_interval / 1000, SWEEP_INTERVAL)
         for connection in self.registry:
             if connection.session is not None and connection.session.user in gone:

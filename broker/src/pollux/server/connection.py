@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pollux.errors import PolluxError
 from pollux.server import tls_advice
 from pollux.server.logs import event
+from pollux.server.strangers import TLS
 from pollux.session.base import Peer
 from pollux.wire.sniff import Protocol, SniffError, sniff
 
@@ -34,6 +35,9 @@ CLOSE_TIMEOUT = 5.0
 TLS_SHUTDOWN_TIMEOUT = 2.0
 #: Bytes written in one turn beyond which they go out before it ends.
 _OUT_LIMIT = 64 << 10
+#: The headers of a TLS record and a handshake message, whose end is the size of the ClientHello; the largest one.
+_HELLO_HEAD = 9
+_HELLO = 16 << 10
 
 #: SO_LINGER's on and 0 seconds.
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
@@ -71,6 +75,7 @@ class Connection(asyncio.Protocol):
         "opened",
         "peer",
         "session",
+        "stranger",
         "ttl",
     )
 
@@ -92,6 +97,8 @@ class Connection(asyncio.Protocol):
         self._taken_before = 0
         self.peer = Peer(0, "", 0)
         self.session: Session | None = None
+        #: It has not logged in, and counts with those that have not.
+        self.stranger = True
         self.opened = 0.0
         #: When (loop time) the sweep has to act: log-in, silence, close or write timeout; infinity: never.
         self.deadline = 0.0
@@ -149,6 +156,10 @@ class Connection(asyncio.Protocol):
         self.active = True
         self.bytes_in += len(data)
         session = self.session
+        if self.stranger:
+            self._said_by_stranger(len(data))
+            if self._closing:
+                return
         if session is not None:
             session.data_received(data)
             if self._writing_paused and self._transport.get_write_buffer_size() > self.hard_limit:
@@ -156,6 +167,17 @@ class Connection(asyncio.Protocol):
                 self._pause(_SLOW)
         elif not self._closing:
             self._first_bytes(data)
+
+    def _said_by_stranger(self, size: int) -> None:
+        if self.session is not None and self.session.user is not None:
+            self.known()
+        else:
+            self._listener.registry.strangers.grew(self, size)
+
+    def known(self) -> None:
+        """It has logged in."""
+        self.stranger = False
+        self._listener.registry.strangers.remove(self)
 
     def eof_received(self) -> bool:
         """The client will send no more: close (no protocol here has half-open connections)."""
@@ -224,6 +246,9 @@ class Connection(asyncio.Protocol):
         if protocol is None:
             self._buffer = data
             return
+        if protocol is Protocol.TLS and len(data) < _HELLO_HEAD:
+            self._buffer = data
+            return
         self._buffer = b""
         if protocol is Protocol.TLS:
             self._start_tls(data)
@@ -238,6 +263,13 @@ class Connection(asyncio.Protocol):
         if listener.tls is None or self._transport is not self._raw:
             missing = "TLS is not configured on this acceptor (sslEnabled=true is missing)"
             self._refuse(missing if listener.tls is None else "TLS inside TLS")
+            return
+        if (size := int.from_bytes(data[_HELLO_HEAD - 3 : _HELLO_HEAD], "big")) > _HELLO:
+            # OpenSSL takes and keeps 128 KiB of it; nobody's has more than two or three.
+            self._refuse(f"a TLS ClientHello of {size} bytes; at most {_HELLO} are allowed")
+            return
+        listener.registry.strangers.grew(self, TLS)
+        if self._closing:
             return
         raw = self._raw
         # The handshake's outcome comes through the waiter: a protocol that was never made is not told it is lost.
@@ -265,6 +297,8 @@ class Connection(asyncio.Protocol):
 
     def _tls_done(self, waiter: asyncio.Future[None]) -> None:
         error = None if waiter.cancelled() else waiter.exception()
+        if self.deadline == float("inf"):
+            return  # dropped, and counted out
         # Cut off from here in the middle of it, the layer reports neither an error nor a connection.
         if waiter.cancelled() or error is not None or self._transport is self._raw:
             advice = tls_advice.accepting(self._listener.acceptor.settings, error)
@@ -398,6 +432,11 @@ class Connection(asyncio.Protocol):
     def reading_paused(self) -> bool:
         """Whether the client is not being read."""
         return bool(self._paused)
+
+    def drop(self, reason: str) -> None:
+        """Cut it off for what it costs, without a word to it, and count it out at once."""
+        self._refuse(reason)
+        self._lost(None)
 
     def shutdown(self, reason: str) -> None:
         """End it in the protocol's own words, or at once when no protocol is known yet."""

@@ -9,6 +9,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pollux.server.logs import event
+from pollux.server.places import place_of
+from pollux.server.strangers import Strangers
 from pollux.store.audit import Trail
 
 if TYPE_CHECKING:
@@ -33,10 +35,15 @@ class Registry:
         *,
         maximum: int,
         per_host: int = -1,
+        before_login: int = 1 << 62,
         interval: float = SWEEP_INTERVAL,
         trail: Trail | None = None,
     ) -> None:
-        """``interval``: seconds between two sweeps, at most :data:`SWEEP_INTERVAL`."""
+        """``per_host``: connections of one place, -1 no limit, 0 as many as are left for others.
+
+        ``before_login``: bytes that those who have not logged in may hold together. ``interval``: seconds between two
+        sweeps, at most :data:`SWEEP_INTERVAL`.
+        """
         self._loop = loop
         self.trail = trail or Trail.off()
         self._ids = itertools.count(1)
@@ -49,6 +56,7 @@ class Registry:
         self._refusals_logged = 0
         self.maximum = maximum
         self.per_host = per_host
+        self.strangers = Strangers(before_login)
         self.interval = min(interval, SWEEP_INTERVAL)
         self.accepted = 0
         self.refused = 0
@@ -75,16 +83,25 @@ class Registry:
 
     def add(self, connection: Connection) -> str | None:
         """Count a connection in; returns why it is refused, None when it is taken."""
-        host = connection.peer.address
-        if len(self._connections) >= self.maximum:
+        place = place_of(connection.peer.address)
+        if self._has_enough(place) and not self.strangers.give_way(place):
+            return f"{place} has {self._per_host[place]} connections already, and may have no more ({self._rule()})"
+        if len(self._connections) >= self.maximum and not self.strangers.give_way():
             return f"there are {self.maximum} connections already (max-connections)"
-        if 0 <= self.per_host <= self._per_host[host]:
-            return f"{host} has {self.per_host} connections already (max-connections-per-host)"
         self._connections[connection.peer.connection_id] = connection
-        self._per_host[host] += 1
+        self._per_host[place] += 1
+        self.strangers.add(connection)
         self.accepted += 1
         self.empty.clear()
         return None
+
+    def _has_enough(self, place: str) -> bool:
+        """Whether this place may have no more: it never gets the last ones, so that others can come in."""
+        limit = self.per_host or max(self.maximum - len(self._connections) - 1, 1)
+        return 0 <= limit <= self._per_host[place]
+
+    def _rule(self) -> str:
+        return "max-connections-per-host" + ("" if self.per_host else ": as many as are left for other hosts")
 
     def remove(self, connection: Connection) -> Connection | None:
         """Count a connection out; None when it was not in."""
@@ -93,10 +110,11 @@ class Registry:
         if found is not None:
             self.closed_bytes_in += found.bytes_in
             self.closed_bytes_out += found.bytes_out
-            host = found.peer.address
-            self._per_host[host] -= 1
-            if self._per_host[host] <= 0:
-                del self._per_host[host]
+            self.strangers.remove(found)
+            place = place_of(found.peer.address)
+            self._per_host[place] -= 1
+            if self._per_host[place] <= 0:
+                del self._per_host[place]
             if not self._connections:
                 self.empty.set()
         return found
@@ -122,6 +140,12 @@ class Registry:
 
     def __iter__(self) -> Iterator[Connection]:
         return iter(list(self._connections.values()))
+
+    def logged_in(self, connection_id: int) -> None:
+        """This connection has logged in."""
+        connection = self._connections.get(connection_id)
+        if connection is not None:
+            connection.known()
 
     def log_refusal(self, peer: Peer, reason: str) -> None:
         """One line for a refused connection, up to a rate; the rest is summed up by the sweep."""

@@ -100,9 +100,7 @@ class SharedStoreActivation(Activation):
         self.keeper.prepared = False
         self.keeper.peers = configuration.high_availability.peers
         self.spare = Spare(configuration.journal_directory, self.me.id, configuration.journal_file_size)
-        self._warm = Warm(
-            configuration.journal_directory, configuration.id_cache_size, self.spare, self._prepared
-        )
+        self._warm = Warm(configuration.journal_directory, configuration.id_cache_size, self.spare, self._prepared)
         self._reads_along = False
         #: What is left in the state file when the broker stops: None is decided by failover-on-shutdown.
         self._left: StoreState | None = None
@@ -173,9 +171,7 @@ class SharedStoreActivation(Activation):
                 continue
             try:
                 await self._look_at_topology()
-                found = await asyncio.to_thread(
-                    neighbours.look, self.store_view(), self.keeper.peers, self.places.node
-                )
+                found = await asyncio.to_thread(neighbours.look, self.store_view(), self.keeper.peers, self.places.node)
             except OSError as error:
                 logger.debug("the other members cannot be looked at: %s", error)
                 continue
@@ -260,9 +256,7 @@ class SharedStoreActivation(Activation):
         """For other members: who this is, and which store it sees."""
         state, position = self.keeper.state, self.machine.position
         node = state.node_id.hex() if state is not None and state.epoch else ""
-        return peers.View(
-            self.me.id, self.me.name, position.phase.value, position.epoch, node, self.keeper.identity
-        )
+        return peers.View(self.me.id, self.me.name, position.phase.value, position.epoch, node, self.keeper.identity)
 
     def view(self) -> dict[str, Any]:
         """For the status: where this broker is and why."""

@@ -113,7 +113,10 @@ class _Attempt(Struct, frozen=True):
 
 
 class Security:
-    """Authentication, permissions and limits of one broker. All methods are called in the loop's thread."""
+    """Authentication, permissions and limits of one broker. All methods are called in the loop's thread.
+
+    ``on_login`` is told of each connection (by id) that has logged in.
+    """
 
     def __init__(
         self,
@@ -121,10 +124,12 @@ class Security:
         users: Users,
         *,
         clock: Callable[[], float] = time.monotonic,
+        on_login: Callable[[int], None] | None = None,
         trail: Trail | None = None,
     ) -> None:
         self._clock = clock
         self._trail = trail or Trail.off()
+        self._on_login = on_login
         self._hash_key = secrets.token_bytes(32)
         self._executor = ThreadPoolExecutor(_CHECKERS, thread_name_prefix="pollux-login")
         self._throttle = Throttle(
@@ -354,6 +359,8 @@ class Security:
             raise LimitError(f"user {identity.user!r} has {maximum} connections already, the configured maximum")
         self._connections[peer.connection_id] = identity.user
         self._per_user[identity.user] += 1
+        if self._on_login is not None:
+            self._on_login(peer.connection_id)
         self._trail.event("client-login", connection=peer.connection_id, source=peer.address, user=identity.user)
 
     def connection_closed(self, identity: Identity | None, peer: Peer) -> None:  # noqa: ARG002  (the session's view)

@@ -471,6 +471,7 @@ class MqttSession(Session):
             return
         self._phase = CLOSED
         self._waiting.clear()
+        self._decoder.close()
         if self._keep_alive is not None:
             self._keep_alive.cancel()
             self._keep_alive = None

@@ -353,6 +353,7 @@ class Engine:
         for link in self.links.values():
             link.abandon()
         self.links.clear()
+        self._guard.close()
         lib.pn_transport_unbind(self._transport)
         lib.pn_connection_release(self._connection)
         lib.pn_collector_free(self._collector)

@@ -211,6 +211,10 @@ class Guard:
         #: Channels of begins that passed and that the engine has not reported yet.
         self.begun: deque[int] = deque()
 
+    def close(self) -> None:
+        """Forget the frame that is not complete."""
+        self._buffer = b""
+
     def check(self, data: bytes) -> bytes:
         """What of ``data`` (after what was kept back) may go to the engine: whole frames only.
 

@@ -73,6 +73,11 @@ class Decoder:
         """Bytes kept for a packet that is not complete."""
         return len(self._buffer)
 
+    def close(self) -> None:
+        """Drop what is held and all that still comes."""
+        self._broken = True
+        self._buffer.clear()
+
     def feed(self, data: bytes) -> list[Event]:
         """Everything ``data`` completes."""
         events: list[Event] = []
