@@ -47,6 +47,8 @@ Key = tuple[str, str]
 INCOMPLETE: Key = ("bindings", "incomplete")
 #: The kind of the bindings whose values hold a number that the journal knows.
 _QUEUE = "queue"
+#: Kinds that are a passing state of what another kind tells of under the first part of their keys.
+_PASSING = {"mqtt-qos2-in": "mqtt-session", "mqtt-qos2-out": "mqtt-session"}
 
 
 def _files(directory: Path) -> list[tuple[int, int, Path]]:
@@ -99,7 +101,13 @@ def _completed(values: dict[Key, bytes], earlier: dict[Key, bytes]) -> dict[Key,
     A queue has its number from before: what was made in its place meanwhile is in the journal.
     """
     queues = {key: value for key, value in earlier.items() if key[0] == _QUEUE}
-    found = {**earlier, **values, **queues}
+    # What is under way in a session went on with it: an identifier that was free again would hide another message.
+    still = {
+        (kind, key): value
+        for (kind, key), value in earlier.items()
+        if kind not in _PASSING or (_PASSING[kind], key.rpartition("\0")[0]) not in values
+    }
+    found = {**still, **values, **queues}
     found.pop(INCOMPLETE, None)
     return found
 

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pollux.mqtt")
 
 SHARED_KIND = "mqtt-shared"
+#: Its values: whether a session that outlives the broker is subscribed.
+_PASSING, _LASTING = b"\x01", b"\x02"
 #: Subscriptions of one client, and sessions of the broker, connected or not.
 MAX_SUBSCRIPTIONS = 10_000
 MAX_SESSIONS = 1_000_000
@@ -93,8 +95,9 @@ class MqttRegistry:
         self.sessions: dict[str, ClientState] = {}
         self.retained = RetainedStore(self.put)
         self.counters = Counters()
-        #: Queue name -> clients subscribed to it.
+        #: Queue name -> clients subscribed to it; those with a durable session among them, of queues that have such.
         self._shared: dict[str, set[str]] = {}
+        self._lasting: dict[str, set[str]] = {}
         self._sweeping: asyncio.TimerHandle | None = None
 
     def put(self, kind: str, key: str, value: bytes | None) -> None:
@@ -139,9 +142,11 @@ class MqttRegistry:
         now = self.wall_ms()
         packets: list[tuple[str, str, bytes]] = []
         recovered = list(self.post.recovered.items())
-        for (kind, key), _ in recovered:
+        for (kind, key), value in recovered:
             if kind == SHARED_KIND:
                 self._shared[key] = set()
+                if value == _LASTING:
+                    self._lasting[key] = set()
         for (kind, key), value in recovered:
             if kind == SESSION_KIND:
                 try:
@@ -158,6 +163,13 @@ class MqttRegistry:
             self._restore_packet(kind, key, value)
         self._end_received()
         for name in [name for name, members in self._shared.items() if not members]:
+            if name in self._lasting:
+                logger.error(
+                    "the sessions of the subscribers to shared subscription %r are missing; its messages are kept for "
+                    "whoever subscribes to it next",
+                    name,
+                )
+                continue
             # Its subscribers' sessions did not outlive the broker.
             del self._shared[name]
             self._delete_queue(name)
@@ -172,6 +184,9 @@ class MqttRegistry:
         state.disconnected_at = record.disconnected_at or now
         self.sessions[client_id] = state
         for entry in record.subscriptions:
+            share, proper = split_shared(entry.topic_filter)
+            if share is not None:
+                self._shared.setdefault(self.mapping.queue_name(share, proper), set())
             try:
                 self._subscribe(
                     state,
@@ -261,6 +276,9 @@ class MqttRegistry:
 
     def save(self, state: ClientState) -> None:
         """Store a durable session's record."""
+        for subscription in state.subscriptions.values():
+            if subscription.share is not None:
+                self._outlives(state, subscription.queue.name)
         self.put(SESSION_KIND, state.client_id, encode_session(state))
 
     def disconnected(self, state: ClientState, *, publish_will: bool, stopping: bool = False) -> None:
@@ -426,11 +444,7 @@ class MqttRegistry:
         name = self.mapping.queue_name(state.client_id if share is None else share, proper)
         queue = self._queue_for(state, name, address, share)
         if share is not None:
-            members = self._shared.get(name)
-            if members is None:
-                members = self._shared[name] = set()
-                self.put(SHARED_KIND, name, b"\x01")
-            members.add(state.client_id)
+            self._join(state, name)
         subscription = Subscription(topic_filter, address, queue, share)
         subscription.configure(
             qos, exclude_own=exclude_own, retain_as_published=retain_as_published, identifier=identifier
@@ -438,6 +452,42 @@ class MqttRegistry:
         subscription.gone = lambda gone, queue: self._queue_gone(state, gone, queue)
         state.subscriptions[topic_filter] = subscription
         return subscription
+
+    def _join(self, state: ClientState, name: str) -> None:
+        """Note that a client shares a queue, durably whether the next life may miss it."""
+        members = self._shared.setdefault(name, set())
+        if not members and name not in self._lasting:
+            self.put(SHARED_KIND, name, _PASSING)
+        members.add(state.client_id)
+        if state.durable:
+            self._outlives(state, name)
+
+    def _outlives(self, state: ClientState, name: str) -> None:
+        """A client that shares a queue will do so in the next life too: that it is missing then is no reason to end."""
+        lasting = self._lasting.get(name)
+        if lasting is None:
+            lasting = self._lasting[name] = set()
+            self.put(SHARED_KIND, name, _LASTING)
+        lasting.add(state.client_id)
+
+    def _leave(self, state: ClientState, name: str) -> bool:
+        """A client shares a queue no more; whether it was the last one."""
+        members = self._shared.get(name)
+        if members is None:
+            return False
+        members.discard(state.client_id)
+        lasting = self._lasting.get(name, set())
+        if not members:
+            del self._shared[name]
+            self._lasting.pop(name, None)
+            self.put(SHARED_KIND, name, None)
+            return True
+        if state.client_id in lasting:
+            lasting.discard(state.client_id)
+            if not lasting:
+                del self._lasting[name]
+                self.put(SHARED_KIND, name, _PASSING)
+        return False
 
     def _queue_gone(self, state: ClientState, subscription: Subscription, queue: Queue) -> None:
         """An administrator deleted a subscription's queue: the subscription ends, and its client is told."""
@@ -447,12 +497,7 @@ class MqttRegistry:
             if reference is not None and reference.queue is queue:
                 state.unacked[packet_id] = None
         if subscription.share is not None:
-            members = self._shared.get(queue.name)
-            if members is not None:
-                members.discard(state.client_id)
-                if not members:
-                    del self._shared[queue.name]
-                    self.put(SHARED_KIND, queue.name, None)
+            self._leave(state, queue.name)
         if state.durable:
             self.save(state)
         if state.connection is not None:
@@ -467,7 +512,8 @@ class MqttRegistry:
                 raise InvalidRequestError(
                     f"queue {name!r} belongs to address {queue.address!r}: choose another client id or share name"
                 )
-            if (share is None) is (name in self._shared):
+            shared = name in self._shared or (share is not None and self._was_shared(queue, share, state.user))
+            if (share is None) is shared:
                 raise InvalidRequestError(
                     f"queue {name!r} is a {'shared' if share is None else 'private'} subscription's: "
                     "choose another client id or share name"
@@ -493,6 +539,12 @@ class MqttRegistry:
                 user=state.user,
             )
         )
+
+    def _was_shared(self, queue: Queue, share: str, user: str | None) -> bool:
+        """Whether the record that a queue is shared is lost: it was made for this user, and is no client's own."""
+        owner = self.sessions.get(share)
+        private = owner is not None and any(one.queue is queue for one in owner.subscriptions.values())
+        return queue.auto_created and queue.durable and queue.user == user and not private
 
     def unsubscribe(self, state: ClientState, topic_filter: str) -> bool:
         """End a subscription (MQTT-3.10.4-1); False when there was none."""
@@ -521,13 +573,8 @@ class MqttRegistry:
         if subscription.share is None:
             self._delete_queue(queue.name)
             return True
-        members = self._shared.get(queue.name)
-        if members is not None:
-            members.discard(state.client_id)
-            if not members:
-                del self._shared[queue.name]
-                self.put(SHARED_KIND, queue.name, None)
-                self._delete_queue(queue.name)
+        if self._leave(state, queue.name):
+            self._delete_queue(queue.name)
         return True
 
     def find_queue(self, name: str) -> Queue | None:
