@@ -33,12 +33,13 @@ def durable(link: Any) -> None:
 
 @pytest.mark.parametrize("address", ["news", "private", "news.bob", "other", None])
 @pytest.mark.parametrize("selector", [None, "colour = 'blue'"])
+@pytest.mark.parametrize("where", ["private", "news"])
 async def test_an_attach_with_anothers_names_changes_nothing(
-    hub: Hub, address: str | None, selector: str | None
+    hub: Hub, address: str | None, selector: str | None, where: str
 ) -> None:
-    """bob may not have ann's subscription, whether he may consume from the address he names or not."""
+    """bob may not have ann's subscription, whether he may consume from its address and the one he names or not."""
     ann = await hub.amqp("ann")
-    mine = await ann.receiver("private", "sub", capabilities=["topic"], prepare=durable, credit=5)
+    mine = await ann.receiver(where, "sub", capabilities=["topic"], prepare=durable, credit=5)
     bob = await hub.amqp("bob")
 
     def ask(link: Any) -> None:
@@ -55,9 +56,9 @@ async def test_an_attach_with_anothers_names_changes_nothing(
     await ann.quiet()
     assert mine.state & proton.Endpoint.REMOTE_ACTIVE
     assert mine.remote_condition is None
-    await bob.send_all(await bob.sender("private"), [message("for ann")])
+    await bob.send_all(await bob.sender(where), [message("for ann")])
     assert (await ann.get()).body == "for ann"
-    assert hub.post.queue("c.sub").address == "private"
+    assert hub.post.queue("c.sub").address == where
 
 
 async def test_a_subscriptions_name_is_no_way_to_a_queue(hub: Hub) -> None:
