@@ -64,6 +64,12 @@ class FakeSecurity:
         if (permission.name, address) in self.denied:
             raise NotPermittedError(f"no permission {permission.name} at {address}")
 
+    def everywhere(self, user: str, permission: Any) -> bool:
+        return True
+
+    def allowed(self, user: str, permission: Any, address: str) -> bool:
+        return (permission.name, address) not in self.denied
+
     def connection_opened(self, identity: Identity, peer: Peer) -> None:
         self.open.add(peer.connection_id)
 

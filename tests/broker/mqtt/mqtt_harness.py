@@ -89,6 +89,12 @@ class FakeSecurity:
         if self.denied and (permission.name, address) in self.denied:
             raise NotPermittedError(f"{permission.name} at {address}")
 
+    def everywhere(self, user: str, permission: Any) -> bool:
+        return True
+
+    def allowed(self, user: str, permission: Any, address: str) -> bool:
+        return (permission.name, address) not in self.denied
+
     def connection_opened(self, identity: Identity, peer: Peer) -> None:
         self.opened += 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,6 +14,7 @@ from pollux.config.model import Configuration, SecuritySetting
 from pollux.config.model import Security as SecurityConfig
 from pollux.config.users import Users, normalise_dn
 from pollux.config.verifiers import MINIMUM_ITERATIONS, Verifier
+from pollux.session.reading_rights import admits
 from pollux.session.security import Security
 
 if TYPE_CHECKING:
@@ -49,17 +51,24 @@ class Hub(amqp.Broker):
         self.security = cast("Any", Security(configuration, USERS))
         self.parameters = {"anycastPrefix": "/queue/", "multicastPrefix": "/topic/"}
 
+    @staticmethod
+    def security_of(*rules: SecuritySetting) -> Security:
+        """Only the security of these rules."""
+        return Security(Configuration(security_settings=rules, security=SecurityConfig(login_delay=10)), USERS)
+
     async def start(self, *, persistent: bool = True) -> None:
         await super().start(persistent=persistent)
         self.apply_rights()
 
     def apply_rights(self) -> None:
         """What the server does with the post office for its security."""
+        self.post.space.admits = partial(admits, cast("Any", self.security))
 
     def grant(self, *rules: SecuritySetting) -> None:
         """The configuration is read again, with these security-settings."""
         self.configuration = Configuration(security_settings=rules, security=self.configuration.security)
         cast("Any", self.security).reload(self.configuration, USERS)
+        self.post.registry.reload_rights()
 
     async def amqp(self, user: str, container: str = "c", **options: Any) -> amqp.Client:
         client = self.client(

@@ -84,6 +84,7 @@ class FakeQueue:
         self.address = spec.address
         self.durable = spec.durable
         self.user = spec.user
+        self.of_pattern = False
         self.routing_type = spec.routing_type or RoutingType.MULTICAST
         self.waiting: deque[MessageReference] = deque()
         self.consumers: list[Any] = []
@@ -293,6 +294,12 @@ class FakeSecurity:
         self.checks += 1
         if (permission.name, address) in self.denied:
             raise NotPermittedError(f"user {identity.user!r} does not have the permission {permission.name!r}")
+
+    def everywhere(self, user: str, permission: Any) -> bool:
+        return True
+
+    def allowed(self, user: str, permission: Any, address: str) -> bool:
+        return (permission.name, address) not in self.denied
 
     def connection_opened(self, identity: Any, peer: Peer) -> None:
         self.open += 1

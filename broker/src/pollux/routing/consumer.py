@@ -6,6 +6,8 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pollux.message import MessageReference
     from pollux.routing.selector import Selector
 
@@ -13,11 +15,28 @@ if TYPE_CHECKING:
 _REVISITS = 1024
 
 
+class Rights(Protocol):
+    """Which messages a consumer of a pattern of addresses may have: by the address each was sent to.
+
+    ``user`` is whose rights they are. Not ``restricted``: all of them, nobody need ask.
+    """
+
+    user: str
+
+    @property
+    def restricted(self) -> bool:
+        """Whether some may be refused; changes when the configuration is read again."""
+
+    def allow(self, address: str) -> bool:
+        """May the consumer have what was sent to ``address``?"""
+
+
 class Consumer(Protocol):
     """Who receives from a queue; sessions implement it.
 
     ``origin`` is the id of its connection (for ``no_local``). ``credit`` is how many messages it can
-    take now. ``browsing`` consumers see messages without taking them.
+    take now. ``browsing`` consumers see messages without taking them. One of a pattern's queue may have ``rights``
+    (:class:`Rights`) as well.
     """
 
     priority: int
@@ -55,6 +74,7 @@ class Attachment:
         "looking",
         "looking_at",
         "no_local",
+        "permit",
         "plain",
         "priority",
         "revisits",
@@ -67,7 +87,9 @@ class Attachment:
         self.priority = consumer.priority
         self.selector = consumer.selector
         self.no_local = consumer.no_local
-        self.plain = consumer.selector is None and not consumer.no_local
+        #: Asked about the address of each message; None: it may have all.
+        self.permit: Callable[[str], bool] | None = None
+        self.plain = True
         self.held: dict[MessageReference, int] = {}
         #: Messages it was handed since it is attached; those it no longer holds it has settled.
         self.taken = 0
@@ -79,6 +101,17 @@ class Attachment:
         #: Used while the queue dispatches: credit left, and what will be delivered.
         self.left = 0
         self.batch: list[MessageReference] = []
+        self.review()
+
+    def review(self) -> None:
+        """Take over what the consumer's rights are now; it looks again at what it was refused."""
+        rights: Rights | None = getattr(self.consumer, "rights", None)
+        refused = self.permit is not None
+        self.permit = rights.allow if rights is not None and rights.restricted else None
+        self.plain = self.selector is None and not self.no_local and self.permit is None
+        if refused and not self.consumer.browsing:
+            for priority in range(len(self.cursors)):
+                self.rewind(priority, 0)
 
     def changed(self, priority: int, position: int) -> None:
         """The message at ``position`` is there (again): look at it although the cursor passed it."""

@@ -123,6 +123,11 @@ class Dispatcher(Backlog):
             self._rebalancing = attributes.group_rebalance_pause_dispatch and self.delivering > 0
             self._reassign(self._groups.close_all())
 
+    def review(self) -> None:
+        """The rights of consumers may be other ones now; the caller dispatches."""
+        for attachment in self._attached.values():
+            attachment.review()
+
     def _classify(self, attachment: Attachment) -> None:
         for attachments in self._classes:
             if attachments[0].priority == attachment.priority:
@@ -358,6 +363,8 @@ class Dispatcher(Backlog):
             return False
         if self._excluded and attachment.consumer in self._excluded.get(reference, ()):
             return False
+        if attachment.permit is not None and not attachment.permit(message.address):
+            return False
         if attachment.selector is not None and not attachment.selector.matches(message):
             return False
         if message.group is not None:
@@ -562,6 +569,8 @@ class Dispatcher(Backlog):
             message = found.get(number)
             if message is None or not level.holds(position, number):
                 continue  # gone meanwhile
+            if attachment.permit is not None and not attachment.permit(message.address):
+                continue
             if attachment.selector is None or attachment.selector.matches(message):
                 self._hand_copy(attachment, message, position, None)
         self._deliver((attachment,))

@@ -60,6 +60,10 @@ class Queue(Dispatcher):
         self.redelivery = redelivery or RedeliveryPolicy()
         #: The connection whose own messages this queue does not take (0: none).
         self.no_local_origin = spec.no_local_origin
+        #: It is bound to a pattern of addresses; the address space sets it.
+        self.of_pattern = False
+        #: Who reads it: of a pattern's messages it gets what one of them may have. None: nobody in particular.
+        self.readers: set[str] | None = None if spec.user is None or spec.configuration_managed else {spec.user}
         #: When the last consumer left or the queue was made, for auto-delete; the caller sets it.
         self.unused_since = 0
 

@@ -132,6 +132,8 @@ class AddressSpace:
 
     def __init__(self, settings: Callable[[str], AddressSettings], wildcards: WildcardSyntax | None = None) -> None:
         self.wildcards = wildcards or WildcardSyntax()
+        #: Whether the queue of a pattern gets what is sent to an address that matches; see :attr:`Queue.readers`.
+        self.admits: Callable[[Queue, str], bool] = lambda _queue, _address: True
         self._resolve = settings
         self._settings: dict[str, AddressSettings] = {}
         self._addresses: dict[str, Address] = {}
@@ -224,6 +226,7 @@ class AddressSpace:
             raise InvalidRequestError(
                 f"address {address.name!r} does not allow {queue.routing_type.name} queues (queue {queue.name!r})"
             )
+        queue.of_pattern = address.wildcard
         self._queues[queue.name] = queue
         self._by_id[queue.id] = queue
         address.queues.append(queue)
@@ -307,10 +310,13 @@ class AddressSpace:
             anycast: list[tuple[Address, list[Queue]]] = []
             multicast: list[Queue] = []
             for address in self.matching(name):
-                own = [queue for queue in address.queues if queue.routing_type is RoutingType.ANYCAST]
+                queues = address.queues
+                if address.wildcard:
+                    queues = [queue for queue in queues if self.admits(queue, name)]
+                own = [queue for queue in queues if queue.routing_type is RoutingType.ANYCAST]
                 if own:
                     anycast.append((address, own))
-                multicast.extend(queue for queue in address.queues if queue.routing_type is RoutingType.MULTICAST)
+                multicast.extend(queue for queue in queues if queue.routing_type is RoutingType.MULTICAST)
             route = _Route(anycast, multicast)
         self._routes[name] = route
         return route

@@ -15,6 +15,7 @@ import os
 import socket
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pollux.config import ConfigError, audited, require_built, resolve_address_settings
@@ -40,6 +41,7 @@ from pollux.server.version import VERSION
 from pollux.server.watchdog import CriticalAnalyzer
 from pollux.session import mqtt
 from pollux.session.post_office import PostOffice
+from pollux.session.reading_rights import admits
 from pollux.session.security import Security
 from pollux.session.services import Services
 from pollux.store.audit import Trail
@@ -299,6 +301,7 @@ class Broker:
             trail=self.trail,
         )
         self.post.registry.queue_limit = self.security.queue_limit
+        self.space.admits = partial(admits, self.security)
         self.post.restore(recovered)
         self.damage += self.post.problems
         self.storage.on_full_change(lambda _usage: self._disk_changed())
@@ -551,6 +554,7 @@ class Broker:
         self.post.registry.reload_settings()
         self.post.registry.apply_configuration(merged)
         gone = self.security.reload(merged, users)
+        self.post.registry.reload_rights()
         self.registry.maximum = connection_limit(merged.limits.max_connections)
         self.registry.per_host = merged.limits.max_connections_per_host
         self.registry.strangers.limit = merged.handshake_limit(memory_limit())

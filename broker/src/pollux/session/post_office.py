@@ -37,7 +37,7 @@ from pollux.store.bindings import INCOMPLETE
 
 if TYPE_CHECKING:
     from pollux.config.model import Configuration
-    from pollux.routing.consumer import Consumer
+    from pollux.routing.consumer import Consumer, Rights
     from pollux.routing.queue import Queue
     from pollux.routing.space import Address, AddressSpace
     from pollux.store.recovered import Recovered
@@ -535,6 +535,9 @@ class PostOffice:
         """A consumer begins to take from a queue. Raises LimitError (max-consumers)."""
         now = self.wall_ms()
         queue.add_consumer(consumer, now)
+        rights: Rights | None = getattr(consumer, "rights", None)
+        if rights is not None and not consumer.browsing:
+            self.registry.read_by(queue, rights.user)
         queue.unused_since = 0
         self.plan_timer(queue.next_due())
         self.wake(queue)

@@ -357,6 +357,20 @@ class Registry:
                 address,
             )
 
+    def read_by(self, queue: Queue, user: str) -> None:
+        """This user reads the queue of a pattern, too: it gets what he may have."""
+        if queue.readers is not None and user not in queue.readers:
+            queue.readers.add(user)
+            self._changed()
+
+    def reload_rights(self) -> None:
+        """Permissions changed: what queues of patterns get, and what their consumers may have, is decided anew."""
+        self._changed()
+        for queue in self._space.queues:
+            if queue.of_pattern:
+                queue.review()
+                self._post.wake(queue)
+
     def reload_settings(self) -> None:
         """Address settings changed: every cached decision is made anew."""
         for queue in self._space.queues:

@@ -144,6 +144,7 @@ class Security:
         self._verified: OrderedDict[bytes, float] = OrderedDict()
         self._checking: dict[bytes, asyncio.Future[bool]] = {}
         self._granted: dict[tuple[str, str, str | None], frozenset[str]] = {}
+        self._everywhere: dict[tuple[str, str], bool] = {}
         #: Connection id -> user, and how many each user has.
         self._connections: dict[int, str] = {}
         self._per_user: Counter[str] = Counter()
@@ -176,6 +177,7 @@ class Security:
         #: Unknown users are shown the iterations most users have.
         self._decoy_iterations = counted.most_common(1)[0][0] if counted else DEFAULT_ITERATIONS
         self._granted.clear()
+        self._everywhere.clear()
         self._verified.clear()
         self._limits = {limit.match: limit for limit in configuration.resource_limit_settings}
         return known - set(users.verifiers)
@@ -345,6 +347,32 @@ class Security:
         if granted is None:
             granted = self._resolve(identity.user, address, queue)
         return permission in granted
+
+    def allowed(self, user: str, permission: Permission, address: str) -> bool:
+        """Whether a user, logged in or not, has a permission at an address."""
+        return self.permitted(Identity(user), permission, address)
+
+    def everywhere(self, user: str, permission: Permission) -> bool:
+        """Whether a user has a permission at every address there could be. Remembered until something is reloaded."""
+        if not self._enabled:
+            return True
+        found = self._everywhere.get((user, permission))
+        if found is None:
+            roles = self._roles_of(user)
+            settings = self._address_matches.security_settings
+            all_words = self._configuration.wildcard_addresses.any_words
+            found = any(setting.match == all_words for setting in settings) and all(
+                roles & setting.permissions.get(permission, _NO_ROLES) for setting in settings
+            )
+            if len(self._everywhere) >= max(1, self._configuration.authorization_cache_size):
+                self._everywhere.clear()
+            self._everywhere[(user, permission)] = found
+        return found
+
+    def named(self, user: str, permission: Permission, address: str, queue: str) -> bool:
+        """Whether a setting about this very queue (``address::queue``) gives the user the permission."""
+        granted = permissions_for(self._queue_matches, f"{address}::{queue}").get(permission, _NO_ROLES)
+        return bool(granted and self._roles_of(user) & granted)
 
     # -- limits
 

@@ -26,6 +26,7 @@ from pollux.session.amqp.terminus import (
     target_of,
 )
 from pollux.session.ownership import require_owner
+from pollux.session.reading_rights import rights_of
 from pollux.session.security import Permission
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ def _create(session: AmqpSession, plan: Creation) -> str:
         durable = plan.queue.durable
         permission = Permission.createDurableQueue if durable else Permission.createNonDurableQueue
         _require(session, permission, plan.name, plan.queue.name)
+        if session.post.space.wildcards.is_wildcard(plan.name):
+            # It gets what its user may have.
+            plan = replace(plan, queue=replace(plan.queue, user=session.user))
     return session.post.registry.carry_out(plan) if plan.needed else plan.name
 
 
@@ -169,6 +173,7 @@ def _attach_consumer(session: AmqpSession, pointer: Pointer, attach: Attach) -> 
         default_outcome=source.default_outcome,
         subscription=subscription,
         max_size=attach.max_message_size,
+        rights=rights_of(session.services.security, session.proven(), queue, browsing=source.copy),
     )
     try:
         session.post.attach(queue, consumer)

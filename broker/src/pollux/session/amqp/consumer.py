@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pollux.routing.selector import Selector
     from pollux.session.amqp.session import AmqpSession
     from pollux.session.amqp.subscription import Subscription
+    from pollux.session.reading_rights import ReadingRights
 
 #: Bytes waiting for the client's session window beyond which nothing more is taken from the queue.
 MAX_BUFFERED = 1 << 20
@@ -55,6 +56,7 @@ class Consumer(OutgoingLink["MessageReference"]):
         "priority",
         "queue",
         "retiring",
+        "rights",
         "selector",
         "session",
         "subscription",
@@ -75,6 +77,7 @@ class Consumer(OutgoingLink["MessageReference"]):
         default_outcome: int,
         subscription: Subscription,
         max_size: int = 0,
+        rights: ReadingRights | None = None,
     ) -> None:
         super().__init__(pointer, name)
         self.session = session
@@ -84,6 +87,7 @@ class Consumer(OutgoingLink["MessageReference"]):
         self.browsing = browsing
         self.priority = priority
         self.origin = session.origin
+        self.rights = rights
         self.presettled = presettled
         self.default_outcome = default_outcome
         self.subscription = subscription

@@ -645,12 +645,14 @@ class Delivery:
         self._backlog.extend(packet_id for packet_id, reference in state.unacked.items() if reference is not None)
         self._send_backlog()
         for subscription in state.subscriptions.values():
-            self.open(subscription)
+            if self._registry.may_go_on(state, subscription):
+                self.open(subscription)
 
     def open(self, subscription: Subscription) -> None:
         """Let a subscription's queue deliver here."""
         subscription.delivery = self
         subscription.origin = self._registry.origin_of(self._state)
+        subscription.rights = self._registry.rights_of(self._state, subscription)
         own = subscription.origin if subscription.exclude_own else 0
         if subscription.queue.no_local_origin != own:
             subscription.queue.no_local_origin = own

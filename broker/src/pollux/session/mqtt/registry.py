@@ -32,6 +32,8 @@ from pollux.session.mqtt.state import (
     split_packet_key,
 )
 from pollux.session.mqtt.subscription import Subscription
+from pollux.session.reading_rights import rights_of
+from pollux.session.security import Identity, Permission
 from pollux.wire.mqtt.stored import as_replay, block_end, topic_end
 from pollux.wire.mqtt.topics import TopicMapping, split_shared
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from pollux.routing.queue import Queue
     from pollux.session.mqtt.session import MqttSession
     from pollux.session.post_office import PostOffice
+    from pollux.session.reading_rights import ReadingRights
     from pollux.session.services import Services
 
 logger = logging.getLogger("pollux.mqtt")
@@ -89,6 +92,7 @@ class MqttRegistry:
         wildcards = services.configuration.wildcard_addresses
         self.mapping = TopicMapping(wildcards.delimiter, wildcards.any_words, wildcards.single_word)
         self.post = services.post
+        self._security = services.security
         self.wall_ms: Callable[[], int] = services.wall_ms
         self._loop = loop
         self._storage = services.post.storage
@@ -445,6 +449,8 @@ class MqttRegistry:
         queue = self._queue_for(state, name, address, share)
         if share is not None:
             self._join(state, name)
+            if queue.of_pattern and state.user is not None:
+                self.post.registry.read_by(queue, state.user)
         subscription = Subscription(topic_filter, address, queue, share)
         subscription.configure(
             qos, exclude_own=exclude_own, retain_as_published=retain_as_published, identifier=identifier
@@ -597,6 +603,23 @@ class MqttRegistry:
         connection = state.connection
         return 0 if connection is None else connection.transport.peer.connection_id
 
+    def rights_of(self, state: ClientState, subscription: Subscription) -> ReadingRights | None:
+        """What the client of ``state`` may have of a pattern's messages."""
+        return rights_of(self._security, Identity(state.user or ""), subscription.queue)
+
+    def may_go_on(self, state: ClientState, subscription: Subscription) -> bool:
+        """Whether a session that is taken up again still has a subscription: its user's rights may have changed."""
+        if self._security.allowed(state.user or "", Permission.consume, subscription.address):
+            return True
+        logger.warning(
+            "MQTT client %r gets nothing of its subscription %r: user %r may not consume at %r any more",
+            state.client_id,
+            subscription.topic_filter,
+            state.user,
+            subscription.address,
+        )
+        return False
+
     # -- retained messages
 
     def retain(self, topic: str, data: bytes, expiration: int) -> None:
@@ -615,8 +638,13 @@ class MqttRegistry:
         """Send a new subscription what is retained for it (section 3.3.1.3), through its queue."""
         if subscription.share is not None:
             return  # section 4.8.2: never to shared subscriptions
+        rights = subscription.rights
+        allow = rights.allow if rights is not None and rights.restricted else None
+        address = self.mapping.address
         entries = [
-            (entry.data, entry.expiration) for entry in self.retained.match(subscription.topic_filter, self.wall_ms())
+            (entry.data, entry.expiration)
+            for entry in self.retained.match(subscription.topic_filter, self.wall_ms())
+            if allow is None or allow(address(entry.topic))
         ]
         if entries:
             self._replay(subscription, entries, 0)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pollux.routing.queue import Queue
     from pollux.routing.selector import Selector
     from pollux.session.mqtt.delivery import Delivery
+    from pollux.session.reading_rights import ReadingRights
 
 
 class Subscription:
@@ -41,6 +42,7 @@ class Subscription:
         "qos",
         "queue",
         "retain_as_published",
+        "rights",
         "selector",
         "share",
         "topic_filter",
@@ -62,6 +64,8 @@ class Subscription:
         #: No Local is the queue's (``no_local_origin``): an own message must not wait in the queue.
         self.no_local = False
         self.origin = 0
+        #: Which topics' messages the client may have, when it subscribes to a pattern; the connection sets it.
+        self.rights: ReadingRights | None = None
         proper = topic_filter if share is None else topic_filter.split("/", 2)[2]
         self.hide_dollar = has_wildcard(proper[:1])
         self.configure(0, exclude_own=False, retain_as_published=False, identifier=0)

@@ -8,6 +8,7 @@ from pollux.errors import InvalidRequestError, LimitError, PolluxError
 from pollux.message import Encoding
 from pollux.routing.selector import parse as parse_selector
 from pollux.session.ownership import require_owner
+from pollux.session.reading_rights import rights_of
 from pollux.session.security import Permission
 from pollux.session.stomp.destinations import format_destination
 from pollux.session.stomp.subscribing import (
@@ -107,6 +108,7 @@ class Consuming:
             origin=self._session.origin,
             selector=None if own else selector,
             temporary=temporary,
+            rights=rights_of(self._session.security, self._session.identity, queue, browsing=request.browsing),
         )
         try:
             self._session.post.attach(queue, subscription)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pollux.message import MessageReference
     from pollux.routing.queue import Queue
     from pollux.routing.selector import Selector
+    from pollux.session.reading_rights import ReadingRights
     from pollux.session.stomp.subscribing import SubscribeRequest
     from pollux.wire.stomp.encoder import Delivery
 
@@ -93,6 +94,7 @@ class Subscription:
         "priority",
         "queue",
         "raw",
+        "rights",
         "selector",
         "sent",
         "temporary",
@@ -110,6 +112,7 @@ class Subscription:
         origin: int,
         selector: Selector | None = None,
         temporary: bool = False,
+        rights: ReadingRights | None = None,
     ) -> None:
         self._outlet = outlet
         self.key = request.key
@@ -122,6 +125,7 @@ class Subscription:
         self.prefetch = request.prefetch
         self.origin = origin
         self.selector = selector
+        self.rights = rights
         self.priority = request.priority
         self.no_local = request.no_local
         self.browsing = request.browsing
