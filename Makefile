@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONUNBUFFERED :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test lint lint-python lint-bundle unit molecule wheelhouse mutants lock clean
+.PHONY: help setup demo check test lint lint-python lint-bundle unit molecule wheelhouse soak mutants lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ molecule: setup  ## Scenarios on hosts that are broken under traffic: all, or SC
 wheelhouse: setup  ## Make .pollux/wheelhouse (brokers) and .pollux/wheelhouse-pipeline: all that machines without a network install
 	@$(BIN)/python tools/wheelhouse.py
 	@$(BIN)/python tools/wheelhouse.py --pipeline
+
+soak: setup  ## Random faults on groups under traffic: SEQUENCES=5000 of them (one to three faults each), from SEED
+	@$(PYTHON) tools/setup_environment.py --tests
+	$(BIN)/python -m pytest tests/e2e/test_failover_random.py --sequences $(or $(SEQUENCES),5000) --seed $(or $(SEED),$(shell date +%s))
 
 mutants: setup  ## Break the product on purpose, again and again, and see that the test named for it fails
 	$(BIN)/python tools/mutants.py

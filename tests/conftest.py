@@ -22,7 +22,7 @@ settings.load_profile("pollux")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How many random fault sequences tests/e2e/test_failover_random.py tries, from which seed, and which one alone."""
-    parser.addoption("--sequences", default="100", help="random fault sequences of test_failover_random")
+    parser.addoption("--sequences", default="500", help="random fault sequences of test_failover_random")
     parser.addoption("--seed", default="20261120", help="seed of the random fault sequences")
     parser.addoption("--sequence", default=None, help="only the batch with this sequence")
 

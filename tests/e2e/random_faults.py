@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from e2e import replication, wide_traffic
 from e2e.failover import BACKUP, PATIENCE, PRIMARY, Group, Member, wait_until
+from support.ensemble import Ensemble
 from support.traffic import SETTINGS
 
 #: Between two batches of a producer, seconds: faults are what is tested, not throughput.
@@ -20,6 +23,12 @@ FENCED, STORE_FAILED, STORE_REFUSED = 10, 6, 11
 #: How a member may end by itself: it handed back, lost the right to serve, its disk failed while it ran or while it
 #: started, or it was stopped before it had got as far as handling signals.
 ENDS = (0, FENCED, STORE_FAILED, STORE_REFUSED, -signal.SIGTERM)
+#: Of a replicated pair; and how long a ZooKeeper session lasts, seconds.
+ROLES = replication.PRIMARY, replication.BACKUP
+SESSION = replication.SESSION_MS / 1000
+#: Seconds within which somebody has to serve once all members run on disks that work: the longest wait of docs/ha.md
+#: (a session or lease of somebody who is gone), and as much again, and what a machine takes that is busy with three.
+BOUND = 2 * SESSION + 40
 #: Files of the node directory that are no files of the brokers': what makes the store this one.
 KEPT = ("store.id",)
 
@@ -115,14 +124,24 @@ def damage_state(group: Group, member: Member, choice: random.Random) -> None:
     wait_until(lambda: b"crc32c" in path.read_bytes() or group.live() is None, "the state is written anew")
 
 
+def cut_follower_off(group: Group, member: Member, choice: random.Random) -> None:
+    """The ZooKeeper server that the first member asks hears nothing of its leader, and believes in it."""
+    assert isinstance(group, Coordinated)
+    group.ensemble.isolate()
+    longer = choice.randrange(3) == 0
+    time.sleep(choice.uniform(SESSION, 1.3 * SESSION) if longer else choice.uniform(0.1, 2))
+    group.ensemble.heal()
+
+
 Fault = Callable[[Group, Member, random.Random], None]
 #: What may happen to any group, and how often.
 EVERYWHERE: dict[Fault, int] = {kill: 6, kill_both: 2, stop: 2, blink: 3, restart: 4, disk_fails: 3, disk_is_full: 2}
 SHARED: dict[Fault, int] = {**EVERYWHERE, damage_state: 1, lose_files: 1}
+COORDINATED: dict[Fault, int] = {**EVERYWHERE, cut_follower_off: 4}
 
 
-def sequence(group: Group, faults: dict[Fault, int], choice: random.Random, done: list[str]) -> None:
-    """One to three faults, then everybody is started again and somebody serves."""
+def sequence(group: Group, faults: dict[Fault, int], choice: random.Random, done: list[str]) -> float:
+    """One to three faults, then everybody is started again and somebody serves; seconds until then."""
     for _ in range(choice.randint(1, 3)):
         fault = choice.choices(list(faults), list(faults.values()))[0]
         member = choice.choice(group.members)
@@ -131,12 +150,15 @@ def sequence(group: Group, faults: dict[Fault, int], choice: random.Random, done
         fault(group, member, choice)
         time.sleep(choice.uniform(0, 0.2))
     ensure_running(group)
-    deadline = time.monotonic() + PATIENCE
+    began = time.monotonic()
     before = group.confirmed()
     while group.confirmed() <= before:
         ensure_running(group)
-        assert time.monotonic() < deadline, "nobody confirms\n" + "\n".join(one.log_tail(2500) for one in group.members)
+        assert time.monotonic() - began < BOUND, "nobody confirms\n" + "\n".join(
+            one.log_tail(2500) for one in group.members
+        )
         time.sleep(0.02)
+    return time.monotonic() - began
 
 
 def shared_pair(directory: Path, settings: str) -> Group:
@@ -149,26 +171,57 @@ def replicated_pair(directory: Path, settings: str) -> Group:
     """A pair that copies each other's data, with a lock file between them."""
     (directory / "locks").mkdir()
     manager = replication.file_manager(directory / "locks")
-    roles = replication.PRIMARY, replication.BACKUP
-    return replication.Pair(directory, manager, *roles, core=wide_traffic.CORE, settings=settings, bad_disk=True)
+    return replication.Pair(directory, manager, *ROLES, core=wide_traffic.CORE, settings=settings, bad_disk=True)
 
 
-KINDS: tuple[tuple[Callable[[Path, str], Group], dict[Fault, int]], ...] = (
-    (shared_pair, SHARED),
-    (shared_pair, SHARED),
-    (replicated_pair, EVERYWHERE),
+class Coordinated(replication.Pair):
+    """A replicated pair with three ZooKeeper servers, each member with servers of its own to ask."""
+
+    def __init__(self, directory: Path, settings: str) -> None:
+        self.ensemble = Ensemble(directory / "zookeeper")
+        seen = self.ensemble.follower, self.ensemble.majority
+        managers = [replication.zookeeper_manager(each, session_ms=int(1000 * SESSION)) for each in seen]
+        roles = (role.format(manager=each, own="") for role, each in zip(ROLES, managers, strict=True))
+        super().__init__(directory, "", *roles, core=wide_traffic.CORE, settings=settings, bad_disk=True)
+
+    def __enter__(self) -> Self:
+        self.ensemble.start()
+        return self
+
+    def __exit__(self, *values: object) -> None:
+        super().__exit__(*values)
+        self.ensemble.stop()
+
+
+#: What a batch lives on, and how often.
+KINDS: tuple[tuple[Callable[[Path, str], Group], dict[Fault, int], int], ...] = (
+    (shared_pair, SHARED, 6),
+    (replicated_pair, EVERYWHERE, 3),
+    (Coordinated, COORDINATED, 1),
 )
 
 
-def run_batch(directory: str, seed: int, first: int, count: int) -> str:
-    """Let one group live through ``count`` sequences from number ``first`` on; "" or what went wrong.
+class Batch(NamedTuple):
+    """What became of one: "" or what went wrong, how many faults it had, and how many seconds it took at most, from
+    when all members run on disks that work, until somebody confirms.
+    """
+
+    problem: str
+    faults: int
+    longest: float
+
+
+def run_batch(directory: str, seed: int, first: int, count: int) -> Batch:
+    """Let one group live through ``count`` sequences from number ``first`` on.
 
     For a process of its own: what it takes and returns can be pickled.
     """
     choice = random.Random(seed * 1000 + first)  # noqa: S311  (a test's reproducible choice)
-    make, faults = choice.choice(KINDS)
+    make, faults, _ = choice.choices(KINDS, [often for *_, often in KINDS])[0]
     settings = SETTINGS.replace("</address-setting>", choice.choice(("", wide_traffic.PAGING)) + "</address-setting>")
     done: list[str] = [make.__name__]
+    waits: list[float] = []
+    problem = ""
     try:
         with make(Path(directory), settings) as group:
             live, *others = group.members
@@ -179,8 +232,9 @@ def run_batch(directory: str, seed: int, first: int, count: int) -> str:
             group.wait_for_confirms(10)
             for number in range(first, first + count):
                 done.append(f"[{number}]")
-                sequence(group, faults, choice, done)
+                waits.append(sequence(group, faults, choice, done))
             group.finish()
+        shutil.rmtree(directory)
     except Exception:
-        return f"--seed {seed}, batch {first}: {' '.join(done)}\n{traceback.format_exc()}"
-    return ""
+        problem = f"--seed {seed}, batch {first}: {' '.join(done)}\n{traceback.format_exc()}"
+    return Batch(problem, sum("(" in one for one in done), max(waits, default=0.0))

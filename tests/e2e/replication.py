@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
-import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from e2e.failover import DIRECTORIES, Group, Member, free_port, wait_until
 from pollux.ha.replication import local
 from support.broker import POLLUX
+from support.relay import Relay
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,9 +26,10 @@ PEER = "<primary>{manager}<coordination-id>twins</coordination-id>{own}</primary
 CLUSTER_PASSWORD = "castor and pollux"
 
 
-def zookeeper_manager(server: ZooKeeperProcess, namespace: str = "pollux", session_ms: int = SESSION_MS) -> str:
-    """The element that names a ZooKeeper."""
-    given = {"connect-string": server.connect_string, "namespace": namespace, "session-ms": str(session_ms)}
+def zookeeper_manager(servers: ZooKeeperProcess | str, namespace: str = "pollux", session_ms: int = SESSION_MS) -> str:
+    """The element that names a ZooKeeper, or several by where clients connect to."""
+    servers = servers if isinstance(servers, str) else servers.connect_string
+    given = {"connect-string": servers, "namespace": namespace, "session-ms": str(session_ms)}
     return manager("zookeeper", given)
 
 
@@ -118,60 +117,6 @@ class Replica(Member):
     def in_sync(self) -> bool:
         """Whether it waits with all that its live has."""
         return self.phase == "ready" and bool(self.replication.get("in_sync"))
-
-
-class Relay:
-    """A port that leads to another one, until it is cut: then nothing arrives any more, and nobody is told."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._open = threading.Event()
-        self._open.set()
-        self._ended = False
-        self._sockets: list[socket.socket] = []
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listening.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def cut(self) -> None:
-        """Let nothing through."""
-        self._open.clear()
-
-    def heal(self) -> None:
-        """Let everything through, and what waited too."""
-        self._open.set()
-
-    def close(self) -> None:
-        """End."""
-        self._ended = True
-        self._open.set()
-        for one in (self._listening, *self._sockets):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while not self._ended:
-                near, _ = self._listening.accept()
-                self._open.wait()
-                try:
-                    far = socket.create_connection(("127.0.0.1", self._target))
-                except OSError:
-                    near.close()
-                    continue
-                self._sockets += [near, far]
-                for source, target in ((near, far), (far, near)):
-                    threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
-
-    def _carry(self, source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                self._open.wait()
-                target.sendall(data)
-        for one in (source, target):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
 
 
 VOTED = "<{role}><group-name>{group}</group-name>{votes}{own}</{role}>"

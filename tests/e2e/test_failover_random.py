@@ -1,6 +1,6 @@
 """Random fault sequences on pairs under traffic, from a fixed seed; a failure names the seed and the sequence.
 
-    pytest tests/e2e/test_failover_random.py --sequences 100 --seed 20261120 --sequence 17
+    pytest tests/e2e/test_failover_random.py --sequences 500 --seed 20261120 --sequence 17
 
 One group lives through many sequences (starting processes is what costs time), several groups at the same time, each
 in a process of its own. The ledger is judged at the end of each batch; `--sequence` repeats the batch of that number.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.random_faults import run_batch
+from e2e.random_faults import Batch, run_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,17 +41,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="module")
 def batches(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[int, Future[str]]]:
+) -> Iterator[dict[int, Future[Batch]]]:
     """All batches, on their way."""
     seed = int(request.config.getoption("--seed"))
     with ProcessPoolExecutor(GROUPS, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield {
+        found = {
             first: pool.submit(run_batch, str(tmp_path_factory.mktemp(f"batch{first}-")), seed, first, count)
             for first, count in batches_of(request.config).items()
         }
+        yield found
         pool.shutdown(wait=True, cancel_futures=True)
+    ended = [each.result() for each in found.values() if not each.cancelled() and each.exception() is None]
+    faults, longest = sum(each.faults for each in ended), max((each.longest for each in ended), default=0.0)
+    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
+    assert reporter is not None
+    reporter.ensure_newline()
+    reporter.write_line(f"seed {seed}: {faults} faults; then somebody confirmed after {longest:.1f} s at most")
 
 
-def test_random_faults(batches: dict[int, Future[str]], first: int) -> None:
-    problem = batches[first].result()
+def test_random_faults(batches: dict[int, Future[Batch]], first: int) -> None:
+    problem = batches[first].result().problem
     assert not problem, problem

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from support.broker import free_port
+from support.relay import Relay
 from support.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
@@ -15,60 +13,6 @@ if TYPE_CHECKING:
 
 #: Milliseconds, and ticks: a follower that hears nothing believes in its leader for the product of both.
 TICK, SYNC_LIMIT = 100, 600
-_PIECE = 65536
-
-
-class Link:
-    """A way to a port on loopback. While it is cut nothing arrives at either side, and neither side is told so."""
-
-    def __init__(self, target: int) -> None:
-        self._target = target
-        self._passes = threading.Event()
-        self._passes.set()
-        self._ended = False
-        self._sockets: list[socket.socket] = []
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._server.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def cut(self) -> None:
-        """Let nothing pass any more."""
-        self._passes.clear()
-
-    def close(self) -> None:
-        """End all connections."""
-        self._ended = True
-        self._passes.set()
-        for one in (self._server, *self._sockets):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = self._server.accept()
-                self._sockets.append(near)
-                self._passes.wait()
-                if self._ended:
-                    return
-                try:
-                    far = socket.create_connection(("127.0.0.1", self._target))
-                except OSError:
-                    near.close()
-                    continue
-                self._sockets.append(far)
-                for source, target in ((near, far), (far, near)):
-                    threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
-
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while piece := source.recv(_PIECE):
-                self._passes.wait()
-                target.sendall(piece)
-        for one in (source, target):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
 
 
 class Ensemble:
@@ -76,7 +20,7 @@ class Ensemble:
 
     def __init__(self, directory: Path) -> None:
         ports = {number: (free_port(), free_port()) for number in (1, 2, 3)}
-        self.links = {number: Link(ports[number][0]) for number in (2, 3)}
+        self.links = {number: Relay(ports[number][0]) for number in (2, 3)}
         self.servers: dict[int, ZooKeeperProcess] = {}
         for number in ports:
             lines = [f"tickTime={TICK}", "initLimit=600", f"syncLimit={SYNC_LIMIT}", "standaloneEnabled=false"]
@@ -101,6 +45,11 @@ class Ensemble:
         """Cut the first one off. It goes on answering what needs no leader."""
         for link in self.links.values():
             link.cut()
+
+    def heal(self) -> None:
+        """Let the first one hear its leader again."""
+        for link in self.links.values():
+            link.heal()
 
     @property
     def follower(self) -> str:
