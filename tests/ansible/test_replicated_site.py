@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from support.broker import free_port
 from support.bundle import MEMBERS, Site, command_lines
+from support.ports import free_port
 from support.tls import make_certificates, separate
 from support.zookeeper import PLACES
 

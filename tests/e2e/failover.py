@@ -21,7 +21,7 @@ from loadclient.target import Target
 from pollux.client.ledger import Confirmed, Fault, check
 from support import bad_disk as disk_program
 from support import traffic
-from support.broker import PASSWORD, POLLUX, USER, BrokerProcess, free_port
+from support.broker import PASSWORD, POLLUX, USER, BrokerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -328,4 +328,4 @@ def roaming(kind: Any) -> Any:
     return Roaming
 
 
-__all__ = ["BACKUP", "PRIMARY", "SYMMETRIC", "Group", "Member", "free_port", "wait_until"]
+__all__ = ["BACKUP", "PRIMARY", "SYMMETRIC", "Group", "Member", "wait_until"]

@@ -119,9 +119,13 @@ def damage_state(group: Group, member: Member, choice: random.Random) -> None:
     if group.live() is None:
         return
     path = group.node / "state.json"
-    data = path.read_bytes()
+    data = path.read_bytes() if path.exists() else b"{}"
     path.write_bytes(data[: choice.randrange(len(data))])
-    wait_until(lambda: b"crc32c" in path.read_bytes() or group.live() is None, "the state is written anew")
+
+    def is_whole() -> bool:
+        return path.exists() and b"crc32c" in path.read_bytes()
+
+    wait_until(lambda: is_whole() or group.live() is None, "the state is written anew")
 
 
 def cut_follower_off(group: Group, member: Member, choice: random.Random) -> None:

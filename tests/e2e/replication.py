@@ -5,9 +5,10 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-from e2e.failover import DIRECTORIES, Group, Member, free_port, wait_until
+from e2e.failover import DIRECTORIES, Group, Member, wait_until
 from pollux.ha.replication import local
 from support.broker import POLLUX
+from support.ports import free_port
 from support.relay import Relay
 
 if TYPE_CHECKING:

@@ -11,10 +11,11 @@ from urllib.parse import quote
 
 import pytest
 
-from e2e.failover import PATIENCE, free_port, wait_until
+from e2e.failover import PATIENCE, wait_until
 from e2e.replication import PEER, Pair, file_manager
 from pollux.client import EventKind, connect
 from support.broker import PASSWORD, USER
+from support.ports import free_port
 from support.tls import make_certificates
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pollux.config.users_editor import UsersEditor
 from pollux.config.verifiers import MINIMUM_ITERATIONS, Verifier
 from support import forked
+from support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,14 +84,6 @@ ADDRESSES = """
 <address name="DLA"><anycast><queue name="DLA"/></anycast></address>
 <address name="EXPIRY"><anycast><queue name="EXPIRY"/></anycast></address>
 """
-
-
-def free_port() -> int:
-    """Return a loopback port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def free_udp_port() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from support.broker import free_port
+from support.ports import free_port
 from support.relay import Relay
 from support.zookeeper import ZooKeeperProcess
 

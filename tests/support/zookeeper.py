@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from support.broker import free_port
+from support.ports import free_port
 
 #: Debian's package, or what tools/setup_environment.py took out of it.
 PLACES = (Path("/usr/share/java"), Path(__file__).parents[2] / ".pollux" / "zookeeper" / "usr" / "share" / "java")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from typing import TYPE_CHECKING, Any
 
 from broker.ha.test_stream import End
@@ -57,15 +56,6 @@ async def until(condition: Callable[[], object], what: str) -> None:
                 await asyncio.sleep(0.01)
     except TimeoutError:
         raise AssertionError(f"not within {TIMEOUT:g} s: {what}") from None
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class Server:

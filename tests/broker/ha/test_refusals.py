@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broker.ha.replicated_group import PASSWORD, TIMEOUT, Peer, free_ports, until
+from broker.ha.replicated_group import PASSWORD, TIMEOUT, Peer, until
 from pollux.ha.machine import Phase
 from pollux.ha.replication import local
 from pollux.ha.replication.local import LocalState
 from pollux.ha.replication.member import Member, RefusedError
+from support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -32,7 +33,7 @@ TWINS, OTHERS = "<group-name>twins</group-name>", "<group-name>others</group-nam
 @pytest.fixture
 async def make(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Peer]]:
     """Members of one pair, by role; the first is castor, the second pollux. `manager`: a lock file, or its kind."""
-    ports = dict(zip(("castor", "pollux"), free_ports(2), strict=True))
+    ports = dict(zip(("castor", "pollux"), (free_port(), free_port()), strict=True))
     made: list[Peer] = []
 
     def service(kind: str) -> str:

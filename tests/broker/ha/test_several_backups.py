@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from broker.ha.replicated_group import Peer, free_ports, until
+from broker.ha.replicated_group import Peer, until
 from pollux.ha.machine import Phase
 from pollux.server.replicated import ReplicatedActivation
+from support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -33,7 +34,7 @@ class Group:
     """Three members that copy each other, and who else there is to vote."""
 
     def __init__(self, directory: Path, policies: dict[str, str]) -> None:
-        ports = dict(zip(policies, free_ports(len(policies)), strict=True))
+        ports = dict(zip(policies, (free_port() for _ in policies), strict=True))
         self.peers = {name: Peer(directory / name, name, policy, ports) for name, policy in policies.items()}
         self.castor, self.pollux, self.helena = (self.peers[name] for name in NAMES)
         self.backups = (self.pollux, self.helena)

@@ -11,6 +11,8 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
+from pollux.errors import StoreError
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -104,9 +106,11 @@ class Outlet:
                     await item(self)
         except asyncio.CancelledError:
             raise
-        except Exception:
+        except Exception as error:
             # The packet was begun and cannot be finished: the stream is of no use any more.
-            logger.exception("a large message could not be sent to an MQTT client")
+            expected = isinstance(error, StoreError)
+            fields = {"connection": self._transport.peer.connection_id, "reason": str(error)}
+            logger.warning("a large message broke off", exc_info=not expected, extra={"fields": fields})
             self.stop()
             self._transport.abort()
             return

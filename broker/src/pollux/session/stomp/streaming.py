@@ -29,6 +29,10 @@ MAX_FOREIGN: Final = 64 << 20
 logger = logging.getLogger("pollux.stomp")
 
 
+class _BrokeOffError(Exception):
+    """A body could not be read to its end, in the middle of a frame."""
+
+
 class Outbox:
     """See the module. ``busy`` while a large message is on its way."""
 
@@ -83,8 +87,10 @@ class Outbox:
                     await self._send(*item)
         except asyncio.CancelledError:
             raise
-        except Exception:
-            logger.exception("a large message could not be sent", extra={"fields": {"connection": session.origin}})
+        except Exception as error:
+            expected = isinstance(error, _BrokeOffError)
+            fields = {"connection": session.origin, "reason": str(error)}
+            logger.warning("a large message broke off", exc_info=not expected, extra={"fields": fields})
             session.transport.abort()
         else:
             self.busy = False
@@ -136,7 +142,7 @@ class Outbox:
                 await self._writable.wait()
                 session.write_now(chunk)
         except StoreError as error:
-            raise RuntimeError("the body broke off in the middle of a frame") from error
+            raise _BrokeOffError(str(error)) from error
         session.write_now(NUL)
 
     async def _send_decoded(self, subscription: Subscription, reference: MessageReference, reader: LargeReader) -> None:
