@@ -20,6 +20,7 @@ from pollux.server import tls_advice
 from pollux.server.logs import event
 from pollux.server.strangers import TLS
 from pollux.session.base import Peer
+from pollux.session.share import Portion
 from pollux.wire.sniff import Protocol, SniffError, sniff
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 _SLOW = 2  # the client does not take its answers
 _SESSION = 4  # the session asked for it
+_BEHIND = 8  # what was read is not handled yet
 _HTTP_HINT = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
     b"This port speaks AMQP, STOMP and MQTT. The HTTP API is on the management port.\n"
@@ -54,13 +56,17 @@ class Connection(asyncio.Protocol):
     """See the module. All methods are called in the loop's thread."""
 
     __slots__ = (
+        "_behind",
         "_buffer",
+        "_catching_up",
         "_closing",
         "_ending",
         "_listener",
         "_out",
         "_out_size",
         "_paused",
+        "_portion",
+        "_position",
         "_raw",
         "_taken_before",
         "_transport",
@@ -91,6 +97,11 @@ class Connection(asyncio.Protocol):
         #: Why the client is not being read: the bits above; 0 reads.
         self._paused = 0
         self._writing_paused = False
+        #: What was read and waits for its turn, from the position on, and whether that is asked for.
+        self._behind = b""
+        self._position = 0
+        self._catching_up = False
+        self._portion = Portion()
         #: close() or abort() was called; shutdown() was called.
         self._closing = False
         self._ending = False
@@ -161,12 +172,57 @@ class Connection(asyncio.Protocol):
             if self._closing:
                 return
         if session is not None:
-            session.data_received(data)
-            if self._writing_paused and self._transport.get_write_buffer_size() > self.hard_limit:
-                # It sends but does not read the answers: what piles up for it is bounded by not reading it.
-                self._pause(_SLOW)
+            self._take(session, data)
         elif not self._closing:
             self._first_bytes(data)
+
+    def _take(self, session: Session, data: bytes) -> None:
+        """Hand bytes to the session; what is more than this client's portion waits until others had their turn."""
+        share, size = self._listener.registry.share, len(data)
+        if self._behind or size > self._portion.size or (size > self._portion.size >> 3 and not share.room):
+            self._behind = self._behind[self._position :] + data if self._behind else data
+            self._position = 0
+            self._pause(_BEHIND)
+            self._catch_up_later()
+        else:
+            self._handle(session, data)
+
+    def _handle(self, session: Session, data: bytes) -> None:
+        share = self._listener.registry.share
+        begun = share.clock()
+        session.data_received(data)
+        took = share.clock() - begun
+        self._portion.took(len(data), took)
+        share.spent(took)
+        if self._writing_paused and self._transport.get_write_buffer_size() > self.hard_limit:
+            # It sends but does not read the answers: what piles up for it is bounded by not reading it.
+            self._pause(_SLOW)
+
+    def _catch_up_later(self) -> None:
+        if not self._catching_up and not self._paused & ~_BEHIND:
+            self._catching_up = True
+            self._listener.registry.share.add(self._catch_up)
+
+    def _catch_up(self) -> bool:
+        """The next portion of what is behind; whether there is one more."""
+        session = self.session
+        if self._closing or session is None:
+            self._behind = b""
+        elif self._paused & ~_BEHIND:
+            self._catching_up = False
+            return False  # goes on when it is read again
+        else:
+            self.active = True
+            start, self._position = self._position, self._position + self._portion.size
+            portion = self._behind[start : self._position]
+            if self._position >= len(self._behind):
+                self._behind = b""
+            self._handle(session, portion)
+        if self._behind:
+            return True
+        self._catching_up = False
+        self._resume(_BEHIND)
+        return False
 
     def _said_by_stranger(self, size: int) -> None:
         if self.session is not None and self.session.user is not None:
@@ -341,7 +397,7 @@ class Connection(asyncio.Protocol):
         }
         event(logger, logging.INFO, "connection opened", **fields)
         listener.registry.trail.event("client-connected", **fields)
-        session.data_received(data)
+        self._take(session, data)
 
     def _refuse(self, reason: str, *, abort: bool = True) -> None:
         self.close_reason = reason
@@ -418,6 +474,8 @@ class Connection(asyncio.Protocol):
     def _resume(self, why: int) -> None:
         if self._paused & why:
             self._paused &= ~why
+            if self._behind:
+                self._catch_up_later()
             if not self._paused and not self._transport.is_closing():
                 self._transport.resume_reading()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pollux.server.logs import event
 from pollux.server.places import place_of
 from pollux.server.strangers import Strangers
+from pollux.session.share import Share
 from pollux.store.audit import Trail
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Registry:
         self.maximum = maximum
         self.per_host = per_host
         self.strangers = Strangers(before_login)
+        self.share = Share(loop)
         self.interval = min(interval, SWEEP_INTERVAL)
         self.accepted = 0
         self.refused = 0

@@ -1,0 +1,92 @@
+"""Work in pieces: everybody in turn, a slice of it in one turn of the loop, counted by a clock that the work moves."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pollux.session.share import FIRST_PORTION, LARGEST_PORTION, LEAST_PORTION, SLICE, Portion, Share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Work:
+    """A clock, and pieces of work that take a quarter of a slice of it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.share = Share(asyncio.get_running_loop(), lambda: self.now)
+        #: Who did a piece, in order.
+        self.done: list[str] = []
+
+    def steps(self, name: str, count: int) -> Iterator[None]:
+        for _ in range(count):
+            self.now += SLICE / 4
+            self.done.append(name)
+            yield
+
+    def pieces(self, name: str, count: int) -> None:
+        steps = self.steps(name, count)
+        self.share.add(lambda: next(steps, self) is not self)
+
+
+@pytest.fixture
+async def work() -> Work:
+    return Work()
+
+
+async def test_a_turn_has_one_slice(work: Work) -> None:
+    work.pieces("a", 100)
+    for turn in range(1, 6):
+        await asyncio.sleep(0)
+        assert len(work.done) == 4 * turn
+
+
+async def test_everybody_has_a_turn(work: Work) -> None:
+    work.pieces("a", 1000)
+    await asyncio.sleep(0)
+    work.pieces("b", 2)
+    for _ in range(2):
+        await asyncio.sleep(0)
+    assert work.done.count("b") == 2
+    assert work.done.count("a") <= 12
+
+
+async def test_work_is_begun_at_once_and_ends_later(work: Work) -> None:
+    work.share.work(work.steps("few", 3))
+    assert work.done == ["few"] * 3, "nobody is kept waiting for what is little"
+    work.share.work(work.steps("many", 50))
+    assert len(work.done) <= 3 + 4
+    assert not work.share.room
+    for _ in range(30):
+        await asyncio.sleep(0)
+    assert work.done.count("many") == 50
+    assert work.share.room
+
+
+async def test_a_piece_that_fails_ends_and_the_others_go_on(work: Work, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> bool:
+        raise RuntimeError("broken")
+
+    work.share.add(fail)
+    work.pieces("a", 5)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert work.done == ["a"] * 5
+    assert "a piece of work failed" in caplog.text
+
+
+def test_a_portion_is_what_takes_a_slice() -> None:
+    portion = Portion()
+    portion.took(FIRST_PORTION, SLICE * 10)
+    assert portion.size == FIRST_PORTION // 10
+    portion.took(portion.size, SLICE * 100)
+    assert portion.size == LEAST_PORTION
+    for _ in range(40):
+        portion.took(portion.size, 0.0)
+    assert portion.size == LARGEST_PORTION
+    portion.took(10, SLICE / 2)
+    assert portion.size == LARGEST_PORTION, "a little that took a little time says nothing"
