@@ -212,3 +212,29 @@ async def test_who_sends_to_a_queue_that_there_cannot_be_is_told(office: Office)
         post.send(message(b"x", "shut", routing_type=ANYCAST))
     with pytest.raises(InvalidRequestError, match=r"'orders\.\*' is a pattern of addresses without an ANYCAST queue"):
         post.send(message(b"x", "orders.*", routing_type=ANYCAST))
+
+
+async def test_addresses_that_nobody_sends_to_any_more_go_and_the_others_stay(office: Office) -> None:
+    """One for each topic ever sent to, with nobody listening to it by its name: they must not grow for ever."""
+    post = await office.open()
+    period = office.configuration.address_queue_scan_period
+    monitor = post.create_queue(QueueSpec("monitor", "#", routing_type=MULTICAST, durable=False, temporary=True))
+    post.create_queue(QueueSpec("kept", "kept", routing_type=MULTICAST))
+    for number in range(1000):
+        post.send(message(b"x", f"topic.{number}"))
+    for _ in range(3):
+        office.now += period
+        post.registry.reap()
+        post.send(message(b"y", "topic.7"))
+        await office.stable()
+    gone = asyncio.get_running_loop().time() + 20
+    while len(post.space.addresses) > 3:
+        assert asyncio.get_running_loop().time() < gone
+        await asyncio.sleep(0)
+    assert {address.name for address in post.space.addresses} == {"#", "kept", "topic.7"}
+    assert monitor.message_count == 1003
+    office.now += 3 * period
+    post.registry.reap()
+    post.send(message(b"z", "topic.8"))
+    await office.stable()
+    assert {address.name for address in post.space.addresses} == {"#", "kept", "topic.8"}

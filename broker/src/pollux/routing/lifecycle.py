@@ -134,12 +134,18 @@ def queue_removable(queue: Queue, settings: AddressSettings, now: int) -> bool:
     return now - queue.unused_since >= attributes.auto_delete_delay
 
 
-def address_removable(address: Address, settings: AddressSettings, now: int, *, hold: int = 0) -> bool:
-    """May this address be deleted now because it has no queues? Not before it was unused for ``hold`` ms."""
+def address_removable(
+    address: Address, settings: AddressSettings, now: int, *, hold: int = 0, silence: int = 0
+) -> bool:
+    """May this address be deleted now because it has no queues? Not before it was unused for ``hold`` ms.
+
+    One that never had any, and was only sent to, may when nobody has sent for ``silence`` ms.
+    """
     if not address.auto_created or address.internal or address.queues or not settings.auto_delete_addresses:
         return False
     if not address.used and not settings.auto_delete_addresses_skip_usage_check:
-        return False
+        longest = max(settings.auto_delete_addresses_delay, hold, silence)
+        return address.sent_at > 0 and now - address.sent_at >= longest
     return now - address.unused_since >= max(settings.auto_delete_addresses_delay, hold)
 
 

@@ -25,7 +25,8 @@ _CACHE_LIMIT = 20_000
 
 
 class Address:
-    """One address. ``unused_since`` (ms) is when its last queue left; the caller sets it, 0 while in use.
+    """One address. ``unused_since`` (ms) is when its last queue left; the caller sets it, 0 while in use. ``sent_at``
+    (ms) is when somebody was last seen to send here, by the caller again and not for each message; 0 never.
 
     ``routed``/``unrouted`` count messages sent here that some/no queue took. ``turn`` is which of its ANYCAST
     queues is next.
@@ -39,6 +40,7 @@ class Address:
         "queues",
         "routed",
         "routing_types",
+        "sent_at",
         "temporary",
         "turn",
         "unrouted",
@@ -68,6 +70,7 @@ class Address:
         self.unrouted = 0
         self.turn = 0
         self.unused_since = 0
+        self.sent_at = 0
         self.used = False
         self.wildcard = False
 

@@ -8,6 +8,7 @@ bindings journal, and creates and deletes automatically as the settings say. At 
 from __future__ import annotations
 
 import logging
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,7 +24,8 @@ from pollux.routing.space import Address
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from asyncio import Handle
+    from collections.abc import Callable, Iterable, Iterator
 
     from pollux.config.addressing import AddressConfig, QueueConfig
     from pollux.config.model import Configuration
@@ -41,6 +43,8 @@ DROPPED = "dropped"
 
 #: Address names (FQQNs too) whose account is remembered for sending.
 _SENDABLE_LIMIT = 20_000
+#: Addresses looked at in one turn of the loop for whether they may be deleted.
+_REAPED = 200
 
 
 class Registry:
@@ -51,6 +55,7 @@ class Registry:
         self._space = post.space
         #: How many queues a user may have, -1 for any number; the server sets it.
         self.queue_limit: Callable[[str], int] | None = None
+        self._reaping: Handle | None = None
         #: By the routing type a message asks for: names to which such can be sent at once, with their accounts.
         self.sendable: dict[RoutingType | None, dict[str, Account]] = {kind: {} for kind in (None, *RoutingType)}
         #: Queues whose deletion is in the journal, and still in the bindings.
@@ -141,7 +146,11 @@ class Registry:
         An ANYCAST address without a queue gets one of its own name (auto-create-queues). Wildcard addresses that match
         change nothing of that: what they get is a copy, and may be gone with who looks at it.
         """
-        return self.carry_out(plan_producer(self._space, name, routing_type))
+        name = self.carry_out(plan_producer(self._space, name, routing_type))
+        address = self._space.address(name)
+        if address is not None:
+            address.sent_at = self._post.wall_ms()
+        return name
 
     def remember(self, name: str, routing_type: RoutingType | None, account: Account) -> None:
         """Messages of this routing type for ``name`` need nothing more, until something is created or deleted."""
@@ -262,7 +271,10 @@ class Registry:
             return
         if not address.unused_since:
             address.unused_since = now
-        if address.temporary or address_removable(address, self._space.settings(name), now, hold=self._hold(name)):
+        # Who goes on sending is seen to between two looks: names that can be sent to are forgotten at each.
+        silence = 2 * self._post.configuration.address_queue_scan_period
+        settings = self._space.settings(name)
+        if address.temporary or address_removable(address, settings, now, hold=self._hold(name), silence=silence):
             self.delete_address(name)
 
     def _hold(self, name: str) -> int:
@@ -280,8 +292,24 @@ class Registry:
             self._post.storage.put(DROPPED, str(queue_id), None)
         for queue in list(self._space.queues):
             self.maybe_delete(queue, now)
-        for address in list(self._space.addresses):
-            self._maybe_delete_address(address.name, now)
+        self._forget_sendable()
+        idle = [each for each in self._space.addresses if not each.queues and (each.auto_created or each.temporary)]
+        self._reap_addresses(iter(idle), now)
+
+    def _reap_addresses(self, idle: Iterator[Address], now: int) -> None:
+        """Some in each turn of the loop: there may be one for each topic that anybody has sent to."""
+        self._reaping = None
+        some = list(islice(idle, _REAPED))
+        for address in some:
+            if self._space.address(address.name) is address:
+                self._maybe_delete_address(address.name, now)
+        if len(some) == _REAPED:
+            self._reaping = self._post.loop.call_soon(self._reap_addresses, idle, now)
+
+    def close(self) -> None:
+        """Delete nothing more."""
+        if self._reaping is not None:
+            self._reaping.cancel()
 
     # -- configuration
 
@@ -415,9 +443,12 @@ class Registry:
         }
         self._post.storage.put(ADDRESS, address.name, msgspec.msgpack.encode(value))
 
-    def _changed(self) -> None:
+    def _forget_sendable(self) -> None:
         for known in self.sendable.values():
             known.clear()
+
+    def _changed(self) -> None:
+        self._forget_sendable()
         self._space.changed()
 
 
