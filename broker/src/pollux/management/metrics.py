@@ -165,6 +165,7 @@ def _connections(broker: Broker) -> Iterator[Metric]:
     yield _counter("sent_bytes", "Bytes sent to clients.", registry.closed_bytes_out + outgoing)
     yield _counter("logins", "Successful log-ins.", broker.security.successes)
     yield _counter("logins_refused", "Refused log-ins.", broker.security.failures)
+    yield _counter("login_checks", "Passwords and proofs that were really looked at.", broker.security.checks)
 
 
 def _addresses(broker: Broker) -> Iterator[Metric]:

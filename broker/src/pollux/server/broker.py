@@ -643,6 +643,7 @@ class Broker:
         await asyncio.to_thread(self._leave_directory)
         self.trail.event("broker-stopped", reason=self._stop_reason or "start failed", exit=self.exit_code)
         await self.trail.stop()
+        logs.flush(everything=True)
         event(logger, logging.INFO, "broker stopped", exit=self.exit_code)
         self.notifier.close()
 

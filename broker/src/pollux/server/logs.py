@@ -13,7 +13,11 @@ import os
 import sys
 import time
 import traceback
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
+
+from pollux.server.folding import Folding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -132,9 +136,24 @@ def configure(level: str = "INFO", *, json_lines: bool = False, stream: TextIO |
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)
+    handler.addFilter(Folding(partial(_emit, handler)))
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     logging.getLogger("pollux").setLevel(parse_level(level))
+
+
+def _emit(handler: logging.Handler, record: logging.LogRecord) -> None:
+    """Write a line that is not to be folded."""
+    with handler.lock or nullcontext():
+        handler.emit(record)
+
+
+def flush(*, everything: bool = False) -> None:
+    """Write the lines that stand for repeated ones of windows that are over, or of all."""
+    for handler in logging.getLogger().handlers:
+        for found in handler.filters:
+            if isinstance(found, Folding):
+                found.flush(everything=everything)
 
 
 def parse_level(level: str) -> int:

@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from pollux.server import logs
 from pollux.server.logs import event
 from pollux.server.places import place_of
 from pollux.server.strangers import Strangers
@@ -168,6 +169,7 @@ class Registry:
 
     def _sweep(self) -> None:
         self._sweeper = self._loop.call_later(self.interval, self._sweep)
+        logs.flush()
         now = self._loop.time()
         for connection in [found for found in self._connections.values() if found.deadline <= now]:
             connection.expire(now)
