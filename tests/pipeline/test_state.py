@@ -75,7 +75,8 @@ class Life:
         tx = self.random.choice((0, self.storage.next_id()))
         for _ in range(self.random.randrange(1, 6)):
             queues = self.random.sample(QUEUES, self.random.randrange(1, 3))
-            pages.append(message_of(self.storage, b"p" * 150, address=address), queues, tx)
+            passing = self.random.choice(((), (99,)))  # a queue that is not durable gets it too
+            pages.append(message_of(self.storage, b"p" * 150, address=address), queues, tx, volatile=passing)
         self.end(tx, "commit" if tx else "")
         if self.random.random() < 0.3:
             pages.close_page()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.store.helpers import NODE, opened, settings_in
 from pollux.config.verifiers import MINIMUM_ITERATIONS, Verifier
 from pollux.server.exits import EXIT_LISTEN, EXIT_LOCKED, EXIT_OK, EXIT_STORE, EXIT_USAGE
 from pollux.server.lock import DirectoryLock, DirectoryLockedError, node_id
@@ -261,6 +262,15 @@ def test_a_damaged_node_id_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "pollux.node-id").write_text("?")
     with pytest.raises(Exception, match="does not hold a node id"):
         node_id(tmp_path)
+
+
+async def test_a_lost_node_id_is_the_journals(tmp_path: Path) -> None:
+    """Breaks where one is invented: the broker's own journal would be refused as another's from then on."""
+    settings = settings_in(tmp_path)
+    async with opened(settings):
+        pass
+    assert node_id(settings.journal_directory) == NODE
+    assert (settings.journal_directory / "pollux.node-id").exists()
 
 
 def test_start_up_is_quick(make_instance: Callable[[], Instance]) -> None:

@@ -19,6 +19,7 @@ from pollux.config.address_settings import AddressFullPolicy
 from pollux.errors import InvalidRequestError, NoSuchQueueError
 from pollux.message import RoutingType
 from pollux.store.bindings import newest_file
+from pollux.store.compare.side import read_side
 from pollux.store.format import HEADER_SIZE, DamagedRange, decode_header
 from pollux.store.format import records as scan
 from pollux.store.settings import StoreSettings
@@ -190,6 +191,18 @@ async def test_no_damage_to_the_bindings_loses_a_message(tmp_path: Path, names: 
         await crash(office)
         shutil.rmtree(directory)
 
+
+
+async def test_a_comparison_names_queues_that_the_bindings_lost(tmp_path: Path) -> None:
+    office = an_office(tmp_path)
+    ledger = await a_life(office)
+    await crash(office)
+    bindings_of(office).write_bytes(b"")
+    side = read_side(tmp_path)
+    assert {side.name(queue_id): len(ids) for queue_id, ids in side.queues.items()} == {
+        name: len(bodies) for name, bodies in ledger.items()
+    }
+    assert side.unsound
 
 
 # -- what an operator does with orphans

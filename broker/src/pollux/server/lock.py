@@ -9,6 +9,7 @@ between hosts on NFSv4. Members of a group that shares a store are kept apart by
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import time
@@ -16,11 +17,14 @@ import uuid
 from typing import TYPE_CHECKING
 
 from pollux.errors import PolluxError
+from pollux.ha.journal_facts import read_facts
 from pollux.ha.locks import is_locked, try_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+logger = logging.getLogger("pollux.server")
 
 LOCK_FILE = "pollux.lock"
 NODE_FILE = "pollux.node-id"
@@ -130,8 +134,8 @@ def check_no_single_broker(directories: Iterable[Path]) -> None:
 def node_id(directory: Path) -> bytes:
     """The 16-byte id of the broker whose journal is in ``directory``, made and kept there at first use.
 
-    Call with the directory's lock held. Raises PolluxError when the file is damaged: inventing another id
-    would make the journal a stranger's.
+    A journal without that file tells the id itself. Call with the directory's lock held. Raises PolluxError when the
+    file is damaged: inventing another id would make the journal a stranger's.
     """
     path = directory / NODE_FILE
     try:
@@ -143,7 +147,10 @@ def node_id(directory: Path) -> bytes:
             f"{path}: does not hold a node id; restore it from a backup, "
             "or write the id that `pollux journal stat` shows for the journal"
         ) from None
-    identity = uuid.uuid4()
+    known = read_facts(directory, directory).node_id
+    if known is not None:
+        logger.warning("%s is missing: it is written again with the id that the journal has", path)
+    identity = uuid.UUID(bytes=known) if known is not None else uuid.uuid4()
     temporary = path.with_suffix(".tmp")
     with temporary.open("w", encoding="ascii") as file:
         file.write(f"{identity}\n")

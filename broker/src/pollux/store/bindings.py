@@ -76,7 +76,11 @@ def read_newest(
         words = "no bindings are here, but the journal is that of a broker that had some; is the directory mounted?"
         return {}, [Damage(directory, 0, 0, "missing-bindings", words)] if expected else [], 0
     damage: list[Damage] = []
-    for place, (epoch, _, path) in enumerate(found):
+    newest: dict[Key, bytes] | None = None
+    of_epoch = 0
+    for epoch, _, path in found:
+        if newest is not None and epoch == of_epoch:
+            continue  # of the same life: the newest has all of it
         try:
             values, wrong, _ = read_bindings(path, node_id)
         except DamagedHeaderError as error:
@@ -84,15 +88,12 @@ def read_newest(
             damage.append(Damage(path, 0, path.stat().st_size, "corrupt", words))
             continue
         damage += wrong
-        if INCOMPLETE in values:
-            for before, _, other in found[place + 1 :]:
-                if before < epoch:
-                    earlier, wrong, _ = read_bindings(other, node_id)
-                    values = _completed(values, earlier)
-                    damage += wrong
-                    break
-        return values, damage, epoch
-    return {}, damage, 0
+        if newest is not None:
+            return _completed(newest, values), damage, of_epoch
+        newest, of_epoch = values, epoch
+        if INCOMPLETE not in values:
+            break
+    return newest or {}, damage, of_epoch
 
 
 def _completed(values: dict[Key, bytes], earlier: dict[Key, bytes]) -> dict[Key, bytes]:
@@ -171,7 +172,7 @@ class Bindings:
         values, damage, epoch = read_newest(self._directory, node_id, expected=expected)
         if epoch >= self._epoch:
             raise FormatError(f"{self._directory}: written in epoch {epoch}, this life's epoch is {self._epoch}")
-        if any(found.kind != "torn-tail" for found in damage):
+        if damage:
             values[INCOMPLETE] = b""
         for (kind, key), value in values.items():
             self._keep((kind, key), frame(records.put(kind, key, value), self._salt))

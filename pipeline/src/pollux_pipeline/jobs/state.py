@@ -136,9 +136,12 @@ def _in_pages(rows: DataFrame, records: DataFrame) -> DataFrame:
         )
     )
     stores = said.filter("done and page = 0").select("node_id", "store", f.lit(1).alias("gone"))
+    # The queues behind a 0 end with the life that wrote the page.
+    passing = f.array_position("queue_ids", f.lit(0))
+    lasting = f.when(passing > 0, f.slice("queue_ids", f.lit(1), passing - 1)).otherwise(f.col("queue_ids"))
     wanted = (
         rows.filter((rows.kind == "page") & (rows.record_type == "MESSAGE"))
-        .select(*key, "tx", f.explode("queue_ids").alias("queue_id"), "message_id")
+        .select(*key, "tx", f.explode(lasting).alias("queue_id"), "message_id")
         .join(committed, [*key, "tx"], "left")
         .filter("tx is null or committed is not null")
     )
@@ -156,8 +159,8 @@ def _in_pages(rows: DataFrame, records: DataFrame) -> DataFrame:
 
 
 def queue_names(rows: DataFrame) -> DataFrame:
-    """node_id, queue_id, queue (its name), from the bindings beside the journal; the newest word on each id."""
-    bindings = rows.filter((rows.kind == "bindings") & (rows.record_type == "PUT"))
+    """node_id, queue_id, queue (its name), from the journal and the bindings beside it; the newest word on each id."""
+    bindings = rows.filter(((rows.kind == "bindings") & (rows.record_type == "PUT")) | (rows.record_type == "QUEUE"))
     value = f.from_json("properties", "kind string, key string, deleted boolean, value struct<id: bigint>")
     put = bindings.select("node_id", "epoch", "segment", "offset", value.alias("b")).filter(
         (f.col("b.kind") == "queue") & ~f.col("b.deleted") & f.col("b.value.id").isNotNull()

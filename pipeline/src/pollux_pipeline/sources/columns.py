@@ -187,7 +187,7 @@ class Records:
         at = np.where(self.is_type(_T.REFERENCES), self._fields + 9, at)
         at = np.where(self.is_type(_T.PAGE_ACKS), self._fields + 16, at)
         referring = self.is_type(_T.REFERENCES) & (self._ends >= self._fields + 17)
-        others = self.is_type(_T.ACKS, _T.DELIVERY_COUNT, _T.SCHEDULE, _T.DROP_QUEUE, _T.PAGE_ACKS)
+        others = self.is_type(_T.ACKS, _T.DELIVERY_COUNT, _T.SCHEDULE, _T.DROP_QUEUE, _T.PAGE_ACKS, _T.QUEUE)
         return self._number_column(at, "<u8", (self._queue_count > 0) | referring | others)
 
     def _message_ids(self) -> pa.Array:
@@ -279,7 +279,7 @@ class Records:
         values: list[str | None] = [None] * len(self)
         for row, extension in self.extensions.items():
             values[row] = json.dumps(extension, default=_text, sort_keys=True)
-        starts = {int(row) for row in np.flatnonzero(self.is_type(_T.START, _T.PUT))}
+        starts = {int(row) for row in np.flatnonzero(self.is_type(_T.START, _T.PUT, _T.QUEUE))}
         ends = self._ends
         for row in starts:
             values[row] = _describe(memoryview(self._data)[int(self._positions[row]) : int(ends[row])])
@@ -337,15 +337,18 @@ def _text(value: object) -> str:
 
 
 def _describe(record: memoryview) -> str:
-    """A START or PUT record as JSON: which segments a life read; a binding."""
+    """A START, PUT or QUEUE record as JSON: which segments a life read; a binding."""
     from pollux.store import records
 
     if record[FRAME_SIZE] == RecordType.START:
         ends, checkpoint = records.decode_start(record)
         return json.dumps({"ends": [[*key, end] for key, end in ends.items()], "checkpoint": checkpoint})
-    kind, key, value = records.decode_put(record)
     import msgspec
 
+    if record[FRAME_SIZE] == RecordType.QUEUE:
+        made = msgspec.msgpack.decode(record[records.FIELDS + 8 :])
+        return json.dumps({"kind": "queue", "key": made["spec"]["name"], "deleted": False, "value": made})
+    kind, key, value = records.decode_put(record)
     decoded: Any = None
     if value:
         try:

@@ -12,7 +12,7 @@ from pollux.errors import StoreError
 from pollux.store import recovery
 from pollux.store.bindings import newest_file, read_bindings
 from pollux.store.checkpoint import node_of, parse_name
-from pollux.store.format import FRAME_SIZE, HEADER_SIZE, DamagedRange, Kind, decode_header
+from pollux.store.format import FRAME_SIZE, HEADER_SIZE, DamagedHeaderError, DamagedRange, Kind, decode_header
 from pollux.store.format import records as scan
 from pollux.store.inspect import replay
 from pollux.store.records import DURABLE, TX, U64, RecordType, lasting_queues, message_id
@@ -155,16 +155,20 @@ def read_side(directory: Path) -> Side:
         for path in places.journal.iterdir()
         if parse_name(path.name) is not None and (node := node_of(path)) is not None
     }
-    names: dict[int, str] = {}
     salts: dict[int, int] = {}
     damage = found.damage
+    known = {queue_id: _queue(value).spec.name for queue_id, value in found.state.queue_records.items()}
+    names = {queue_id: name for queue_id, name in known.items() if name}
     path = newest_file(places.bindings) if places.bindings is not None else None
-    if path is not None:
-        values, wrong, header = read_bindings(path, None)
-        nodes.add(header.node_id)
-        damage += wrong
-        salts[header.epoch] = header.salt
-        names = {_queue_id(value): key for (kind, key), value in values.items() if kind == _QUEUE}
+    try:
+        if path is not None:
+            values, wrong, header = read_bindings(path, None)
+            nodes.add(header.node_id)
+            damage += wrong
+            salts[header.epoch] = header.salt
+            names |= {_queue(value).id: key for (kind, key), value in values.items() if kind == _QUEUE}
+    except DamagedHeaderError as error:
+        damage.append(Damage(path or places.journal, 0, 0, "corrupt", str(error)))
     if len(nodes) != 1:
         told = ", ".join(sorted(node.hex() for node in nodes)) or "no file tells which"
         raise StoreError(f"{directory}: holds files of {len(nodes)} nodes ({told}); keep one node's only")
@@ -197,17 +201,22 @@ def read_side(directory: Path) -> Side:
     )
 
 
+class _Spec(msgspec.Struct):
+    name: str = ""
+
+
 class _Queue(msgspec.Struct):
     """The part of a queue's binding that is of interest."""
 
     id: int = 0
+    spec: _Spec = msgspec.field(default_factory=_Spec)
 
 
-def _queue_id(value: bytes) -> int:
+def _queue(value: bytes) -> _Queue:
     try:
-        return msgspec.msgpack.decode(value, type=_Queue).id
+        return msgspec.msgpack.decode(value, type=_Queue)
     except msgspec.MsgspecError:
-        return 0
+        return _Queue()
 
 
 def read_pages(
