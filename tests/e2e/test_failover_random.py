@@ -53,10 +53,12 @@ def batches(
         pool.shutdown(wait=True, cancel_futures=True)
     ended = [each.result() for each in found.values() if not each.cancelled() and each.exception() is None]
     faults, longest = sum(each.faults for each in ended), max((each.longest for each in ended), default=0.0)
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    assert reporter is not None
-    reporter.ensure_newline()
-    reporter.write_line(f"seed {seed}: {faults} faults; then somebody confirmed after {longest:.1f} s at most")
+    plugins = request.config.pluginmanager
+    reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
+    if reporter is not None and capture is not None:
+        with capture.global_and_fixture_disabled():
+            reporter.write("\n")
+            reporter.write_line(f"seed {seed}: {faults} faults; then somebody confirmed after {longest:.1f} s at most")
 
 
 def test_random_faults(batches: dict[int, Future[Batch]], first: int) -> None:
