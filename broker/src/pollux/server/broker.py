@@ -111,6 +111,7 @@ class Broker:
         self.components: list[Component] = []
         self.status = Status(runtime_directory(configuration))
         self.recovered_messages = 0
+        self.replayed_records = 0
         self.recovery_seconds = 0.0
         self.damage: list[str] = []
         self.node_id = b""
@@ -232,6 +233,7 @@ class Broker:
             name=configuration.name,
             epoch=self.storage.epoch,
             messages=self.recovered_messages,
+            replayed=self.replayed_records,
             recovery_seconds=round(self.recovery_seconds, 3),
             start_seconds=round(time.time() - self.started_at, 3),
         )
@@ -279,6 +281,7 @@ class Broker:
         recovered = await self.storage.recover()
         self.trail.begin_life(self.node_id, self.storage.epoch)
         self.recovered_messages = recovered.message_count
+        self.replayed_records = recovered.replayed_records
         self.recovery_seconds = recovered.seconds
         self.damage = [str(damage) for damage in recovered.damage if damage.kind != "torn-tail"]
         wildcards = configuration.wildcard_addresses

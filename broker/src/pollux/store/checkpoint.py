@@ -88,6 +88,7 @@ class Checkpoint(Struct):
     queue_ids: memoryview
     state: dict[str, Any]
     size: int
+    node_id: bytes
 
     def index(self, directory: Path) -> Index:
         """For cold reads. The memory of the arrays stays on disk."""
@@ -100,6 +101,7 @@ class Checkpoint(Struct):
             ids = array("Q")
             ids.frombytes(self.queue_ids[start : start + count].cast("B"))
             state.added[queue_id << 4 | priority] = ids
+        state.references = None
         if bodies:
             state.ids.frombytes(self.ids.cast("B"))
             state.locations.frombytes(self.locations.cast("B"))
@@ -246,4 +248,5 @@ def read_checkpoint(path: Path, node_id: bytes | None) -> Checkpoint:
         sections[QUEUE_IDS].cast("Q"),
         decode(sections[STATE]),
         size,
+        bytes(node),
     )

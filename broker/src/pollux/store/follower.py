@@ -22,6 +22,7 @@ from pollux.store import recovery
 from pollux.store.format import FRAME_SIZE, FormatError, valid_at
 from pollux.store.records import BATCH, RecordType
 from pollux.store.recovered import NORMAL_DAMAGE
+from pollux.store.segments import segment_name
 from pollux.store.state import Replay, State
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Progress(Struct):
     """What a follower has folded so far: whole segments, and the beginning of the one after them."""
 
     state: State
-    checkpoint: checkpoints.Key | None
+    checkpoint: checkpoints.Checkpoint | None
     #: (key, salt) of the segments, in order; the last may be unfinished.
     segments: list[tuple[Key, int]] = field(default_factory=list)
     replays: list[Replay] = field(default_factory=list)
@@ -73,6 +74,8 @@ class Follower:
         self._progress: Progress | None = None
         self._look: Look | None = None
         self._buffer = bytearray()
+        #: Of all segments at the last whole look.
+        self.headers: recovery.Headers = {}
         #: Records folded so far.
         self.records = 0
         self._stopping = False
@@ -87,6 +90,21 @@ class Follower:
             self._progress = None
             self._look = None
             return False
+
+    @property
+    def checkpoint(self) -> checkpoints.Checkpoint | None:
+        """What it has folded begins with this one, which was read and is sound."""
+        return self._progress.checkpoint if self._progress is not None else None
+
+    def know(self, segments: list[SegmentFile]) -> None:
+        """Say of those in which something was read that they are not empty: nobody has to open them to see it."""
+        if self._progress is None:
+            return
+        followed = zip(self._progress.segments, self._progress.replays, strict=True)
+        read = {key for (key, _), replay in followed if replay.records}
+        for segment in segments:
+            if segment.key in read:
+                segment.empty = False
 
     def stop(self) -> None:
         """Let ``poll`` return soon, with what it has: recovery goes on from there. From any thread."""
@@ -106,21 +124,28 @@ class Follower:
         else:
             self._look = None
             self._read(names)
+        if self._progress is not None:
+            self._progress.state.settle()
         return self.records != before
 
     def _read(self, names: frozenset[str]) -> None:
         """Look at all files."""
-        segments = recovery.read_segments(self._directory, None)
+        segments = recovery.read_segments(self._directory, None, self.headers)
+        self.headers = recovery.headers_of(segments)
+        self.know(segments)
         starts = recovery.read_starts(segments)
         checkpoint = next(iter(recovery.eligible_checkpoints(self._directory, starts)), None)
         key = checkpoint[0] if checkpoint is not None else None
         journal = self._arrange(segments, starts, key)
         chain = journal.chain
         progress = self._progress
-        if progress is None or progress.checkpoint != key or not self._continues(progress, chain):
-            progress = Progress(State(self._id_cache_size), key)
-            if checkpoint is not None:
-                checkpoints.read_checkpoint(checkpoint[1], None).load_into(progress.state, bodies=False)
+        base = progress.checkpoint if progress is not None else None
+        if checkpoint is not None and (base is None or base.key != key):
+            base = checkpoints.read_checkpoint(checkpoint[1], None)
+        if progress is None or not (_begins_with(progress, base) and self._continues(progress, chain)):
+            progress = Progress(State(self._id_cache_size), base)
+            if base is not None:
+                base.load_into(progress.state, bodies=False)
             self._progress = progress
         progress.chain = [segment.key for segment in chain]
         finals = recovery.last_of_lives(chain)
@@ -206,9 +231,7 @@ class Follower:
     def take(self, checkpoint: checkpoints.Checkpoint | None, chain: list[SegmentFile]) -> Progress | None:
         """What recovery may go on from; None when it has to read everything. The follower is done after this."""
         progress, self._progress = self._progress, None
-        if progress is None or not progress.segments:
-            return None
-        if progress.checkpoint != (checkpoint.key if checkpoint is not None else None):
+        if progress is None or not _begins_with(progress, checkpoint):
             return None
         if len(chain) < len(progress.segments):
             return None
@@ -223,6 +246,28 @@ class Follower:
         ):
             return None
         return progress
+
+
+def _begins_with(progress: Progress, checkpoint: checkpoints.Checkpoint | None) -> bool:
+    """Whether what was folded is what there is behind this checkpoint, or was made to be that.
+
+    A live at full load writes a checkpoint every few seconds. What it holds was folded here before, segment by segment:
+    only where messages are found changes with it.
+    """
+    before = progress.checkpoint.key if progress.checkpoint is not None else None
+    if checkpoint is None or checkpoint.key == before:
+        return before == (checkpoint.key if checkpoint is not None else None)
+    whole = [key for key, _ in progress.segments[: progress.finished]]
+    if checkpoint.key[1:] not in whole:
+        return False
+    count = whole.index(checkpoint.key[1:]) + 1
+    progress.state.forget_files(count)
+    del progress.segments[:count], progress.replays[:count], progress.chain[:count]
+    progress.finished -= count
+    kept = {segment_name(*key) for key, _ in progress.segments}
+    progress.damage = [one for one in progress.damage if one.file.name in kept]
+    progress.checkpoint = checkpoint
+    return True
 
 
 def _counts(name: str) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pollux.store.format import valid_at
+from pollux.store.ids import ascending
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK
 
 if TYPE_CHECKING:
@@ -50,15 +51,19 @@ class Index:
 
 
 def sorted_index(
-    files: list[Path], salts: list[int], ids: array[int], locations: array[int], lengths: array[int]
+    files: list[Path],
+    salts: list[int],
+    ids: array[int],
+    locations: array[int],
+    lengths: array[int],
+    *,
+    known: int = 0,
 ) -> Index:
-    """An index from arrays in order of arrival. Ids nearly always arrive sorted; then nothing is copied."""
-    previous = -1
-    for message_id in ids:
-        if message_id <= previous:
-            break
-        previous = message_id
-    else:
+    """An index from arrays in order of arrival, of which the first ``known`` ids are known to ascend.
+
+    Ids nearly always arrive sorted; then nothing is copied.
+    """
+    if ascending(ids, known) == len(ids):
         return Index(files, salts, ids, locations, lengths)
     latest = {message_id: position for position, message_id in enumerate(ids)}
     order = sorted(latest)

@@ -85,7 +85,7 @@ def recovered_of(state: State, damage: list[Damage]) -> Recovered:
     queues = state.finish()
     state.prune_numbers(queues)
     held = sum(len(ids) for priorities in queues.values() for ids in priorities.values())
-    references = {message_id: count for message_id, count in shared(queues).items() if count > 1}
+    references = state.references or {}
     prepared = [
         PreparedTransaction(
             tx,
@@ -112,20 +112,3 @@ def recovered_of(state: State, damage: list[Damage]) -> Recovered:
         message_count=held - sum(references.values()) + len(references) + sum(len(one.messages) for one in prepared),
         damage=damage,
     )
-
-
-def shared(queues: dict[int, dict[int, array[int]]]) -> dict[int, int]:
-    """How many queues hold a message, for those that more than one holds."""
-    if len(queues) < 2:
-        return {}
-    seen: set[int] = set()
-    counts: dict[int, int] = {}
-    # The longest one last: of it no set has to be made, which for a million messages takes a tenth of a second.
-    *others, longest = sorted((ids for priorities in queues.values() for ids in priorities.values()), key=len)
-    for ids in others:
-        for message_id in seen.intersection(ids):
-            counts[message_id] = counts.get(message_id, 1) + 1
-        seen.update(ids)
-    for message_id in seen.intersection(longest):
-        counts[message_id] = counts.get(message_id, 1) + 1
-    return counts

@@ -41,6 +41,8 @@ SEGMENT_NAME = re.compile(r"pollux-(\d{8,})-(\d{10,})\.segment")
 _ISOLATE_LIMIT = 64 << 20
 _LOOK_BYTES = 1 << 18
 _QUICK_BYTES = 4096
+#: Enough of a life's first segment for most START records.
+_START_BYTES = HEADER_SIZE + 16384
 _ZEROS = bytes(_LOOK_BYTES)
 #: Missing files an error names.
 _NAMED = 10
@@ -61,6 +63,7 @@ class SegmentFile(Struct):
     #: Offset behind which nothing is read (recorded by the life that took over); None: the file's end.
     limit: int | None = None
     replay: Replay | None = None
+    inode: int = 0
 
     @property
     def key(self) -> tuple[int, int]:
@@ -81,8 +84,12 @@ class Journal(Struct):
     newest_epoch: int = 0
 
 
-def read_segments(directory: Path, node_id: bytes | None) -> list[SegmentFile]:
-    """Every journal segment with its header, in (epoch, sequence) order.
+#: (name, inode) of segments -> their headers, which never change.
+Headers = dict[tuple[str, int], SegmentHeader]
+
+
+def read_segments(directory: Path, node_id: bytes | None, known: Headers | None = None) -> list[SegmentFile]:
+    """Every journal segment with its header, in (epoch, sequence) order. Files whose header is known are not opened.
 
     Raises FormatError for a version this Pollux cannot read or, unless ``node_id`` is None, another node's file.
     """
@@ -91,23 +98,36 @@ def read_segments(directory: Path, node_id: bytes | None) -> list[SegmentFile]:
         match = SEGMENT_NAME.fullmatch(path.name)
         if match is None:
             continue
-        with path.open("rb") as stream:
-            head = stream.read(HEADER_SIZE)
-            size = os.fstat(stream.fileno()).st_size
-        segment = SegmentFile(path, int(match[1]), int(match[2]), size, None)
+        status = path.stat()
+        segment = SegmentFile(path, int(match[1]), int(match[2]), status.st_size, None, inode=status.st_ino)
         found.append(segment)
-        if not head.strip(b"\0"):
-            segment.unfinished = True
-            continue
-        try:
-            segment.header = decode_header(head, str(path))
-        except FormatError:
-            if head.startswith(b"PLXSEG") and _intact(head):
-                raise
-            continue
-        _check_header(segment, segment.header, node_id)
+        segment.header = known.get((path.name, status.st_ino)) if known is not None else None
+        if segment.header is None:
+            _read_header(segment)
+        if segment.header is not None:
+            _check_header(segment, segment.header, node_id)
     found.sort(key=lambda segment: segment.key)
     return found
+
+
+def _read_header(segment: SegmentFile) -> None:
+    with segment.path.open("rb", buffering=0) as stream:
+        head = stream.read(HEADER_SIZE)
+        status = os.fstat(stream.fileno())
+    segment.size, segment.inode = status.st_size, status.st_ino
+    if not head.strip(b"\0"):
+        segment.unfinished = True
+        return
+    try:
+        segment.header = decode_header(head, str(segment.path))
+    except FormatError:
+        if head.startswith(b"PLXSEG") and _intact(head):
+            raise
+
+
+def headers_of(segments: list[SegmentFile]) -> Headers:
+    """What need not be read again."""
+    return {(one.path.name, one.inode): one.header for one in segments if one.header is not None}
 
 
 def _intact(head: bytes) -> bool:
@@ -141,8 +161,11 @@ def read_starts(segments: list[SegmentFile]) -> list[Start]:
     for segment in segments:
         if segment.epoch in starts or segment.header is None:
             continue
-        with segment.path.open("rb") as stream:
-            head = stream.read(HEADER_SIZE + records.BATCH.size + FRAME_SIZE + (1 << 20))
+        with segment.path.open("rb", buffering=0) as stream:
+            head = stream.read(_START_BYTES)
+            # The first write is the START record; of most lives there is little more to see.
+            if len(head) == _START_BYTES and (more := _first_write(head) - len(head)) > 0:
+                head += stream.read(min(more, 1 << 20))
         view = memoryview(head)
         position = HEADER_SIZE
         for _ in range(2):
@@ -155,11 +178,22 @@ def read_starts(segments: list[SegmentFile]) -> list[Start]:
     return [starts[epoch] for epoch in sorted(starts)]
 
 
+def _first_write(head: bytes) -> int:
+    """Where a segment's first write ends, as its BATCH record says; 0 when it does not begin with one."""
+    if head[HEADER_SIZE + FRAME_SIZE] != RecordType.BATCH:
+        return 0
+    batch = FRAME_SIZE + records.BATCH.size
+    size: int = records.BATCH.unpack_from(head, HEADER_SIZE + FRAME_SIZE)[2]
+    return HEADER_SIZE + batch + size
+
+
 def is_empty(segment: SegmentFile, *, quick: bool = False) -> bool:
     """Whether nothing was ever written behind the header.
 
     ``quick`` looks at the beginning only, where a first write starts: enough for who only reads along.
     """
+    if segment.empty is False:
+        return False
     if quick:
         with segment.path.open("rb") as stream:
             stream.seek(HEADER_SIZE)
@@ -399,15 +433,18 @@ def check_missing(
 
 
 def choose_checkpoint(
-    directory: Path, starts: list[Start], node_id: bytes | None
+    directory: Path, starts: list[Start], node_id: bytes | None, known: Checkpoint | None = None
 ) -> tuple[Checkpoint | None, list[Damage]]:
     """The checkpoint to start from, and what is wrong with newer ones.
 
     A checkpoint counts when the newest life wrote it, or when that life's START record says it began with it:
-    one that a fenced predecessor finished later may hold records nobody was promised.
+    one that a fenced predecessor finished later may hold records nobody was promised. ``known`` was read, and found
+    to be sound, before: it is not read again.
     """
     damage: list[Damage] = []
     for _, path in eligible_checkpoints(directory, starts):
+        if known is not None and known.path == path and known.node_id == node_id:
+            return known, damage
         try:
             return read_checkpoint(path, node_id), damage
         except FormatError as error:

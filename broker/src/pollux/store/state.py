@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import struct
 from array import array
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 from pollux.checksum import crc32c
+from pollux.store import ids as numbers
 from pollux.store import records
 from pollux.store.format import (
     FRAME_SIZE,
@@ -88,15 +90,21 @@ class IncompleteCommit(Struct):
 
 
 class State:
-    """Everything recovery rebuilds. ``finish`` must be called before reading ``queues``."""
+    """Everything recovery rebuilds. ``finish`` tells what the queues hold."""
 
     def __init__(self, id_cache_size: int) -> None:
-        #: (queue id << 4 | priority) -> ids, in order of arrival; acknowledged ones still in until finish().
+        #: (queue id << 4 | priority) -> ids, in order of arrival; acknowledged ones still in until settle().
         self.added: dict[int, array[int]] = {}
+        #: The same -> how many of the first ids are known to ascend.
+        self.ascending: dict[int, int] = {}
         self.acknowledged: dict[int, set[int]] = {}
         #: Added again after they were acknowledged (moved back): of these only the last occurrence counts.
         self.readded: dict[int, set[int]] = {}
+        #: Message id -> number of queues, only where it is more than one; None: to be counted by settle().
+        self.references: dict[int, int] | None = {}
         self.ids: array[int] = array("Q")
+        #: How many of the first of ``ids`` are known to ascend.
+        self.indexed = 0
         self.locations: array[int] = array("Q")
         self.lengths: array[int] = array("I")
         self.delivery_counts: dict[tuple[int, int], int] = {}
@@ -276,6 +284,8 @@ class State:
 
     def _add_message(self, entry: tuple[int, int, tuple[int, ...], int, str, bytes | None]) -> None:
         message_id, priority, queue_ids, deliver_at, address, duplicate = entry
+        if len(queue_ids) > 1 and self.references is not None:
+            self.references[message_id] = len(queue_ids)
         for queue_id in queue_ids:
             self._add(queue_id, priority, message_id)
             if deliver_at:
@@ -300,6 +310,7 @@ class State:
             self._add_references(message_id, priority, queue_ids)
 
     def _add_references(self, message_id: int, priority: int, queue_ids: Iterable[int]) -> None:
+        self.references = None  # in which queues it is already is not known here
         for queue_id in queue_ids:
             gone = self.acknowledged.get(queue_id)
             if gone is not None and message_id in gone:
@@ -326,6 +337,9 @@ class State:
         """Take everything out of a queue."""
         for priority in range(_PRIORITIES):
             self.added.pop(queue_id << 4 | priority, None)
+            self.ascending.pop(queue_id << 4 | priority, None)
+        if self.references:
+            self.references = None
         self.readded.pop(queue_id, None)
         self.queue_records.pop(queue_id, None)
 
@@ -383,19 +397,23 @@ class State:
         if not self.large:
             return {}
         live = {entry[0] for pending in self.pending.values() for entry in pending.messages} & self.large.keys()
-        for priorities in queues.values():
-            for ids in priorities.values():
-                live.update(self.large.keys() & set(ids))
+        for queue_id, priorities in queues.items():
+            for priority, ids in priorities.items():
+                live |= numbers.among(ids, self.ascending.get(queue_id << 4 | priority, 0), self.large.keys())
         return {message_id: self.large[message_id] for message_id in live}
 
     def prune_numbers(self, queues: dict[int, dict[int, array[int]]]) -> None:
         """Forget delivery counts and schedules of messages that are no longer in their queue."""
-        of_queue: dict[int, set[int]] = {}
-        for numbers in (self.delivery_counts, self.schedules):
-            for queue_id in {key[0] for key in numbers} - of_queue.keys():
-                of_queue[queue_id] = {one for ids in queues.get(queue_id, {}).values() for one in ids}
-            for key in [key for key in numbers if key[1] not in of_queue[key[0]]]:
-                del numbers[key]
+        noted: dict[int, set[int]] = {}
+        for queue_id, message_id in (*self.delivery_counts, *self.schedules):
+            noted.setdefault(queue_id, set()).add(message_id)
+        for queue_id, wanted in noted.items():
+            held: set[int] = set()
+            for priority, ids in queues.get(queue_id, {}).items():
+                held |= numbers.among(ids, self.ascending.get(queue_id << 4 | priority, 0), wanted)
+            for message_id in wanted - held:
+                self.delivery_counts.pop((queue_id, message_id), None)
+                self.schedules.pop((queue_id, message_id), None)
 
     def prune(self, queues: dict[int, dict[int, array[int]]]) -> set[int]:
         """Forget what belongs to messages that are gone; the ids of all messages that still count."""
@@ -411,18 +429,58 @@ class State:
 
     # -- the result --------------------------------------------------------------------------------
 
+    def settle(self) -> None:
+        """Take out of the queues what was acknowledged, and note what is known of them.
+
+        May be called between any two writes: who reads a journal along does so now and then, so that at a takeover
+        only what came since is left to do, however many messages there are.
+        """
+        for key, added in self.added.items():
+            ids, known = added, numbers.ascending(added, self.ascending.get(key, 0))
+            if gone := self.acknowledged.get(key >> 4):
+                if self.references:
+                    self._unshare(numbers.among(added, known, gone))
+                ids, known = numbers.without(added, known, gone)
+            if again := self.readded.get(key >> 4):
+                ids = _last_occurrences(ids, again)
+                known = numbers.ascending(ids, 0)
+            self.added[key], self.ascending[key] = ids, known
+        self.acknowledged.clear()
+        self.readded.clear()
+        self.indexed = numbers.ascending(self.ids, self.indexed)
+        if self.references is None:
+            self.references = numbers.shared(self._queues())
+
+    def _unshare(self, message_ids: Iterable[int]) -> None:
+        """These left one queue."""
+        references = self.references or {}
+        for message_id in references.keys() & message_ids:
+            references[message_id] -= 1
+            if references[message_id] < 2:
+                del references[message_id]
+
+    def forget_files(self, count: int) -> None:
+        """Messages in the first ``count`` files are found elsewhere (in a checkpoint); the other files move up."""
+        first = bisect_left(self.locations, count << FILE_SHIFT)
+        moved = count << FILE_SHIFT
+        self.ids, self.lengths = self.ids[first:], self.lengths[first:]
+        self.locations = array("Q", [location - moved for location in self.locations[first:]])
+        self.indexed = max(0, self.indexed - first)
+        self.settle()
+        queues = self._queues()
+        self.prune_numbers(queues)
+        self.large = self.large_messages(queues)
+
     def finish(self) -> dict[int, dict[int, array[int]]]:
         """Queue id -> priority -> ids still in it, in order."""
+        self.settle()
+        return self._queues()
+
+    def _queues(self) -> dict[int, dict[int, array[int]]]:
         queues: dict[int, dict[int, array[int]]] = {}
-        for key, added in self.added.items():
-            queue_id, priority = key >> 4, key & 15
-            gone = self.acknowledged.get(queue_id)
-            ids = array("Q", [message_id for message_id in added if message_id not in gone]) if gone else added
-            again = self.readded.get(queue_id)
-            if again:
-                ids = _last_occurrences(ids, again)
+        for key, ids in self.added.items():
             if ids:
-                queues.setdefault(queue_id, {})[priority] = ids
+                queues.setdefault(key >> 4, {})[key & 15] = ids
         return queues
 
 

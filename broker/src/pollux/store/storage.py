@@ -269,9 +269,14 @@ class Storage:
         """In a thread, before any traffic: load the checkpoint, fold what came after it."""
         settings = self.settings
         directory = settings.journal_directory
-        segments = recovery.read_segments(directory, settings.node_id)
+        follower = self._follower
+        segments = recovery.read_segments(directory, settings.node_id, follower.headers if follower else None)
+        if follower is not None:
+            follower.know(segments)
         starts = recovery.read_starts(segments)
-        checkpoint, damage = recovery.choose_checkpoint(directory, starts, settings.node_id)
+        checkpoint, damage = recovery.choose_checkpoint(
+            directory, starts, settings.node_id, follower.checkpoint if follower else None
+        )
         folded = checkpoint.key[1:] if checkpoint is not None else (0, 0)
         journal = recovery.arrange(segments, starts, folded, self._ends)
         damage += recovery.damaged_headers(journal.chain)
@@ -279,7 +284,7 @@ class Storage:
         damage += recovery.check_missing(directory, journal.chain, starts, folded[1], allowed=allowed)
         damage += recovery.check_bodies(directory, checkpoint, allowed=allowed)
         journal.chain = [segment for segment in journal.chain if segment.header is not None]
-        progress = self._follower.take(checkpoint, journal.chain) if self._follower is not None else None
+        progress = follower.take(checkpoint, journal.chain) if follower is not None else None
         done: list[Replay] = []
         finished = 0
         if progress is not None:
@@ -312,6 +317,7 @@ class Storage:
                 state.ids,
                 state.locations,
                 state.lengths,
+                known=state.indexed,
             )
         ]
         if checkpoint is not None:
@@ -751,13 +757,14 @@ def _prepare_directories(settings: StoreSettings) -> int:
         settings.paging_directory,
     ):
         directory.mkdir(parents=True, exist_ok=True, mode=0o750)
-    segments = recovery.read_segments(settings.journal_directory, settings.node_id)
-    names = (parse_name(path.name) for path in settings.journal_directory.iterdir())
+    journal = [path.name for path in settings.journal_directory.iterdir()]
+    segments = (recovery.SEGMENT_NAME.fullmatch(name) for name in journal)
+    names = (parse_name(name) for name in journal)
     # A life that died while it started may have left nothing but its bindings.
     bindings = (NAME.fullmatch(path.name) for path in settings.bindings_directory.iterdir())
     return max(
         [
-            *(segment.epoch for segment in segments),
+            *(int(segment[1]) for segment in segments if segment is not None),
             *(key[0] for key in names if key is not None),
             *(int(found[1]) for found in bindings if found is not None),
         ],
