@@ -75,6 +75,9 @@ async def a_life(office: Office) -> Ledger:
         await office.send(*ledger[queue], address=address)
     await office.send(b"gone with its queue", address="scratch")
     post.delete_queue("scratch")
+    post.registry.pause_queue(post.queue("other"), paused=True)
+    for paused in (True, False):
+        post.registry.pause_queue(post.queue("orders"), paused=paused)
     tx = post.begin()
     for body in (b"in a transaction", b"and another"):
         post.send(message(body, "orders::orders"), tx)
@@ -92,6 +95,8 @@ async def drained(office: Office) -> Ledger:
     found: Ledger = {}
     for queue in list(office.post.space.queues):
         receiver = Receiver()
+        if queue.paused:
+            office.post.registry.pause_queue(queue, paused=False)
         office.post.attach(queue, receiver)
         count = office.post.message_count(queue)
         while len(receiver.got) < count:
@@ -172,6 +177,7 @@ async def test_no_damage_to_the_bindings_loses_a_message(tmp_path: Path, names: 
         orphans = post.orphans.messages
         if names == "in the journal":
             assert orphans == 0, name
+            assert post.queue("other").paused, name
         if orphans or len(post.space.queues) < len(ledger):
             assert post.problems, name
         for queue in post.space.queues:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from pollux.errors import InvalidRequestError, NoSuchQueueError
 from pollux.message import RoutingType
@@ -70,6 +70,23 @@ class Orphan(Struct):
     def __str__(self) -> str:
         called = f"{self.spec.name!r} of address {self.spec.address!r}" if self.spec is not None else "its name is lost"
         return f"queue {self.id} ({called}): {self.messages} messages, {self.paged} of them in pages"
+
+
+#: How a QUEUE record ends of a queue whose deliveries are paused.
+_PAUSED = msgspec.msgpack.encode("paused") + msgspec.msgpack.encode(True)
+
+
+def encode_queue(queue: Queue, *, paused: bool = False) -> bytes:
+    """The value of a queue's binding; ``paused``: of its record in the journal, which has that too."""
+    spec: dict[str, Any] = {name: value for name, value in asdict(queue.spec).items() if value is not None}
+    spec["routing_type"] = int(queue.routing_type)
+    value = {"id": queue.id, "spec": spec}
+    return msgspec.msgpack.encode({**value, "paused": True} if paused else value)
+
+
+def is_paused(value: bytes | None) -> bool:
+    """Whether a QUEUE record says that the queue is paused."""
+    return value is not None and value.endswith(_PAUSED)
 
 
 def decode_queue(value: bytes) -> tuple[int, QueueSpec]:

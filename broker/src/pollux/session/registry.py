@@ -12,7 +12,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec.structs import asdict
 
 from pollux.config.address_settings import ConfigDelete
 from pollux.errors import InvalidRequestError, LimitError, NoSuchAddressError, NoSuchQueueError
@@ -22,6 +21,7 @@ from pollux.routing.lifecycle import Creation, address_removable, plan_producer,
 from pollux.routing.queue import Queue
 from pollux.routing.space import Address
 from pollux.routing.spec import QueueSpec
+from pollux.session.orphans import encode_queue
 
 if TYPE_CHECKING:
     from asyncio import Handle
@@ -191,9 +191,7 @@ class Registry:
         self.add_queue(queue)
         queue.unused_since = self._post.wall_ms()
         if spec.durable and not spec.temporary:
-            values = {name: value for name, value in asdict(spec).items() if value is not None}
-            values["routing_type"] = int(queue.routing_type)
-            value = msgspec.msgpack.encode({"id": queue.id, "spec": values})
+            value = encode_queue(queue)
             self._post.storage.put(QUEUE, spec.name, value)
             self._post.storage.append_queue(queue.id, value)
         self._changed()
@@ -228,6 +226,7 @@ class Registry:
             self._post.wake(queue)
         if queue.durable and not queue.temporary:
             self._post.storage.put(PAUSED, queue.name, b"" if paused else None)
+            self._post.storage.append_queue(queue.id, encode_queue(queue, paused=paused))
 
     def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> None:
         """Delete a queue with its messages. Raises NoSuchQueueError; InvalidRequestError when a condition fails."""
@@ -412,9 +411,11 @@ class Registry:
         queue.trail = self._post.trail.queue(queue.address, queue.name)
         self._space.add_queue(queue)
 
-    def keep(self, queue: Queue, value: bytes) -> None:
+    def keep(self, queue: Queue) -> None:
         """Put a queue back into the bindings, which lost it; its address too."""
-        self._post.storage.put(QUEUE, queue.name, value)
+        self._post.storage.put(QUEUE, queue.name, encode_queue(queue))
+        if queue.paused:
+            self._post.storage.put(PAUSED, queue.name, b"")
         address = self._space.address(queue.address)
         if address is not None:
             self._keep_address(address)

@@ -17,7 +17,7 @@ from pollux.routing.duplicates import DuplicateCache
 from pollux.routing.queue import Queue
 from pollux.routing.selector import SelectorError
 from pollux.routing.space import Address
-from pollux.session.orphans import decode_queue
+from pollux.session.orphans import decode_queue, encode_queue, is_paused
 from pollux.session.registry import ADDRESS, DROPPED, PAUSED, QUEUE
 
 if TYPE_CHECKING:
@@ -69,16 +69,16 @@ class Restart:
                 ).used = True
 
     def _queues(self) -> None:
-        unrecorded = self._post.storage.append_queue
         for (kind, key), value in self._recovered.bindings.items():
             if kind == QUEUE:
                 queue_id, spec = decode_queue(value)
                 if queue_id in self.dropped:
                     self._post.storage.put(QUEUE, key, None)  # the crash came in the middle of its deletion
                     continue
-                self._add(queue_id, spec)
+                queue = self._add(queue_id, spec)
                 if queue_id not in self._recovered.queue_records:
-                    unrecorded(queue_id, value)  # made by a version that kept it in the bindings only
+                    # Made by a version that kept it in the bindings only.
+                    self._post.storage.append_queue(queue_id, encode_queue(queue, paused=queue.paused))
 
     def _add(self, queue_id: int, spec: QueueSpec) -> Queue:
         routing = spec.routing_type or RoutingType.MULTICAST
@@ -90,7 +90,8 @@ class Restart:
         queue = self._restored(spec, queue_id)
         queue.used = True
         queue.unused_since = self._post.wall_ms()
-        if (PAUSED, spec.name) in self._recovered.bindings:
+        recovered = self._recovered
+        if (PAUSED, spec.name) in recovered.bindings or is_paused(recovered.queue_records.get(queue_id)):
             queue.pause()
         self._post.registry.add_queue(queue)
         self._known[queue_id] = queue
@@ -118,12 +119,12 @@ class Restart:
                 self._post.orphans.found(queue_id).spec = spec
                 continue
             queue = self._add(queue_id, spec)
-            self._post.registry.keep(queue, value)
+            self._post.registry.keep(queue)
             again.append(spec.name)
         if again:
             names = ", ".join(repr(name) for name in again[:_NAMED]) + (" and more" if len(again) > _NAMED else "")
             words = f"bindings: {len(again)} queues were missing and were made again from the journal: {names}"
-            log.error("%s; addresses, pauses and MQTT sessions may be missing too: put the bindings file back", words)
+            log.error("%s; addresses and MQTT sessions may be missing too: put the bindings file back", words)
             self.problems.append(words)
 
     def _contents(self) -> None:
