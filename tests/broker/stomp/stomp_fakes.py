@@ -17,6 +17,7 @@ from pollux.errors import AuthenticationError, InvalidRequestError, NoSuchQueueE
 from pollux.message import Message, MessageReference, RoutingType
 from pollux.routing.spec import QueueSpec
 from pollux.session.base import Peer
+from pollux.session.security import Identity
 from pollux.session.stomp import StompSession
 from pollux.wire.stomp.decoder import SERVER_TRANSITIONS, Decoder, Event, Frame, Limits
 from pollux.wire.stomp.headers import Version, parse_headers
@@ -285,10 +286,10 @@ class FakeSecurity:
             await self.gate.wait()
         if user is not None and (user, password) != ("user", "secret"):
             raise AuthenticationError("the user name or the password is wrong")
-        return SimpleNamespace(user=user or "anonymous", roles=frozenset())
+        return Identity(user or "anonymous")
 
     def authenticate_certificate(self, peer: Peer) -> Any:
-        return SimpleNamespace(user=peer.certificate_subject, roles=frozenset())
+        return Identity(str(peer.certificate_subject))
 
     def check(self, identity: Any, permission: Any, address: str, queue: str | None = None) -> None:
         self.checks += 1
