@@ -84,7 +84,8 @@ async def opened(settings: StoreSettings, *, crash: bool = False, **values: Any)
 
 
 async def abandon(storage: Storage) -> None:
-    """End the threads of a storage without the checkpoint that close() writes."""
+    """End the threads of a storage without the checkpoint and the ends of pages that close() writes."""
+    storage.pages._by_address.clear()
     if storage._maintenance is not None:
         await storage._maintenance.stop(last=False, seconds=0)
         storage._maintenance = None

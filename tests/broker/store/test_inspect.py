@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from pollux.store import inspect
+from pollux.store.verify import NotAStoreError, verify
 
 from .helpers import message_of, opened, segments, set_aside, settings_in, stable
 
@@ -58,8 +61,8 @@ async def test_dump_shows_every_kind_of_record(tmp_path: Path) -> None:
     assert by_type["DUPLICATE_ID"]["duplicate_id"] == b"y"
     assert by_type["DELIVERY_COUNT"]["count"] == 4
     assert by_type["SCHEDULE"]["deliver_at"] == 99
-    assert [entry["type"] for entry in page_entries] == ["MESSAGE", "MESSAGE", "PAGE_END"]
-    (put,) = inspect.dump(settings.bindings_directory)
+    assert [entry["type"] for entry in page_entries] == ["BATCH", "MESSAGE", "MESSAGE", "PAGE_END"]
+    (put,) = [one for one in inspect.dump(settings.bindings_directory) if one["kind"] != "inventory"]
     assert (put["kind"], put["key"], put["value"]) == ("kind", "key", b"value")
     (one_message,) = inspect.dump(settings.journal_directory, types=["message"], message=message.id, data=True)
     assert one_message["data"] == b"payload"
@@ -74,7 +77,7 @@ async def test_verify_a_running_and_a_stopped_broker(tmp_path: Path) -> None:
         for _ in range(100):
             one.storage.append_message(message_of(one.storage, b"v" * 300), [1])
         await stable(one.storage)
-        report = inspect.verify(settings.journal_directory)
+        report = verify(settings.journal_directory)
         assert report.sound
         assert report.live_messages == 100
         assert report.records > 100
@@ -82,11 +85,11 @@ async def test_verify_a_running_and_a_stopped_broker(tmp_path: Path) -> None:
         assert figures["checkpoint"] is None
         assert figures["to_replay"]["segments"] >= 2
     before = state_of(tmp_path)
-    report = inspect.verify(settings.journal_directory)
+    report = verify(settings.journal_directory)
     assert report.sound
     assert report.live_messages == 100
     assert inspect.stat(settings.journal_directory)["checkpoint"]["messages"] == 100
-    assert inspect.verify(settings.bindings_directory).sound
+    assert verify(settings.bindings_directory).sound
     assert state_of(tmp_path) == before
 
 
@@ -99,7 +102,7 @@ async def test_verify_finds_damage_that_only_a_cold_read_would_meet(tmp_path: Pa
     data = bytearray(path.read_bytes())
     data[data.index(b"vvvv", 9000)] ^= 1
     path.write_bytes(data)
-    report = inspect.verify(settings.journal_directory)
+    report = verify(settings.journal_directory)
     assert not report.sound
     assert [damage.kind for damage in report.damage] == ["lost-body"]
 
@@ -111,10 +114,11 @@ async def test_verify_says_what_recovery_would_refuse(tmp_path: Path) -> None:
             one.storage.append_message(message_of(one.storage, b"v" * 300), [1])
         await stable(one.storage)
     segments(settings)[1].unlink()
-    report = inspect.verify(settings.journal_directory)
+    report = verify(settings.journal_directory)
     assert not report.sound
     assert "segments 2 are missing" in (report.refused or "")
-    assert inspect.verify(tmp_path / "nowhere").refused
+    with pytest.raises(NotAStoreError):
+        verify(tmp_path / "nowhere")
 
 
 async def test_damage_appears_in_the_dump(tmp_path: Path) -> None:

@@ -189,8 +189,7 @@ async def test_a_body_that_was_cut_is_an_error(tmp_path: Path) -> None:
         path = one.storage.large.path(large.id)
         path.write_bytes(path.read_bytes()[:1000])
         reader = one.storage.large.open(large)
-        assert len(await reader.read()) == 1000
-        with pytest.raises(StoreError, match="ends at 1000"):
+        with pytest.raises(StoreError, match="cut to 1000 of"):
             await reader.read()
         path.unlink()
         with pytest.raises(StoreError):

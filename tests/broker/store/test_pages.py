@@ -201,7 +201,9 @@ async def test_reading_the_page_being_written(tmp_path: Path) -> None:
         assert await drain(pages, 1) == [first.id, second.id]
 
 
-async def test_cut_page_is_a_torn_tail(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", [False, True], ids=["torn", "cut"])
+async def test_a_torn_page_is_normal_and_a_cut_one_is_damage(tmp_path: Path, cut: bool) -> None:
+    """A write that a crash broke off leaves the file as long as it was made; a file that is shorter was cut."""
     settings = settings_in(tmp_path)
     async with opened(settings, crash=True) as one:
         pages = one.storage.pages.address("a")
@@ -210,10 +212,13 @@ async def test_cut_page_is_a_torn_tail(tmp_path: Path) -> None:
             pages.append(message, [1])
         await stable(one.storage)
     (path,) = files_below(settings.paging_directory, "*.page")
-    path.write_bytes(path.read_bytes()[:-20])
+    data = path.read_bytes()
+    end = len(data.rstrip(b"\0")) - 20
+    path.write_bytes(data[:end] if cut else data[:end].ljust(len(data), b"\0"))
     async with opened(settings) as two:
         assert await drain(two.storage.pages.addresses()["a"], 1) == [message.id for message in sent[:-1]]
-        assert [damage.kind for damage in two.recovered.damage] == ["torn-tail"]
+        kinds = [damage.kind for damage in two.recovered.damage]
+        assert kinds == (["cut", "corrupt"] if cut else ["torn-tail"])
 
 
 async def test_full_disk_refuses_paging_too(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ app = typer.Typer(
     epilog=(
         "Exit codes: 0 done; 1 failed; 2 wrong usage or configuration; 3 no broker answers or it is not ready; "
         "4 log-in or permission refused; 5 data directory in use; 6 store failed; 7 cannot listen; 8 halted by the "
-        "critical analyzer; 9 journal damaged; 10 lost the right to serve."
+        "critical analyzer; 9 journal damaged; 12 not a store; 10 lost the right to serve."
     ),
     no_args_is_help=True,
     add_completion=True,

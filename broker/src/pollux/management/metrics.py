@@ -127,7 +127,7 @@ def _store(broker: Broker) -> Iterator[Metric]:
     yield _gauge("store_disk_total_bytes", "Size of the journal's disk.", usage.total)
     yield _gauge("store_recovered_messages", "Messages recovered at start.", broker.recovered_messages)
     yield _gauge("store_recovery_seconds", "How long the recovery took.", broker.recovery_seconds)
-    yield _gauge("store_damage", "Damaged places the recovery found.", len(broker.damage))
+    yield _gauge("store_damage", "Damaged or missing places of the store found so far.", len(broker.damage))
     yield _gauge("store_orphan_messages", "Messages whose queue nobody knows.", broker.post.orphans.messages)
     yield _histogram(
         "store_stable_seconds",

@@ -113,7 +113,6 @@ class Broker:
         self.recovered_messages = 0
         self.replayed_records = 0
         self.recovery_seconds = 0.0
-        self.damage: list[str] = []
         self.node_id = b""
         self.ready = asyncio.Event()
         self.exit_code = EXIT_OK
@@ -283,7 +282,6 @@ class Broker:
         self.recovered_messages = recovered.message_count
         self.replayed_records = recovered.replayed_records
         self.recovery_seconds = recovered.seconds
-        self.damage = [str(damage) for damage in recovered.damage if damage.kind != "torn-tail"]
         wildcards = configuration.wildcard_addresses
         self.space = AddressSpace(
             lambda address: resolve_address_settings(configuration, address),
@@ -306,7 +304,6 @@ class Broker:
         self.post.registry.queue_limit = self.security.queue_limit
         self.space.admits = partial(admits, self.security)
         self.post.restore(recovered)
-        self.damage += self.post.problems
         self.storage.on_full_change(lambda _usage: self._disk_changed())
         self._disk_changed()
 
@@ -431,6 +428,13 @@ class Broker:
     def serving(self) -> bool:
         """Whether there is a store, and with it addresses, queues and messages."""
         return hasattr(self, "analyzer")
+
+    @property
+    def damage(self) -> list[str]:
+        """What of the store was found damaged or missing so far, at the start or when it was read."""
+        found = self.storage.damage if hasattr(self, "storage") else []
+        problems = self.post.problems if hasattr(self, "post") else []
+        return [*(str(damage) for damage in found if damage.kind != "torn-tail"), *problems]
 
     @property
     def disk_full(self) -> str | None:

@@ -25,3 +25,5 @@ EXIT_DAMAGED = 9
 EXIT_FENCED = 10
 #: The shared store is not for this broker (not shared, read-only, of another node ...); nothing was written.
 EXIT_STORE_REFUSED = 11
+#: `pollux journal verify` was given a directory that is no store.
+EXIT_NOT_A_STORE = 12

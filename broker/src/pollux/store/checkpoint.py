@@ -128,6 +128,12 @@ class Checkpoint(Struct):
             state.pages_done[store] = set(done)
         state.page_marks.update(values.get("page_marks", {}))
         state.queue_records.update(values.get("queue_records", {}))
+        for store, address, pages in values.get("page_files", ()):
+            state.page_files[store] = set(pages)
+            state.page_addresses[store] = address
+        state.large_sizes.update(dict(values.get("large_sizes", ())))
+        state.reach = values.get("reach", 0)
+        state.page_ends.update({(store, page): end for store, page, end in values.get("page_ends", ())})
         for store, page, committed in values["page_tx"]:
             state.page_tx[store, page] = set(committed)
 
@@ -158,6 +164,12 @@ def encode_state(state: State) -> dict[str, Any]:
         ],
         "page_marks": state.page_marks,
         "page_tx": [[*key, list(committed)] for key, committed in state.page_tx.items()],
+        "page_files": [
+            [store, address, list(state.page_files.get(store, ()))] for store, address in state.page_addresses.items()
+        ],
+        "large_sizes": list(state.large_sizes.items()),
+        "reach": state.reach,
+        "page_ends": [[*key, end] for key, end in state.page_ends.items()],
         "pages_done": [[store, list(done)] for store, done in state.pages_done.items()],
         "queue_records": state.queue_records,
     }

@@ -116,8 +116,9 @@ def run(job: Job, files: FileOperations) -> Result:
     replayed, damage = fold(state, job, table)
     queues = state.finish()
     live_ids = state.prune(queues)
-    for store in state.pages_done.keys() | state.page_marks.keys():
-        if not (Path(job.paging_directory) / str(store)).exists():
+    for store in list(state.pages_done):
+        # Only what the journal says is gone: a directory that is not there may be one that is not mounted.
+        if 0 in state.pages_done[store] and not (Path(job.paging_directory) / str(store)).exists():
             state.forget_pages(store)
     live = collect(state, table, live_ids)
     rewritten = compact(files, directory, job, live)

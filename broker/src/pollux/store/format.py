@@ -12,7 +12,7 @@ then records, then zeros up to the file's size::
     32     8     epoch
     40     8     sequence
     48     8     created, ms since the epoch
-    56     4     zero
+    56     4     length: the file's size is a multiple of it (0: any size)
     60     4     crc32c of bytes 0..59
 
     offset size  record frame
@@ -55,6 +55,10 @@ FRAME_SIZE = 12
 MINIMUM_RECORD = 14
 MARKER_BYTES = b"\xf5PL\xfa"
 MARKER = int.from_bytes(MARKER_BYTES, "little")
+#: How a BATCH record, which begins a write, begins.
+_BATCH_BYTES = MARKER_BYTES + (26).to_bytes(4, "little")
+#: The type of the record that is at the very end of a page that was closed, behind zeros.
+PAGE_END = 13
 
 
 class Kind(IntEnum):
@@ -83,11 +87,17 @@ class SegmentHeader(Struct, frozen=True):
     epoch: int
     sequence: int
     created: int
+    #: The file's size is a multiple of this: one that is not was cut. 0: it may have any size.
+    length: int = 0
+
+    def cut(self, size: int) -> bool:
+        """Whether a file of ``size`` bytes with this header lost its end."""
+        return self.length > 0 and (size == 0 or size % self.length != 0)
 
     def encode(self) -> bytes:
         """The header and its copy, HEADER_SIZE bytes."""
         head = HEADER.pack(
-            MAGIC, VERSION, self.kind, self.salt, self.node_id, self.epoch, self.sequence, self.created, 0, 0
+            MAGIC, VERSION, self.kind, self.salt, self.node_id, self.epoch, self.sequence, self.created, self.length, 0
         )[:60]
         return (head + struct.pack("<I", crc32c(head))) * 2
 
@@ -104,7 +114,7 @@ def decode_header(data: bytes, name: str) -> SegmentHeader:
 
 
 def _decode_header(head: bytes, name: str) -> SegmentHeader:
-    magic, version, kind, salt, node_id, epoch, sequence, created, _, _ = HEADER.unpack(head)
+    magic, version, kind, salt, node_id, epoch, sequence, created, length, _ = HEADER.unpack(head)
     if magic != MAGIC:
         raise FormatError(f"{name}: not a Pollux segment (magic {magic!r})")
     if version != VERSION:
@@ -113,7 +123,7 @@ def _decode_header(head: bytes, name: str) -> SegmentHeader:
         kind = Kind(kind)
     except ValueError:
         raise FormatError(f"{name}: unknown segment kind {kind}") from None
-    return SegmentHeader(kind, salt, node_id, epoch, sequence, created)
+    return SegmentHeader(kind, salt, node_id, epoch, sequence, created, length)
 
 
 def frame(body: bytes, salt: int) -> bytes:
@@ -145,17 +155,35 @@ def resynchronise(data: bytes | bytearray, view: memoryview, position: int, end:
         position += 1
 
 
+def is_gap(data: bytes | bytearray, start: int, found: int) -> bool:
+    """Whether the bytes before the record at ``found`` are the zeros that a page may have before its last record."""
+    return data[found + FRAME_SIZE] == PAGE_END and not data[start:found].strip(b"\0")
+
+
+def has_batch(data: bytes | bytearray, start: int, end: int) -> bool:
+    """Whether between two offsets there is what looks like the record that begins a write, be it damaged."""
+    while (start := data.find(_BATCH_BYTES, start, end)) >= 0:
+        if start + FRAME_SIZE < end and data[start + FRAME_SIZE] == 1:
+            return True
+        start += 1
+    return False
+
+
 def data_end(data: bytes | bytearray, position: int, end: int) -> int:
     """The offset behind the last byte that is not zero, at least ``position``."""
     return position + len(bytes(data[position:end]).rstrip(b"\0"))
 
 
 class DamagedRange(Struct):
-    """Bytes ``start`` to ``end`` hold no record; ``tail`` when no valid record follows in the file."""
+    """Bytes ``start`` to ``end`` hold no record; ``tail`` when no valid record follows in the file.
+
+    ``several``: the start of a write is behind the first of them, so that they are of more than one.
+    """
 
     start: int
     end: int
     tail: bool
+    several: bool = False
 
 
 def records(
@@ -176,10 +204,11 @@ def records(
                 continue
             found = resynchronise(data, view, position, limit, salt)
             if found >= 0:
-                yield DamagedRange(position, found, tail=False)
+                if not is_gap(data, position, found):
+                    yield DamagedRange(position, found, tail=False)
                 position = found
                 continue
             last = data_end(data, position, limit)
             if last > position:
-                yield DamagedRange(position, last, tail=True)
+                yield DamagedRange(position, last, tail=True, several=has_batch(data, position + 1, last))
             return

@@ -1,4 +1,4 @@
-"""Looking into a store without changing it: what ``pollux journal dump|verify|stat`` print.
+"""Looking into a store without changing it: what ``pollux journal dump|stat`` print.
 
 Works on directories of a stopped broker and of a running one (read-only; files that vanish
 while they are looked at are left out). Everything is read by docs/journal-format.md.
@@ -10,13 +10,9 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
-
-from pollux.errors import StoreError
 from pollux.store import records, recovery
 from pollux.store.bindings import NAME as BINDINGS_NAME
-from pollux.store.bindings import newest_file, read_bindings
-from pollux.store.checkpoint import Checkpoint, parse_name
+from pollux.store.checkpoint import parse_name
 from pollux.store.checkpointer import BODIES_NAME
 from pollux.store.format import (
     FRAME_SIZE,
@@ -25,40 +21,14 @@ from pollux.store.format import (
     FormatError,
     SegmentHeader,
     decode_header,
-    valid_at,
 )
 from pollux.store.format import records as scan
 from pollux.store.large import LargeMessage
 from pollux.store.records import TX, RecordType
-from pollux.store.recovered import Damage
-from pollux.store.state import FILE_SHIFT, OFFSET_MASK, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
-
-#: Enough for every duplicate id a journal can hold: tools do not forget any.
-_ALL_DUPLICATES = 1 << 62
-
-
-class Report(Struct):
-    """What ``verify`` found. ``damage`` of kind "torn-tail" is normal after a crash."""
-
-    directory: Path
-    files: int = 0
-    records: int = 0
-    bytes: int = 0
-    live_messages: int = 0
-    checkpoint: Path | None = None
-    damage: list[Damage] = field(default_factory=list)
-    #: What makes the directory unusable as a whole, in words; None when recovery would go through.
-    refused: str | None = None
-
-    @property
-    def sound(self) -> bool:
-        """Whether nothing that was confirmed is missing."""
-        return self.refused is None and all(damage.kind == "torn-tail" for damage in self.damage)
-
 
 def segment_files(directory: Path) -> list[Path]:
     """Files in the segment format, in the order they were written: journal, bodies, bindings, pages."""
@@ -192,7 +162,8 @@ def _outcome(record: memoryview, position: int) -> dict[str, Any]:
 
 def _start(record: memoryview, _: int) -> dict[str, Any]:
     ends, checkpoint = records.decode_start(record)
-    return {"ends": [[*key, end] for key, end in ends.items()], "checkpoint": checkpoint}
+    tails = [[*key, end] for key, end in records.decode_tails(record).items()]
+    return {"ends": [[*key, end] for key, end in ends.items()], "tails": tails, "checkpoint": checkpoint}
 
 
 def _put(record: memoryview, _: int) -> dict[str, Any]:
@@ -203,6 +174,10 @@ def _put(record: memoryview, _: int) -> dict[str, Any]:
 def _page_end(record: memoryview, _: int) -> dict[str, Any]:
     counts = records.decode_page_end(record)
     return {"count": counts.messages, "per_queue": counts.queues, "large": counts.large}
+
+
+def _page(record: memoryview, position: int) -> dict[str, Any]:
+    return _numbers(record, position, "store", "page") | {"address": records.page_address(record)}
 
 
 def _page_acks(record: memoryview, position: int) -> dict[str, Any]:
@@ -229,119 +204,9 @@ _FIELDS: dict[RecordType, Callable[[memoryview, int], dict[str, Any]]] = {
     RecordType.QUEUE: lambda record, at: _numbers(record, at, "queue") | {"value": record[at + 8 :].tobytes()},
     RecordType.PAGE_TX: lambda record, at: _numbers(record, at, "store", "page"),
     RecordType.PAGE_MARK: lambda record, at: _numbers(record, at, "store", "message"),
+    RecordType.PAGE: _page,
+    RecordType.SEGMENT_END: lambda record, at: _numbers(record, at, "next"),
 }
-
-
-def verify(directory: Path) -> Report:
-    """Read a journal directory (or a bindings directory) as recovery would and check every live message's record.
-
-    Changes nothing. Never raises for damage: the report says what recovery would say or refuse.
-    """
-    report = Report(directory)
-    try:
-        if newest_file(directory) is not None:
-            _verify_bindings(directory, report)
-        else:
-            _verify_journal(directory, report)
-    except (StoreError, FileNotFoundError) as error:
-        report.refused = str(error)
-    return report
-
-
-def _verify_bindings(directory: Path, report: Report) -> None:
-    path = newest_file(directory)
-    if path is None:
-        return
-    values, report.damage, _ = read_bindings(path, None)
-    report.files, report.records, report.bytes = 1, len(values), path.stat().st_size
-
-
-class Replayed(Struct):
-    """A journal directory read as recovery would read it."""
-
-    segments: list[recovery.SegmentFile]
-    starts: list[recovery.Start]
-    checkpoint: Checkpoint | None
-    journal: recovery.Journal
-    #: The segments that were replayed, in the order of the numbers in ``state.locations``.
-    readable: list[recovery.SegmentFile]
-    state: State
-    damage: list[Damage]
-
-    @property
-    def folded(self) -> tuple[int, int]:
-        """(epoch, sequence) of the last segment that the checkpoint holds."""
-        return self.checkpoint.key[1:] if self.checkpoint is not None else (0, 0)
-
-
-def replay(directory: Path) -> Replayed:
-    """Read a journal directory and change nothing. Raises FormatError, StoreError for one that cannot be read."""
-    segments = recovery.read_segments(directory, None)
-    nodes = {segment.header.node_id for segment in segments if segment.header is not None}
-    if len(nodes) > 1:
-        raise FormatError(f"{directory}: files of {len(nodes)} different nodes: {', '.join(n.hex() for n in nodes)}")
-    starts = recovery.read_starts(segments)
-    checkpoint, damage = recovery.choose_checkpoint(directory, starts, None)
-    journal = recovery.arrange(segments, starts, checkpoint.key[1:] if checkpoint is not None else (0, 0), None)
-    damage += recovery.damaged_headers(journal.chain)
-    state = State(_ALL_DUPLICATES)
-    if checkpoint is not None:
-        checkpoint.load_into(state, bodies=False)
-    readable = [segment for segment in journal.chain if segment.header is not None]
-    buffer = bytearray()
-    finals = recovery.last_of_lives(readable)
-    for number, segment in enumerate(readable):
-        recovery.replay_segment(state, segment, number, buffer)
-        final = segment.key in finals
-        damage += recovery.settle_segment(state, directory, segment, final=final, keep=False)
-    damage += recovery.check_batches(readable)
-    damage += recovery.fenced_damage(journal.fenced)
-    return Replayed(segments, starts, checkpoint, journal, readable, state, damage)
-
-
-def _verify_journal(directory: Path, report: Report) -> None:
-    found = replay(directory)
-    checkpoint, journal, state = found.checkpoint, found.journal, found.state
-    report.damage = found.damage
-    report.checkpoint = checkpoint.path if checkpoint is not None else None
-    report.files = len(journal.chain) + len(journal.folded) + (checkpoint is not None)
-    report.bytes = checkpoint.size if checkpoint is not None else 0
-    for segment in found.readable:
-        if segment.replay is not None:
-            report.records += segment.replay.records
-            report.bytes += segment.replay.end
-    live = state.prune(state.finish())
-    report.live_messages = len(live)
-    _verify_bodies(directory, report, checkpoint, set(state.ids), live)
-    recovery.check_missing(directory, journal.chain, found.starts, found.folded[1], allowed=False)
-    recovery.check_bodies(directory, checkpoint, allowed=False)
-
-
-def _verify_bodies(
-    directory: Path, report: Report, checkpoint: Checkpoint | None, replayed: set[int], live: set[int]
-) -> None:
-    """Every live message must have a valid record: in the chain just replayed, or where the checkpoint says."""
-    missing = live - replayed
-    if checkpoint is not None:
-        contents: dict[int, bytes] = {}
-        for position, message_id in enumerate(checkpoint.ids):
-            if message_id not in missing:
-                continue
-            file, offset = checkpoint.locations[position] >> FILE_SHIFT, checkpoint.locations[position] & OFFSET_MASK
-            body = checkpoint.files[file]
-            path = directory / body.name
-            if file not in contents:
-                contents.clear()
-                contents[file] = path.read_bytes() if path.exists() else b""
-            view = memoryview(contents[file])
-            length = checkpoint.lengths[position]
-            missing.discard(message_id)
-            if valid_at(view, offset, len(view), body.salt) != length:
-                words = f"the record of message {message_id} is damaged"
-                report.damage.append(Damage(path, offset, length, "lost-body", words))
-    for message_id in sorted(missing):
-        words = f"message {message_id} is in a queue, but no file holds it"
-        report.damage.append(Damage(directory, 0, 0, "lost-body", words))
 
 
 def stat(directory: Path) -> dict[str, Any]:

@@ -20,9 +20,9 @@ from queue import Empty, SimpleQueue
 from pollux.checksum import crc32c
 from pollux.errors import DiskFullError, StoreError
 from pollux.store.files import FileOperations, write_all
-from pollux.store.format import FRAME, FRAME_SIZE, MARKER
+from pollux.store.format import FRAME, FRAME_SIZE, MARKER, frame
 from pollux.store.latency import LatencyHistogram
-from pollux.store.records import BATCH, RecordType
+from pollux.store.records import BATCH, SEGMENT_END, RecordType, segment_end
 from pollux.store.segments import NO_ROOM, RETRY_SECONDS, Segment, SegmentPool
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,8 @@ GROUP_RECORDS = 512
 BACKLOG_BYTES = 128 << 20
 _JOIN_SECONDS = 10.0
 BATCH_SIZE = FRAME_SIZE + BATCH.size
+#: Room for a write with the record that names the next segment.
+_END_ROOM = BATCH_SIZE + FRAME_SIZE + SEGMENT_END.size
 
 
 class Chunk:
@@ -345,25 +347,29 @@ class Journal:
         self.written_records += records
 
     def _write(self, data: bytes, *, sync: bool) -> None:
-        """Write whole records, in as many segments as they need."""
-        segment = self._segment
+        """Write whole records, in as many segments as they need.
+
+        The last record of a segment names the one after it, so that the absence of that is noticed.
+        """
+        segment = self._segment or self._next_segment(data)
         while data:
-            if segment is None:
-                segment = self._next_segment(data)
-            room = segment.size - segment.position - BATCH_SIZE
-            fits = len(data) if len(data) <= room else _records_within(data, room)
-            if not fits:
-                self._seal(segment)
-                segment = None
-                continue
-            payload = data if fits == len(data) else data[:fits]
-            data = data[fits:] if fits != len(data) else b""
+            room = segment.size - segment.position - BATCH_SIZE - _END_ROOM
+            if len(data) <= room:
+                payload, data, following = data, b"", None
+            else:
+                fits = _records_within(data, room)
+                payload, data = data[:fits], data[fits:]
+                following = self._next_segment(data)
+                payload += frame(segment_end(following.sequence), self._salt)
             body = BATCH.pack(RecordType.BATCH, 0, len(payload), self._batch)
             head = FRAME.pack(MARKER, BATCH_SIZE, crc32c(body, self._salt ^ BATCH_SIZE)) + body
             self._write_at(segment, head + payload, sync=sync)
             segment.position += BATCH_SIZE + len(payload)
             self._batch += 1
             self.written_bytes += BATCH_SIZE + len(payload)
+            if following is not None:
+                self._seal(segment)
+                self._segment = segment = following
 
     def _write_at(self, segment: Segment, data: bytes, *, sync: bool) -> None:
         def write() -> None:
@@ -409,11 +415,12 @@ class Journal:
         if self._pool is None:
             raise StoreError("a store without persistence has no segments")
         segment = self._pool.take(time.monotonic() + self._full_disk_timeout)
-        needed = segment.position + BATCH_SIZE + _first_record(data)
+        needed = segment.position + BATCH_SIZE + _first_record(data) + _END_ROOM
         if needed > segment.size:
-            # A record larger than a segment gets a segment of its own size.
-            self._with_room(partial(self._enlarge, segment, needed))
-        self._segment = segment
+            # A record larger than a segment gets a segment of its own size: a multiple of what its header says.
+            self._with_room(partial(self._enlarge, segment, -(-needed // segment.size) * segment.size))
+        if self._segment is None:
+            self._segment = segment
         return segment
 
     def _enlarge(self, segment: Segment, size: int) -> None:
@@ -422,7 +429,6 @@ class Journal:
         segment.size = size
 
     def _seal(self, segment: Segment) -> None:
-        self._segment = None
         # Batches that were not synced one by one (journal-sync-* off) must be before the segment is left.
         if self._datasync:
             self._files.fdatasync(segment.fd)

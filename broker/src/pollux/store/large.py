@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections import deque
 from contextlib import suppress
@@ -21,10 +22,11 @@ from pollux.store.segments import NO_ROOM
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
     from concurrent.futures import Executor
     from pathlib import Path
 
+    from pollux.message import LargeBody
     from pollux.store.files import FileOperations
     from pollux.store.journal import Journal
 
@@ -35,6 +37,30 @@ IN_FLIGHT_BYTES = 1 << 20
 #: Written bytes are synced in steps, so that the last sync, which delays confirmations, is short.
 _SYNC_STEP = 8 << 20
 CHUNK = 128 << 10
+LARGE_NAME = re.compile(r"([0-9]+)\.msg", re.ASCII)
+
+
+def lost_files(directory: Path, wanted: Mapping[int, int]) -> dict[int, str]:
+    """What is wrong with large messages' files, in words, by id. ``wanted``: id -> size, 0 where nothing tells it."""
+    if not wanted:
+        return {}
+    lost: dict[int, str] = {}
+    there: set[str] | None = None
+    if len(wanted) > 1:  # one look at the directory is cheaper than one at each name
+        there = {entry.name for entry in os.scandir(directory)} if directory.is_dir() else set()
+    for file_id, size in wanted.items():
+        path = directory / f"{file_id}.msg"
+        if there is not None and path.name not in there:
+            lost[file_id] = f"{path} is missing"
+            continue
+        try:
+            found = path.stat().st_size
+        except FileNotFoundError:
+            lost[file_id] = f"{path} is missing"
+        else:
+            if found < size:
+                lost[file_id] = f"{path} was cut to {found} of {size} bytes"
+    return lost
 
 
 class LargeMessage:
@@ -235,6 +261,9 @@ class LargeReader:
         try:
             if self._fd < 0:
                 self._fd = self._owner.files.open(self._path, os.O_RDONLY)
+                # Now, when nothing was sent yet: a body that breaks off costs the client its connection, each time.
+                if (found := os.fstat(self._fd).st_size) < self.size:
+                    raise StoreError(f"{self._path}: was cut to {found} of {self.size} bytes")
             data = self._owner.files.read(self._fd, length, self.position)
         except OSError as error:
             raise StoreError(f"{self._path}: {error.strerror or error}") from error
@@ -315,15 +344,31 @@ class LargeMessages:
         if error is None:
             self.submit(lambda: self.files.unlink(self.path(file_id)))
 
-    def remove_orphans(self, wanted: Iterable[int]) -> int:
-        """Delete the files no record names; how many. In a thread, at recovery."""
-        keep = {self.path(file_id) for file_id in wanted}
-        orphans = [path for path in self._directory.glob("*.msg") if path not in keep]
+    def remove_orphans(self, wanted: Iterable[int], *, keep: bool = False) -> int:
+        """Delete the files no record names; how many. In a thread, at recovery.
+
+        ``keep``: something of the store is damaged, and they may belong to that: they go to ``isolated/``.
+        """
+        known = {self.path(file_id) for file_id in wanted}
+        orphans = [path for path in self._directory.glob("*.msg") if LARGE_NAME.fullmatch(path.name)]
+        orphans = [path for path in orphans if path not in known]
+        isolated = self._directory / "isolated"
+        if keep and orphans:
+            isolated.mkdir(exist_ok=True)
         for path in orphans:
-            self.files.unlink(path)
+            if keep:
+                self.files.rename(path, isolated / path.name)
+            else:
+                self.files.unlink(path)
         if orphans:
-            logger.info("removed %d large message files without a message", len(orphans))
+            what = f"kept in {isolated}, for the store is damaged:" if keep else "removed"
+            logger.info("%s %d large message files without a message", what, len(orphans))
         return len(orphans)
+
+    async def lost(self, large: LargeBody) -> str | None:
+        """What is wrong with a large message's file, in words; None: it is there and whole."""
+        found = await self._loop.run_in_executor(self._threads, lost_files, self._directory, {large.id: large.size})
+        return found.get(large.id)
 
     # -- for writers and readers -------------------------------------------------------------------
 

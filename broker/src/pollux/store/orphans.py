@@ -10,7 +10,7 @@ from msgspec import Struct
 from pollux.store import records
 from pollux.store.bindings import read_newest
 from pollux.store.compare.side import Places, read_pages
-from pollux.store.inspect import Replayed, replay
+from pollux.store.reading import Reading, read_journal
 from pollux.store.records import RecordType
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK
 
@@ -57,7 +57,7 @@ class _Queue(msgspec.Struct):
 
 def find(places: Places) -> list[Lost]:
     """The queues without a binding whose deletion is not on record, by number. Raises StoreError, OSError."""
-    found = replay(places.journal)
+    found = read_journal(places.journal, None)
     values: dict[tuple[str, str], bytes] = {}
     if places.bindings is not None and places.bindings.is_dir():
         values = read_newest(places.bindings, None, expected=False)[0]
@@ -84,7 +84,7 @@ def find(places: Places) -> list[Lost]:
     return lost
 
 
-def _address(found: Replayed, places: Places, ids: set[int]) -> str | None:
+def _address(found: Reading, places: Places, ids: set[int]) -> str | None:
     """The address of one of these messages, None when no record of them can be read here."""
     for message_id, location in zip(found.state.ids, found.state.locations, strict=True):
         if message_id in ids:

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from pollux.checksum import crc32c
 from pollux.errors import StoreError
@@ -32,16 +32,15 @@ from pollux.store.format import (
     DamagedRange,
     Kind,
     SegmentHeader,
-    decode_header,
     frame,
-    valid_at,
 )
 from pollux.store.format import records as scan
-from pollux.store.records import DURABLE, TX, RecordType
+from pollux.store.page_files import ADDRESS_FILE, PAGE_NAME, PAGE_SHIFT, Page, StorePages, counts, read_stores
+from pollux.store.records import BATCH, RecordType
 from pollux.store.recovered import Damage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -55,10 +54,9 @@ logger = logging.getLogger(__name__)
 
 #: Messages decoded before other work gets the loop again.
 _DECODE_STEP = 256
-#: The address in its file is a name, not a path: anything is allowed in it.
-_ADDRESS_FILE = "address.txt"
-#: Page numbers carry the epoch above this bit.
-PAGE_SHIFT = 24
+BATCH_SIZE = FRAME_SIZE + BATCH.size
+#: A header has room for no larger number.
+_LONGEST = 0xFFFFFFFF
 
 
 class PagedMessage(Struct):
@@ -69,44 +67,15 @@ class PagedMessage(Struct):
     page: int
 
 
-class Page(Struct):
-    """One page file. ``remaining``: queue id -> messages it has not acknowledged."""
-
-    number: int
-    path: Path
-    salt: int
-    messages: int = 0
-    size: int = HEADER_SIZE
-    closed: bool = False
-    #: Written by an earlier life: what is not durable in it is gone.
-    recovered: bool = False
-    remaining: dict[int, int] = field(default_factory=dict)
-    acknowledged: dict[int, set[int]] = field(default_factory=dict)
-    committed: set[int] = field(default_factory=set)
-    large: list[int] = field(default_factory=list)
-    #: Durable messages per queue, what PAGE_END records, and whether some of them are part of transactions.
-    durable: dict[int, int] = field(default_factory=dict)
-    durable_messages: int = 0
-    partial: bool = False
-    #: The last of its messages with a duplicate id, 0: none; those of transactions do not count.
-    duplicate: int = 0
-    #: Ids of messages that were read and are not durable: their acknowledgements are not recorded.
-    volatile: set[int] = field(default_factory=set)
-    #: The open file; only the writer thread uses it.
-    fd: int = -1
-    written: int = 0
-    #: The last chunk that writes to it.
-    token: int = 0
-
-
 class Batch:
     """What one chunk writes to one page."""
 
-    __slots__ = ("parts", "sync", "token")
+    __slots__ = ("parts", "size", "sync", "token")
 
     def __init__(self, token: int) -> None:
         self.token = token
         self.parts: list[bytes] = []
+        self.size = 0
         self.sync = False
 
 
@@ -164,7 +133,8 @@ class AddressPages:
         """
         self._owner.check_room()
         page = self._current
-        if page is None or page.size >= self.page_size:
+        begun = page is None or page.size >= self.page_size
+        if page is None or begun:
             page = self._roll()
         if message.large is not None:
             # What this chunk writes so far is written before the rest of the large message's file, which is to be whole
@@ -176,11 +146,16 @@ class AddressPages:
         head = records.message_head(message, marked, tx, message.address.encode())
         data = message.data
         length = FRAME_SIZE + len(head) + len(data)
-        self._open_batch(page, durable=message.durable).parts += (
+        batch = self._open_batch(page, durable=message.durable)
+        batch.size += length
+        batch.parts += (
             FRAME.pack(MARKER, length, crc32c(data, crc32c(head, page.salt ^ length))),
             head,
             data,
         )
+        if begun:
+            # After the page's first write: it is there before the journal says that it must be.
+            self._owner.append(records.page(self.number, page.number, self.address), 0)
         page.size += length
         page.token = self._owner.journal.token
         page.messages += 1
@@ -193,6 +168,7 @@ class AddressPages:
                 page.durable[queue_id] = page.durable.get(queue_id, 0) + 1
             if message.large is not None:
                 page.large.append(message.large.id)
+                page.sizes.append(message.large.size)
             if tx:
                 page.partial = True
         if message.durable and message.duplicate_id is not None:
@@ -226,6 +202,7 @@ class AddressPages:
         batch = self._batch
         if batch is None or batch.token != journal.token:
             batch = self._batch = Batch(journal.token)
+            page.size += BATCH_SIZE
             journal.before(partial(self._write, page, batch))
         if durable:
             batch.sync = True
@@ -236,43 +213,52 @@ class AddressPages:
         files = self._owner.files
         if page.fd < 0:
             self._create(page)
-        data = b"".join(batch.parts)
-        # A page grows as it is written: its size is metadata that a synced write (O_DSYNC semantics) includes.
-        write_all(files, page.fd, data, page.written, sync=batch.sync and self._owner.sync)
+        head = frame(BATCH.pack(RecordType.BATCH, 0, batch.size, page.writes), page.salt)
+        data = b"".join((head, *batch.parts))
+        sync = batch.sync and self._owner.sync
+        self._reach(page, page.written + len(data), sync=sync)
+        write_all(files, page.fd, data, page.written, sync=sync)
         page.written += len(data)
+        page.writes += 1
+
+    def _reach(self, page: Page, end: int, *, sync: bool) -> None:
+        """Make the file so long that ``end`` is in it: a multiple of its length, so that a cut one is known for it."""
+        if page.length and end > page.file_size:
+            size = -(-end // page.length) * page.length
+            write_all(self._owner.files, page.fd, b"\0", size - 1, sync=sync)
+            page.file_size = size
 
     def _create(self, page: Page) -> None:
         files = self._owner.files
         if not self._made:
             self.directory.mkdir(parents=True, exist_ok=True)
-            name = self.directory / _ADDRESS_FILE
-            fd = files.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-            try:
-                write_all(files, fd, self.address.encode(), 0, sync=self._owner.sync)
-            finally:
-                files.close(fd)
+            self._owner.write_name(self.directory, self.address)
             if self._owner.sync:
                 files.sync_directory(self.directory.parent)
             self._made = True
         fd = files.open(page.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         owner = self._owner
-        header = SegmentHeader(
-            Kind.PAGE, page.salt, owner.node_id, owner.epoch, page.number, time.time_ns() // 1_000_000
-        )
+        created = time.time_ns() // 1_000_000
+        header = SegmentHeader(Kind.PAGE, page.salt, owner.node_id, owner.epoch, page.number, created, page.length)
         try:
-            write_all(files, fd, header.encode(), 0, sync=owner.sync)
+            # A hole: it has its size from the start, and needs no room that is not written.
+            if page.length:
+                write_all(files, fd, b"\0", page.length - 1, sync=False)
+            write_all(files, fd, header.encode(), 0, sync=False)
             if owner.sync:
+                files.fsync(fd)
                 files.sync_directory(self.directory)
         except BaseException:
             files.close(fd)
             raise
-        page.fd, page.written = fd, HEADER_SIZE
+        page.fd, page.written, page.file_size = fd, HEADER_SIZE, page.length
 
     def _roll(self) -> Page:
         self.close_page()
         number = self._next
         self._next += 1
         page = Page(number, self.directory / f"{number:010d}.page", self._owner.salt)
+        page.length = self.page_size if HEADER_SIZE < self.page_size <= _LONGEST else 0
         self.pages[number] = page
         self._current = page
         return page
@@ -284,9 +270,12 @@ class AddressPages:
             return
         page.closed = True
         page.token = self._owner.journal.token
-        counts = records.PageCounts(page.durable_messages, page.durable, page.large, page.partial, page.duplicate)
-        end = frame(records.page_end(counts), page.salt)
-        page.size += len(end)
+        told = records.PageCounts(
+            *(page.durable_messages, page.durable, page.large, page.partial, page.duplicate),
+            end=page.size,
+            sizes=page.sizes,
+        )
+        end = frame(records.page_end(told), page.salt)
         self._batch = None
         self._owner.journal.before(partial(self._finish_file, page, end))
         self._maybe_done(page)
@@ -295,7 +284,10 @@ class AddressPages:
         """In the writer thread."""
         files = self._owner.files
         if page.fd >= 0:
-            write_all(files, page.fd, end, page.written, sync=self._owner.sync)
+            # At the very end of the file, where it is looked for.
+            self._reach(page, page.written + len(end), sync=False)
+            at = page.file_size - len(end) if page.length else page.written
+            write_all(files, page.fd, end, at, sync=self._owner.sync)
             files.close(page.fd)
             page.fd = -1
 
@@ -319,9 +311,8 @@ class AddressPages:
             await self._owner.stable()
         cached = self._cache.get(number)
         if cached is None:
-            data = await self._owner.read_file(page.path)
-            if page.recovered:
-                data = data[: page.size]  # what the life that wrote it adds later, should it wake up, does not count
+            # Not more: what the life that wrote it adds later, should it wake up, does not count.
+            data = await self._owner.read_file(page)
             cached = await self._decode(page, data)
             self._cache[number] = cached
             while len(self._cache) > self._owner.cache_size:
@@ -344,13 +335,19 @@ class AddressPages:
         count = 0
         for entry in scan(data, page.salt):
             if isinstance(entry, DamagedRange):
-                logger.error("%s:%d: %d bytes hold no valid record", page.path, entry.start, entry.end - entry.start)
+                length = entry.end - entry.start
+                words = f"page {page.number} of address {self.address}: {length} bytes hold no valid record"
+                self._owner.report(Damage(page.path, entry.start, length, "corrupt", words))
                 continue
             offset, length = entry
             record = view[offset : offset + length]
-            if not _counts(record, page):
+            if not counts(record, page):
                 continue
             message, queue_ids = records.decode_message(record, self._owner.large_body)
+            if message.large is not None and (lost := await self._owner.body_lost(message.large)):
+                # Not acknowledged: it is there again when its file is.
+                self._owner.report(Damage(page.path, offset, length, "lost-body", f"message {message.id}: {lost}"))
+                continue
             messages.append(PagedMessage(message, queue_ids, page.number))
             if not message.durable:
                 page.volatile.add(message.id)
@@ -407,19 +404,6 @@ class AddressPages:
         self._made = True
 
 
-def _counts(record: memoryview, page: Page) -> bool:
-    """Whether a page's record is a message that still exists."""
-    if record[FRAME_SIZE] != RecordType.MESSAGE:
-        return False
-    flags = record[FRAME_SIZE + 1]
-    if page.recovered and not flags & DURABLE:
-        return False
-    if flags & TX:
-        (tx,) = records.U64.unpack_from(record, FRAME_SIZE + 2)
-        return tx in page.committed
-    return True
-
-
 class PageStore:
     """All addresses' pages. For the loop's thread."""
 
@@ -436,7 +420,12 @@ class PageStore:
         large_body: Callable[[int, int], LargeBody],
         append: Callable[[bytes, int], None],
         check_room: Callable[[], None],
+        report: Callable[[Damage], None],
+        body_lost: Callable[[LargeBody], Awaitable[str | None]],
     ) -> None:
+        """``report`` is told of damage; ``body_lost`` tells in words what is wrong with a large message's file."""
+        self.report = report
+        self.body_lost = body_lost
         self.files = files
         self.node_id = settings.node_id
         self.epoch = epoch
@@ -445,6 +434,11 @@ class PageStore:
         self.persist_duplicates = settings.persist_id_cache
         #: (address, duplicate id) of messages that an earlier life wrote to pages just before it died.
         self.unrecorded: list[tuple[str, bytes]] = []
+        #: (store, page) -> where the messages of an earlier life's page end that it did not close.
+        self.ends: dict[tuple[int, int], int] = {}
+        #: (store, page, path) of earlier lives' pages that nobody needs, which the journal does not say yet; page 0:
+        #: the whole directory.
+        self._finished: list[tuple[int, int, Path]] = []
         self.cache_size = max(1, settings.page_max_cache_size)
         self.large_body = large_body
         self.append = append
@@ -509,121 +503,99 @@ class PageStore:
         self.journal.when_stable(settle)
         await done
 
-    async def read_file(self, path: Path) -> bytes:
-        """A whole page. Raises StoreError."""
+    async def read_file(self, page: Page) -> bytes:
+        """All messages of a page; none, and a report, when its file is gone. Raises StoreError."""
         async with self._permits:
             try:
-                return await self._loop.run_in_executor(self._threads, path.read_bytes)
+                return await self._loop.run_in_executor(self._threads, _read, page.path, page.size)
+            except FileNotFoundError:
+                self.report(Damage(page.path, 0, 0, "missing-file", f"page {page.number} is missing"))
+                return b""
             except OSError as error:
-                raise StoreError(f"{path}: {error.strerror or error}") from error
+                raise StoreError(f"{page.path}: {error.strerror or error}") from error
 
     # -- recovery ----------------------------------------------------------------------------------
 
-    def recover(self, state: State) -> tuple[set[int], list[Damage]]:
-        """Find the pages of earlier lives; (large messages they name, damage). In a thread, before any traffic."""
+    def recover(self, state: State, *, give_up: bool) -> tuple[dict[int, int], list[Damage]]:
+        """Find the pages of earlier lives; (large messages they name with their sizes, damage).
+
+        In a thread, before any traffic. ``give_up``: an operator wants to go on without pages that are missing.
+        """
         damage: list[Damage] = []
-        large: set[int] = set()
-        for directory in sorted(self._settings.paging_directory.iterdir()):
-            name = directory / _ADDRESS_FILE
-            if not directory.name.isdigit() or not name.exists():
-                continue
-            number = int(directory.name)
-            address = name.read_text()
-            pages = AddressPages(self, address, number, directory, self._settings.page_size_bytes)
-            for path in sorted(directory.glob("*.page"), key=lambda path: int(path.stem)):
-                page = self._recover_page(state, number, path, damage, address)
-                if page is not None:
-                    pages.adopt(page)
-                    large.update(page.large)
-            if pages.pages:
-                self._by_address[address] = pages
-            else:
-                _remove_directory(self.files, directory)
+        large: dict[int, int] = {}
+        directory = self._settings.paging_directory
+        for found in read_stores(directory, state, duplicates=self.persist_duplicates, thorough=False):
+            damage += found.damage
+            large.update(found.large)
+            for path in found.done:
+                self.files.unlink(path)
+            self._finished += [(found.number, page.number, page.path) for page in found.finished]
+            if give_up:
+                self._finished += [(found.number, number, found.directory) for number in found.missing]
+            if not found.pages and not found.damage:
+                self._finished.append((found.number, 0, found.directory))
+            self._adopt(found, state)
         return large, damage
 
-    def _recover_page(
-        self, state: State, store: int, path: Path, damage: list[Damage], address: str
-    ) -> Page | None:
-        number = int(path.stem)
-        done = state.pages_done.get(store, set())
-        if number in done or 0 in done:
-            self.files.unlink(path)
-            return None
-        mark = state.page_marks.get(store, 0) if self.persist_duplicates else None
-        page, duplicates = _read_page(path, number, state.page_tx.get((store, number), set()), damage, mark)
-        known = state.duplicates.get(address, {})
-        for value in duplicates:
+    def close(self) -> None:
+        """End every page that is written to: this life writes no more. Before the journal is closed."""
+        for pages in list(self._by_address.values()):
+            pages.close_page()
+
+    def settle(self) -> None:
+        """Write down which pages of earlier lives are done; their files go when that is stable. Before any traffic."""
+        for store, page, path in self._finished:
+            self.append(records.page_done(store, page), 0)
+            if page == 0:
+                self.journal.when_stable(partial(self._remove_directory, path))
+            elif path.suffix == ".page":
+                self.delete_when_stable(path)
+        self._finished.clear()
+
+    def _adopt(self, found: StorePages, state: State) -> None:
+        if found.address is None:
+            return
+        if found.unnamed and found.directory.is_dir():
+            self.write_name(found.directory, found.address)
+        known = state.duplicates.get(found.address, {})
+        for value in found.duplicates:
             if value not in known:
-                state.add_duplicate(address, value)
-                self.unrecorded.append((address, value))
-        for queue_id, gone in state.page_acks.get((store, number), {}).items():
-            if queue_id not in page.remaining:
-                continue
-            if not gone:
-                del page.remaining[queue_id]
-                continue
-            page.acknowledged[queue_id] = gone
-            page.remaining[queue_id] -= len(gone)
-            if page.remaining[queue_id] <= 0:
-                del page.remaining[queue_id]
-        if not page.remaining:
-            self.files.unlink(path)
-            return None
-        return page
+                state.add_duplicate(found.address, value)
+                self.unrecorded.append((found.address, value))
+        pages = AddressPages(self, found.address, found.number, found.directory, self._settings.page_size_bytes)
+        for page in found.pages:
+            pages.adopt(page)
+            if not page.whole:
+                self.ends[found.number, page.number] = page.size
+        if not pages.pages:
+            return
+        if found.address in self._by_address:
+            self.report(Damage(found.directory, 0, 0, "corrupt", f"another store has address {found.address!r} too"))
+        else:
+            self._by_address[found.address] = pages
+
+    def write_name(self, directory: Path, address: str) -> None:
+        """Write whose pages a directory holds."""
+        fd = self.files.open(directory / ADDRESS_FILE, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            write_all(self.files, fd, address.encode(), 0, sync=self.sync)
+        finally:
+            self.files.close(fd)
 
 
-def _read_page(
-    path: Path, number: int, committed: set[int], damage: list[Damage], mark: int | None
-) -> tuple[Page, list[bytes]]:
-    """A page's counts: from its last record when it was closed in order, else from all of it.
-
-    And the duplicate ids of its messages from ``mark`` on (None: of no message).
-    """
-    duplicates: list[bytes] = []
+def _read(path: Path, size: int) -> bytes:
     with path.open("rb") as stream:
-        head = stream.read(HEADER_SIZE)
-        size = os.fstat(stream.fileno()).st_size
-        if len(head) < HEADER_SIZE or not head.strip(b"\0"):
-            return Page(number, path, 0, closed=True), duplicates
-        header = decode_header(head, str(path))
-        page = Page(number, path, header.salt, size=size, closed=True, recovered=True, committed=committed)
-        if not committed and size >= HEADER_SIZE + 4:
-            stream.seek(size - 4)
-            length = int.from_bytes(stream.read(4), "little")
-            if FRAME_SIZE < length <= size - HEADER_SIZE:
-                stream.seek(size - length)
-                record = memoryview(stream.read(length))
-                if valid_at(record, 0, length, header.salt) == length and record[FRAME_SIZE] == RecordType.PAGE_END:
-                    counts = records.decode_page_end(record)
-                    if not counts.partial and (mark is None or counts.duplicate < max(mark, 1)):
-                        page.messages, page.remaining, page.large = counts.messages, counts.queues, counts.large
-                        return page, duplicates
-        stream.seek(0)
-        data = stream.read(size)
-    view = memoryview(data)
-    for entry in scan(data, header.salt):
-        if isinstance(entry, DamagedRange):
-            kind = "torn-tail" if entry.tail else "corrupt"
-            words = f"{entry.end - entry.start} bytes of a page hold no valid record"
-            damage.append(Damage(path, entry.start, entry.end - entry.start, kind, words))
-            continue
-        record = view[entry[0] : entry[0] + entry[1]]
-        if _counts(record, page):
-            queue_ids = records.lasting_queues(record)
-            page.messages += bool(queue_ids)
-            for queue_id in queue_ids:
-                page.remaining[queue_id] = page.remaining.get(queue_id, 0) + 1
-            extension = records.message_extension(record)
-            body = extension.get("large")
-            if body is not None and queue_ids:
-                page.large.append(body[0])
-            # Those of transactions are in the journal with the rest of their transaction.
-            if mark is not None and not record[FRAME_SIZE + 1] & TX and records.message_id(record) >= mark:
-                duplicates += [extension["duplicate_id"]] if "duplicate_id" in extension else []
-    return page, duplicates
+        return stream.read(size)
 
 
 def _remove_directory(files: FileOperations, directory: Path) -> None:
+    """Delete a store's directory with what is ours in it; what is not keeps it."""
+    if not directory.is_dir():
+        return
     for path in directory.iterdir():
-        files.unlink(path)
-    directory.rmdir()
+        if path.name == ADDRESS_FILE or PAGE_NAME.fullmatch(path.name):
+            files.unlink(path)
+    try:
+        directory.rmdir()
+    except OSError as error:
+        logger.warning("%s stays: %s", directory, error.strerror)

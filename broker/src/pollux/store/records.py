@@ -43,6 +43,8 @@ class RecordType(IntEnum):
     PAGE_TX = 17
     PAGE_MARK = 18
     QUEUE = 19
+    PAGE = 20
+    SEGMENT_END = 21
 
 
 TX = 0x01
@@ -71,6 +73,7 @@ COUNT = struct.Struct("<BBQQI")
 SCHEDULE = struct.Struct("<BBQQQ")
 OUTCOME = struct.Struct("<BBQI")
 PAGE_MARK = struct.Struct("<BBQQ")
+SEGMENT_END = struct.Struct("<BBQ")
 #: Priority, message id.
 REFERENCE_FIELDS = struct.Struct("<BQ")
 U16 = struct.Struct("<H")
@@ -275,6 +278,10 @@ class PageCounts(msgspec.Struct):
     partial: bool
     #: Id of the last message with a duplicate id outside of transactions, 0: none.
     duplicate: int = 0
+    #: Offset behind the last message, 0: right before this record.
+    end: int = 0
+    #: The sizes of ``large``'s files; absent in pages of earlier versions.
+    sizes: list[int] = []
 
 
 _page_counts = msgspec.msgpack.Decoder(PageCounts)
@@ -305,6 +312,21 @@ def page_done(store: int, page: int) -> bytes:
 def page_tx(store: int, page: int, tx: int) -> bytes:
     """A transaction wrote to a page: its messages there count once it is committed."""
     return bytes((RecordType.PAGE_TX, TX)) + TRIPLE.pack(tx, store, page)
+
+
+def page(store: int, number: int, address: str) -> bytes:
+    """There is a page file from now on, until PAGE_DONE says that nobody needs it: the inventory of pages."""
+    return bytes((RecordType.PAGE, 0)) + PAIR.pack(store, number) + address.encode()
+
+
+def page_address(record: memoryview | bytes) -> str:
+    """The address of a framed PAGE record."""
+    return _address(bytes(record[FIELDS + PAIR.size :]))
+
+
+def segment_end(sequence: int) -> bytes:
+    """The last record of a segment: the life goes on in segment ``sequence``, which must be there."""
+    return SEGMENT_END.pack(RecordType.SEGMENT_END, 0, sequence)
 
 
 def page_mark(store: int, message_id: int) -> bytes:
@@ -343,14 +365,27 @@ def decode_put(record: memoryview | bytes) -> tuple[str, str, bytes | None]:
     return bytes(record[start:middle]).decode(), bytes(record[middle:end]).decode(), value
 
 
-def start(ends: Mapping[tuple[int, int], int], checkpoint: tuple[int, int, int] | None) -> bytes:
+def start(
+    ends: Mapping[tuple[int, int], int],
+    checkpoint: tuple[int, int, int] | None,
+    tails: Mapping[tuple[int, int], int] | None = None,
+    pages: Mapping[tuple[int, int], int] | None = None,
+) -> bytes:
     """The first record of a life: where it stopped reading each older segment, and the checkpoint it read.
 
-    ``checkpoint`` is (writer's epoch, last folded epoch, last folded sequence).
+    ``checkpoint`` is (writer's epoch, last folded epoch, last folded sequence). ``tails``: where the incomplete last
+    write behind such an end ends; what comes later than that was written late. ``pages``: (store, page) -> where the
+    messages of a page end that its life did not close.
     """
-    return bytes((RecordType.START, 0)) + _encode_map(
-        {"ends": [[epoch, sequence, end] for (epoch, sequence), end in ends.items()], "checkpoint": checkpoint}
-    )
+    values: dict[str, Any] = {
+        "ends": [[epoch, sequence, end] for (epoch, sequence), end in ends.items()],
+        "checkpoint": checkpoint,
+    }
+    if tails:
+        values["tails"] = [[epoch, sequence, end] for (epoch, sequence), end in tails.items()]
+    if pages:
+        values["pages"] = [[*key, end] for key, end in pages.items()]
+    return bytes((RecordType.START, 0)) + _encode_map(values)
 
 
 def decode_start(record: memoryview | bytes) -> tuple[dict[tuple[int, int], int], tuple[int, int, int] | None]:
@@ -358,3 +393,13 @@ def decode_start(record: memoryview | bytes) -> tuple[dict[tuple[int, int], int]
     values = _decode_map(record[FIELDS:])
     ends = {(epoch, sequence): end for epoch, sequence, end in values["ends"]}
     return ends, tuple(values["checkpoint"]) if values["checkpoint"] else None
+
+
+def decode_tails(record: memoryview | bytes) -> dict[tuple[int, int], int]:
+    """The tails of a framed START record."""
+    return {(epoch, sequence): end for epoch, sequence, end in _decode_map(record[FIELDS:]).get("tails", ())}
+
+
+def decode_page_ends(record: memoryview | bytes) -> dict[tuple[int, int], int]:
+    """The pages of a framed START record."""
+    return {(store, page): end for store, page, end in _decode_map(record[FIELDS:]).get("pages", ())}

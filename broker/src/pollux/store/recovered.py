@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
-    from array import array
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pollux.store.state import State
@@ -22,7 +23,9 @@ class Damage(Struct):
 
     ``kind``: "torn-tail" (the last, unconfirmed write; normal after a crash), "corrupt" (bytes that changed
     after they were confirmed), "missing-segment", "late-writes" (bytes a fenced predecessor added),
-    "lost-body" (a live message whose record is gone), "missing-bindings" (all that was kept there is gone).
+    "lost-body" (a live message whose record or file is gone), "missing-bindings" (all that was kept there is gone),
+    "cut" (a file shorter than it was made), "bad-header" (both copies of a file's header), "missing-file" (one that the
+    inventory names).
     """
 
     file: Path
@@ -34,9 +37,10 @@ class Damage(Struct):
     isolated: Path | None = None
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.offset}"
         kept = f" (bytes kept in {self.isolated})" if self.isolated else ""
-        return f"{where}: {self.kind}: {self.detail}{kept}"
+        text = f"{self.file}:{self.offset}: {self.kind}: {self.detail}{kept}"
+        # A name that is not UTF-8 must not keep a log, or an answer in JSON, from telling of it.
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 class PreparedTransaction(Struct):
@@ -78,6 +82,33 @@ class Recovered(Struct):
     seconds: float = 0.0
     #: The checkpoint that was used, None when everything was replayed.
     checkpoint: Path | None = None
+
+    def set_aside(self, messages: set[int]) -> dict[int, list[int]]:
+        """Take messages out of the queues, not out of the journal; which, by queue."""
+        taken: dict[int, list[int]] = {}
+        if not messages:
+            return taken
+        for queue_id, priorities in self.queues.items():
+            for priority, ids in list(priorities.items()):
+                if gone := [one for one in ids if one in messages]:
+                    taken.setdefault(queue_id, []).extend(gone)
+                    priorities[priority] = array("Q", [one for one in ids if one not in messages])
+        for numbers in (self.delivery_counts, self.schedules):
+            for key in [key for key in numbers if key[1] in messages]:
+                del numbers[key]
+        self.message_count -= len({one for ids in taken.values() for one in ids})
+        self.references = {one: count for one, count in self.references.items() if one not in messages}
+        self.large = {one: file for one, file in self.large.items() if one not in messages}
+        return taken
+
+
+def lost_bodies(path: Callable[[int], Path], lost: Mapping[int, str], messages: Mapping[int, int]) -> list[Damage]:
+    """Damage for files of large messages: ``lost`` says by file what is wrong, ``messages`` whose files they are."""
+    owners = {file: message_id for message_id, file in messages.items()}
+    return [
+        Damage(path(file), 0, 0, "lost-body", f"message {owners.get(file, 'in a page')}: {words}")
+        for file, words in lost.items()
+    ]
 
 
 def recovered_of(state: State, damage: list[Damage]) -> Recovered:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SEGMENT_NAME = re.compile(r"pollux-(\d{8,})-(\d{10,})\.segment")
+#: An operator's word for one start: what is missing is given up. The life that begins without it removes the file.
+ALLOW_MISSING = "allow-missing-segments"
 #: Damaged ranges longer than this are isolated only up to here.
 _ISOLATE_LIMIT = 64 << 20
 _LOOK_BYTES = 1 << 18
@@ -62,6 +64,10 @@ class SegmentFile(Struct):
     empty: bool | None = None
     #: Offset behind which nothing is read (recorded by the life that took over); None: the file's end.
     limit: int | None = None
+    #: ``limit`` is what a later life recorded: everything before it was valid then, and the incomplete last write
+    #: behind it, which that life found too, ended at ``tail``.
+    recorded: bool = False
+    tail: int = 0
     replay: Replay | None = None
     inode: int = 0
 
@@ -69,6 +75,13 @@ class SegmentFile(Struct):
     def key(self) -> tuple[int, int]:
         """(epoch, sequence)."""
         return self.epoch, self.sequence
+
+    @property
+    def cut(self) -> bool:
+        """Whether the file is shorter than it was made, and so that something in it may be gone."""
+        if self.limit is not None:
+            return self.size < self.limit
+        return self.header is not None and self.header.cut(self.size)
 
 
 class Journal(Struct):
@@ -116,12 +129,13 @@ def _read_header(segment: SegmentFile) -> None:
         status = os.fstat(stream.fileno())
     segment.size, segment.inode = status.st_size, status.st_ino
     if not head.strip(b"\0"):
-        segment.unfinished = True
+        # A header is written last: a file with zeros for one and something behind them has lost it.
+        segment.unfinished = is_empty(segment)
         return
     try:
         segment.header = decode_header(head, str(segment.path))
     except FormatError:
-        if head.startswith(b"PLXSEG") and _intact(head):
+        if len(head) == HEADER_SIZE and head.startswith(b"PLXSEG") and _intact(head):
             raise
 
 
@@ -153,6 +167,7 @@ class Start(Struct):
     epoch: int
     ends: dict[tuple[int, int], int]
     checkpoint: tuple[int, int, int] | None
+    tails: dict[tuple[int, int], int]
 
 
 def read_starts(segments: list[SegmentFile]) -> list[Start]:
@@ -172,7 +187,8 @@ def read_starts(segments: list[SegmentFile]) -> list[Start]:
             length = valid_at(view, position, len(view), segment.header.salt)
             if length and view[position + FRAME_SIZE] == RecordType.START:
                 ends, checkpoint = records.decode_start(view[position : position + length])
-                starts[segment.epoch] = Start(segment.epoch, ends, checkpoint)
+                tails = records.decode_tails(view[position : position + length])
+                starts[segment.epoch] = Start(segment.epoch, ends, checkpoint, tails)
                 break
             position += length or FRAME_SIZE
     return [starts[epoch] for epoch in sorted(starts)]
@@ -235,8 +251,14 @@ def arrange(
     for start in starts:
         for key, end in start.ends.items():
             limits[key] = min(end, limits.get(key, end))
+    recorded: dict[tuple[int, int], int] = {}
+    for start in starts:
+        for key, end in start.ends.items():
+            recorded[key] = max(start.tails.get(key, end), recorded.get(key, end))
     last_start = starts[-1].epoch if starts else 0
     for segment in segments:
+        segment.recorded = segment.key in recorded
+        segment.tail = recorded.get(segment.key, 0)
         if not segment.unfinished:
             journal.newest_epoch = max(journal.newest_epoch, segment.epoch)
         if segment.key <= folded:
@@ -323,7 +345,7 @@ def late_bytes(segment: SegmentFile) -> int:
     if segment.limit is None or segment.limit >= segment.size:
         return 0
     with segment.path.open("rb") as stream:
-        stream.seek(segment.limit)
+        stream.seek(max(segment.limit, segment.tail))
         return len(stream.read().rstrip(b"\0"))
 
 
@@ -352,9 +374,14 @@ def settle_segment(state: State, directory: Path, segment: SegmentFile, *, final
         return found
     # Where the write begins that may be torn: its BATCH record. Nothing of it was confirmed.
     torn_from = replay.last_batch[0] if final else 1 << 62
+    if segment.cut:
+        expected = segment.limit or (segment.header.length if segment.header is not None else 0)
+        words = f"the file was cut: it has {segment.size} bytes, and had {expected} at least"
+        found.append(Damage(segment.path, replay.end, max(0, expected - replay.end), "cut", words))
     for damaged in replay.damaged:
         length = damaged.end - damaged.start
-        if damaged.start >= torn_from and damaged.tail:
+        # What a later life found valid was no torn write, and of those there is one only.
+        if damaged.start >= torn_from and damaged.tail and not segment.recorded and not damaged.several:
             kind, words = "torn-tail", f"{length} bytes of the last write, never confirmed, are incomplete"
         elif damaged.tail:
             kind, words = "corrupt", f"{length} bytes hold no valid record and nothing valid follows in the file"
@@ -362,6 +389,7 @@ def settle_segment(state: State, directory: Path, segment: SegmentFile, *, final
             kind, words = "corrupt", f"{length} bytes hold no valid record; reading went on at offset {damaged.end}"
         kept = isolate(directory, segment, damaged) if keep and kind == "corrupt" else None
         found.append(Damage(segment.path, damaged.start, length, kind, words, kept))
+    found += _check_last_write(segment, replay, final=final)
     found += _settle_incomplete(state, segment, torn_from)
     late = late_bytes(segment)
     if late and segment.limit is not None:
@@ -370,6 +398,20 @@ def settle_segment(state: State, directory: Path, segment: SegmentFile, *, final
     if final:
         state.end_of_life()
     return found
+
+
+def _check_last_write(segment: SegmentFile, replay: Replay, *, final: bool) -> list[Damage]:
+    """A last write with fewer bytes than its BATCH record says, where no other damage tells of it: they are zeros."""
+    position, size = replay.last_batch
+    written = position + FRAME_SIZE + records.BATCH.size + size if size else replay.end
+    expected = written if segment.limit is None else segment.limit if segment.recorded else min(written, segment.limit)
+    missing = expected - replay.end
+    if missing <= 0 or segment.cut or any(one.end > replay.end for one in replay.damaged):
+        return []
+    if final and not segment.recorded:
+        words = f"{missing} bytes of the last write, never confirmed, were not written"
+        return [Damage(segment.path, replay.end, missing, "torn-tail", words)]
+    return [Damage(segment.path, replay.end, missing, "corrupt", f"{missing} bytes that were written are zeros")]
 
 
 def _settle_incomplete(state: State, segment: SegmentFile, torn_from: int) -> list[Damage]:
@@ -426,8 +468,8 @@ def check_missing(
     names = ", ".join(str(sequence) for sequence in missing[:20])
     if not allowed:
         raise StoreError(
-            f"{directory}: journal segments {names} are missing or unreadable; put them back, or start once with "
-            "allow-missing-segments to go on without the messages and acknowledgements they held"
+            f"{directory}: journal segments {names} are missing or unreadable; put them back, or create the file "
+            f"{ALLOW_MISSING} beside them to have one start go on without the messages and acknowledgements they held"
         )
     return [Damage(directory, 0, 0, "missing-segment", f"segment {sequence} is missing") for sequence in missing]
 
@@ -476,27 +518,71 @@ def fenced_damage(fenced: list[SegmentFile]) -> list[Damage]:
     ]
 
 
-def _holds(path: Path, salt: int) -> bool:
-    """Whether a file is there and is the one a checkpoint means (another of the same name has another salt)."""
+def _size_of(path: Path, salt: int) -> int:
+    """A file's size; -1 when it is not there or not the one a checkpoint means (another has another salt)."""
     try:
         with path.open("rb") as stream:
-            return decode_header(stream.read(HEADER_SIZE), str(path)).salt == salt
+            found = decode_header(stream.read(HEADER_SIZE), str(path)).salt == salt
+            return os.fstat(stream.fileno()).st_size if found else -1
     except (FileNotFoundError, FormatError):
-        return False
+        return -1
 
 
 def check_bodies(directory: Path, checkpoint: Checkpoint | None, *, allowed: bool) -> list[Damage]:
-    """Files a checkpoint says hold live messages, and that are gone. Raises StoreError unless ``allowed``."""
+    """Files a checkpoint says hold live messages, and that are gone or cut. Raises StoreError for gone ones unless
+    ``allowed``.
+    """
     if checkpoint is None:
         return []
-    gone = [file for file in checkpoint.files if not _holds(directory / file.name, file.salt)]
+    sizes = {file.name: _size_of(directory / file.name, file.salt) for file in checkpoint.files}
+    gone = [file for file in checkpoint.files if sizes[file.name] < 0]
     if gone and not allowed:
         names = ", ".join(file.name for file in gone[:_NAMED]) + (" and more" if len(gone) > _NAMED else "")
         raise StoreError(
-            f"{directory}: {names} with live messages are missing or others; put them back, or start once with "
-            "allow-missing-segments to go on without those messages"
+            f"{directory}: {names} with live messages are missing or others; put them back, or create the file "
+            f"{ALLOW_MISSING} beside them to have one start go on without those messages"
         )
-    return [
+    found = [
         Damage(directory / file.name, 0, file.live, "missing-segment", f"{file.live} bytes of live messages are gone")
         for file in gone
     ]
+    for file in checkpoint.files:
+        size, end = sizes[file.name], HEADER_SIZE + file.used
+        if 0 <= size < end:
+            words = f"the file was cut: it has {size} bytes, and had {end} at least"
+            found.append(Damage(directory / file.name, size, end - size, "cut", words))
+    return found
+
+
+def check_reach(directory: Path, journal: Journal, reach: int, after: int, *, allowed: bool) -> list[Damage]:
+    """Segments at the end of the journal that something says are there: a gap shows only what is in the middle.
+
+    ``reach``: the last one that a segment before it, or the bindings, name; ``after``: the last one folded. Raises
+    StoreError unless ``allowed``.
+    """
+    present = {segment.sequence for segment in (*journal.chain, *journal.empty) if segment.header is not None}
+    highest = max(present, default=after)
+    gone = list(range(max(highest, after) + 1, reach + 1))
+    if gone and not allowed:
+        names = ", ".join(str(sequence) for sequence in gone[:_NAMED])
+        raise StoreError(
+            f"{directory}: journal segments {names} at its end, or the checkpoint that holds them, are missing; put "
+            f"them back, or create the file {ALLOW_MISSING} there to have one start go on without what they held"
+        )
+    found = [Damage(directory, 0, 0, "missing-segment", f"segment {sequence} is missing") for sequence in gone]
+    return found + [
+        Damage(segment.path, 0, segment.size, "cut", f"the file was cut to {segment.size} bytes")
+        for segment in journal.empty
+        if segment.header is not None and segment.sequence <= reach and segment.epoch == journal.newest_epoch
+        if segment.header.cut(segment.size)
+    ]
+
+
+def torn_tails(chain: list[SegmentFile]) -> dict[tuple[int, int], int]:
+    """Where the incomplete writes behind the valid data of replayed segments end, for those that have one."""
+    tails = {
+        segment.key: segment.replay.damaged[-1].end
+        for segment in chain
+        if segment.replay is not None and segment.replay.damaged and segment.replay.damaged[-1].tail
+    }
+    return tails | {segment.key: segment.tail for segment in chain if segment.tail > (segment.limit or 1 << 62)}

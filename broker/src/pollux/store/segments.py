@@ -242,7 +242,9 @@ class SegmentPool:
         return Segment(path, fd, self._epoch, self._sequence - 1, self._size)
 
     def _header(self) -> SegmentHeader:
-        return SegmentHeader(Kind.JOURNAL, self._salt, self._node_id, self._epoch, self._sequence, self._created)
+        return SegmentHeader(
+            Kind.JOURNAL, self._salt, self._node_id, self._epoch, self._sequence, self._created, self._size
+        )
 
     def _failed(self, error: OSError) -> bool:
         """Handle a failed creation; False ends the thread."""

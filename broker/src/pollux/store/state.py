@@ -24,6 +24,7 @@ from pollux.store.format import (
     MINIMUM_RECORD,
     DamagedRange,
     data_end,
+    has_batch,
     resynchronise,
 )
 from pollux.store.records import BATCH, EXTENDED, PAIR, TRIPLE, TX, U32, U64, RecordType
@@ -111,8 +112,9 @@ class State:
         self.schedules: dict[tuple[int, int], int] = {}
         self.duplicates: dict[str, dict[bytes, None]] = {}
         self.pending: dict[int, Pending] = {}
-        #: Ids of large messages' files that some record names: message id -> file id.
+        #: Ids of large messages' files that some record names: message id -> file id; and how long those are.
         self.large: dict[int, int] = {}
+        self.large_sizes: dict[int, int] = {}
         #: page records of the journal: see pollux.store.pages.
         #: (store, page) -> queue -> acknowledged ids; an empty set means all of them.
         self.page_acks: dict[tuple[int, int], dict[int, set[int]]] = {}
@@ -124,6 +126,13 @@ class State:
         self.page_tx: dict[tuple[int, int], set[int]] = {}
         #: queue id -> value of its binding, of the queues that were made and not dropped.
         self.queue_records: dict[int, bytes] = {}
+        #: The inventory: the page files that must be there, of stores whose address it is.
+        self.page_files: dict[int, set[int]] = {}
+        self.page_addresses: dict[int, str] = {}
+        #: (store, page) -> where its messages end, of pages that were not closed: a later life found it so.
+        self.page_ends: dict[tuple[int, int], int] = {}
+        #: The last segment that a segment before it says is there.
+        self.reach = 0
         self._id_cache_size = id_cache_size
         #: Commits that say more records than were found, not applied yet.
         self.incomplete: list[IncompleteCommit] = []
@@ -207,7 +216,12 @@ class State:
             self._fold_outcome(kind, record, location)
         elif kind in (RecordType.QUEUE, RecordType.DROP_QUEUE):
             self._fold_queue(kind, record)
-        elif kind == RecordType.PAGE_ACKS:
+        else:
+            self._fold_inventory(kind, flags, record)
+
+    def _fold_inventory(self, kind: int, flags: int, record: memoryview) -> None:
+        """Pages, and what must be there."""
+        if kind == RecordType.PAGE_ACKS:
             position = records.FIELDS_TX if flags & TX else records.FIELDS
             store, page, queue_id = TRIPLE.unpack_from(record, position)
             ids = list(_ids(record, position + 24))
@@ -221,6 +235,15 @@ class State:
         elif kind == RecordType.PAGE_MARK:
             store, message_id = PAIR.unpack_from(record, records.FIELDS)
             self.page_marks[store] = message_id
+        elif kind == RecordType.PAGE:
+            store, page = PAIR.unpack_from(record, records.FIELDS)
+            self.page_files.setdefault(store, set()).add(page)
+            self.page_addresses[store] = records.page_address(record)
+        elif kind == RecordType.START:
+            self.reach = 0  # this life knew what was there before it, and an operator what was not
+            self.page_ends.update(records.decode_page_ends(record))
+        elif kind == RecordType.SEGMENT_END:
+            self.reach = max(self.reach, U64.unpack_from(record, records.FIELDS)[0])
         elif kind == RecordType.PAGE_DONE:
             self._page_done(*PAIR.unpack_from(record, records.FIELDS))
 
@@ -242,14 +265,19 @@ class State:
 
     def _page_done(self, store: int, page: int) -> None:
         self.pages_done.setdefault(store, set()).add(page)
-        self.page_acks.pop((store, page), None)
-        self.page_tx.pop((store, page), None)
+        if page:
+            self.page_files.get(store, set()).discard(page)
+        else:
+            self.page_files.pop(store, None)
+            self.page_addresses.pop(store, None)
+        for pages in (self.page_acks, self.page_tx, self.page_ends):
+            pages.pop((store, page), None)
 
     def forget_pages(self, store: int) -> None:
         """The store's directory is gone."""
         self.pages_done.pop(store, None)
         self.page_marks.pop(store, None)
-        for pages in (self.page_acks, self.page_tx):
+        for pages in (self.page_acks, self.page_tx, self.page_ends):
             for key in [key for key in pages if key[0] == store]:
                 del pages[key]
 
@@ -275,6 +303,7 @@ class State:
             large = extension.get("large")
             if large is not None:
                 self.large[message_id] = large[0]
+                self.large_sizes[large[0]] = large[1]
         address = records.message_address(record) if duplicate is not None else ""
         entry = (message_id, priority, queue_ids, deliver_at, address, duplicate)
         if flags & TX:
@@ -425,6 +454,8 @@ class State:
             live.update(entry[0] for entry in pending.messages)
         self.prune_numbers(queues)
         self.large = {message_id: file for message_id, file in self.large.items() if message_id in live}
+        files = set(self.large.values())
+        self.large_sizes = {file: size for file, size in self.large_sizes.items() if file in files}
         return live
 
     # -- the result --------------------------------------------------------------------------------
@@ -513,5 +544,6 @@ def _damage(data: bytes | bytearray, view: memoryview, bounds: tuple[int, int], 
         return found
     last = data_end(data, position, limit)
     if last > position:
-        result.damaged.append(DamagedRange(position, last, tail=True))
+        several = has_batch(data, position + 1, last)
+        result.damaged.append(DamagedRange(position, last, tail=True, several=several))
     return -1

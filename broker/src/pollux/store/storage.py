@@ -27,14 +27,14 @@ from pollux.store.files import FileOperations
 from pollux.store.format import FRAME, FRAME_SIZE, MARKER
 from pollux.store.index import Index, Reader, Run, plan, records_of, sorted_index
 from pollux.store.journal import Journal, StableCallback
-from pollux.store.large import LargeMessage, LargeMessages
+from pollux.store.large import LargeMessage, LargeMessages, lost_files
 from pollux.store.maintenance import Maintenance, source_of
 from pollux.store.pages import PageStore
+from pollux.store.reading import INVENTORY, begun, check_begun, check_complete, read_journal
 from pollux.store.records import COUNT, DURABLE, MESSAGE_ONE, OUTCOME, SCHEDULE, RecordType
-from pollux.store.recovered import Damage, Recovered, recovered_of
+from pollux.store.recovered import NORMAL_DAMAGE, Damage, Recovered, lost_bodies, recovered_of
 from pollux.store.reserve import Reserve
 from pollux.store.segments import NO_ROOM, RETRY_SECONDS, Segment, SegmentPool, segments_ahead
-from pollux.store.state import Replay, State
 from pollux.store.usage import DiskUsage, DiskWatch, Finder
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pollux.store.latency import LatencyHistogram
     from pollux.store.settings import StoreSettings
     from pollux.store.spare import Spare
+    from pollux.store.state import State
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,8 @@ EPOCH_SHIFT = 44
 _ADDRESSES_KEPT = 10_000
 #: Where files go that must not outlive the process (persistence-enabled is false).
 VOLATILE = "volatile"
+#: Damaged places that are kept for the status; the log has all.
+_MOST_DAMAGE = 1000
 #: Queues a message record can name; more are added by references.
 MOST_QUEUES = 0xFFFF
 #: How long close() waits for the last checkpoint.
@@ -141,7 +144,13 @@ class Storage:
             large_body=LargeMessage,
             append=self._append,
             check_room=self._check_room,
+            report=self.report,
+            body_lost=self.large.lost,
         )
+        #: What was found damaged or missing so far; the first so many.
+        self.damage: list[Damage] = []
+        #: (queue, messages) that an operator wants to go on without.
+        self._given_up: list[tuple[int, list[int]]] = []
         self._indexes: list[Index] = []
         self._segments = recovery.Journal()
         self._checkpoint: Checkpoint | None = None
@@ -234,12 +243,20 @@ class Storage:
         self._pool.start()
         await self._first_segment(self._pool)
         self._journal.start()
-        await self._begin_life()
+        await self._begin_life(sequence)
         self._watch.start()
         recovered.seconds = time.perf_counter() - began
         for damage in recovered.damage:
-            logger.log(logging.INFO if damage.kind == "torn-tail" else logging.ERROR, "recovery: %s", damage)
+            self.report(damage, "recovery")
         return recovered
+
+    def report(self, damage: Damage, finder: str = "store") -> None:
+        """Damage was found, at recovery or when something was read: it is logged, and in ``damage``."""
+        if any(one.file == damage.file and one.offset == damage.offset for one in self.damage):
+            return
+        logger.log(logging.INFO if damage.kind == "torn-tail" else logging.ERROR, "%s: %s", finder, damage)
+        if len(self.damage) < _MOST_DAMAGE:
+            self.damage.append(damage)
 
     def _remove_volatile(self) -> None:
         for directory in (self.settings.large_messages_directory, self.settings.paging_directory):
@@ -269,45 +286,18 @@ class Storage:
         """In a thread, before any traffic: load the checkpoint, fold what came after it."""
         settings = self.settings
         directory = settings.journal_directory
-        follower = self._follower
-        segments = recovery.read_segments(directory, settings.node_id, follower.headers if follower else None)
-        if follower is not None:
-            follower.know(segments)
-        starts = recovery.read_starts(segments)
-        checkpoint, damage = recovery.choose_checkpoint(
-            directory, starts, settings.node_id, follower.checkpoint if follower else None
+        found = read_journal(
+            directory,
+            settings.node_id,
+            id_cache_size=settings.id_cache_size,
+            ends=self._ends,
+            keep=True,
+            follower=self._follower,
         )
-        folded = checkpoint.key[1:] if checkpoint is not None else (0, 0)
-        journal = recovery.arrange(segments, starts, folded, self._ends)
-        damage += recovery.damaged_headers(journal.chain)
-        allowed = settings.allow_missing_segments
-        damage += recovery.check_missing(directory, journal.chain, starts, folded[1], allowed=allowed)
-        damage += recovery.check_bodies(directory, checkpoint, allowed=allowed)
-        journal.chain = [segment for segment in journal.chain if segment.header is not None]
-        progress = follower.take(checkpoint, journal.chain) if follower is not None else None
-        done: list[Replay] = []
-        finished = 0
-        if progress is not None:
-            state, done, finished = progress.state, progress.replays, progress.finished
-            damage += progress.damage
-        else:
-            state = State(settings.id_cache_size)
-            if checkpoint is not None:
-                checkpoint.load_into(state, bodies=False)
-        replayed = 0
-        buffer = bytearray()
-        finals = recovery.last_of_lives(journal.chain)
-        for number, segment in enumerate(journal.chain):
-            if number < finished:
-                segment.replay = done[number]
-                continue
-            resume = done[number] if number < len(done) else None
-            before = resume.records if resume is not None else 0
-            replayed += recovery.replay_segment(state, segment, number, buffer, resume=resume).records - before
-            final = segment.key in finals
-            damage += recovery.settle_segment(state, directory, segment, final=final, keep=True)
-        damage += recovery.check_batches(journal.chain)
-        damage += recovery.fenced_damage(journal.fenced)
+        journal, checkpoint, state, damage = found.journal, found.checkpoint, found.state, found.damage
+        allowed = settings.allow_missing_segments or (directory / recovery.ALLOW_MISSING).exists()
+        damage += check_complete(found, allowed=allowed)
+        journal.chain = found.readable
         self._segments = journal
         self._checkpoint = checkpoint
         self._indexes = [
@@ -322,15 +312,32 @@ class Storage:
         ]
         if checkpoint is not None:
             self._indexes.append(checkpoint.index(directory))
-        values, bindings_damage = self._load_bindings(expected=bool(starts) or checkpoint is not None)
-        large, page_damage = self.pages.recover(state)
-        recovered = recovered_of(state, damage + bindings_damage + page_damage)
-        self.large.remove_orphans(large | state.live_large(recovered.queues))
+        values, bindings_damage = self._load_bindings(expected=bool(found.starts) or checkpoint is not None)
+        damage += bindings_damage + check_begun(found, values, allowed=allowed)
+        large, page_damage = self.pages.recover(state, give_up=allowed)
+        recovered = recovered_of(state, damage + page_damage)
+        self._check_large(state, recovered, large, give_up=allowed)
+        values.pop(INVENTORY, None)
         recovered.bindings = values
-        recovered.replayed_records = replayed
+        recovered.replayed_records = found.replayed
         recovered.checkpoint = checkpoint.path if checkpoint is not None else None
         self._tx_records = {tx: len(pending) for tx, pending in state.pending.items()}
         return recovered
+
+    def _check_large(self, state: State, recovered: Recovered, paged: dict[int, int], *, give_up: bool) -> None:
+        """Set aside the messages whose bodies are not there; what no record names goes.
+
+        They are not acknowledged unless an operator wants to go on without: a file that is put back is found again.
+        """
+        messages = recovered.large
+        wanted = paged | {file: state.large_sizes.get(file, 0) for file in messages.values()}
+        lost = lost_files(self.settings.large_messages_directory, wanted)
+        recovered.damage += lost_bodies(self.large.path, lost, messages)
+        gone = {message_id for message_id, file in messages.items() if file in lost}
+        for queue_id, ids in recovered.set_aside(gone).items():
+            self._given_up += [(queue_id, ids)] if give_up else []
+        damaged = any(one.kind not in NORMAL_DAMAGE for one in recovered.damage)
+        self.large.remove_orphans(wanted, keep=damaged)
 
     def _load_bindings(self, *, expected: bool) -> tuple[dict[tuple[str, str], bytes], list[Damage]]:
         """In a thread. Waits for room on a full disk, as long as somebody wants this life."""
@@ -366,16 +373,26 @@ class Storage:
             if pool.no_room:
                 await asyncio.to_thread(self._make_room)
 
-    async def _begin_life(self) -> None:
-        """Record durably what this life has read of its predecessors', before it writes anything else."""
+    async def _begin_life(self, sequence: int) -> None:
+        """Record durably what this life has read of its predecessors', before it writes anything else.
+
+        ``sequence``: of the segment in which it does.
+        """
         journal = self._segments
         ends = {segment.key: segment.replay.end for segment in journal.chain if segment.replay is not None}
-        self._journal.append(records.start(ends, self._checkpoint.key if self._checkpoint is not None else None))
+        checkpoint = self._checkpoint.key if self._checkpoint is not None else None
+        # Where this life's journal begins, for whoever finds that gone. The segment is there, and was synced.
+        self.put(*INVENTORY, begun(self.epoch, sequence))
+        self._journal.append(records.start(ends, checkpoint, recovery.torn_tails(journal.chain), self.pages.ends))
         for address, value in self.pages.unrecorded:
             self.append_duplicate_id(address, value)
+        for queue_id, ids in self._given_up:
+            self.append_acks(queue_id, ids)
         stable: asyncio.Future[None] = self._loop.create_future()
         self._journal.when_stable(lambda error: _settle(stable, error))
         await stable
+        self.pages.settle()
+        self.files.unlink(self.settings.journal_directory / recovery.ALLOW_MISSING)
         for segment in journal.empty:
             self.files.unlink(segment.path)
         finals = recovery.last_of_lives(journal.chain)
@@ -585,14 +602,23 @@ class Storage:
                         again += [wanted[place] for place, _, _ in run.entries]
                         continue
                     for place, record in records_of(run, data):
+                        path = run.index.files[run.file]
+                        number = wanted[place][1]
                         if record is None:
-                            logger.error("message %d cannot be read back: its record is damaged", wanted[place][1])
-                        else:
-                            result[wanted[place][0]] = records.decode_message(record, LargeMessage)[0]
+                            self._lost(path, run.start, f"the record of message {number} is damaged")
+                            continue
+                        message = records.decode_message(record, LargeMessage)[0]
+                        if message.large is not None and (words := await self.large.lost(message.large)):
+                            self._lost(path, run.start, f"message {number}: {words}")
+                            continue
+                        result[wanted[place][0]] = message
             wanted = again
             if not wanted:
                 break
         return result
+
+    def _lost(self, path: Path, offset: int, words: str) -> None:
+        self.report(Damage(path, offset, 0, "lost-body", words))
 
     def _read(self, runs: list[Run]) -> list[bytes | None]:
         return [self._reader.read(run) for run in runs]
@@ -713,6 +739,8 @@ class Storage:
         if self._regaining is not None:
             self._regaining.cancel()
             await asyncio.wait([self._regaining])
+        if checkpoint and self._journal.failure is None:
+            self.pages.close()
         segment = await self._journal.close()
         if segment is not None:
             self.files.close(segment.fd)

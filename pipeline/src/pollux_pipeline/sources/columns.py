@@ -247,13 +247,14 @@ class Records:
     def _store(self) -> pa.Array:
         if self._part.kind == "page":
             return self._constant(self._part.store, pa.int64())
-        valid = self.is_type(_T.PAGE_ACKS, _T.PAGE_DONE, _T.PAGE_TX, _T.PAGE_MARK)
+        valid = self.is_type(_T.PAGE, _T.PAGE_ACKS, _T.PAGE_DONE, _T.PAGE_TX, _T.PAGE_MARK)
         return self._number_column(self._fields, "<u8", valid)
 
     def _page(self) -> pa.Array:
         if self._part.kind == "page":
             return self._constant(self._part.segment, pa.int64())
-        return self._number_column(self._fields + 8, "<u8", self.is_type(_T.PAGE_ACKS, _T.PAGE_DONE, _T.PAGE_TX))
+        valid = self.is_type(_T.PAGE, _T.PAGE_ACKS, _T.PAGE_DONE, _T.PAGE_TX)
+        return self._number_column(self._fields + 8, "<u8", valid)
 
     def _size(self) -> pa.Array:
         sizes = self._ends - self._data_at

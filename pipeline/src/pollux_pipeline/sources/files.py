@@ -130,6 +130,10 @@ def plan_directory(directory: Path) -> Plan:
             segment = SegmentFile(path, epoch, sequence, size, header, unfinished=not head.strip(b"\0"))
             segments.append(segment)
         elif header is not None:
+            if kind is Kind.PAGE and header.cut(size):
+                words = f"{size} bytes are no multiple of {header.length}, which its header says"
+                where = (header.node_id.hex(), header.epoch, header.sequence)
+                problems.append(Problem(str(path), "page", "cut", words, *where, offset=size))
             others.append(_part(path, header, size))
     segments.sort(key=lambda segment: segment.key)
     parts, more = _journal(directory, segments)

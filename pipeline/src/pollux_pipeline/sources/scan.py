@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from crc32c import crc32c
 
-from pollux.store.format import FRAME, FRAME_SIZE, HEADER_SIZE, MARKER, MINIMUM_RECORD, data_end, resynchronise
+from pollux.store.format import (
+    FRAME,
+    FRAME_SIZE,
+    HEADER_SIZE,
+    MARKER,
+    MINIMUM_RECORD,
+    data_end,
+    is_gap,
+    resynchronise,
+)
 from pollux.store.records import BATCH, RecordType
 
 Positions = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -71,7 +80,8 @@ def scan(data: bytes, salt: int, start: int, end: int, *, final: bool, whole: bo
                     if last > position:
                         holes.append((position, last, True))
                     break
-                holes.append((position, next_valid, False))
+                if not is_gap(data, position, next_valid):
+                    holes.append((position, next_valid, False))
                 position = next_valid
                 continue
             if view[position + FRAME_SIZE] == _BATCH:

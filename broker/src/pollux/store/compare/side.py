@@ -14,7 +14,8 @@ from pollux.store.bindings import newest_file, read_bindings
 from pollux.store.checkpoint import node_of, parse_name
 from pollux.store.format import FRAME_SIZE, HEADER_SIZE, DamagedHeaderError, DamagedRange, Kind, decode_header
 from pollux.store.format import records as scan
-from pollux.store.inspect import replay
+from pollux.store.page_files import PAGE_NAME, STORE_NAME
+from pollux.store.reading import read_journal
 from pollux.store.records import DURABLE, TX, U64, RecordType, lasting_queues, message_id
 from pollux.store.recovered import NORMAL_DAMAGE, Damage
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK
@@ -146,7 +147,7 @@ class Side(Struct):
 def read_side(directory: Path) -> Side:
     """Read a store. Raises StoreError (FormatError) for one that cannot be read as a whole, OSError."""
     places = locate(directory)
-    found = replay(places.journal)
+    found = read_journal(places.journal, None)
     recovery.check_missing(places.journal, found.journal.chain, found.starts, found.folded[1], allowed=False)
     recovery.check_bodies(places.journal, found.checkpoint, allowed=False)
     nodes = {one.header.node_id for one in found.segments if one.header is not None}
@@ -223,10 +224,10 @@ def read_pages(
     paging: Path, state: State, queues: dict[int, set[int]], trace: set[int], damage: list[Damage]
 ) -> None:
     """Add the durable messages in pages to the queues that still want them."""
-    for directory in sorted(path for path in paging.iterdir() if path.name.isdigit() and path.is_dir()):
+    for directory in sorted(path for path in paging.iterdir() if STORE_NAME.fullmatch(path.name) and path.is_dir()):
         store = int(directory.name)
         done = state.pages_done.get(store, set())
-        for path in sorted(directory.glob("*.page")):
+        for path in sorted(path for path in directory.iterdir() if PAGE_NAME.fullmatch(path.name)):
             if 0 not in done and int(path.stem) not in done:
                 key = (store, int(path.stem))
                 gone = state.page_acks.get(key, {})
@@ -243,7 +244,11 @@ def _paged(path: Path, committed: set[int], damage: list[Damage]) -> Iterator[tu
     data = path.read_bytes()
     if not data[:HEADER_SIZE].strip(b"\0"):
         return
-    header = decode_header(data, str(path))
+    try:
+        header = decode_header(data, str(path))
+    except DamagedHeaderError as error:
+        damage.append(Damage(path, 0, len(data), "bad-header", str(error)))
+        return
     if header.kind != Kind.PAGE:
         raise StoreError(f"{path}: its header says {header.kind.name}, not page")
     view = memoryview(data)

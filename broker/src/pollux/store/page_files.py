@@ -1,0 +1,349 @@
+"""Page files as recovery and ``pollux journal verify`` read them: which there must be, and what is in them.
+
+The journal tells which files there must be (PAGE, PAGE_DONE) and whose they are; what is missing or damaged is reported
+and left as it is. Read-only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from pollux.store import records
+from pollux.store.format import (
+    FRAME_SIZE,
+    HEADER_SIZE,
+    DamagedRange,
+    FormatError,
+    Kind,
+    SegmentHeader,
+    decode_header,
+    valid_at,
+)
+from pollux.store.format import records as scan
+from pollux.store.records import DURABLE, TX, PageCounts, RecordType
+from pollux.store.recovered import Damage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from io import BufferedReader
+    from pathlib import Path
+
+    from pollux.store.state import State
+
+#: The address in its file is a name, not a path: anything is allowed in it.
+ADDRESS_FILE = "address.txt"
+PAGE_NAME = re.compile(r"([0-9]{10,})\.page", re.ASCII)
+STORE_NAME = re.compile(r"[0-9]+", re.ASCII)
+#: Page numbers carry the epoch above this bit.
+PAGE_SHIFT = 24
+#: Missing pages that are named one by one.
+_NAMED = 20
+
+
+class Page(Struct):
+    """One page file. ``remaining``: queue id -> messages it has not acknowledged."""
+
+    number: int
+    path: Path
+    salt: int
+    messages: int = 0
+    #: Where its messages end.
+    size: int = HEADER_SIZE
+    closed: bool = False
+    #: Written by an earlier life: what is not durable in it is gone.
+    recovered: bool = False
+    remaining: dict[int, int] = field(default_factory=dict)
+    acknowledged: dict[int, set[int]] = field(default_factory=dict)
+    committed: set[int] = field(default_factory=set)
+    large: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    #: Durable messages per queue, what PAGE_END records, and whether some of them are part of transactions.
+    durable: dict[int, int] = field(default_factory=dict)
+    durable_messages: int = 0
+    partial: bool = False
+    #: The last of its messages with a duplicate id, 0: none; those of transactions do not count.
+    duplicate: int = 0
+    #: Ids of messages that were read and are not durable: their acknowledgements are not recorded.
+    volatile: set[int] = field(default_factory=set)
+    #: The file's size is a multiple of this, 0: as long as what was written.
+    length: int = 0
+    #: It has its last record, or what takes the place of that: no end of it may be torn.
+    whole: bool = False
+    #: The open file, what is written to it, and its size; only the writer thread uses them.
+    fd: int = -1
+    written: int = 0
+    file_size: int = 0
+    writes: int = 0
+    #: The last chunk that writes to it.
+    token: int = 0
+
+
+class StorePages(Struct):
+    """The pages of one address, as they are on disk."""
+
+    number: int
+    directory: Path
+    #: What the journal says, or the file beside the pages, or the messages in them; None: nothing tells.
+    address: str | None = None
+    pages: list[Page] = field(default_factory=list)
+    #: Files of which the journal says that nobody needs them, and pages of which every message is acknowledged.
+    done: list[Path] = field(default_factory=list)
+    finished: list[Page] = field(default_factory=list)
+    #: Pages the journal names and that are not there.
+    missing: list[int] = field(default_factory=list)
+    #: Duplicate ids that are in pages only.
+    duplicates: list[bytes] = field(default_factory=list)
+    #: Large messages in the pages: file id -> its size, 0 where nothing tells.
+    large: dict[int, int] = field(default_factory=dict)
+    damage: list[Damage] = field(default_factory=list)
+    #: The address's file is not what it should be.
+    unnamed: bool = False
+
+
+def read_stores(directory: Path, state: State, *, duplicates: bool, thorough: bool) -> Iterator[StorePages]:
+    """The pages of every address, of those too that only the journal knows. ``duplicates``: look for their ids.
+
+    With ``thorough`` every record is read; without, only the counts at the end of a page that was closed in order.
+    """
+    names = list(directory.iterdir()) if directory.is_dir() else []
+    found = {int(path.name): path for path in names if STORE_NAME.fullmatch(path.name)}
+    for store in sorted(found.keys() | {store for store, pages in state.page_files.items() if pages}):
+        place = found.get(store, directory / str(store))
+        yield _read_store(store, place, state, duplicates=duplicates, thorough=thorough)
+
+
+def _read_store(store: int, directory: Path, state: State, *, duplicates: bool, thorough: bool) -> StorePages:
+    result = StorePages(store, directory)
+    names = list(directory.iterdir()) if directory.is_dir() else []
+    numbers = {int(match[1]): path for path in names if (match := PAGE_NAME.fullmatch(path.name))}
+    done = state.pages_done.get(store, set())
+    wanted = state.page_files.get(store, set())
+    result.missing = sorted(wanted - done - numbers.keys())
+    result.damage += _missing(result, state.page_addresses.get(store, "?"))
+    mark = state.page_marks.get(store, 0) if duplicates else None
+    followed = {number for number, other in pairwise(sorted(numbers)) if number >> PAGE_SHIFT == other >> PAGE_SHIFT}
+    for number in sorted(numbers):
+        path = numbers[number]
+        if number in done or 0 in done:
+            result.done.append(path)
+            continue
+        committed = state.page_tx.get((store, number), set())
+        reader = _PageReader(path, number, committed, mark, result, wanted=number in wanted)
+        gone = state.page_acks.get((store, number), {})
+        end = state.page_ends.get((store, number), 0)
+        page = reader.read(gone, closed=number in followed, recorded=end, thorough=thorough)
+        if page is None and not reader.damaged:
+            result.done.append(path)  # it was being made: nothing in it was confirmed
+        elif page is not None and not page.remaining and not reader.damaged:
+            result.finished.append(page)
+        elif page is not None:
+            result.pages.append(page)
+    if result.pages or result.finished or result.missing:
+        _name(result, state.page_addresses.get(store))
+    return result
+
+
+def _missing(found: StorePages, address: str) -> Iterator[Damage]:
+    words = f"is missing; the messages of address {address} in it are not there unless it is put back"
+    for number in found.missing[:_NAMED]:
+        path = found.directory / f"{number:010d}.page"
+        yield Damage(path, 0, 0, "missing-file", f"page {number} {words}")
+    if more := len(found.missing[_NAMED:]):
+        yield Damage(found.directory, 0, 0, "missing-file", f"{more} more pages are missing")
+
+
+def _name(found: StorePages, told: str | None) -> None:
+    """Settle whose pages these are: a flipped bit in a name, or no name, must not make them nobody's."""
+    path = found.directory / ADDRESS_FILE
+    try:
+        text: str | None = path.read_bytes().decode()
+        words, kind = f"says {text!r}", "corrupt"
+    except FileNotFoundError:
+        text, words, kind = None, "is missing", "missing-file"
+    except UnicodeDecodeError:
+        text, words, kind = None, "is not UTF-8", "corrupt"
+    source = "the journal"
+    if told is None:
+        told = next((one for page in found.pages if (one := _address_in(page)) is not None), None)
+        source = "a message in the pages"
+    found.address = text if told is None else told
+    if found.address is None or text != found.address:
+        found.unnamed = True
+        answer = "nothing tells whose pages these are" if found.address is None else f"{source}: {found.address!r}"
+        found.damage.append(Damage(path, 0, 0, kind, f"the address's name {words}; {answer}"))
+
+
+def _address_in(page: Page) -> str | None:
+    """The address of the first message that can be read in a page."""
+    with page.path.open("rb") as stream:
+        data = stream.read(page.size)
+    view = memoryview(data)
+    for entry in scan(data, page.salt):
+        if not isinstance(entry, DamagedRange) and data[entry[0] + FRAME_SIZE] == RecordType.MESSAGE:
+            return records.message_address(view[entry[0] : entry[0] + entry[1]]).partition("::")[0]
+    return None
+
+
+def counts(record: memoryview, page: Page) -> bool:
+    """Whether a page's record is a message that still exists."""
+    if record[FRAME_SIZE] != RecordType.MESSAGE:
+        return False
+    flags = record[FRAME_SIZE + 1]
+    if page.recovered and not flags & DURABLE:
+        return False
+    if flags & TX:
+        (tx,) = records.U64.unpack_from(record, FRAME_SIZE + 2)
+        return tx in page.committed
+    return True
+
+
+class _PageReader:
+    """Reads one page into ``found``, with the duplicate ids of its messages from ``mark`` on (None: of no message)."""
+
+    def __init__(
+        self, path: Path, number: int, committed: set[int], mark: int | None, found: StorePages, *, wanted: bool
+    ) -> None:
+        """``wanted``: the journal says that there is such a page."""
+        self._wanted = wanted
+        self._path = path
+        self._number = number
+        self._committed = committed
+        self._mark = mark
+        self._found = found
+        self.damaged = False
+
+    def _report(self, kind: str, offset: int, length: int, words: str) -> None:
+        self.damaged = self.damaged or kind != "torn-tail"
+        address = f"page {self._number} of store {self._found.number}"
+        self._found.damage.append(Damage(self._path, offset, length, kind, f"{address}: {words}"))
+
+    def read(self, gone: dict[int, set[int]], *, closed: bool, recorded: int, thorough: bool) -> Page | None:
+        """The page; None when it holds nothing, or nothing that can be read. ``gone``: what is acknowledged of it.
+
+        ``closed``: another page of the same life was begun after it. ``recorded``: where a later life found its end, 0:
+        none did.
+        """
+        with self._path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            header = self._header(stream, size)
+            if header is None:
+                return None
+            page = Page(
+                self._number, self._path, header.salt, closed=True, recovered=True, committed=self._committed
+            )
+            if cut := header.cut(size):
+                self._report("cut", size, 0, f"the file was cut: {size} bytes are no multiple of {header.length}")
+            end = self._end(stream, header, size)
+            if end is not None:
+                told, page.size = end[0], end[1]
+                if not thorough and not self._committed and not told.partial and self._is_recorded(told):
+                    page.messages, page.remaining, page.large = told.messages, told.queues, told.large
+                    sizes = told.sizes or [0] * len(told.large)
+                    self._found.large.update(zip(told.large, sizes, strict=True))
+                    _subtract(page, gone)
+                    return page
+            elif closed and not cut and not recorded:
+                self._report("cut", size, 0, "it was closed, and its last record is not there")
+            if end is None and recorded:
+                page.size = recorded
+            stream.seek(0)
+            data = stream.read(page.size if end is not None or recorded else size)
+        page.whole = end is not None or closed or cut or recorded > 0
+        self._scan(page, data, gone)
+        return page
+
+    def _header(self, stream: BufferedReader, size: int) -> SegmentHeader | None:
+        head = stream.read(HEADER_SIZE)
+        if not head.strip(b"\0") and not stream.read().strip(b"\0"):
+            if self._wanted:
+                self._report("cut", 0, size, "nothing is left in the file")
+            return None
+        try:
+            header = decode_header(head, str(self._path))
+        except FormatError as error:
+            self._report("bad-header", 0, size, str(error).removeprefix(f"{self._path}: "))
+            return None
+        if header.kind != Kind.PAGE or header.sequence != self._number:
+            self._report("bad-header", 0, size, f"its header says {header.kind.name} {header.sequence}")
+            return None
+        return header
+
+    def _is_recorded(self, told: PageCounts) -> bool:
+        """Whether the journal has every duplicate id of the page."""
+        return self._mark is None or told.duplicate < max(self._mark, 1)
+
+    def _end(self, stream: BufferedReader, header: SegmentHeader, size: int) -> tuple[PageCounts, int] | None:
+        """PAGE_END of a page that was closed, found from the end of the file, and where the messages end."""
+        if size < HEADER_SIZE + 4:
+            return None
+        stream.seek(size - 4)
+        length = int.from_bytes(stream.read(4), "little")
+        if not FRAME_SIZE < length <= size - HEADER_SIZE:
+            return None
+        stream.seek(size - length)
+        record = memoryview(stream.read(length))
+        if valid_at(record, 0, length, header.salt) != length or record[FRAME_SIZE] != RecordType.PAGE_END:
+            return None
+        told = records.decode_page_end(record)
+        return told, told.end or size - length
+
+    def _scan(self, page: Page, data: bytes, gone: dict[int, set[int]]) -> None:
+        """Count the messages in ``data``."""
+        view = memoryview(data)
+        position = HEADER_SIZE
+        last_write = HEADER_SIZE
+        for entry in scan(data, page.salt):
+            if isinstance(entry, DamagedRange):
+                torn = entry.tail and not page.whole and entry.start >= last_write and not entry.several
+                kind = "torn-tail" if torn else "corrupt"
+                length = entry.end - entry.start
+                self._report(kind, entry.start, length, f"{length} bytes hold no valid record")
+                position = entry.end
+                continue
+            position = entry[0] + entry[1]
+            record = view[entry[0] : position]
+            if record[FRAME_SIZE] == RecordType.BATCH:
+                last_write = entry[0]
+            elif record[FRAME_SIZE] == RecordType.MESSAGE:
+                page.size = max(page.size, position)
+            if counts(record, page):
+                self._count(page, record, gone)
+        if page.whole and page.size > position:
+            self._report("corrupt", position, page.size - position, "the end of what was written is not there")
+
+    def _count(self, page: Page, record: memoryview, gone: dict[int, set[int]]) -> None:
+        queue_ids = records.lasting_queues(record)
+        page.messages += bool(queue_ids)
+        message_id = records.message_id(record)
+        for queue_id in queue_ids:
+            acknowledged = gone.get(queue_id)
+            # An empty set: the queue is done with the whole page.
+            if acknowledged is None or (acknowledged and message_id not in acknowledged):
+                page.remaining[queue_id] = page.remaining.get(queue_id, 0) + 1
+                if acknowledged is not None:
+                    page.acknowledged[queue_id] = acknowledged
+        extension = records.message_extension(record)
+        body = extension.get("large")
+        if body is not None and queue_ids:
+            page.large.append(body[0])
+            self._found.large[body[0]] = body[1]
+        # Those of transactions are in the journal with the rest of their transaction.
+        if self._mark is not None and not record[FRAME_SIZE + 1] & TX and message_id >= self._mark:
+            self._found.duplicates += [extension["duplicate_id"]] if "duplicate_id" in extension else []
+
+
+def _subtract(page: Page, gone: dict[int, set[int]]) -> None:
+    """Take what is acknowledged from the counts of a page that was not read."""
+    for queue_id, acknowledged in gone.items():
+        if queue_id not in page.remaining:
+            continue
+        if acknowledged:
+            page.acknowledged[queue_id] = acknowledged
+            page.remaining[queue_id] -= len(acknowledged)
+        if not acknowledged or page.remaining[queue_id] <= 0:
+            del page.remaining[queue_id]

@@ -1,0 +1,233 @@
+"""``pollux journal verify``: a whole store read as recovery reads it, and each live message's record besides.
+
+What recovery would report or refuse is found by the same functions, so the two cannot disagree; this module reads more:
+every body that a checkpoint tells of, and all of every page. Changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct, field
+
+from pollux.errors import StoreError
+from pollux.store import recovery
+from pollux.store.bindings import NAME as BINDINGS_NAME
+from pollux.store.bindings import newest_file, read_newest
+from pollux.store.checkpoint import Checkpoint, parse_name
+from pollux.store.format import valid_at
+from pollux.store.large import LARGE_NAME, lost_files
+from pollux.store.page_files import ADDRESS_FILE, PAGE_NAME, read_stores
+from pollux.store.reading import Reading, check_begun, check_complete, read_journal
+from pollux.store.recovered import NORMAL_DAMAGE, Damage, lost_bodies
+from pollux.store.state import FILE_SHIFT, OFFSET_MASK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+#: Directories of a store, as a data directory has them.
+_NAMES = ("journal", "bindings", "largemessages", "paging")
+_SAVED = re.compile(r"oldreplica\.[0-9]+")
+
+
+class NotAStoreError(StoreError):
+    """A directory without anything of a store."""
+
+
+class Places(NamedTuple):
+    """The directories of a store; None: not looked at."""
+
+    journal: Path | None
+    bindings: Path | None = None
+    large: Path | None = None
+    paging: Path | None = None
+
+
+class Report(Struct):
+    """What ``verify`` found. ``damage`` of the kinds in NORMAL_DAMAGE is what crashes and takeovers leave."""
+
+    directory: Path
+    #: What was looked at: journal, bindings, large, paging.
+    covered: list[str] = field(default_factory=list)
+    files: int = 0
+    records: int = 0
+    bytes: int = 0
+    live_messages: int = 0
+    checkpoint: Path | None = None
+    damage: list[Damage] = field(default_factory=list)
+    #: What makes the store unusable as a whole, in words; None when recovery would go through.
+    refused: str | None = None
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing that was confirmed is missing."""
+        return self.refused is None and all(damage.kind in NORMAL_DAMAGE for damage in self.damage)
+
+
+def places_of(directory: Path) -> Places:
+    """The store meant by a data directory, a journal directory (what lies beside it belongs to it) or a bindings one.
+
+    Raises NotAStoreError, OSError.
+    """
+    if not directory.is_dir():
+        raise NotAStoreError(f"{directory}: not a store: not a directory")
+    if _is_journal(directory):
+        if _SAVED.fullmatch(directory.name):  # data that a replica moved aside
+            return Places(directory, *(directory.parent.parent / name / directory.name for name in _NAMES[1:]))
+        journal, above = directory, directory.parent
+        if not (above / "bindings").is_dir():
+            return Places(journal)  # nothing tells where the rest of it is
+    elif (directory / "journal").is_dir() or (directory / "bindings").is_dir():
+        journal, above = directory / "journal", directory
+        if not any(_holds_something(directory / name) for name in _NAMES):
+            raise NotAStoreError(f"{directory}: not a store: its directories hold no file of one")
+    elif newest_file(directory) is not None:
+        return Places(None, directory)
+    else:
+        raise NotAStoreError(
+            f"{directory}: not a store: neither it nor a journal/ in it holds journal segments, bindings or checkpoints"
+        )
+    return Places(journal, *(above / name for name in _NAMES[1:]))
+
+
+def _is_journal(directory: Path) -> bool:
+    return any(
+        recovery.SEGMENT_NAME.fullmatch(path.name) or parse_name(path.name) is not None for path in directory.iterdir()
+    )
+
+
+def _holds_something(directory: Path) -> bool:
+    """Whether there is any file that only a store has."""
+    if not directory.is_dir():
+        return False
+    patterns = (recovery.SEGMENT_NAME, BINDINGS_NAME, LARGE_NAME)
+    return any(
+        parse_name(path.name) is not None
+        or any(pattern.fullmatch(path.name) for pattern in patterns)
+        or (path.is_dir() and any(PAGE_NAME.fullmatch(one.name) or one.name == ADDRESS_FILE for one in path.iterdir()))
+        for path in directory.iterdir()
+    )
+
+
+def verify(directory: Path | Places) -> Report:
+    """Read a store as recovery would and check every live message. Changes nothing.
+
+    Never raises for damage: the report says what recovery would say or refuse. Raises NotAStoreError, OSError.
+    """
+    places = places_of(directory) if not isinstance(directory, Places) else directory
+    first = next(place for place in places if place is not None)
+    report = Report(first if isinstance(directory, Places) else directory)
+    report.covered = [name for name, place in zip(Places._fields, places, strict=True) if place is not None]
+    if places.journal is None:
+        _verify_bindings(places.bindings, report, expected=True)
+    else:
+        with _Refusals(report):
+            found = read_journal(places.journal, None)
+            begun = bool(found.starts) or found.checkpoint is not None
+            values = _verify_bindings(places.bindings, report, expected=begun)
+            _verify_journal(found, report)
+            _refuse(report, lambda allowed: check_complete(found, allowed=allowed))
+            _refuse(report, lambda allowed: check_begun(found, values, allowed=allowed))
+            _verify_rest(found, places, report)
+    return report
+
+
+class _Refusals(suppress):
+    """What recovery would refuse is told in the report."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(StoreError, FileNotFoundError)
+        self._report = report
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        stopped = super().__exit__(kind, error, trace)  # type: ignore[arg-type]
+        if stopped and error is not None:
+            self._report.refused = self._report.refused or str(error)
+        return stopped
+
+
+def _refuse(report: Report, check: Callable[[bool], list[Damage]]) -> None:
+    """What a start would refuse, and what it would report with allow-missing-segments."""
+    with _Refusals(report):
+        check(False)
+    report.damage += check(True)
+
+
+def _verify_bindings(directory: Path | None, report: Report, *, expected: bool) -> dict[tuple[str, str], bytes]:
+    if directory is None:
+        return {}
+    if not directory.is_dir():
+        report.damage.append(Damage(directory, 0, 0, "missing-bindings", "the directory is missing; is it mounted?"))
+        return {}
+    with _Refusals(report):
+        values, damage, _ = read_newest(directory, None, expected=expected)
+        report.damage += damage
+        report.records += len(values)
+        if (path := newest_file(directory)) is not None:
+            report.files += 1
+            report.bytes += path.stat().st_size
+        return values
+    return {}
+
+
+def _verify_journal(found: Reading, report: Report) -> None:
+    checkpoint, journal, state = found.checkpoint, found.journal, found.state
+    report.damage += found.damage
+    report.checkpoint = checkpoint.path if checkpoint is not None else None
+    report.files += len(journal.chain) + len(journal.folded) + (checkpoint is not None)
+    report.bytes += checkpoint.size if checkpoint is not None else 0
+    for segment in found.readable:
+        if segment.replay is not None:
+            report.records += segment.replay.records
+            report.bytes += segment.replay.end
+    live = state.prune(state.finish())
+    report.live_messages = len(live)
+    _verify_bodies(found.directory, report, checkpoint, set(state.ids), live)
+
+
+def _verify_bodies(
+    directory: Path, report: Report, checkpoint: Checkpoint | None, replayed: set[int], live: set[int]
+) -> None:
+    """Every live message must have a valid record: in the chain just replayed, or where the checkpoint says."""
+    missing = live - replayed
+    if checkpoint is not None:
+        contents: dict[int, bytes] = {}
+        for position, message_id in enumerate(checkpoint.ids):
+            if message_id not in missing:
+                continue
+            file, offset = checkpoint.locations[position] >> FILE_SHIFT, checkpoint.locations[position] & OFFSET_MASK
+            body = checkpoint.files[file]
+            path = directory / body.name
+            if file not in contents:
+                contents.clear()
+                contents[file] = path.read_bytes() if path.exists() else b""
+            view = memoryview(contents[file])
+            length = checkpoint.lengths[position]
+            missing.discard(message_id)
+            if valid_at(view, offset, len(view), body.salt) != length:
+                words = f"the record of message {message_id} is damaged"
+                report.damage.append(Damage(path, offset, length, "lost-body", words))
+    for message_id in sorted(missing):
+        words = f"message {message_id} is in a queue, but no file holds it"
+        report.damage.append(Damage(directory, 0, 0, "lost-body", words))
+
+
+def _verify_rest(found: Reading, places: Places, report: Report) -> None:
+    """Pages and large messages."""
+    state = found.state
+    wanted = {file: state.large_sizes.get(file, 0) for file in state.large.values()}
+    if places.paging is not None:
+        for store in read_stores(places.paging, state, duplicates=False, thorough=True):
+            report.damage += store.damage
+            wanted.update(store.large)
+            report.files += len(store.pages)
+            report.live_messages += sum(page.messages for page in store.pages)
+            report.bytes += sum(page.size for page in store.pages)
+    if places.large is not None:
+        large = places.large
+        lost = lost_files(large, wanted)
+        report.damage += lost_bodies(lambda file: large / f"{file}.msg", lost, state.large)
+        report.files += len(wanted) - len(lost)

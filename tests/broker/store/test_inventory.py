@@ -1,0 +1,360 @@
+"""What must be there and is not: reported, set aside, there again when it is put back; everything else goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pollux.errors import StoreError
+
+from .helpers import contents, files_below, message_of, opened, segments, settings_in, stable
+
+if TYPE_CHECKING:
+    from pollux.store.settings import StoreSettings
+    from pollux.store.storage import Storage
+    from pollux.store.verify import Report
+
+SMALL = {"journal_file_size": 8 << 10, "page_size_bytes": 4 << 10, "journal_min_files": 1}
+OLD = Path(__file__).with_name("store-0.1.0.tar.gz")
+
+
+def report_on(settings: StoreSettings) -> Report:
+    """What `pollux journal verify` says."""
+    from pollux.store.verify import Places, verify
+
+    return verify(
+        Places(
+            settings.journal_directory,
+            settings.bindings_directory,
+            settings.large_messages_directory,
+            settings.paging_directory,
+        )
+    )
+
+
+async def send(storage: Storage, count: int) -> list[int]:
+    """Messages in queue 1, confirmed."""
+    sent = [message_of(storage, b"m" * 500) for _ in range(count)]
+    for message in sent:
+        storage.append_message(message, [1])
+    await stable(storage)
+    return [message.id for message in sent]
+
+
+async def paged(storage: Storage, count: int, address: str = "a") -> list[int]:
+    """Messages in the pages of an address for queue 1, confirmed."""
+    sent = [message_of(storage, b"p" * 300, address=address) for _ in range(count)]
+    for message in sent:
+        storage.pages.address(address).append(message, [1])
+    await stable(storage)
+    return [message.id for message in sent]
+
+
+async def read(storage: Storage, address: str = "a") -> list[int]:
+    """What is in the pages of an address."""
+    pages = storage.pages.addresses()[address]
+    return [one.message.id for number in list(pages.pages) for one in await pages.read(number)]
+
+
+async def with_large(storage: Storage, size: int) -> tuple[int, Path]:
+    """A large message in queue 1: its id, its file."""
+    writer = storage.large.create()
+    writer.write(bytes(size))
+    large = writer.finish()
+    message = message_of(storage, b"head", large=large)
+    storage.append_message(message, [1])
+    await stable(storage)
+    return message.id, storage.large.path(large.id)
+
+
+@pytest.mark.parametrize("how", ["deleted", "emptied", "not UTF-8"])
+async def test_a_missing_last_segment_is_noticed(tmp_path: Path, how: str) -> None:
+    settings = settings_in(tmp_path, **SMALL)
+    async with opened(settings, crash=True) as one:
+        await send(one.storage, 40)
+        last = one.storage._journal.segment
+        assert last is not None
+        used = last.path
+    assert used != segments(settings)[0]
+    if how == "emptied":
+        os.truncate(used, 0)
+    elif how == "deleted":
+        used.unlink()
+    else:
+        os.rename(used, os.fsencode(used.parent) + b"/\xff.segment")  # noqa: PTH104  (a Path cannot be such a name)
+    assert not report_on(settings).sound
+    with pytest.raises(StoreError, match="allow-missing-segments"):
+        async with opened(settings):
+            pass
+    (settings.journal_directory / "allow-missing-segments").touch()
+    async with opened(settings) as two:
+        assert "missing-segment" in {damage.kind for damage in two.recovered.damage}
+        assert await two.storage.read_messages(contents(two.recovered)[1])
+    async with opened(settings) as three:
+        assert three.recovered.damage == [], "an operator's word is for one start, and that one made it final"
+
+
+async def test_all_segments_of_a_life_missing_are_noticed(tmp_path: Path) -> None:
+    """Only the bindings tell of a life whose first segment is gone too."""
+    settings = settings_in(tmp_path, **SMALL)
+    for _ in range(2):
+        async with opened(settings, crash=True) as one:
+            await send(one.storage, 5)
+    for path in segments(settings):
+        if path.name.startswith("pollux-00000002"):
+            path.unlink()
+    assert not report_on(settings).sound
+    with pytest.raises(StoreError, match="at its end"):
+        async with opened(settings):
+            pass
+
+
+async def test_a_missing_checkpoint_is_noticed(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, **SMALL)
+    async with opened(settings) as one:
+        ids = await send(one.storage, 40)
+        one.storage.append_acks(1, ids[:-1])
+    for path in settings.journal_directory.glob("*.checkpoint"):
+        path.unlink()
+    assert not report_on(settings).sound
+    with pytest.raises(StoreError, match="missing"):
+        async with opened(settings):
+            pass
+
+
+async def test_a_segment_cut_between_two_records_is_noticed(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, journal_file_size=64 << 10)
+    async with opened(settings, crash=True) as one:
+        ids = await send(one.storage, 10)
+        last = one.storage._journal.segment
+        assert last is not None
+        end = last.position
+        await send(one.storage, 10)
+    os.truncate(segments(settings)[0], end)
+    assert not report_on(settings).sound
+    async with opened(settings) as two:
+        assert contents(two.recovered) == {1: ids}
+        assert [damage.kind for damage in two.recovered.damage] == ["cut"]
+        assert two.storage.damage == two.recovered.damage
+
+
+@pytest.mark.parametrize("how", ["deleted", "cut", "both headers", "not UTF-8"])
+async def test_a_page_that_is_missing_is_set_aside_until_it_is_back(tmp_path: Path, how: str) -> None:
+    settings = settings_in(tmp_path, **SMALL)
+    async with opened(settings, crash=True) as one:
+        first = await paged(one.storage, 40)
+        other = await paged(one.storage, 3, "b")
+    victim = files_below(settings.paging_directory, "*.page")[1]
+    data = victim.read_bytes()
+    odd = os.fsencode(victim.parent) + b"/\xff.page"
+    match how:
+        case "deleted":
+            victim.unlink()
+        case "cut":
+            os.truncate(victim, 1000)
+        case "both headers":
+            victim.write_bytes(bytes([data[0] ^ 1]) + data[1:64] + bytes([data[64] ^ 1]) + data[65:])
+        case _:
+            os.rename(victim, odd)  # noqa: PTH104
+    assert not report_on(settings).sound
+    for clean in (True, False):
+        async with opened(settings, crash=not clean) as two:
+            left = await read(two.storage)
+            assert set(left) < set(first)
+            assert await read(two.storage, "b") == other
+            assert any(damage.file == victim for damage in two.storage.damage), two.storage.damage
+    victim.write_bytes(data)
+    async with opened(settings, crash=True) as three:
+        assert await read(three.storage) == first
+        assert three.recovered.damage == []
+
+
+async def test_a_page_cut_between_two_records_is_noticed(tmp_path: Path) -> None:
+    """The last one of a life that crashed: nothing in it says that it had more."""
+    settings = settings_in(tmp_path)
+    async with opened(settings, crash=True) as one:
+        first = await paged(one.storage, 3)
+        end = one.storage.pages.addresses()["a"].size
+        await paged(one.storage, 3)
+    (victim,) = files_below(settings.paging_directory, "*.page")
+    os.truncate(victim, end)
+    assert not report_on(settings).sound
+    async with opened(settings) as two:
+        assert await read(two.storage) == first
+        assert [damage.kind for damage in two.recovered.damage] == ["cut"]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"b", b"\xff\xfe"], ids=["deleted", "cut", "changed", "not UTF-8"])
+async def test_whose_pages_they_are_is_in_the_journal(tmp_path: Path, content: bytes | None) -> None:
+    settings = settings_in(tmp_path, **SMALL)
+    async with opened(settings, crash=True) as one:
+        sent = await paged(one.storage, 10)
+    (name,) = files_below(settings.paging_directory, "address.txt")
+    name.unlink()
+    if content is not None:
+        name.write_bytes(content)
+    assert not report_on(settings).sound
+    async with opened(settings, crash=True) as two:
+        assert await read(two.storage) == sent
+        assert [damage.file for damage in two.recovered.damage] == [name]
+    assert name.read_bytes() == b"a"
+
+
+async def test_all_pages_missing_are_noticed(tmp_path: Path) -> None:
+    """An unmounted directory: nothing is given up, by no checkpoint either, and everything is there when it is back."""
+    settings = settings_in(tmp_path, **SMALL)
+    async with opened(settings) as one:
+        sent = await paged(one.storage, 40)
+        gone = [one.message.id for one in await one.storage.pages.address("a").read(1 << 24 | 1)]
+        one.storage.pages.address("a").acknowledge(1, 1 << 24 | 1, gone[:1])
+        await stable(one.storage)
+    settings.paging_directory.rename(tmp_path / "elsewhere")
+    for _ in range(2):
+        async with opened(settings) as two:
+            assert {damage.kind for damage in two.recovered.damage} == {"missing-file"}
+            await send(two.storage, 1)
+    settings.paging_directory.rmdir()
+    (tmp_path / "elsewhere").rename(settings.paging_directory)
+    async with opened(settings) as three:
+        assert await read(three.storage) == sent[1:]
+        assert three.recovered.damage == []
+
+
+@pytest.mark.parametrize("left", [None, 0, 4000])
+async def test_a_large_message_without_its_body_is_set_aside_until_that_is_back(
+    tmp_path: Path, left: int | None
+) -> None:
+    settings = settings_in(tmp_path, **SMALL)
+    async with opened(settings, crash=True) as one:
+        large, path = await with_large(one.storage, 5000)
+        others = await send(one.storage, 3)
+    data = path.read_bytes()
+    path.unlink()
+    if left is not None:
+        path.write_bytes(data[:left])
+    assert not report_on(settings).sound
+    for clean in (True, False):
+        async with opened(settings, crash=not clean) as two:
+            assert contents(two.recovered) == {1: others}
+            assert [damage.file for damage in two.storage.damage] == [path]
+    path.write_bytes(data)
+    async with opened(settings, crash=True) as three:
+        assert contents(three.recovered) == {1: [large, *others]}
+        assert three.recovered.damage == []
+
+
+async def test_a_body_that_is_cut_while_the_broker_runs_is_left_out_when_it_is_read(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, **SMALL)
+    async with opened(settings) as one:
+        large, path = await with_large(one.storage, 5000)
+        (other,) = await send(one.storage, 1)
+    async with opened(settings) as two:
+        os.truncate(path, 100)
+        found = await two.storage.read_messages([large, other])
+        assert [message.id if message is not None else None for message in found] == [None, other]
+        assert [damage.kind for damage in two.storage.damage] == ["lost-body"]
+
+
+async def test_files_without_a_record_are_kept_while_the_store_is_damaged(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, **SMALL)
+    async with opened(settings, crash=True) as one:
+        await paged(one.storage, 20)
+        writer = one.storage.large.create()
+        writer.write(bytes(5000))
+        message = message_of(one.storage, b"head", address="a", large=writer.finish())
+        one.storage.pages.address("a").append(message, [1])
+        await stable(one.storage)
+    *_, page = files_below(settings.paging_directory, "*.page")
+    page.unlink()
+    (body,) = settings.large_messages_directory.glob("*.msg")
+    async with opened(settings):
+        assert not body.exists()
+        assert (body.parent / "isolated" / body.name).read_bytes() == bytes(5000)
+
+
+async def test_what_was_finished_at_a_start_is_not_missing_at_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Acknowledged and not yet on record as done: the start deletes the files, and says so first."""
+    settings = settings_in(tmp_path, **SMALL)
+    async with opened(settings, crash=True) as one:
+        await paged(one.storage, 20)
+        pages = one.storage.pages.address("a")
+        pages.close_page()
+        append = one.storage.pages.append
+        monkeypatch.setattr(one.storage.pages, "append", lambda body, tx: body[0] == 15 or append(body, tx))
+        monkeypatch.setattr(one.storage.pages, "delete_when_stable", lambda _: None)
+        monkeypatch.setattr(one.storage.pages, "forget", lambda _: None)
+        for number in list(pages.pages):
+            pages.acknowledge(1, number, [one.message.id for one in await pages.read(number)])
+        await stable(one.storage)
+    for _ in range(3):
+        async with opened(settings, crash=True) as two:
+            assert two.recovered.damage == []
+
+
+async def test_a_torn_tail_is_no_damage_after_a_restart_either(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    async with opened(settings, crash=True) as one:
+        ids = await send(one.storage, 3)
+        last = one.storage._journal.segment
+        assert last is not None
+        end = last.position
+        await send(one.storage, 1)
+    path = segments(settings)[0]
+    with path.open("r+b") as stream:
+        stream.seek(end + 200)
+        stream.write(bytes(1000))
+    for _ in range(2):
+        report = report_on(settings)
+        assert report.sound, report
+        async with opened(settings, crash=True) as two:
+            assert contents(two.recovered) == {1: ids}
+    assert [str(one) for one in report_on(settings).damage if one.kind == "late-writes"] == []
+    with path.open("r+b") as stream:
+        stream.seek(end + 5000)
+        stream.write(b"late")
+    report = report_on(settings)
+    assert report.sound
+    assert [one.kind for one in report.damage] == ["late-writes"]
+
+
+async def test_a_flip_in_what_a_later_life_found_valid_is_no_torn_tail(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    async with opened(settings, crash=True) as one:
+        await send(one.storage, 3)
+        await paged(one.storage, 3)
+    async with opened(settings, crash=True):
+        pass
+    for path in (segments(settings)[0], files_below(settings.paging_directory, "*.page")[0]):
+        data = bytearray(path.read_bytes())
+        data[len(bytes(data).rstrip(b"\0")) - 5] ^= 1
+        path.write_bytes(data)
+    assert not report_on(settings).sound
+    async with opened(settings, crash=True) as two:
+        assert [damage.kind for damage in two.recovered.damage] == ["corrupt", "corrupt"]
+
+
+async def test_a_store_of_0_1_0_is_read_without_false_damage(tmp_path: Path) -> None:
+    with tarfile.open(OLD) as archive:
+        archive.extractall(tmp_path)  # noqa: S202  (ours)
+    told = json.loads((tmp_path / "told.json").read_text())
+    settings = settings_in(tmp_path, **SMALL)
+    assert report_on(settings).sound
+    for clean in (False, True, False, True):
+        async with opened(settings, crash=not clean) as one:
+            assert one.recovered.damage == []
+            assert set(contents(one.recovered)[7]) == {*told["messages"], *told["large"]}
+            assert None not in await one.storage.read_messages(contents(one.recovered)[7])
+            assert await read(one.storage, "paged") == told["paged"]
+        assert report_on(settings).sound
+    (name,) = files_below(settings.paging_directory, "address.txt")
+    name.unlink()
+    async with opened(settings) as one:
+        assert await read(one.storage, "paged") == told["paged"], "the messages tell whose they are"
+        assert [damage.file for damage in one.recovered.damage] == [name]
