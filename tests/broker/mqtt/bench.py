@@ -12,7 +12,7 @@ import pstats
 import sys
 import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pollux.config.acceptors import AcceptorSettings
 from pollux.config.model import Configuration
@@ -21,6 +21,7 @@ from pollux.session.base import Peer
 from pollux.session.mqtt import MqttSession
 from pollux.session.security import Identity
 from pollux.session.services import Services
+from pollux.session.share import Share
 from pollux.wire.mqtt.decoder import Decoder
 from pollux.wire.mqtt.encode import encode, encode_acks
 from pollux.wire.mqtt.packets import V5, Connect, Filter, Publish, Subscribe
@@ -41,6 +42,7 @@ class Post:
         self.recovered: dict[tuple[str, str], bytes] = {}
         self.storage = SimpleNamespace(put=lambda *_: None, next_id=lambda: 1)
         self.space = SimpleNamespace(changed=lambda: None)
+        self.share = Share(cast("asyncio.AbstractEventLoop", None), lambda: 0.0)
         self.registry = SimpleNamespace(would_create_address=lambda _: False)
         self.spec: Any = None
         self.consumer: Any = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pollux.session.share import FIRST_PORTION, LARGEST_PORTION, LEAST_PORTION, SLICE, Portion, Share
+from pollux.session.share import AT_ONCE, FIRST_PORTION, LARGEST_PORTION, LEAST_PORTION, SLICE, Portion, Share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,14 +56,16 @@ async def test_everybody_has_a_turn(work: Work) -> None:
 
 
 async def test_work_is_begun_at_once_and_ends_later(work: Work) -> None:
-    work.share.work(work.steps("few", 3))
-    assert work.done == ["few"] * 3, "nobody is kept waiting for what is little"
-    work.share.work(work.steps("many", 50))
-    assert len(work.done) <= 3 + 4
+    work.share.work(work.steps("few", AT_ONCE - 1))
+    assert work.done == ["few"] * (AT_ONCE - 1), "nobody is kept waiting for what is little"
+    work.share.work(work.steps("many", AT_ONCE + 40))
+    assert work.done.count("many") == AT_ONCE
     assert not work.share.room
-    for _ in range(30):
+    await asyncio.sleep(0)
+    assert work.done.count("many") == AT_ONCE + 4
+    for _ in range(12):
         await asyncio.sleep(0)
-    assert work.done.count("many") == 50
+    assert work.done.count("many") == AT_ONCE + 40
     assert work.share.room
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pollux.config.model import Configuration
 from pollux.errors import AuthenticationError, InvalidRequestError, NoSuchQueueError, NotPermittedError, SendError
@@ -18,6 +18,7 @@ from pollux.message import Message, MessageReference, RoutingType
 from pollux.routing.spec import QueueSpec
 from pollux.session.base import Peer
 from pollux.session.security import Identity
+from pollux.session.share import Share
 from pollux.session.stomp import StompSession
 from pollux.wire.stomp.decoder import SERVER_TRANSITIONS, Decoder, Event, Frame, Limits
 from pollux.wire.stomp.headers import Version, parse_headers
@@ -143,6 +144,8 @@ class FakePost:
         self._writable: list[tuple[str, Callable[[], None]]] = []
         self._stable: deque[Callable[[Exception | None], None]] = deque()
         self._next = 100
+        #: For few subscriptions, whose end is not put off: no loop is needed.
+        self.share = Share(cast("asyncio.AbstractEventLoop", None), lambda: 0.0)
 
     # contract
 

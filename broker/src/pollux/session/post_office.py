@@ -30,6 +30,7 @@ from pollux.session.orphans import Orphans
 from pollux.session.pages import Pages
 from pollux.session.registry import Registry
 from pollux.session.restart import Restart
+from pollux.session.share import AT_ONCE, Share
 from pollux.session.transaction import Transaction
 from pollux.session.undeliverable import Undeliverable
 from pollux.store.audit import Trail
@@ -85,11 +86,14 @@ class PostOffice:
         self.routed_total = 0
         self.acknowledged_total = 0
         self.loop = loop
+        self.share = Share(loop)
         #: References of messages that are written but not yet stable, by queue.
         self._arrivals: dict[Queue, list[MessageReference]] = {}
         self._unstable: deque[tuple[dict[Queue, list[MessageReference]], StableCallback | None]] = deque()
         self._flush_planned = False
         self._dirty: dict[Queue, None] = {}
+        #: Queues whose turn did not come in the turn of the loop they were woken in.
+        self._late: dict[Queue, None] = {}
         self._dispatch_planned = False
         #: Large messages: id of the file -> references to it anywhere, hot or cold.
         self._large: dict[int, int] = {}
@@ -616,19 +620,34 @@ class PostOffice:
         self._dispatch_planned = False
         dirty, self._dirty = self._dirty, {}
         now = self.wall_ms()
+        if len(dirty) > AT_ONCE:
+            if not self._late:
+                self.share.add(self._dispatch_late)
+            self._late.update(dirty)
+            return
         for queue in dirty:
-            try:
-                if queue.dispatch(now):
-                    self.wake(queue)
-            except Exception:
-                log.exception("a session failed to take messages from queue %s", queue.name)
-            expired = queue.expired(now, 0)
-            if expired:
-                self.undeliverable.expired(queue, expired)
-            if queue.cold:
-                self.cold.feed(queue)
-            if self.pages.active:
-                self.pages.feed(queue)
+            self._dispatch_one(queue, now)
+
+    def _dispatch_late(self) -> bool:
+        """One of the queues that were woken with too many others for one turn; whether there is one more."""
+        queue = next(iter(self._late))
+        del self._late[queue]
+        self._dispatch_one(queue, self.wall_ms())
+        return bool(self._late)
+
+    def _dispatch_one(self, queue: Queue, now: int) -> None:
+        try:
+            if queue.dispatch(now):
+                self.wake(queue)
+        except Exception:
+            log.exception("a session failed to take messages from queue %s", queue.name)
+        expired = queue.expired(now, 0)
+        if expired:
+            self.undeliverable.expired(queue, expired)
+        if queue.cold:
+            self.cold.feed(queue)
+        if self.pages.active:
+            self.pages.feed(queue)
 
     def charge(self, message: Message) -> None:
         """A message that was on disk is in memory now."""
@@ -689,6 +708,7 @@ class PostOffice:
         if self._timer is not None:
             self._timer.cancel()
         self.registry.close()
+        self.share.close()
         tasks = [*self.cold.tasks(), *self.pages.tasks()]
         for task in tasks:
             task.cancel()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 SLICE = 0.004
 #: Work below this is not counted, seconds: an eighth of a slice.
 SMALL = SLICE / 8
+#: Steps that are done at once: nobody is kept waiting for what is little.
+AT_ONCE = 64
 #: Bytes of one client handled in a piece: to begin with, at least, at most.
 FIRST_PORTION = 4096
 LEAST_PORTION = 256
@@ -47,21 +50,16 @@ class Share:
         self._plan()
 
     def work(self, steps: Iterator[object]) -> None:
-        """Go through ``steps``, each a small piece of work: what this turn has room for now, the rest later."""
-        if self._slice(steps):
-            self.add(lambda: self._slice(steps))
+        """Go through ``steps``, each a small piece of work: a few at once, the rest when its turn comes."""
+        begun = self.clock()
+        more = sum(1 for _ in islice(steps, AT_ONCE)) == AT_ONCE
+        self.spent(self.clock() - begun)
+        if more:
+            self.add(lambda: next(steps, self) is not self)
 
-    def _slice(self, steps: Iterator[object]) -> bool:
-        """As many steps as fit into what is left of this turn's slice; whether there are more."""
-        clock = self.clock
-        begun = clock()
-        end = begun + max(SMALL, SLICE - self._spent)
-        for _ in steps:
-            if clock() >= end:
-                self.spent(clock() - begun)
-                return True
-        self.spent(clock() - begun)
-        return False
+    def close(self) -> None:
+        """Do nothing more."""
+        self._waiting.clear()
 
     def spent(self, seconds: float) -> None:
         """So much was done at once; what is small is not counted."""

@@ -127,7 +127,7 @@ class Connecting:
             session.refuse(ReasonCode.UNSPECIFIED_ERROR, "internal error")
             return
         try:
-            self._accepted(identity)
+            await self._accepted(identity)
         except Exception:
             logger.exception("MQTT client %r could not be let in", connect.client_id)
             session.refuse(ReasonCode.UNSPECIFIED_ERROR, "internal error")
@@ -180,20 +180,20 @@ class Connecting:
         try:
             async with asyncio.timeout(_LOG_IN_LIMIT):
                 answer = await scram.final(data)
-            self._scram_succeeded(scram.identity, answer, again=again)
+            await self._scram_succeeded(scram.identity, answer, again=again)
         except (AuthenticationError, TimeoutError):
             self._scram_refused(again=again)
         except Exception:
             logger.exception("SCRAM of MQTT client %r failed", self._connect.client_id)
             self._session.disconnect(ReasonCode.UNSPECIFIED_ERROR, "internal error")
 
-    def _scram_succeeded(self, identity: Identity | None, answer: bytes, *, again: bool) -> None:
+    async def _scram_succeeded(self, identity: Identity | None, answer: bytes, *, again: bool) -> None:
         session = self._session
         self._step = 0
         if identity is None:
             raise RuntimeError("a SCRAM exchange that succeeded without an identity")
         if not again:
-            self._accepted(identity, self._auth_properties(answer))
+            await self._accepted(identity, self._auth_properties(answer))
             return
         session.reading.resume(LOG_IN)
         if identity.user != session.user:
@@ -209,7 +209,7 @@ class Connecting:
 
     # -- in
 
-    def _accepted(self, identity: Identity, found: p.Properties | None = None) -> None:
+    async def _accepted(self, identity: Identity, found: p.Properties | None = None) -> None:
         """The client is who it says. Its session, and CONNACK when that is durable."""
         session, connect = self._session, self._connect
         services, registry = session.services, session.registry
@@ -226,10 +226,16 @@ class Connecting:
             client_id = f"pollux-{secrets.token_hex(10)}"
             if connect.version == V5:
                 answer.properties[p.PropertyId.ASSIGNED_CLIENT_IDENTIFIER] = client_id
-        refusal = self._why_not(client_id, identity)
-        if refusal is not None:
-            session.refuse(*refusal)
-            return
+        while True:
+            refusal = self._why_not(client_id, identity)
+            if refusal is not None:
+                session.refuse(*refusal)
+                return
+            ending = registry.vacate(client_id, clean_start=connect.clean_start)
+            if ending is None:
+                break
+            # The end of thousands of subscriptions takes a while; no two sessions have one client id.
+            await asyncio.shield(ending)
         session.client_id = client_id
         state, present = registry.connect(session, client_id, clean_start=connect.clean_start, version=connect.version)
         answer.session_present = present

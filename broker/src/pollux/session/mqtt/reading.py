@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pollux.session.base import Transport
 
 #: Why reading may be paused.
-LOG_IN, PARKED, FILE = range(3)
+LOG_IN, PARKED, FILE, BUSY = range(4)
 
 
 class Reading:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from pollux.errors import InvalidRequestError, NoSuchQueueError, PolluxError, SendError, StoreError
 from pollux.message import Encoding, Message, RoutingType
 from pollux.routing.spec import QueueSpec
-from pollux.session.mqtt.retained import RETAINED_KIND, RetainedStore
+from pollux.session.mqtt.retained import RETAINED_KIND, Retained, RetainedStore
 from pollux.session.mqtt.state import (
     NEVER,
     QOS2_IN_KIND,
@@ -39,7 +39,7 @@ from pollux.wire.mqtt.topics import TopicMapping, split_shared
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pollux.routing.queue import Queue
     from pollux.session.mqtt.session import MqttSession
@@ -55,8 +55,6 @@ _PASSING, _LASTING = b"\x01", b"\x02"
 #: Subscriptions of one client, and sessions of the broker, connected or not.
 MAX_SUBSCRIPTIONS = 10_000
 MAX_SESSIONS = 1_000_000
-#: Retained messages sent to a new subscription in one turn of the loop.
-_REPLAY_BATCH = 500
 #: Seconds between two looks for retained messages that expired.
 _SWEEP = 60.0
 #: Days a timer is set ahead at most; it is set again when it fires early.
@@ -102,6 +100,8 @@ class MqttRegistry:
         #: Queue name -> clients subscribed to it; those with a durable session among them, of queues that have such.
         self._shared: dict[str, set[str]] = {}
         self._lasting: dict[str, set[str]] = {}
+        #: Client id -> done when the end of its session is over.
+        self._endings: dict[str, asyncio.Future[None]] = {}
         self._sweeping: asyncio.TimerHandle | None = None
 
     def put(self, kind: str, key: str, value: bytes | None) -> None:
@@ -251,21 +251,32 @@ class MqttRegistry:
 
     # -- sessions
 
-    def connect(
-        self, session: MqttSession, client_id: str, *, clean_start: bool, version: int
-    ) -> tuple[ClientState, bool]:
-        """The state for a client that connects, and whether it was there before (section 3.2.2.1.1).
+    def vacate(self, client_id: str, *, clean_start: bool) -> asyncio.Future[None] | None:
+        """Make room for a connection: end the one that has this client id now, and with ``clean_start`` its session.
 
-        A connection that has the client id now is taken over (MQTT-3.1.4-3).
+        What has to be waited for before :meth:`connect`, because it is not over in this turn; None for nothing.
         """
         old = self.sessions.get(client_id)
         if old is not None and old.connection is not None:
             self.counters.takeovers += 1
             old.connection.taken_over()
             old = self.sessions.get(client_id)
-        if old is not None and clean_start:
+        if old is not None and clean_start and client_id not in self._endings:
             self.end(old)
-            old = None
+        return self._endings.get(client_id)
+
+    def connect(
+        self, session: MqttSession, client_id: str, *, clean_start: bool, version: int
+    ) -> tuple[ClientState, bool]:
+        """The state for a client that connects, and whether it was there before (section 3.2.2.1.1).
+
+        A connection that has the client id now is taken over (MQTT-3.1.4-3); see :meth:`vacate`, which has to have
+        nothing left to wait for.
+        """
+        ending = self.vacate(client_id, clean_start=clean_start)
+        if ending is not None:
+            raise RuntimeError(f"the session of {client_id!r} has not ended yet")
+        old = self.sessions.get(client_id)
         if old is None:
             state = self.sessions[client_id] = ClientState(client_id, session.user, version)
         else:
@@ -310,8 +321,14 @@ class MqttRegistry:
         if references:
             # Those of shared subscriptions began at QoS 2 and go to nobody else (MQTT-4.8.2-5).
             self.post.acknowledge(references)
+        self._endings[state.client_id] = ending = self._loop.create_future()
+        self.post.share.work(self._ending(state, ending))
+
+    def _ending(self, state: ClientState, ended: asyncio.Future[None]) -> Iterator[None]:
+        """Its subscriptions, which may be thousands, end bit by bit; its record goes last, so that none outlives it."""
         for topic_filter in list(state.subscriptions):
             self.unsubscribe(state, topic_filter)
+            yield
         self.put(SESSION_KIND, state.client_id, None)
         for packet_id in state.inbound:
             self.put(QOS2_IN_KIND, packet_key(state.client_id, packet_id), None)
@@ -322,6 +339,8 @@ class MqttRegistry:
         state.inbound.clear()
         if self.sessions.get(state.client_id) is state:
             del self.sessions[state.client_id]
+        del self._endings[state.client_id]
+        ended.set_result(None)
 
     def _expire_later(self, state: ClientState) -> None:
         """Section 3.1.2.11.2: the session ends when its expiry interval has passed without a connection."""
@@ -333,6 +352,8 @@ class MqttRegistry:
     def _expired(self, state: ClientState) -> None:
         state.expiry_timer = None
         if state.connection is not None or self.sessions.get(state.client_id) is not state:
+            return
+        if state.client_id in self._endings:
             return
         if state.disconnected_at + state.expiry_interval * 1000 > self.wall_ms():
             self._expire_later(state)
@@ -641,21 +662,22 @@ class MqttRegistry:
         rights = subscription.rights
         allow = rights.allow if rights is not None and rights.restricted else None
         address = self.mapping.address
-        entries = [
-            (entry.data, entry.expiration)
-            for entry in self.retained.match(subscription.topic_filter, self.wall_ms())
-            if allow is None or allow(address(entry.topic))
-        ]
-        if entries:
-            self._replay(subscription, entries, 0)
+        entries = self.retained.match(subscription.topic_filter, self.wall_ms())
+        self.post.share.work(
+            self._replay(subscription, (entry for entry in entries if allow is None or allow(address(entry.topic))))
+        )
 
-    def _replay(self, subscription: Subscription, entries: list[tuple[bytes, int]], start: int) -> None:
-        """A part of it each turn, so that a filter that matches very many does not hold up everybody else."""
+    def _replay(self, subscription: Subscription, entries: Iterator[Retained]) -> Iterator[None]:
+        """A few of them each turn, so that a filter that matches very many does not hold up everybody else.
+
+        Each as it is when its turn comes: what is retained later than it was subscribed to is the newer one.
+        """
         queue = subscription.queue
-        if subscription.delivery is None:
-            return
         place = f"{queue.address}::{queue.name}"
-        for data, expiration in entries[start : start + _REPLAY_BATCH]:
+        for entry in entries:
+            if subscription.delivery is None:
+                return
+            data, expiration = entry.data, entry.expiration
             message = Message(
                 Encoding.MQTT,
                 place,
@@ -669,9 +691,7 @@ class MqttRegistry:
             except (SendError, StoreError) as error:
                 logger.warning("retained messages could not be sent to %r: %s", queue.name, error)
                 return
-        start += _REPLAY_BATCH
-        if start < len(entries):
-            self._loop.call_soon(self._replay, subscription, entries, start)
+            yield
 
     def _sweep_later(self) -> None:
         self._sweeping = self._loop.call_later(_SWEEP, self._sweep)

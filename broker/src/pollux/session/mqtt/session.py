@@ -18,7 +18,7 @@ from pollux.session.mqtt.connecting import Connecting
 from pollux.session.mqtt.inbound import Inbound, reason_of
 from pollux.session.mqtt.large import LargeInbound
 from pollux.session.mqtt.outlet import Outlet
-from pollux.session.mqtt.reading import LOG_IN, Reading
+from pollux.session.mqtt.reading import BUSY, LOG_IN, Reading
 from pollux.session.mqtt.registry import MAX_SUBSCRIPTIONS
 from pollux.session.mqtt.state import NEVER
 from pollux.session.security import Permission
@@ -46,6 +46,7 @@ from pollux.wire.mqtt.topics import split_shared
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
+    from collections.abc import Iterator
 
     from pollux.config.acceptors import AcceptorSettings
     from pollux.session.base import Transport
@@ -92,7 +93,9 @@ class MqttSession(Session):
         self._decoder = Decoder(longest_remaining(self.max_packet), max(self.settings.mqtt_min_large_message_size, 0))
         self._large: LargeInbound | None = None
         self._phase = NEW
+        #: Packets that came before the log-in was complete, or behind one that is being handled.
         self._waiting: list[Event] = []
+        self._busy = False
         self._connecting: Connecting | None = None
         self._last_received = transport.loop.time()
         self._keep_alive: TimerHandle | None = None
@@ -166,6 +169,9 @@ class MqttSession(Session):
             if self._phase != OPEN:
                 self._before_open(events[index:])
                 return
+            if self._busy:
+                self._waiting += events[index:]
+                return
             kind = type(event)
             if kind is int:
                 acks.append(event)  # type: ignore[arg-type]  # the test above
@@ -178,6 +184,42 @@ class MqttSession(Session):
         if self._phase == OPEN:
             self._flush(acks, packets)
             self.inbound.end_turn()
+
+    def _in_pieces(self, steps: Iterator[None]) -> None:
+        """Handle one packet bit by bit, as others have to have their turn; what the client sent after it waits."""
+        self._busy = True
+        self.registry.post.share.work(self._piecewise(steps))
+        if self._busy:
+            self.reading.pause(BUSY)
+
+    def _piecewise(self, steps: Iterator[None]) -> Iterator[None]:
+        while self._phase == OPEN:
+            try:
+                next(steps)
+            except StopIteration:
+                break
+            except ProtocolError as error:
+                self.fail(error)
+            except Exception:
+                logger.exception("MQTT session of client %r failed", self.client_id)
+                self.fail(ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "internal error"))
+            yield
+        self._busy = False
+        if self._phase == OPEN:
+            waiting, self._waiting = self._waiting, []
+            self.reading.resume(BUSY)
+            if waiting:
+                self._received(waiting)
+
+    def _received(self, events: list[Event]) -> None:
+        """Never raises."""
+        try:
+            self._events(events)
+        except ProtocolError as error:
+            self.fail(error)
+        except Exception:
+            logger.exception("MQTT session of client %r failed", self.client_id)
+            self.fail(ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "internal error"))
 
     def _flush(self, acks: list[int], packets: list[PublishTuple]) -> None:
         """Hand on a run of PUBACKs and one of PUBLISHes."""
@@ -227,9 +269,9 @@ class MqttSession(Session):
         elif isinstance(event, Ack):
             self._ack(event)
         elif isinstance(event, Subscribe):
-            self._subscribe(event)
+            self._in_pieces(self._subscribe(event))
         elif isinstance(event, Unsubscribe):
-            self._unsubscribe(event)
+            self._in_pieces(self._unsubscribe(event))
         elif isinstance(event, Disconnect):
             self._disconnected(event)
         elif isinstance(event, Auth):
@@ -267,7 +309,7 @@ class MqttSession(Session):
 
     # -- subscriptions
 
-    def _subscribe(self, packet: Subscribe) -> None:
+    def _subscribe(self, packet: Subscribe) -> Iterator[None]:
         """Section 3.8. SUBACK leaves when the subscriptions are durable; retained messages follow it."""
         state = self._here()
         found = p.subscription_identifiers(packet.properties)
@@ -286,6 +328,7 @@ class MqttSession(Session):
             except PolluxError as error:
                 reasons.append(reason_of(error))
                 text = str(error)
+            yield
         if state.durable:
             self.registry.save(state)
         answer = SubAck(packet.packet_id, reasons, self._reason_string(text))
@@ -334,7 +377,7 @@ class MqttSession(Session):
         if self.registry.post.registry.would_create_address(address):
             security.check(identity, Permission.createAddress, address)
 
-    def _unsubscribe(self, packet: Unsubscribe) -> None:
+    def _unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
         """Section 3.10."""
         state = self._here()
         reasons: list[int] = []
@@ -346,6 +389,7 @@ class MqttSession(Session):
                 continue
             gone = self.registry.unsubscribe(state, topic_filter)
             reasons.append(ReasonCode.SUCCESS if gone else ReasonCode.NO_SUBSCRIPTION_EXISTED)
+            yield
         if state.durable:
             self.registry.save(state)
         answer = UnsubAck(packet.packet_id, reasons)

@@ -26,6 +26,8 @@ from pollux.wire.stomp.encoder import Delivery, escaped
 from pollux.wire.stomp.headers import StompError, Version, parse_headers
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pollux.message import Message, MessageReference
     from pollux.session.stomp.session import StompSession
     from pollux.session.stomp.transactions import StompTransaction
@@ -71,10 +73,18 @@ class Consuming:
                 self._session.post.wake(subscription.queue)
 
     def close(self, *, clean: bool) -> None:
-        """The session ends: give back what is held."""
-        for subscription in list(self.subscriptions.values()):
-            self._flush_acknowledgements(subscription)
-            self.drop(subscription, clean=clean)
+        """The session ends: give back what is held, of very many subscriptions bit by bit."""
+        ending = list(self.subscriptions.values())
+        for subscription in ending:
+            subscription.credit = 0
+        self._session.post.share.work(self._ending(ending, clean=clean))
+
+    def _ending(self, subscriptions: list[Subscription], *, clean: bool) -> Iterator[None]:
+        for subscription in subscriptions:
+            if self.subscriptions.get(subscription.key) is subscription:
+                self._flush_acknowledgements(subscription)
+                self.drop(subscription, clean=clean)
+            yield
 
     # -- SUBSCRIBE, UNSUBSCRIBE
 
