@@ -15,7 +15,8 @@ from pollux.config.address_settings import AddressSettings
 from pollux.message import Encoding, Message, MessageReference, RoutingType
 from pollux.routing.queue import Queue, QueueSpec
 from pollux.session.security import Permission
-from pollux.wire.mqtt.packets import Publish
+from pollux.wire.mqtt.packets import Ack, Publish
+from pollux.wire.mqtt.properties import PUBACK
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -206,6 +207,21 @@ async def test_retained_messages_are_shown_to_whom_may_have_them(hub: Hub, topic
     bob = await hub.mqtt("bob")
     assert (await bob.subscribe(topic))[0] >= 0x80
     assert await (await by_mqtt(hub, "ann", topic))() == set(ADDRESSES) - OPEN
+
+
+async def test_retained_messages_on_their_way_are_not_shown_when_the_right_is_gone(hub: Hub) -> None:
+    await publish(hub, retained=True)
+    hub.grant(setting("#"))
+    client = await hub.mqtt("bob", receive_maximum=1)
+    assert await client.subscribe("#") == [2]
+    first = await client.message(acknowledge=False)
+    hub.grant(*RULES)
+    client.write(Ack(PUBACK, first.packet_id))
+    found = {first.payload.decode()}
+    while not found >= OPEN:
+        found.add((await client.message()).payload.decode())
+    await client.silent()
+    assert found <= OPEN | {first.payload.decode()}
 
 
 @pytest.mark.parametrize("way", ["AMQP durable", "STOMP durable", "MQTT durable"])

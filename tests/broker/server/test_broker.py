@@ -155,6 +155,32 @@ def test_a_user_without_permission(broker: Instance) -> None:
 # -- reload
 
 
+@pytest.mark.parametrize("destination", ["#", "#::all"])
+def test_a_reload_changes_what_a_pattern_gives(instance: Instance, destination: str) -> None:
+    """ada may listen to #, and of secret.# gets what its own setting says now."""
+    rule = '"/></security-setting><security-setting match="secret.#"><permission type="send" roles="amq"/>'
+    rule += '<permission type="createAddress" roles="amq"/>'
+    addresses = '<address name="#"><multicast><queue name="all"/></multicast></address>'
+    instance.configure(addresses=addresses)
+    instance.start()
+    with instance.stomp() as client, instance.stomp() as sender:
+        subscribe = {"id": "1", "destination": destination, "destination-type": "MULTICAST", "ack": "auto"}
+        client.send("SUBSCRIBE", {**subscribe, "receipt": "s"})
+        assert client.receive()[0] == "RECEIPT"
+        waiting: list[str] = []
+        for roles in ("others", "amq", "others"):
+            instance.configure(manage=f'amq{rule}<permission type="consume" roles="{roles}', addresses=addresses)
+            assert instance.request("POST", "/api/v1/reload")[0] == 200
+            for address in ("secret.x", "open.x"):
+                sender.publish(address, address, **{"destination-type": "MULTICAST"})
+            if roles == "others":
+                waiting += ["secret.x"] if destination == "#::all" else []
+                assert client.receive()[2] == "open.x"
+            else:
+                expected = [*waiting, "secret.x", "open.x"]
+                assert [client.receive()[2] for _ in expected] == expected
+
+
 def test_reload_of_settings_queues_and_users(broker: Instance) -> None:
     broker.configure(
         addresses='<address name="news"><multicast><queue name="news-all"/></multicast></address>',

@@ -24,7 +24,7 @@ from pollux.wire.mqtt.encode import encode_ack, encode_acks
 from pollux.wire.mqtt.packets import V5
 from pollux.wire.mqtt.primitives import MAX_VARIABLE_INTEGER, encode_variable
 from pollux.wire.mqtt.reasons import ReasonCode, violation
-from pollux.wire.mqtt.stored import block_end, topic_end, with_properties, without_user_property
+from pollux.wire.mqtt.stored import REPLAY, block_end, topic_end, with_properties, without_user_property
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -167,7 +167,8 @@ class Delivery:
             self._park(subscription, references)
             return
         state = self._state
-        if self._max_packet or self._max_aliases or subscription.extra or state.redeliver or state.received:
+        general = self._max_packet or self._max_aliases or subscription.extra or state.redeliver or state.received
+        if general or subscription.restricted:
             self._write([(subscription, reference) for reference in references])
             return
         unacked = state.unacked
@@ -294,6 +295,8 @@ class Delivery:
             self._registry.count_expired(1)
             return None
         data = self._stored(message)
+        if data[0] & REPLAY and subscription.restricted and not self._registry.may_have(subscription, data):
+            return None  # the right is gone since it was put into the queue
         first = subscription.heads[data[0] & 15]
         packet_id = state.redeliver.pop((reference.queue.id, message.id), 0) if state.redeliver else 0
         if packet_id:

@@ -628,6 +628,11 @@ class MqttRegistry:
         """What the client of ``state`` may have of a pattern's messages."""
         return rights_of(self._security, Identity(state.user or ""), subscription.queue)
 
+    def may_have(self, subscription: Subscription, data: bytes) -> bool:
+        """Whether the client may have a message of its topic; one that was retained is there by its queue's name."""
+        rights = subscription.rights
+        return rights is None or rights.allow(self.mapping.address(data[3 : topic_end(data)].decode("utf-8")))
+
     def may_go_on(self, state: ClientState, subscription: Subscription) -> bool:
         """Whether a session that is taken up again still has a subscription: its user's rights may have changed."""
         if self._security.allowed(state.user or "", Permission.consume, subscription.address):
@@ -659,13 +664,10 @@ class MqttRegistry:
         """Send a new subscription what is retained for it (section 3.3.1.3), through its queue."""
         if subscription.share is not None:
             return  # section 4.8.2: never to shared subscriptions
-        rights = subscription.rights
-        allow = rights.allow if rights is not None and rights.restricted else None
-        address = self.mapping.address
         entries = self.retained.match(subscription.topic_filter, self.wall_ms())
-        self.post.share.work(
-            self._replay(subscription, (entry for entry in entries if allow is None or allow(address(entry.topic))))
-        )
+        if subscription.restricted:
+            entries = (entry for entry in entries if self.may_have(subscription, entry.data))
+        self.post.share.work(self._replay(subscription, entries))
 
     def _replay(self, subscription: Subscription, entries: Iterator[Retained]) -> Iterator[None]:
         """A few of them each turn, so that a filter that matches very many does not hold up everybody else.

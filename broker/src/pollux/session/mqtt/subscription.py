@@ -86,6 +86,11 @@ class Subscription:
         self.heads = bytes(heads)
 
     @property
+    def restricted(self) -> bool:
+        """Whether there may be topics of its pattern that the client may not have."""
+        return self.rights is not None and self.rights.restricted
+
+    @property
     def credit(self) -> int:
         """Messages the client can take now; the queue asks before each dispatch."""
         delivery = self.delivery
