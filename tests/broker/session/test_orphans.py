@@ -24,6 +24,7 @@ from pollux.store.format import HEADER_SIZE, DamagedRange, decode_header
 from pollux.store.format import records as scan
 from pollux.store.settings import StoreSettings
 from pollux.store.storage import Storage
+from pollux.store.verify import verify
 from support.lossy_disk import Account, LossyDisk, materialise
 
 if TYPE_CHECKING:
@@ -172,8 +173,10 @@ async def test_no_damage_to_the_bindings_loses_a_message(tmp_path: Path, names: 
         path.unlink()
         if left is not None:
             path.write_bytes(left)
+        sound = verify(directory).sound
         post = await office.open()
         assert kept(office) == total, name
+        assert not (sound and post.problems), name
         orphans = post.orphans.messages
         if names == "in the journal":
             assert orphans == 0, name

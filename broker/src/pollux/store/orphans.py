@@ -15,6 +15,7 @@ from pollux.store.records import RecordType
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 _QUEUE, _DROPPED = "queue", "dropped"
@@ -30,6 +31,11 @@ class Lost(Struct):
     paged: int
     #: Whether the next start makes it again from the journal.
     known: bool
+
+    def __str__(self) -> str:
+        called = "name lost" if self.name is None else repr(self.name)
+        words = f"queue {self.id} ({called}) of address {self.address!r} has no binding"
+        return f"{words}; with {self.messages} messages it is {self.view()['fate']} at the next start"
 
     def view(self) -> dict[str, Any]:
         """For ``pollux journal orphans``."""
@@ -61,6 +67,11 @@ def find(places: Places) -> list[Lost]:
     values: dict[tuple[str, str], bytes] = {}
     if places.bindings is not None and places.bindings.is_dir():
         values = read_newest(places.bindings, None, expected=False)[0]
+    return lost_queues(found, values, places.paging)
+
+
+def lost_queues(found: Reading, values: Mapping[tuple[str, str], bytes], paging: Path | None) -> list[Lost]:
+    """The queues that the journal or pages tell of and the bindings ``values`` do not. Raises as find."""
     bound = {msgspec.msgpack.decode(value, type=_Queue).id for (kind, _), value in values.items() if kind == _QUEUE}
     names = {key for kind, key in values if kind == _QUEUE}
     bound |= {int(key) for kind, key in values if kind == _DROPPED}
@@ -71,20 +82,20 @@ def find(places: Places) -> list[Lost]:
     live = found.state.finish()
     queues = {queue_id: {one for ids in by.values() for one in ids} for queue_id, by in live.items()}
     paged: dict[int, set[int]] = {}
-    if places.paging is not None and places.paging.is_dir():
-        read_pages(places.paging, found.state, paged, set(), [])
+    if paging is not None and paging.is_dir():
+        read_pages(paging, found.state, paged, set(), [])
     lost: list[Lost] = []
-    for queue_id in sorted((queues.keys() | paged.keys()) - bound):
+    for queue_id in sorted((queues.keys() | paged.keys() | known.keys()) - bound):
         ids, in_pages = queues.get(queue_id, set()), paged.get(queue_id, set())
         spec = known.get(queue_id)
-        address = spec.address if spec is not None else _address(found, places, ids)
+        address = spec.address if spec is not None else _address(found, ids)
         again = spec is not None and spec.name not in names
         name = spec.name if spec is not None else None
         lost.append(Lost(queue_id, name, address, len(ids) + len(in_pages), len(in_pages), again))
     return lost
 
 
-def _address(found: Reading, places: Places, ids: set[int]) -> str | None:
+def _address(found: Reading, ids: set[int]) -> str | None:
     """The address of one of these messages, None when no record of them can be read here."""
     for message_id, location in zip(found.state.ids, found.state.locations, strict=True):
         if message_id in ids:
@@ -95,7 +106,7 @@ def _address(found: Reading, places: Places, ids: set[int]) -> str | None:
         for position, message_id in enumerate(checkpoint.ids):
             if message_id in ids:
                 location = checkpoint.locations[position]
-                path = places.journal / checkpoint.files[location >> FILE_SHIFT].name
+                path = found.directory / checkpoint.files[location >> FILE_SHIFT].name
                 return _read_address(path, location & OFFSET_MASK)
     return None
 

@@ -24,6 +24,7 @@ class Damage(Struct):
     ``kind``: "torn-tail" (the last, unconfirmed write; normal after a crash), "corrupt" (bytes that changed
     after they were confirmed), "missing-segment", "late-writes" (bytes a fenced predecessor added),
     "lost-body" (a live message whose record or file is gone), "missing-bindings" (all that was kept there is gone),
+    "lost-queue" (a queue with messages that the bindings do not tell of),
     "cut" (a file shorter than it was made), "bad-header" (both copies of a file's header), "missing-file" (one that the
     inventory names).
     """

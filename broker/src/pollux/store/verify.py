@@ -19,6 +19,7 @@ from pollux.store.bindings import newest_file, read_newest
 from pollux.store.checkpoint import Checkpoint, parse_name
 from pollux.store.format import valid_at
 from pollux.store.large import LARGE_NAME, lost_files
+from pollux.store.orphans import lost_queues
 from pollux.store.page_files import ADDRESS_FILE, PAGE_NAME, read_stores
 from pollux.store.reading import Reading, check_begun, check_complete, read_journal
 from pollux.store.recovered import NORMAL_DAMAGE, Damage, lost_bodies
@@ -132,6 +133,11 @@ def verify(directory: Path | Places) -> Report:
             _refuse(report, lambda allowed: check_complete(found, allowed=allowed))
             _refuse(report, lambda allowed: check_begun(found, values, allowed=allowed))
             _verify_rest(found, places, report)
+            # A store of which no name of a queue was ever kept is a tool's or a test's.
+            named = bool(found.state.queue_records) or any(kind == "queue" for kind, _ in values)
+            if places.bindings is not None and named:
+                lost = lost_queues(found, values, places.paging)
+                report.damage += [Damage(places.bindings, 0, 0, "lost-queue", str(one)) for one in lost]
     return report
 
 
