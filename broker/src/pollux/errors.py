@@ -11,6 +11,10 @@ class StoreError(PolluxError):
     """The store cannot do what was asked; after a failed sync the broker must stop."""
 
 
+class LostBodyError(StoreError):
+    """A large message's file is not there, or shorter than it was: no other attempt will find more."""
+
+
 class DiskFullError(StoreError):
     """No room for new messages. Acknowledgements still go through; it ends when there is room."""
 

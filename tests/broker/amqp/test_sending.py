@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import proton
@@ -517,3 +518,17 @@ async def test_the_size_from_which_a_message_goes_through_a_file(broker: Broker,
     await client.send_all(sender, [message("x" * 1000), message("x" * 200_000)])
     await broker.settle()
     assert len(list((broker.directory / "large").glob("*.msg"))) == files
+
+
+async def test_a_large_message_without_its_file_is_set_aside_and_the_link_goes_on(broker: Broker) -> None:
+    client = await broker.client().opened()
+    sender = await client.sender("q", capabilities=["queue"])
+    first, after = client.send(sender, message(bytes(500_000))), client.send(sender, message("behind it"))
+    await client.until(lambda: first.settled and after.settled)
+    (path,) = (broker.directory / "large").glob("*.msg")
+    os.truncate(path, 1000)
+    await client.receiver("q", credit=10)
+    assert (await client.get()).body == "behind it"
+    await client.until(lambda: broker.post.queue("q").message_count == 0)
+    assert [one.file for one in broker.storage.damage] == [path]
+    assert path.exists(), "what is left of it is for whoever repairs it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -480,3 +481,20 @@ async def test_a_large_payload_without_room(broker: Broker, monkeypatch: pytest.
         (2, ReasonCode.QUOTA_EXCEEDED),
     ]
     await client.publish("t", b"small", 1)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_a_large_payload_without_its_file_is_set_aside_and_the_consumer_goes_on(broker: Broker, qos: int) -> None:
+    consumer, producer = await flowing(broker, qos, expiry=1000)
+    consumer.lose()
+    await producer.publish("t/large", bytes(LARGE), max(qos, 1))
+    await producer.publish("t/small", b"behind it", max(qos, 1))
+    await broker.stable()
+    (path,) = (broker.directory / "large").glob("*.msg")
+    os.truncate(path, 1000)
+    consumer = broker.client()
+    await consumer.connect("consumer", clean=False, expiry=1000)
+    assert (await consumer.message()).payload == b"behind it"
+    await broker.settle()
+    assert broker.post.queue("consumer.t.#").message_count == 0
+    assert [one.file for one in broker.storage.damage] == [path]

@@ -423,3 +423,21 @@ async def test_a_queue_deleted_under_an_open_transaction(broker: RealBroker, uns
         assert client.transport.closed
     await broker.settle()
     assert broker.post.space.queue("in") is None
+
+
+@pytest.mark.parametrize("mode", ["auto", "client-individual"])
+async def test_a_large_message_without_its_file_is_set_aside_and_the_consumer_goes_on(
+    broker: RealBroker, mode: str
+) -> None:
+    client = await broker.connected()
+    client.send(b"SEND\ndestination:/queue/a\npersistent:true\ncontent-length:300000\n\n" + b"x" * 300_000 + b"\0")
+    client.send(b"SEND\ndestination:/queue/a\npersistent:true\n\nbehind it\0")
+    await broker.settle()
+    (path,) = (broker.directory / "large").glob("*.msg")
+    path.unlink()
+    client.send(b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:" + mode.encode() + b"\n\n\0")
+    (event,) = await until(client, 1)
+    assert isinstance(event, Frame)
+    assert event.body == b"behind it"
+    assert [one.file for one in broker.storage.damage] == [path]
+    await becomes(lambda: broker.count("a") == (mode != "auto"))

@@ -159,6 +159,7 @@ async def test_killed_checkpointer_leaves_nothing_that_counts(tmp_path: Path) ->
         expected = summary(one.recovered)
     draw = random.Random(7)  # noqa: S311  (a reproducible test, no secret)
     finished = killed = 0
+    whole = 0.0  # how long one takes here: the first tells
     for number in range(14):
         target = copied(origin, tmp_path / f"copy{number}")
         job = job_for(target.journal_directory, None, 0, 10_000)
@@ -170,7 +171,9 @@ async def test_killed_checkpointer_leaves_nothing_that_counts(tmp_path: Path) ->
             stdout=asyncio.subprocess.PIPE,
         )
         running = asyncio.ensure_future(process.communicate(msgspec.json.encode(job)))
-        await asyncio.wait([running], timeout=0.05 + draw.random() * 0.45 if number else 30)
+        began = asyncio.get_running_loop().time()
+        await asyncio.wait([running], timeout=whole * draw.random() if number else 30)
+        whole = whole or asyncio.get_running_loop().time() - began
         if process.returncode is None:
             process.kill()
             killed += 1

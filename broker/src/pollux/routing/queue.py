@@ -160,6 +160,12 @@ class Queue(Dispatcher):
         self.counters.killed += len(done)
         return done
 
+    def set_aside(self, references: Sequence[MessageReference]) -> Sequence[MessageReference]:
+        """Nobody can have the messages. Returns those that left the queue, with which nothing was done."""
+        left = self._originals(references) if self.attributes.non_destructive else []
+        done = self._settle(references)
+        return left or done
+
     def _settle(self, references: Sequence[MessageReference]) -> Sequence[MessageReference]:
         """Deliveries end; the references leave the queue. Those that were in delivery."""
         size = 0

@@ -455,6 +455,19 @@ class PostOffice:
         for queue, mine in by_queue(references):
             self.undeliverable.dead(queue, queue.kill(mine))
 
+    def set_aside(self, reference: MessageReference, error: StoreError) -> None:
+        """The body of a large message is not there: the message leaves its queue, not the store.
+
+        No consumer is to fail for it again and again, and when its file is back a restart finds it again.
+        """
+        queue, message = reference.queue, reference.message
+        for _ in queue.set_aside([reference]):
+            message.references -= 1
+            if message.references <= 0:
+                self.accounts.credit(self._charged(message.address), message.size, 1)
+        self.storage.lost_body(message, str(error))
+        self.wake(queue)
+
     def tidy(self, queue: Queue) -> None:
         """Record what last values or the ring displaced inside the queue."""
         displaced = queue.take_displaced()

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pollux.errors import DiskFullError, StoreError
+from pollux.errors import DiskFullError, LostBodyError, StoreError
 from pollux.store.files import write_all
 from pollux.store.segments import NO_ROOM
 
@@ -263,12 +263,14 @@ class LargeReader:
                 self._fd = self._owner.files.open(self._path, os.O_RDONLY)
                 # Now, when nothing was sent yet: a body that breaks off costs the client its connection, each time.
                 if (found := os.fstat(self._fd).st_size) < self.size:
-                    raise StoreError(f"{self._path}: was cut to {found} of {self.size} bytes")
+                    raise LostBodyError(f"{self._path}: was cut to {found} of {self.size} bytes")
             data = self._owner.files.read(self._fd, length, self.position)
+        except FileNotFoundError:
+            raise LostBodyError(f"{self._path}: is missing") from None
         except OSError as error:
             raise StoreError(f"{self._path}: {error.strerror or error}") from error
         if not data:
-            raise StoreError(f"{self._path}: ends at {self.position} of {self.size} bytes")
+            raise LostBodyError(f"{self._path}: ends at {self.position} of {self.size} bytes")
         return data
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

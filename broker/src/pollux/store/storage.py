@@ -617,6 +617,11 @@ class Storage:
                 break
         return result
 
+    def lost_body(self, message: Message, words: str) -> None:
+        """A large message's file turned out not to be there, or not all of it, when it was delivered."""
+        if message.large is not None:
+            self.report(Damage(self.large.path(message.large.id), 0, 0, "lost-body", f"message {message.id}: {words}"))
+
     def _lost(self, path: Path, offset: int, words: str) -> None:
         self.report(Damage(path, offset, 0, "lost-body", words))
 

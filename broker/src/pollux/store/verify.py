@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Directories of a store, as a data directory has them.
 _NAMES = ("journal", "bindings", "largemessages", "paging")
+#: Names that Artemis's own broker.xml, and its documentation, have for one of them.
+_OTHER_NAMES = {"largemessages": ("large-messages", "large")}
 _SAVED = re.compile(r"oldreplica\.[0-9]+")
 
 
@@ -91,7 +93,12 @@ def places_of(directory: Path) -> Places:
         raise NotAStoreError(
             f"{directory}: not a store: neither it nor a journal/ in it holds journal segments, bindings or checkpoints"
         )
-    return Places(journal, *(above / name for name in _NAMES[1:]))
+    return Places(journal, *(_named(above, name) for name in _NAMES[1:]))
+
+
+def _named(above: Path, name: str) -> Path:
+    others = (above / other for other in _OTHER_NAMES.get(name, ()))
+    return next((path for path in (above / name, *others) if path.is_dir()), above / name)
 
 
 def _is_journal(directory: Path) -> bool:

@@ -21,6 +21,7 @@ from pollux.wire.amqp.proton import (
 )
 
 if TYPE_CHECKING:
+    from pollux.errors import LostBodyError
     from pollux.message import MessageReference
     from pollux.routing.queue import Queue
     from pollux.routing.selector import Selector
@@ -233,6 +234,18 @@ class Consumer(OutgoingLink["MessageReference"]):
             discard_delivery(current)
         session.post.reject([reference])
         session.close_link(self, "amqp:internal-error", str(error))
+
+    def large_lost(self, reference: MessageReference, error: LostBodyError, waiting: list[MessageReference]) -> None:
+        """The file of a large message is not there, and nothing was sent: the link goes on with what comes behind."""
+        if not self.attached:
+            return
+        session = self.session
+        session.log("message %d cannot be read: %s", reference.message.id, error)
+        self.large = None
+        session.post.set_aside(reference, error)
+        self.transmit(waiting)
+        self.on_flow()
+        session.schedule_flush()
 
     # -- the engine's calls
 

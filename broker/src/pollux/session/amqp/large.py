@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from pollux.errors import LimitError, PolluxError, StoreError
+from pollux.errors import LimitError, LostBodyError, PolluxError, StoreError
 from pollux.message import Encoding
 from pollux.session.amqp.outgoing import encode, sections
 from pollux.wire.amqp.codec import DecodeError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pollux.message import LargeBody, MessageReference
     from pollux.session.amqp.consumer import Consumer
     from pollux.session.amqp.session import AmqpSession
-    from pollux.store.large import LargeMessage, LargeWriter
+    from pollux.store.large import LargeMessage, LargeReader, LargeWriter
 
 #: Bytes ahead of the client at which reading the file pauses.
 _AHEAD = 256 << 10
@@ -134,6 +134,9 @@ class LargeSender:
         consumer = self._consumer
         try:
             delivery = await self._send()
+        except LostBodyError as error:
+            consumer.large_lost(self._reference, error, self.waiting)
+            return
         except (StoreError, DecodeError) as error:
             consumer.large_failed(self._reference, error)
             return
@@ -157,17 +160,27 @@ class LargeSender:
         head, skip = sections(self._reference, message.data, session.services.wall_ms())
         reader = session.post.storage.large.open(cast("LargeMessage", large))
         try:
+            chunk = await reader.read()  # before anything is sent: the file may not be there
             delivery = consumer.start_delivery()
             consumer.add_bytes(head)
-            async for chunk in reader:
+            while chunk:
                 if skip < len(chunk):
                     consumer.add_bytes(chunk[skip:] if skip else chunk)
                 skip = max(skip - len(chunk), 0)
                 session.flush()
                 await self._wait_for_room()
+                chunk = await self._next(reader)
         finally:
             reader.close()
         return delivery
+
+    @staticmethod
+    async def _next(reader: LargeReader) -> bytes:
+        """The next bytes of a delivery that was begun: it cannot be taken back as if nothing had been sent."""
+        try:
+            return await reader.read()
+        except LostBodyError as error:
+            raise StoreError(str(error)) from error
 
     async def _wait_for_room(self) -> None:
         """Wait while the client's session window or its network is full."""

@@ -13,6 +13,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pollux.errors import LostBodyError
 from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Encoding
 from pollux.session.mqtt.large import stream, translate
 from pollux.session.mqtt.state import RELEASED, SENT, encode_out
@@ -335,6 +336,17 @@ class Delivery:
         self, subscription: Subscription, reference: MessageReference, first: int, packet_id: int, outlet: Outlet
     ) -> None:
         """One large message, from its file."""
+        try:
+            await self._send_body(subscription, reference, first, packet_id, outlet)
+        except LostBodyError as error:
+            # Nothing was sent yet: free the identifier again.
+            self._forget(packet_id)
+            self._reading_files.pop(reference, None)
+            self._post.set_aside(reference, error)
+
+    async def _send_body(
+        self, subscription: Subscription, reference: MessageReference, first: int, packet_id: int, outlet: Outlet
+    ) -> None:
         message = reference.message
         storage = self._post.storage
         large = message.large

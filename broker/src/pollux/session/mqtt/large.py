@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollux.errors import PolluxError, StoreError
+from pollux.errors import LostBodyError, PolluxError, StoreError
 from pollux.message import Encoding, Message
 from pollux.session.mqtt.reading import FILE
 from pollux.wire.content import content_of
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pollux.message import LargeBody
     from pollux.session.mqtt.outlet import Outlet
     from pollux.session.mqtt.reading import Reading
-    from pollux.store.large import LargeWriter
+    from pollux.store.large import LargeReader, LargeWriter
     from pollux.store.storage import Storage
     from pollux.wire.mqtt.decoder import PublishStart, PublishTuple
     from pollux.wire.mqtt.topics import TopicMapping
@@ -100,15 +100,25 @@ async def stream(outlet: Outlet, storage: Storage, large: LargeBody, skip: int, 
     """Send ``head``, then the file of ``large`` from offset ``skip``."""
     reader = storage.large.open(large)  # type: ignore[arg-type]  # the store's own large body
     try:
+        data = await reader.read()  # before anything is sent: the file may not be there
         await outlet.chunk(head)
-        async for data in reader:
+        while data:
             if skip >= len(data):
                 skip -= len(data)
-                continue
-            await outlet.chunk(data[skip:] if skip else data)
-            skip = 0
+            else:
+                await outlet.chunk(data[skip:] if skip else data)
+                skip = 0
+            data = await _next(reader)
     finally:
         reader.close()
+
+
+async def _next(reader: LargeReader) -> bytes:
+    """The next bytes of a packet that was begun: it cannot be taken back as if nothing had been sent."""
+    try:
+        return await reader.read()
+    except LostBodyError as error:
+        raise StoreError(str(error)) from error
 
 
 async def translate(storage: Storage, message: Message, mapping: TopicMapping) -> bytes | None:

@@ -28,6 +28,7 @@ from pollux.wire.stomp.headers import StompError, Version, parse_headers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pollux.errors import LostBodyError
     from pollux.message import Message, MessageReference
     from pollux.session.stomp.session import StompSession
     from pollux.session.stomp.transactions import StompTransaction
@@ -359,6 +360,12 @@ class Consuming:
             return
         if not subscription.browsing:
             self._session.post.release([reference], failed=True)
+
+    def lost(self, subscription: Subscription, reference: MessageReference, error: LostBodyError) -> None:
+        """The file of a large message is not there; nothing of it was sent."""
+        if subscription.closing or (subscription.mode is not AckMode.AUTO and not subscription.lose(reference)):
+            return
+        self._session.post.set_aside(reference, error)
 
     def describe(self) -> list[dict[str, object]]:
         """For management."""

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from pollux.errors import PolluxError, StoreError
+from pollux.errors import LostBodyError, PolluxError, StoreError
 from pollux.message import Encoding, Message
 from pollux.store.large import LargeMessage
 from pollux.wire.content import content_of
@@ -108,6 +108,8 @@ class Outbox:
                 await self._send_stored(subscription, reference, reader)
             else:
                 await self._send_decoded(subscription, reference, reader)
+        except LostBodyError as error:
+            self._session.consuming.lost(subscription, reference, error)
         except PolluxError as error:
             # Nothing of it was written: the next attempt, or its dead letter address, may do better.
             logger.warning(
