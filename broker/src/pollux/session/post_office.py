@@ -720,7 +720,6 @@ class PostOffice:
         """Stop reading and planning; the store is closed by its owner."""
         if self._timer is not None:
             self._timer.cancel()
-        self.registry.close()
         self.share.close()
         tasks = [*self.cold.tasks(), *self.pages.tasks()]
         for task in tasks:

@@ -8,7 +8,6 @@ bindings journal, and creates and deletes automatically as the settings say. At 
 from __future__ import annotations
 
 import logging
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,7 +23,6 @@ from pollux.routing.spec import QueueSpec
 from pollux.session.orphans import encode_queue
 
 if TYPE_CHECKING:
-    from asyncio import Handle
     from collections.abc import Callable, Iterable, Iterator
 
     from pollux.config.addressing import AddressConfig, QueueConfig
@@ -43,8 +41,6 @@ DROPPED = "dropped"
 
 #: Address names (FQQNs too) whose account is remembered for sending.
 _SENDABLE_LIMIT = 20_000
-#: Addresses looked at in one turn of the loop for whether they may be deleted.
-_REAPED = 200
 
 
 class Registry:
@@ -55,7 +51,8 @@ class Registry:
         self._space = post.space
         #: How many queues a user may have, -1 for any number; the server sets it.
         self.queue_limit: Callable[[str], int] | None = None
-        self._reaping: Handle | None = None
+        #: What is unused is being looked for.
+        self._reaping = False
         #: By the routing type a message asks for: names to which such can be sent at once, with their accounts.
         self.sendable: dict[RoutingType | None, dict[str, Account]] = {kind: {} for kind in (None, *RoutingType)}
         #: Queues whose deletion is in the journal, and still in the bindings.
@@ -289,26 +286,25 @@ class Registry:
         dropped, self._dropped = self._dropped, []
         for queue_id in dropped:
             self._post.storage.put(DROPPED, str(queue_id), None)
-        for queue in list(self._space.queues):
-            self.maybe_delete(queue, now)
-        self._forget_sendable()
-        idle = [each for each in self._space.addresses if not each.queues and (each.auto_created or each.temporary)]
-        self._reap_addresses(iter(idle), now)
+        if not self._reaping:
+            self._reaping = True
+            self._post.share.work(self._reap(now))
 
-    def _reap_addresses(self, idle: Iterator[Address], now: int) -> None:
-        """Some in each turn of the loop: there may be one for each topic that anybody has sent to."""
-        self._reaping = None
-        some = list(islice(idle, _REAPED))
-        for address in some:
-            if self._space.address(address.name) is address:
-                self._maybe_delete_address(address.name, now)
-        if len(some) == _REAPED:
-            self._reaping = self._post.loop.call_soon(self._reap_addresses, idle, now)
-
-    def close(self) -> None:
-        """Delete nothing more."""
-        if self._reaping is not None:
-            self._reaping.cancel()
+    def _reap(self, now: int) -> Iterator[None]:
+        """Bit by bit: there may be an address for each topic that anybody has sent to, and a queue for it."""
+        try:
+            for queue in list(self._space.queues):
+                if self._space.queue_by_id(queue.id) is queue:
+                    self.maybe_delete(queue, now)
+                yield
+            self._forget_sendable()
+            for address in list(self._space.addresses):
+                idle = not address.queues and (address.auto_created or address.temporary)
+                if idle and self._space.address(address.name) is address:
+                    self._maybe_delete_address(address.name, now)
+                yield
+        finally:
+            self._reaping = False
 
     # -- configuration
 
