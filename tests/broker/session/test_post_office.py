@@ -319,6 +319,7 @@ async def test_a_dead_letter_goes_back_to_its_queue_that_is_gone_and_stays_when_
     ]
     assert takes == [True, False]
     assert post.queue("orders").routing_type is RoutingType.ANYCAST
+    assert not post.undeliverable.takes(dead, found[0].message, "news::orders"), "orders is a queue of another address"
 
 
 async def test_scheduled_messages_wait_also_across_a_restart(office: Office) -> None:

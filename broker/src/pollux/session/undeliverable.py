@@ -78,7 +78,10 @@ class Undeliverable:
     def takes(self, queue: Queue, message: Message, target: str) -> bool:
         """Whether :meth:`move` would find a queue for this message of ``queue`` at ``target``, created if need be."""
         copy = self._moved_copy(queue, message, target, {})
-        self._post.registry.ensure_sendable(target, copy.routing_type)
+        try:
+            self._post.registry.ensure_sendable(target, copy.routing_type)
+        except PolluxError:  # it may not be made; others, for other places, go all the same
+            return False
         return any(not taker.temporary for taker in self._post.space.takers(copy))
 
     def move(self, queue: Queue, references: Sequence[MessageReference], target: str) -> int:
