@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from pollux.errors import PolluxError
     from pollux.ha.keeper import Claim
+    from pollux.ha.locks import LockFile
     from pollux.ha.node_state import NodeState
 
 #: Nothing here takes this long; a test that waits for it has failed.
@@ -102,6 +103,8 @@ class Store:
         (path / "journal").mkdir(parents=True)
         (path / "bindings").mkdir()
         self.parties: list[Party] = []
+        #: Locks that somebody has who is none of them.
+        self.held: list[LockFile] = []
 
     def __enter__(self) -> Self:
         return self
@@ -109,6 +112,8 @@ class Store:
     def __exit__(self, *_: object) -> None:
         for party in self.parties:
             party.keeper.close()
+        for lock in self.held:
+            lock.close()
 
     @property
     def node(self) -> Path:

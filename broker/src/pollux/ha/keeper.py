@@ -12,6 +12,7 @@ import threading
 import uuid
 from collections import deque
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from msgspec.structs import replace
@@ -128,6 +129,11 @@ class Keeper:
         self._epoch = 0
         self._proof: Proof | None = None
         self._last_error = ""
+        #: What could not be told to the other members, as it was logged last.
+        self._untold = ""
+        #: The right to serve that the server has not taken yet, and since when it is to.
+        self._unclaimed: Claim | None = None
+        self._claimed_at = 0.0
         self._jobs: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._wake = threading.Event()
         self._period = STANDBY_PERIOD
@@ -207,11 +213,12 @@ class Keeper:
                 wait = self._turn()
             except (OSError, LockTimeoutError, StateFileError) as error:
                 # A state file that was damaged since the last look: whoever has the store, or gets it, writes it anew.
-                self._failed(error)
+                self._failed(error, str(error))
                 wait = self._period
             except Exception as error:
-                logger.exception("the activation failed")
-                self._last_error = repr(error)
+                if repr(error) != self._last_error:
+                    logger.exception("the activation failed")
+                self._failed(error, repr(error))
                 wait = self._period
             if not self._jobs and not self._closing:
                 self._wake.wait(wait)
@@ -224,31 +231,33 @@ class Keeper:
             except PolluxError as error:
                 self._listener.refused(error)
                 return False
-            except OSError as error:
-                if error.errno not in NO_ROOM:
+            except Exception as error:
+                if not isinstance(error, OSError) or error.errno not in NO_ROOM:
                     reason = f"{self._directory}: the shared store cannot be used: {error}"
                     self._listener.refused(StoreError(reason))
                     return False
-                self._failed(error)
+                self._failed(error, str(error))
                 self._wake.wait(STANDBY_PERIOD)
             else:
                 return True
         return False
 
-    def _failed(self, error: Exception) -> None:
-        """What was to be done could not be done now: say so once, and try again."""
-        text = str(error)
-        if text != self._last_error:
+    def _failed(self, error: Exception, text: str) -> None:
+        """What was to be done could not be done now: say so once, and try again. Raises nothing."""
+        if text != self._last_error and isinstance(error, (OSError, PolluxError)):
             logger.warning("the store cannot be used now", extra={"fields": {"reason": text}})
         self._last_error = text
         if isinstance(error, OSError) and error.errno in NO_ROOM:
-            (self._directory / RESERVE).unlink(missing_ok=True)
+            with suppress(OSError):
+                (self._directory / RESERVE).unlink(missing_ok=True)
         if self.machine.phase in STANDBY:
             self.machine.to(self.machine.phase, text)
 
     def _run_jobs(self) -> None:
         while self._jobs:
             job, future = self._jobs.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue  # whoever asked does not wait any more (a client of the HTTP port that went away)
             try:
                 job()
             except BaseException as error:
@@ -264,6 +273,7 @@ class Keeper:
         if serving:
             if self._proof is not None:
                 self.state = self._proof.make(self.state)
+            self._hand_over()
         elif self.machine.phase not in STANDBY:
             return self._prove_while_stopping()
         else:
@@ -308,17 +318,25 @@ class Keeper:
         self._tell(Phase.JOINING.value)
 
     def _tell(self, phase: str) -> None:
-        self._member.write(
-            {
-                "name": self.me.name,
-                "host": self.me.host,
-                "pid": self.me.pid,
-                "role": self.me.role,
-                "phase": phase,
-                "management": self.management,
-                "clients": self.clients,
-            }
-        )
+        """Tell the other members, which decides nothing: what fails is logged once, and told with the next look."""
+        try:
+            self._member.write(
+                {
+                    "name": self.me.name,
+                    "host": self.me.host,
+                    "pid": self.me.pid,
+                    "role": self.me.role,
+                    "phase": phase,
+                    "management": self.management,
+                    "clients": self.clients,
+                }
+            )
+        except Exception as error:
+            if str(error) != self._untold:
+                logger.warning("the other members cannot be told", extra={"fields": {"reason": str(error)}})
+            self._untold = str(error)
+        else:
+            self._untold = ""
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -434,20 +452,18 @@ class Keeper:
 
     def _announce(self, reason: str) -> None:
         lock = LockFile.open(self._directory / FAILBACK_LOCK)
-        if not lock.try_lock():
-            lock.close()
-            return
 
         def ask(state: NodeState) -> NodeState:
             return replace(state, state=StoreState.FAILING_BACK) if state.state is StoreState.LIVE else state
 
         try:
-            self._change(ask)
-        except BaseException:
-            lock.close()
-            raise
-        self._announcement = lock
-        logger.info("failback asked for", extra={"fields": {"reason": reason}})
+            if lock.try_lock():
+                self._change(ask)
+                self._announcement = lock
+                logger.info("failback asked for", extra={"fields": {"reason": reason}})
+        finally:
+            if self._announcement is not lock:
+                lock.close()
 
     def _break(self, reason: str) -> bool:
         """Take the lock away from a holder that gives no sign of life. Its own guard has expired before."""
@@ -456,7 +472,11 @@ class Keeper:
             if self._heartbeat.read() != self._beat or state is None or state != self.state:
                 return True
             lock = LockFile.replace(self._directory / LIVE_LOCK)
-            sync_directory(self._directory)
+            try:
+                sync_directory(self._directory)
+            except BaseException:
+                lock.close()  # else it would be nobody's for as long as this process lives
+                raise
         logger.warning("live lock broken", extra={"fields": {"reason": reason, "epoch": state.epoch}})
         self._queue.take(lock)
         return True
@@ -506,9 +526,25 @@ class Keeper:
             # A server of NFS first calls back what it has delegated to a member that is gone, and that takes as long as
             # its lease. The claim stands, but proves little or nothing by now: look again, while the store answers.
             self.state = self._proof.make(claimed)
+        self._unclaimed = Claim(claimed.node_id, epoch, reason, self._queue.lock_since)
+        self._claimed_at = self._clock()
         self.machine.to(Phase.ACTIVATING, reason, epoch)
+        self._hand_over()
         self._tell(Phase.ACTIVATING.value)
-        self._listener.claimed(Claim(claimed.node_id, epoch, reason, self._queue.lock_since))
+
+    def _hand_over(self) -> None:
+        """Have the server serve; where it cannot be told it is told again, and after a lease it is the end."""
+        claim = self._unclaimed
+        if claim is None:
+            return
+        try:
+            self._listener.claimed(claim)
+        except Exception as error:
+            logger.exception("the server cannot be told that it may serve")
+            if self._clock() - self._claimed_at >= self.lease.seconds:
+                self.fence(f"the right to serve could not be handed to the server: {error}")
+        else:
+            self._unclaimed = None
 
     # -- serving -----------------------------------------------------------------------------------
 
@@ -552,7 +588,8 @@ class Keeper:
             if not reserve.exists():
                 reserve.write_bytes(bytes(RESERVE_BYTES))
         except OSError as error:
-            reserve.unlink(missing_ok=True)
+            with suppress(OSError):
+                reserve.unlink(missing_ok=True)
             logger.warning("no room can be set aside for a full disk", extra={"fields": {"reason": str(error)}})
 
     def _release_store(self, left: StoreState, *, stay: bool) -> None:
@@ -568,5 +605,9 @@ class Keeper:
             return replace(state, state=state.state if asked else left, stay=stay)
 
         self._change(leave)
-        self._heartbeat.write(self._epoch, self.me.id, ended=True)
+        try:
+            self._heartbeat.write(self._epoch, self.me.id, ended=True)
+        except OSError as error:
+            # The others are only faster with it: the lock tells them.
+            logger.warning("the other members cannot be told", extra={"fields": {"reason": str(error)}})
         self._queue.release()

@@ -72,11 +72,15 @@ class LockQueue:
         self.waits_since = self._clock()
         if self._in_line and self._place is None:
             place = LockFile.open(self._directory / BACKUP_LOCK)
-            if not place.try_lock():
-                place.close()
+            try:
+                if place.try_lock():
+                    self._place = place
+            finally:
+                if self._place is None:
+                    place.close()
+            if self._place is None:
                 self._place_waiter = LockWaiter(self._directory / BACKUP_LOCK, self._wake)
                 return
-            self._place = place
         self._wait_for_lock()
 
     def _wait_for_lock(self) -> None:

@@ -14,6 +14,7 @@ import secrets
 import struct
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.errors import PolluxError
@@ -50,6 +51,12 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
+def close(descriptor: int) -> None:
+    """Close a descriptor, which releases the locks of its description; it is closed after an error, too (close(2))."""
+    with suppress(OSError):
+        os.close(descriptor)
+
+
 class Probe(NamedTuple):
     """What anybody may learn of a lock file: its nonce, and whether somebody (perhaps we) holds the lock."""
 
@@ -67,7 +74,7 @@ def probe(path: Path) -> Probe | None:
         found = fcntl.fcntl(descriptor, F_OFD_GETLK, _WRITE_LOCK)
         return Probe(_nonce(descriptor), bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK))
     finally:
-        os.close(descriptor)
+        close(descriptor)
 
 
 def is_locked(path: Path) -> bool:
@@ -86,9 +93,15 @@ class LockFile:
     """An open lock file. Its nonce is made with the file, so that a re-created or copied one is told apart."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
+        """``descriptor`` is this object's, also when it cannot be made: a lock that nobody can let go of any more would
+        be held for as long as the process lives."""
         self.path = path
         self.descriptor = descriptor
-        self.nonce = _nonce(descriptor)
+        try:
+            self.nonce = _nonce(descriptor)
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def open(cls, path: Path) -> LockFile:
@@ -109,7 +122,7 @@ class LockFile:
             os.pwrite(descriptor, f"{nonce}\n".encode(), 0)
             os.fsync(descriptor)
         except BaseException:
-            os.close(descriptor)
+            close(descriptor)
             temporary.unlink(missing_ok=True)
             raise
         return temporary, descriptor
@@ -129,9 +142,17 @@ class LockFile:
     def replace(cls, path: Path) -> LockFile:
         """Put a new file, already locked by the caller, in the place of one whose holder does not answer any more."""
         temporary, descriptor = cls._make(path)
-        if not try_lock(descriptor):
+        try:
+            ours = try_lock(descriptor)
+            if ours:
+                temporary.replace(path)
+        except BaseException:
+            close(descriptor)
+            temporary.unlink(missing_ok=True)
+            raise
+        if not ours:
+            close(descriptor)
             raise LockTimeoutError(f"{temporary}: somebody else locked a file that was just made")
-        temporary.replace(path)
         return cls(path, descriptor)
 
     def try_lock(self) -> bool:
@@ -154,9 +175,9 @@ class LockFile:
 
     def close(self) -> None:
         """Let go of the lock and the file; the file stays."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            close(descriptor)
 
 
 class ShortLock:
@@ -172,10 +193,13 @@ class ShortLock:
         deadline = self._clock() + self._seconds
         while True:
             file = LockFile.open(self._path)
-            if file.try_lock() and file.is_current():
-                self._file = file
-                return
-            file.close()
+            try:
+                if file.try_lock() and file.is_current():
+                    self._file = file
+                    return
+            finally:
+                if self._file is not file:
+                    file.close()
             if self._clock() >= deadline:
                 raise LockTimeoutError(f"{self._path}: another broker has held this lock for {self._seconds:g} s")
             time.sleep(_RETRY_SECONDS)
@@ -214,10 +238,11 @@ class LockWaiter:
                 if file.is_current():
                     break
                 file.close()
-        except OSError as error:
+        except Exception as error:
+            # Whatever it is: a thread that ended without a word would be waited for for ever.
             if file is not None:
                 file.close()
-            self.error = error
+            self.error = error if isinstance(error, OSError) else OSError(f"{self._path}: {error}")
         with self._mutex:
             if self._abandoned:
                 if file is not None and self.error is None:

@@ -124,8 +124,16 @@ class Machine:
             },
         )
         for listener in self._listeners:
-            listener(before, after)
+            self._inform(listener, before, after)
         return True
+
+    @staticmethod
+    def _inform(listener: Callable[..., None], *positions: Position) -> None:
+        """Who is told of a change has no part in it."""
+        try:
+            listener(*positions)
+        except Exception:
+            logger.exception("a change of the activation could not be told")
 
     def _go(self, before: Position, phase: Phase, reason: str, epoch: int | None) -> Position:
         if phase not in TRANSITIONS[before.phase]:
@@ -156,7 +164,7 @@ class Machine:
             fields["unlogged"] = unlogged
         logger.info("activation reason", extra={"fields": fields})
         for listener in self._reason_listeners:
-            listener(position)
+            self._inform(listener, position)
 
     def fence(self, reason: str) -> bool:
         """Go to FENCED from wherever clients may be served; False when there is nothing to fence."""

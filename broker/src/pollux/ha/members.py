@@ -11,11 +11,11 @@ import os
 import secrets
 import socket
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pollux.errors import PolluxError
-from pollux.ha.locks import LockFile, is_locked, probe
-from pollux.store.segments import NO_ROOM
+from pollux.ha.locks import LockFile, close, is_locked, probe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,26 +65,28 @@ class MemberFile:
         if self._lock is not None:
             return self._lock.nonce
         guard = LockFile.open(self.path.with_suffix(".lock"))
-        if not guard.try_lock():
-            guard.close()
-            raise PolluxError(f"{self.path}: a broker with this configuration runs already on this host")
-        self._lock = guard
+        try:
+            if not guard.try_lock():
+                raise PolluxError(f"{self.path}: a broker with this configuration runs already on this host")
+            self._lock = guard
+        finally:
+            if self._lock is None:
+                guard.close()
         return guard.nonce
 
     def write(self, values: dict[str, Any]) -> None:
-        """Tell the others; nothing is written when nothing changed, or (until the next call) when there is no room."""
+        """Tell the others; nothing is written when nothing changed. Raises OSError: the next call tries again."""
         data = json.dumps(values, sort_keys=True).encode()
         if data == self._written or self._lock is None:
             return
         temporary = self.path.with_suffix(".tmp")
         try:
             temporary.write_bytes(data)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            if error.errno in NO_ROOM:
-                return
+            temporary.replace(self.path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
             raise
-        temporary.replace(self.path)
         self._written = data
 
     def close(self) -> None:
@@ -173,6 +175,6 @@ class Heartbeat:
 
     def close(self) -> None:
         """Let go of the file."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            close(descriptor)

@@ -190,7 +190,9 @@ def _without_lock(snapshot: Snapshot, settings: Settings, now: float) -> Decisio
         )
     if (
         settings.role is Role.PRIMARY
-        and state.state is StoreState.LIVE
+        # FAILING_BACK without an announcer: left by a life of ours before, or by an attempt that failed half way.
+        and state.state in (StoreState.LIVE, StoreState.FAILING_BACK)
+        and not snapshot.announcer_alive
         and not state.stay
         and not state.refused
         and not snapshot.announced_by_me
