@@ -98,6 +98,18 @@ def packet(first: int, body: bytes) -> bytes:
     return bytes((first,)) + variable(len(body)) + body
 
 
+def read_packet(opened: socket.socket) -> tuple[int, bytes]:
+    """The first byte of the next MQTT packet, and what is behind its length."""
+    first = opened.recv(1, socket.MSG_WAITALL)[0]
+    length = shift = 0
+    while True:
+        byte = opened.recv(1, socket.MSG_WAITALL)[0]
+        length |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return first, opened.recv(length, socket.MSG_WAITALL) if length else b""
+
+
 def read_until(opened: socket.socket, mark: bytes) -> bytes:
     """Read until these bytes came."""
     data = b""

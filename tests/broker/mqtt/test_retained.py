@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pollux.config.address_settings import AddressSettings
 from pollux.errors import LimitError
+from pollux.session.accounts import Accounts
+from pollux.session.memory import Memory
 from pollux.session.mqtt.retained import RetainedStore
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import V311, Ack, Filter, Publish, Will
@@ -130,7 +133,7 @@ levels = st.lists(st.sampled_from(["a", "b", "", "$x"]), min_size=1, max_size=4)
 
 @given(st.sets(levels, max_size=12), levels, st.data())
 def test_the_tree_finds_what_matches(topics: set[str], pattern: str, data: st.DataObject) -> None:
-    store = RetainedStore(lambda *_: None)
+    store = RetainedStore(lambda *_: None, Memory(Accounts(lambda _: AddressSettings(), -1), 1 << 30).user("retained"))
     for topic in topics:
         store.set(topic, encode_stored(topic, b"x", 1, True, {}), 0)
     parts = pattern.split("/")
@@ -146,8 +149,8 @@ def test_the_tree_finds_what_matches(topics: set[str], pattern: str, data: st.Da
 
 
 def test_the_bytes_are_bounded() -> None:
-    store = RetainedStore(lambda *_: None)
-    store.byte_limit = 2_000
+    store = RetainedStore(lambda *_: None, Memory(Accounts(lambda _: AddressSettings(), -1), 1 << 30).user("retained"))
+    store.byte_limit = 2_500
     store.set("a", bytes(1_000), 0)
     with pytest.raises(LimitError, match="no room"):
         store.set("b", bytes(1_000), 0)

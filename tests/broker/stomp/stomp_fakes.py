@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from pollux.config.address_settings import AddressSettings
 from pollux.config.model import Configuration
 from pollux.errors import AuthenticationError, InvalidRequestError, NoSuchQueueError, NotPermittedError, SendError
 from pollux.message import Message, MessageReference, RoutingType
 from pollux.routing.spec import QueueSpec
+from pollux.session.accounts import Accounts
 from pollux.session.base import Peer
+from pollux.session.memory import Memory
 from pollux.session.security import Identity
 from pollux.session.share import Share
 from pollux.session.stomp import StompSession
@@ -134,6 +137,7 @@ class FakePost:
     def __init__(self) -> None:
         self.addresses: dict[str, FakeAddress] = {}
         self.queues: dict[str, FakeQueue] = {}
+        self.memory = Memory(Accounts(lambda _: AddressSettings(), -1), 1 << 30)
         self.sent: list[Message] = []
         self.acknowledged: list[MessageReference] = []
         self.released: list[tuple[MessageReference, bool]] = []
@@ -195,7 +199,7 @@ class FakePost:
     def when_stable(self, callback: Callable[[Exception | None], None]) -> None:
         self._stable.append(callback)
 
-    def begin(self) -> FakeTransaction:
+    def begin(self, origin: int) -> FakeTransaction:
         return FakeTransaction()
 
     def commit(self, tx: FakeTransaction) -> None:

@@ -139,6 +139,19 @@ class Limits(Struct, frozen=True):
     """``<px:limits>``: bounds on what clients may use. An acceptor's URI can narrow some of them."""
 
     max_connections: Annotated[int, Integer(minimum=1), "Connections at a time, all acceptors together."] = 10000
+    max_queues_per_user: Annotated[
+        int,
+        Integer(minimum=1, special=_NO_LIMIT),
+        "Queues that clients of one user may have at a time, their subscriptions' too; max-queues goes before.",
+    ] = 50_000
+    max_mqtt_sessions: Annotated[int, Integer(minimum=1), "MQTT sessions, of clients that are away too."] = 100_000
+    max_retained_messages: Annotated[int, Integer(minimum=0), "Retained MQTT messages."] = 100_000
+    max_retained_size: Annotated[int, Size(minimum=0), "Bytes of all retained MQTT messages."] = 256 * MIB
+    max_state_size: Annotated[
+        int,
+        Size(minimum=MIB, special=((-1, "half of global-max-size"),)),
+        "Bytes that clients may make the broker hold beside messages; they count in global-max-size.",
+    ] = -1
     max_connections_per_user: Annotated[
         int, Integer(minimum=1, special=_NO_LIMIT), "Connections of one user at a time."
     ] = -1

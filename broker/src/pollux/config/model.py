@@ -550,6 +550,13 @@ class Configuration(Discreet, frozen=True):
             return self.global_max_size
         return memory * self.global_max_size_percent_of_jvm_max_memory // 100
 
+    def state_limit(self, memory: int) -> int:
+        """Bytes of what clients make the broker hold beside messages, of a process that may use ``memory``."""
+        limit = self.limits.max_state_size
+        if limit >= 0:
+            return limit
+        return max(self.global_limit(memory) // 2, MIB)
+
     def handshake_limit(self, memory: int) -> int:
         """Bytes that connections may hold together before they have logged in, of a process that may use ``memory``."""
         limit = self.limits.max_handshake_size

@@ -113,8 +113,12 @@ def _broker(broker: Broker) -> Iterator[Metric]:
         "Times a message stayed because no queue took it where it was to go.",
         post.undeliverable.stayed,
     )
-    yield _gauge("memory_used_bytes", "Memory charged to messages.", post.accounts.total.bytes)
+    used = "Memory charged to messages and to what clients hold beside them."
+    yield _gauge("memory_used_bytes", used, post.accounts.total.bytes)
     yield _gauge("memory_limit_bytes", "global-max-size.", post.accounts.total.max_bytes)
+    yield _gauge("state_used_bytes", "What clients hold beside messages; it is in memory_used_bytes.", post.memory.used)
+    yield _gauge("state_limit_bytes", "max-state-size.", post.memory.limit)
+    yield _counter("state_refused", "Requests refused because their client holds too much.", post.memory.refused)
     yield _gauge("loop_lag_seconds", "How late the event loop last ran.", broker.analyzer.lag)
     yield _gauge("loop_lag_maximum_seconds", "Its worst in the last minute.", broker.analyzer.maximum_lag)
 

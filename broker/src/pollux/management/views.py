@@ -93,6 +93,9 @@ def _serving(broker: Broker) -> dict[str, Any]:
         "memory": {
             "used": accounts.total.bytes,
             "limit": accounts.total.max_bytes,
+            "state": broker.post.memory.used,
+            "stateLimit": broker.post.memory.limit,
+            "stateOfUsers": broker.post.memory.users(),
             "beforeLogin": broker.registry.strangers.held,
             "beforeLoginLimit": broker.registry.strangers.limit,
             "resident": resident_bytes(),

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+#: Longer ids are remembered by their digest, so that what one costs has a bound.
+_LONGEST = 64
+
+
+def _short(duplicate_id: bytes) -> bytes:
+    return duplicate_id if len(duplicate_id) <= _LONGEST else blake2b(duplicate_id).digest()
 
 
 class DuplicateCache:
@@ -26,7 +34,7 @@ class DuplicateCache:
         return len(self._slots)
 
     def __contains__(self, duplicate_id: bytes) -> bool:
-        return duplicate_id in self._slots
+        return _short(duplicate_id) in self._slots
 
     def __iter__(self) -> Iterator[bytes]:
         """Oldest first."""
@@ -37,6 +45,7 @@ class DuplicateCache:
 
     def add(self, duplicate_id: bytes) -> bool:
         """Remember an id. False when it was there already: the message is a duplicate."""
+        duplicate_id = _short(duplicate_id)
         if duplicate_id in self._slots:
             return False
         if self.limit == 0:
@@ -61,7 +70,7 @@ class DuplicateCache:
 
     def remove(self, duplicate_id: bytes) -> None:
         """Forget an id: its transaction was rolled back, or an administrator says so."""
-        slot = self._slots.pop(duplicate_id, None)
+        slot = self._slots.pop(_short(duplicate_id), None)
         if slot is not None:
             self._ring[slot] = None
 

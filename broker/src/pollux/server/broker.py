@@ -163,7 +163,9 @@ class Broker:
                 trail=self.trail,
                 interval=configuration.connection_ttl_check_interval / 1000,
             )
-            self.security = Security(configuration, users, on_login=self.registry.logged_in, trail=self.trail)
+            self.security = Security(
+                configuration, users, on_login=self._logged_in, on_logout=self._logged_out, trail=self.trail
+            )
             epoch = await self._take_store(configuration)
             await self._bring_up(configuration, epoch)
         except BaseException as error:
@@ -174,6 +176,13 @@ class Broker:
             raise
         finally:
             extend.cancel()
+
+    def _logged_in(self, connection_id: int, user: str) -> None:
+        self.registry.logged_in(connection_id, user)
+        self.post.memory.opened(connection_id, user)
+
+    def _logged_out(self, connection_id: int) -> None:
+        self.post.memory.closed(connection_id)
 
     async def _take_store(self, configuration: Configuration) -> int:
         """Wait until the store is ours. Returns the epoch of this activation, 0: the store shall find one."""
@@ -558,6 +567,7 @@ class Broker:
         self.space.reload_settings(lambda address: resolve_address_settings(merged, address))
         self.post.configuration = merged
         self.post.accounts.reload()
+        self.post.memory.limit = merged.state_limit(memory_limit())
         self.post.registry.reload_settings()
         self.post.registry.apply_configuration(merged)
         gone = self.security.reload(merged, users)

@@ -144,7 +144,7 @@ class Registry:
     def __iter__(self) -> Iterator[Connection]:
         return iter(list(self._connections.values()))
 
-    def logged_in(self, connection_id: int) -> None:
+    def logged_in(self, connection_id: int, _user: str) -> None:
         """This connection has logged in."""
         connection = self._connections.get(connection_id)
         if connection is not None:

@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING
 from pollux.config.address_settings import AddressFullPolicy, DiskFullPolicy
 from pollux.routing.duplicates import DuplicateCache
 from pollux.routing.paging import Gauge, PageUsage
+from pollux.session.memory import DUPLICATE_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from pollux.config.address_settings import AddressSettings
+    from pollux.session.memory import User
+
+
+#: Duplicate ids are accounted for as many at a time as there are, and at first so many.
+_FIRST_IDS = 32
 
 
 class Account:
@@ -25,7 +31,18 @@ class Account:
     ``careful``: a message for it needs more than its route (a limit is near, pages, expiry settings).
     """
 
-    __slots__ = ("careful", "duplicates", "gauge", "name", "pages", "settings", "special", "stamped", "waiters")
+    __slots__ = (
+        "careful",
+        "counted_ids",
+        "duplicates",
+        "gauge",
+        "name",
+        "pages",
+        "settings",
+        "special",
+        "stamped",
+        "waiters",
+    )
 
     def __init__(self, name: str, settings: AddressSettings) -> None:
         self.name = name
@@ -35,6 +52,8 @@ class Account:
         #: In the order in which they came (a dict for quick removal).
         self.waiters: dict[Callable[[], None], None] = {}
         self.duplicates: DuplicateCache | None = None
+        #: So many of its duplicate ids are accounted for.
+        self.counted_ids = 0
         self.apply(settings)
 
     def apply(self, settings: AddressSettings) -> None:
@@ -58,11 +77,31 @@ class Account:
         """Is the short way of a message enough?"""
         self.careful = self.special or self.pages.active or self.gauge.full
 
-    def is_new(self, duplicate_id: bytes) -> bool:
-        """Remember a duplicate id; False when the address has seen it."""
-        if self.duplicates is None:
-            self.duplicates = DuplicateCache(self.settings.id_cache_size)
-        return self.duplicates.add(duplicate_id)
+    def is_new(self, duplicate_id: bytes, holder: User) -> bool:
+        """Remember a duplicate id, for which ``holder`` accounts; False when the address has seen it.
+
+        Raises LimitError when there is no room for more ids.
+        """
+        duplicates = self.duplicates
+        if duplicates is None:
+            duplicates = self.duplicates = DuplicateCache(self.settings.id_cache_size)
+        if len(duplicates) >= self.counted_ids and duplicate_id not in duplicates:
+            more = min(max(len(duplicates), _FIRST_IDS), max(duplicates.limit - self.counted_ids, 0))
+            holder.take(DUPLICATE_ID * more)
+            self.counted_ids += more
+        return duplicates.add(duplicate_id)
+
+    def restore_ids(self, ids: Iterable[bytes], holder: User) -> None:
+        """Remember the duplicate ids of before this start, oldest first."""
+        self.duplicates = DuplicateCache(self.settings.id_cache_size)
+        self.duplicates.restore(ids)
+        self.counted_ids = len(self.duplicates)
+        holder.take(DUPLICATE_ID * self.counted_ids, already=True)
+
+    def forget_all(self, holder: User) -> None:
+        """The address is gone: forget its duplicate ids."""
+        holder.give(DUPLICATE_ID * self.counted_ids)
+        self.counted_ids = 0
 
     def forget(self, duplicate_id: bytes | None) -> None:
         """The message with this id was not accepted after all."""
@@ -96,12 +135,13 @@ class Accounts:
             account = self._accounts[address] = Account(address, self._settings(address))
         return account
 
-    def drop(self, address: str) -> None:
-        """The address is gone: forget its account once nothing of it is left in memory."""
+    def drop(self, address: str, holder: User) -> None:
+        """The address is gone: forget its account once nothing of it is left in memory, for ``holder`` too."""
         account = self._accounts.get(address)
         if account is None:
             return
         if account.gauge.messages == 0 and not account.pages.active:
+            account.forget_all(holder)
             del self._accounts[address]
         self._call(account)
 
@@ -137,6 +177,16 @@ class Accounts:
         self.total.remove(size, messages)
         if self.pressure or account.careful:
             account.reconsider()
+            self._reconsider()
+
+    def change(self, size: int) -> None:
+        """What clients make the broker hold beside messages has grown by ``size`` bytes (negative: shrunk)."""
+        total = self.total
+        total.bytes += size
+        if size > 0:
+            if 0 <= total.max_bytes <= total.bytes:
+                self.pressure = True
+        elif self.pressure:
             self._reconsider()
 
     # -- producers

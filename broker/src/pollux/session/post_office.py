@@ -26,6 +26,7 @@ from pollux.routing.lifecycle import expiration
 from pollux.routing.paging import Verdict, admit, rejects
 from pollux.session.accounts import Account, Accounts
 from pollux.session.cold import ColdMessages
+from pollux.session.memory import DUPLICATE_IDS, Memory
 from pollux.session.orphans import Orphans
 from pollux.session.pages import Pages
 from pollux.session.registry import Registry
@@ -72,6 +73,7 @@ class PostOffice:
         self.trail = trail or Trail.off()
         self.wall_ms = wall_ms
         self.accounts = Accounts(space.settings, configuration.global_limit(memory), configuration.global_max_messages)
+        self.memory = Memory(self.accounts, configuration.state_limit(memory))
         self.registry = Registry(self)
         #: Routing type -> names messages were sent to -> their accounts; the registry clears it when something changes.
         self._sendable = self.registry.sendable
@@ -161,7 +163,7 @@ class PostOffice:
         name = message.address
         account = self._sendable[message.routing_type].get(name)
         if account is None:
-            account = self._open(name, message.routing_type)
+            account = self._open(name, message.routing_type, self.memory.user_of(message.origin))
         if account.stamped or message.user is not None:
             self._annotate(message, stamped=account.stamped)
         if tx is not None:
@@ -179,9 +181,9 @@ class PostOffice:
         else:
             self._unrouted(account, message)
 
-    def _open(self, name: str, routing_type: RoutingType | None) -> Account:
+    def _open(self, name: str, routing_type: RoutingType | None, user: str | None = None) -> Account:
         """Make sure that messages for ``name`` can be routed as far as settings allow; its account."""
-        account = self.accounts.get(self.registry.ensure_sendable(name, routing_type))
+        account = self.accounts.get(self.registry.ensure_sendable(name, routing_type, user))
         self.registry.remember(name, routing_type, account)
         return account
 
@@ -201,7 +203,8 @@ class PostOffice:
 
     def _admit(self, account: Account, message: Message) -> Verdict:
         """The checks that most messages need not pass. DROP: accepted, and to be forgotten. Raises SendErrors."""
-        if message.duplicate_id is not None and not account.is_new(message.duplicate_id):
+        identity = message.duplicate_id
+        if identity is not None and not account.is_new(identity, self.memory.user(DUPLICATE_IDS)):
             return Verdict.DROP
         settings = account.settings
         if self.accounts.disk_full and message.durable:
@@ -476,10 +479,11 @@ class PostOffice:
 
     # -- transactions
 
-    def begin(self) -> Transaction:
-        """A new local transaction."""
+    def begin(self, origin: int = 0) -> Transaction:
+        """A new local transaction of the connection ``origin``. Raises LimitError."""
         deadline = self.loop.time() + self.configuration.transaction_timeout / 1000
-        tx = Transaction(self.storage.next_id(), self.configuration.limits.max_transaction_size, deadline)
+        limit = self.configuration.limits.max_transaction_size
+        tx = Transaction(self.storage.next_id(), limit, deadline, self.memory.holder(origin))
         self._transactions.add(tx)
         return tx
 
@@ -505,7 +509,7 @@ class PostOffice:
             for account, message, _ in admitted:
                 account.forget(message.duplicate_id)
             raise
-        tx.ended = True
+        tx.end()
         self._transactions.discard(tx)
         for account, message, verdict in admitted:
             queues = self.space.route(message)
@@ -539,7 +543,7 @@ class PostOffice:
 
     def rollback(self, tx: Transaction) -> list[MessageReference]:
         """Forget it. Returns what was acknowledged in it: still with its consumers, who release or keep it."""
-        tx.ended = True
+        tx.end()
         self._transactions.discard(tx)
         for message in tx.sends:
             if message.large is not None:

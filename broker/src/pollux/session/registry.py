@@ -11,16 +11,19 @@ import logging
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from pollux.config.address_settings import ConfigDelete
-from pollux.errors import InvalidRequestError, LimitError, NoSuchAddressError, NoSuchQueueError
+from pollux.errors import InvalidRequestError, NoSuchAddressError, NoSuchQueueError
 from pollux.message import RoutingType
 from pollux.routing.address import split_fqqn
 from pollux.routing.lifecycle import Creation, address_removable, plan_producer, queue_removable
 from pollux.routing.queue import Queue
 from pollux.routing.space import Address
 from pollux.routing.spec import QueueSpec
+from pollux.session.memory import DUPLICATE_IDS
 from pollux.session.orphans import encode_queue
+from pollux.session.owners import Owners
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -49,6 +52,7 @@ class Registry:
     def __init__(self, post: PostOffice) -> None:
         self._post = post
         self._space = post.space
+        self._owners = Owners(post.memory)
         #: How many queues a user may have, -1 for any number; the server sets it.
         self.queue_limit: Callable[[str], int] | None = None
         #: What is unused is being looked for.
@@ -87,11 +91,13 @@ class Registry:
         log.info("address created name=%s routing=%s auto=%s", name, _types(address), auto_created)
         return address
 
-    def ensure_address(self, name: str, routing_type: RoutingType | None = None, *, auto: bool = True) -> Address:
-        """The address, created if need be (``auto``: only when auto-create-addresses allows it).
+    def ensure_address(
+        self, name: str, routing_type: RoutingType | None = None, *, auto: bool = True, user: str | None = None
+    ) -> Address:
+        """The address, created if need be (``auto``: only when auto-create-addresses allows it), for ``user``.
 
-        An existing address gets the routing type if it has not got it. Raises NoSuchAddressError or
-        InvalidRequestError.
+        An existing address gets the routing type if it has not got it. Raises NoSuchAddressError, InvalidRequestError
+        or, when the user may hold no more, LimitError.
         """
         name = split_fqqn(name)[0]
         settings = self._space.settings(name)
@@ -103,6 +109,7 @@ class Registry:
                     "or with 'pollux address create'"
                 )
             wanted = routing_type if routing_type is not None else RoutingType(settings.default_address_routing_type)
+            self._owners.address_added(name, user)
             return self.create_address(name, (wanted,), auto_created=auto)
         if routing_type is not None and routing_type not in address.routing_types:
             if auto and not settings.auto_create_addresses:
@@ -128,7 +135,8 @@ class Registry:
         if self._space.address(name) is address:
             self._space.remove_address(name)
         self._post.storage.put(ADDRESS, name, None)
-        self._post.accounts.drop(name)
+        self._post.accounts.drop(name, self._post.memory.user(DUPLICATE_IDS))
+        self._owners.address_gone(name)
         self._changed()
         self._post.trail.event("address-deleted", address=name)
         log.info("address deleted name=%s", name)
@@ -137,13 +145,13 @@ class Registry:
         """Would sending or attaching to ``name`` create an address (for the permission to do so)?"""
         return self._space.address(split_fqqn(name)[0]) is None
 
-    def ensure_sendable(self, name: str, routing_type: RoutingType | None) -> str:
-        """Make sure messages for ``name`` can be routed as far as settings allow it; the address's name.
+    def ensure_sendable(self, name: str, routing_type: RoutingType | None, user: str | None = None) -> str:
+        """Make sure messages of ``user`` for ``name`` can be routed as far as settings allow it; the address's name.
 
         An ANYCAST address without a queue gets one of its own name (auto-create-queues). Wildcard addresses that match
         change nothing of that: what they get is a copy, and may be gone with who looks at it.
         """
-        name = self.carry_out(plan_producer(self._space, name, routing_type))
+        name = self.carry_out(plan_producer(self._space, name, routing_type), user)
         address = self._space.address(name)
         if address is not None:
             address.sent_at = self._post.wall_ms()
@@ -156,12 +164,12 @@ class Registry:
             known.clear()
         known[name] = account
 
-    def carry_out(self, plan: Creation) -> str:
-        """Create what a client's request needs (see :mod:`pollux.routing.lifecycle`); the address's name."""
+    def carry_out(self, plan: Creation, user: str | None) -> str:
+        """Create what a request of ``user`` needs (see :mod:`pollux.routing.lifecycle`); the address's name."""
         if plan.address or plan.add_routing_type:
-            self.ensure_address(plan.name, plan.routing_type)
+            self.ensure_address(plan.name, plan.routing_type, user=user)
         if plan.queue is not None:
-            self.create_queue(plan.queue)
+            self.create_queue(replace(plan.queue, user=user))
         return plan.name
 
     # -- queues
@@ -174,18 +182,20 @@ class Registry:
         """
         if self._space.queue(spec.name) is not None:
             raise InvalidRequestError(f"queue {spec.name!r} exists already")
-        self._check_limit(spec)
+        if self.queue_limit is not None and spec.user is not None:
+            self._owners.check(spec, self.queue_limit(spec.user))
         settings = self._space.settings(spec.address)
         queue = Queue.create(spec, settings, self._post.storage.next_id() if queue_id is None else queue_id)
         existed = self._space.address(spec.address) is not None
-        address = self.ensure_address(spec.address, queue.routing_type, auto=spec.auto_created or auto_address)
+        auto = spec.auto_created or auto_address
+        address = self.ensure_address(spec.address, queue.routing_type, auto=auto, user=spec.user)
         if not existed and spec.temporary:
             address.temporary = True
             self._post.storage.put(ADDRESS, address.name, None)
         if not existed and not spec.auto_created and not spec.temporary:
             address.auto_created = False
             self._keep_address(address)
-        self.add_queue(queue)
+        self.add_queue(queue, already=False)
         queue.unused_since = self._post.wall_ms()
         if spec.durable and not spec.temporary:
             value = encode_queue(queue)
@@ -202,17 +212,6 @@ class Registry:
             spec.auto_created,
         )
         return queue
-
-    def _check_limit(self, spec: QueueSpec) -> None:
-        """max-queues of resource-limit-settings; queues of broker.xml and of nobody are not counted."""
-        if spec.user is None or spec.configuration_managed or self.queue_limit is None:
-            return
-        limit = self.queue_limit(spec.user)
-        if limit >= 0 and sum(queue.user == spec.user for queue in self._space.queues) >= limit:
-            raise LimitError(
-                f"user {spec.user!r} has {limit} queues already and may have no more (max-queues of "
-                "resource-limit-settings): delete one, or raise the limit"
-            )
 
     def pause_queue(self, queue: Queue, *, paused: bool) -> None:
         """Stop deliveries of a queue, or go on with them; that of a durable one outlives a restart."""
@@ -242,6 +241,7 @@ class Registry:
                 closed(queue)
         post.drop(queue)
         self._space.remove_queue(queue.name)
+        self._owners.queue_gone(queue.spec)
         if queue.durable and not queue.temporary:
             post.storage.put(QUEUE, queue.name, None)
             if queue.paused:
@@ -402,8 +402,9 @@ class Registry:
 
     # -- for the start
 
-    def add_queue(self, queue: Queue) -> None:
-        """A queue that is stored exists from here on."""
+    def add_queue(self, queue: Queue, *, already: bool = True) -> None:
+        """A queue that is stored exists from here on. ``already``: nobody is asked whether its user may have it."""
+        self._owners.queue_added(queue.spec, already=already)
         queue.trail = self._post.trail.queue(queue.address, queue.name)
         self._space.add_queue(queue)
 

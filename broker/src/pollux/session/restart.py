@@ -13,10 +13,10 @@ import msgspec
 
 from pollux.message import RoutingType
 from pollux.routing.address import split_fqqn
-from pollux.routing.duplicates import DuplicateCache
 from pollux.routing.queue import Queue
 from pollux.routing.selector import SelectorError
 from pollux.routing.space import Address
+from pollux.session.memory import DUPLICATE_IDS
 from pollux.session.orphans import decode_queue, encode_queue, is_paused
 from pollux.session.registry import ADDRESS, DROPPED, PAUSED, QUEUE
 
@@ -51,8 +51,7 @@ class Restart:
         self._contents()
         for name, duplicates in self._recovered.duplicates.items():
             account = self._post.accounts.get(split_fqqn(name)[0])
-            account.duplicates = DuplicateCache(account.settings.id_cache_size)
-            account.duplicates.restore(duplicates)
+            account.restore_ids(duplicates, self._post.memory.user(DUPLICATE_IDS))
 
     def _addresses(self) -> None:
         for (kind, key), value in self._recovered.bindings.items():

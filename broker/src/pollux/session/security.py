@@ -115,7 +115,7 @@ class _Attempt(Struct, frozen=True):
 class Security:
     """Authentication, permissions and limits of one broker. All methods are called in the loop's thread.
 
-    ``on_login`` is told of each connection (by id) that has logged in.
+    ``on_login`` is told of each connection (by id) that has logged in, and as whom, ``on_logout`` when it is gone.
     """
 
     def __init__(
@@ -124,12 +124,14 @@ class Security:
         users: Users,
         *,
         clock: Callable[[], float] = time.monotonic,
-        on_login: Callable[[int], None] | None = None,
+        on_login: Callable[[int, str], None] | None = None,
+        on_logout: Callable[[int], None] | None = None,
         trail: Trail | None = None,
     ) -> None:
         self._clock = clock
         self._trail = trail or Trail.off()
         self._on_login = on_login
+        self._on_logout = on_logout
         self._hash_key = secrets.token_bytes(32)
         self._executor = ThreadPoolExecutor(_CHECKERS, thread_name_prefix="pollux-login")
         self._throttle = Throttle(
@@ -388,13 +390,15 @@ class Security:
         self._connections[peer.connection_id] = identity.user
         self._per_user[identity.user] += 1
         if self._on_login is not None:
-            self._on_login(peer.connection_id)
+            self._on_login(peer.connection_id, identity.user)
         self._trail.event("client-login", connection=peer.connection_id, source=peer.address, user=identity.user)
 
     def connection_closed(self, identity: Identity | None, peer: Peer) -> None:  # noqa: ARG002  (the session's view)
         """Count down; harmless for a connection that was never counted."""
         user = self._connections.pop(peer.connection_id, None)
         if user is not None:
+            if self._on_logout is not None:
+                self._on_logout(peer.connection_id)
             self._per_user[user] -= 1
             if self._per_user[user] <= 0:
                 del self._per_user[user]
@@ -402,7 +406,9 @@ class Security:
     def queue_limit(self, user: str) -> int:
         """Queues ``user`` may have at a time (resource-limit-settings); -1: no limit."""
         limit = self._limits.get(user) or self._limits.get("#")
-        return limit.max_queues if limit is not None else -1
+        if limit is not None and limit.max_queues >= 0:
+            return limit.max_queues
+        return self._configuration.limits.max_queues_per_user
 
     # -- inside
 

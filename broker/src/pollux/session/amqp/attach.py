@@ -64,10 +64,7 @@ def _create(session: AmqpSession, plan: Creation) -> str:
         durable = plan.queue.durable
         permission = Permission.createDurableQueue if durable else Permission.createNonDurableQueue
         _require(session, permission, plan.name, plan.queue.name)
-        if session.post.space.wildcards.is_wildcard(plan.name):
-            # It gets what its user may have.
-            plan = replace(plan, queue=replace(plan.queue, user=session.user))
-    return session.post.registry.carry_out(plan) if plan.needed else plan.name
+    return session.post.registry.carry_out(plan, session.user) if plan.needed else plan.name
 
 
 # -- producers

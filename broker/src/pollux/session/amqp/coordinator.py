@@ -76,7 +76,7 @@ class Coordinator(IncomingLink):
         session = self.session
         if len(session.transactions) >= MAX_TRANSACTIONS:
             raise LimitError(f"a connection may have {MAX_TRANSACTIONS} open transactions")
-        local = LocalTransaction(session, session.post.begin())
+        local = LocalTransaction(session, session.post.begin(session.origin))
         session.transactions[local.identifier] = local
         return local.identifier
 

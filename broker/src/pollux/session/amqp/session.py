@@ -25,6 +25,7 @@ from pollux.session.amqp.settings import settings_of
 from pollux.session.amqp.terminus import node_of
 from pollux.session.amqp.transactions import state_of
 from pollux.session.base import Session
+from pollux.session.memory import LINK
 from pollux.session.security import Permission
 from pollux.wire.amqp.codec import Symbol, UShort
 from pollux.wire.amqp.engine import Engine
@@ -86,6 +87,8 @@ class AmqpSession(Session):
         self.paused = False
         #: Deliveries to this client that it has not settled.
         self.unsettled = 0
+        #: Links that the connection's part of the memory was taken for.
+        self._counted_links = 0
         self._login: Login | None = Login(transport, services, self.settings.mechanisms, self)
         self._timer: asyncio.TimerHandle | None = None
         self._flusher: asyncio.Handle | None = None
@@ -480,6 +483,7 @@ class AmqpSession(Session):
         try:
             if len(engine.links) >= self.settings.max_links:
                 raise LimitError(f"a connection may have {self.settings.max_links} links")
+            self._count_links(len(engine.links) + 1)
             attach_link(self, link, attach)
         except PolluxError as error:
             engine.refuse_link(link, attach, condition_of(error), str(error))
@@ -488,7 +492,19 @@ class AmqpSession(Session):
         """See :class:`pollux.wire.amqp.engine.Handler`."""
         if isinstance(link, Producer | Consumer):
             link.end(closed=closed)
-        self.opened().finish_link(link.pointer, closed=closed)
+        engine = self.opened()
+        engine.finish_link(link.pointer, closed=closed)
+        self._count_links(len(engine.links))
+
+    def _count_links(self, links: int) -> None:
+        """Account for what this connection's links cost; raises LimitError."""
+        holder = self.post.memory.holder(self.origin)
+        more = links - self._counted_links
+        if more > 0:
+            holder.take(LINK * more)
+        else:
+            holder.give(-LINK * more)
+        self._counted_links = links
 
     def on_error(self, condition: str, description: str) -> None:
         """See :class:`pollux.wire.amqp.engine.Handler`."""

@@ -79,4 +79,3 @@ class CoreLink(asyncio.Protocol):
         """End it from here."""
         self.conversation.stop("stopping", reason)
         self.transport.close()
-

@@ -12,10 +12,10 @@ import secrets
 from typing import TYPE_CHECKING
 
 from pollux.errors import AuthenticationError, LimitError, NotPermittedError, PolluxError
+from pollux.session.memory import MQTT_SESSION
 from pollux.session.mqtt.delivery import WINDOW_311, Delivery
 from pollux.session.mqtt.inbound import Inbound
 from pollux.session.mqtt.reading import LOG_IN
-from pollux.session.mqtt.registry import MAX_SESSIONS
 from pollux.session.mqtt.state import NEVER, ClientState, PendingWill
 from pollux.session.security import Permission
 from pollux.wire.mqtt import properties as p
@@ -243,6 +243,7 @@ class Connecting:
         if self._will is not None:
             self._will.user = identity.user
             state.will = self._will
+        registry.account(state)
         receive_maximum, alias_maximum = self._limits(answer)
         inbound = Inbound(
             registry,
@@ -290,12 +291,17 @@ class Connecting:
         registry, services = session.registry, session.services
         existing = registry.sessions.get(client_id)
         if existing is None:
-            if len(registry.sessions) >= MAX_SESSIONS:
+            if len(registry.sessions) >= services.configuration.limits.max_mqtt_sessions:
                 return ReasonCode.QUOTA_EXCEEDED, "the broker keeps as many sessions as it may"
         elif existing.user != identity.user:
             return ReasonCode.NOT_AUTHORIZED, "this client id belongs to another user"
         elif existing.connection is not None and not session.settings.allow_link_stealing:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "this client id is connected (allowLinkStealing is off)"
+        will = 0 if self._will is None else len(self._will.data)
+        if (existing is None or will) and not registry.post.memory.user(identity.user).has_room(
+            MQTT_SESSION + len(client_id) + will
+        ):
+            return ReasonCode.QUOTA_EXCEEDED, "this user holds as much memory as it may (max-state-size)"
         if self._will is not None:
             raw = self._connect.will.topic if self._connect.will is not None else ""
             try:

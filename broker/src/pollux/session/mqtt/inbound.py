@@ -29,6 +29,7 @@ from pollux.errors import (
     SendError,
 )
 from pollux.message import Encoding, Message
+from pollux.session.memory import PACKET
 from pollux.session.mqtt.large import LARGE, LargeRest
 from pollux.session.mqtt.reading import PARKED
 from pollux.session.mqtt.state import QOS2_IN_KIND, packet_key
@@ -474,6 +475,12 @@ class Inbound:
         self.end_turn()
 
     def _answer_received(self, packet_id: int) -> None:
+        state = self._state
+        if len(state.inbound) * PACKET > state.counted:
+            try:
+                self._registry.account(state, already=False)
+            except LimitError as error:
+                raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, str(error)) from error
         self._answers.append(_PUBREC | packet_id)
         self._unfinished += 1
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 from pollux.errors import InvalidRequestError, NoSuchQueueError, PolluxError, SendError, StoreError
 from pollux.message import Encoding, Message, RoutingType
 from pollux.routing.spec import QueueSpec
+from pollux.session.memory import MQTT_SESSION, PACKET, RETAINED
 from pollux.session.mqtt.retained import RETAINED_KIND, Retained, RetainedStore
 from pollux.session.mqtt.state import (
     NEVER,
@@ -52,9 +53,8 @@ logger = logging.getLogger("pollux.mqtt")
 SHARED_KIND = "mqtt-shared"
 #: Its values: whether a session that outlives the broker is subscribed.
 _PASSING, _LASTING = b"\x01", b"\x02"
-#: Subscriptions of one client, and sessions of the broker, connected or not.
+#: Subscriptions of one client.
 MAX_SUBSCRIPTIONS = 10_000
-MAX_SESSIONS = 1_000_000
 #: Seconds between two looks for retained messages that expired.
 _SWEEP = 60.0
 #: Days a timer is set ahead at most; it is set again when it fires early.
@@ -95,7 +95,10 @@ class MqttRegistry:
         self._loop = loop
         self._storage = services.post.storage
         self.sessions: dict[str, ClientState] = {}
-        self.retained = RetainedStore(self.put)
+        limits = services.configuration.limits
+        self.retained = RetainedStore(self.put, services.post.memory.user(RETAINED))
+        self.retained.limit = limits.max_retained_messages
+        self.retained.byte_limit = limits.max_retained_size
         self.counters = Counters()
         #: Queue name -> clients subscribed to it; those with a durable session among them, of queues that have such.
         self._shared: dict[str, set[str]] = {}
@@ -107,6 +110,24 @@ class MqttRegistry:
     def put(self, kind: str, key: str, value: bytes | None) -> None:
         """Make a record durable (None deletes it); ``post.when_stable`` tells when."""
         self._storage.put(kind, key, value)
+
+    def account(self, state: ClientState, *, already: bool = True) -> None:
+        """Count what ``state`` holds beside its queues for its user; raises LimitError unless ``already``.
+
+        Called when that has changed by much.
+        """
+        will = 0 if state.will is None else len(state.will.data)
+        size = MQTT_SESSION + len(state.client_id) + will + PACKET * len(state.inbound)
+        self._count(state, size, already=already)
+
+    def _count(self, state: ClientState, size: int, *, already: bool = True) -> None:
+        more = size - state.counted
+        user = self.post.memory.user(state.user or "")
+        if more > 0:
+            user.take(more, already=already)
+        elif more < 0:
+            user.give(-more)
+        state.counted = size
 
     def record_out(self, state: ClientState, packet_id: int, value: bytes | None) -> None:
         """Keep where a QoS 2 delivery of a durable session is; None: it is done."""
@@ -205,6 +226,7 @@ class MqttRegistry:
         if record.will is not None:
             state.will = PendingWill(record.will.data, record.will.delay, record.will.expiry, record.user, 0)
             self._will_later(state)
+        self.account(state)
         self._expire_later(state)
 
     def _restore_packet(self, kind: str, key: str, value: bytes) -> None:
@@ -302,6 +324,7 @@ class MqttRegistry:
         state.disconnected_at = self.wall_ms()
         if not publish_will:
             state.will = None
+        self.account(state)
         if state.durable:
             self.save(state)
             if stopping:
@@ -337,6 +360,7 @@ class MqttRegistry:
         state.recorded.clear()
         state.unacked.clear()
         state.inbound.clear()
+        self._count(state, 0)
         if self.sessions.get(state.client_id) is state:
             del self.sessions[state.client_id]
         del self._endings[state.client_id]
@@ -418,9 +442,10 @@ class MqttRegistry:
             if data[0] & 1:
                 self.retain(topic, data, expiration)
             self.post.send(message)
-        except (SendError, StoreError) as error:
+        except PolluxError as error:
             logger.warning("the will of MQTT client %r on %r could not be published: %s", state.client_id, topic, error)
         if state.durable and self.sessions.get(state.client_id) is state and state.connection is None:
+            self.account(state)
             self.save(state)
 
     # -- subscriptions

@@ -14,11 +14,11 @@ from pollux.wire.mqtt.stored import block_end, topic_end
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pollux.session.memory import User
+
 RETAINED_KIND = "mqtt-retained"
-MAX_RETAINED = 100_000
-MAX_RETAINED_BYTES = 256 * 1024 * 1024
 #: What an entry costs beyond its bytes.
-_OVERHEAD = 500
+_OVERHEAD = 800
 
 
 class Retained:
@@ -41,15 +41,19 @@ class _Node:
 
 
 class RetainedStore:
-    """All retained messages. ``put(kind, key, value)`` makes a change durable."""
+    """All retained messages. ``put(kind, key, value)`` makes a change durable, ``holder`` accounts for their bytes.
 
-    def __init__(self, put: Callable[[str, str, bytes | None], None]) -> None:
+    ``limit`` is how many there may be, ``byte_limit`` how many bytes they may have together (-1 each: any number).
+    """
+
+    def __init__(self, put: Callable[[str, str, bytes | None], None], holder: User) -> None:
         self._put = put
+        self._holder = holder
         self._root = _Node()
         self.count = 0
         self.bytes = 0
-        self.limit = MAX_RETAINED
-        self.byte_limit = MAX_RETAINED_BYTES
+        self.limit = -1
+        self.byte_limit = -1
 
     def restore(self, topic: str, value: bytes, now: int) -> None:
         """Take in a record at start; an expired one is deleted."""
@@ -58,16 +62,22 @@ class RetainedStore:
             self._put(RETAINED_KIND, topic, None)
             return
         self._insert(Retained(topic, value[8:], expiration))
+        self._holder.take(len(value) - 8 + _OVERHEAD, already=True)
 
     def set(self, topic: str, data: bytes, expiration: int) -> None:
         """Retain ``data`` (stored form). Raises LimitError when there is no room for one more."""
         old = self.get(topic)
         size = len(data) + _OVERHEAD - (len(old.data) + _OVERHEAD if old is not None else 0)
-        if (old is None and self.count >= self.limit) or self.bytes + size > self.byte_limit:
+        full = old is None and 0 <= self.limit <= self.count
+        if full or 0 <= self.byte_limit < self.bytes + size:
             raise LimitError(
                 f"no room for a retained message on {topic!r}: {self.count} are kept in {self.bytes} bytes "
-                f"(at most {self.limit} in {self.byte_limit})"
+                f"(max-retained-messages {self.limit}, max-retained-size {self.byte_limit})"
             )
+        if size > 0:
+            self._holder.take(size)
+        else:
+            self._holder.give(-size)
         if old is not None:
             self.bytes -= len(old.data) + _OVERHEAD
             self.count -= 1
@@ -128,6 +138,7 @@ class RetainedStore:
             return False
         self.count -= 1
         self.bytes -= len(node.entry.data) + _OVERHEAD
+        self._holder.give(len(node.entry.data) + _OVERHEAD)
         node.entry = None
         for parent, level in reversed(path):
             child = parent.children[level]

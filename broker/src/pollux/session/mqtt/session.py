@@ -521,6 +521,7 @@ class MqttSession(Session):
             self._keep_alive = None
         if self._connecting is not None:
             self._connecting.cancel()
+            self._connecting = None  # with the will and the password of CONNECT, as long as nobody looks for cycles
         if self._large is not None:
             self._large.abort()
             self._large = None

@@ -96,6 +96,7 @@ class ClientState:
         "client_id",
         "completed",
         "connection",
+        "counted",
         "disconnected_at",
         "expiry_interval",
         "expiry_timer",
@@ -120,6 +121,8 @@ class ClientState:
         self.user = user
         self.version = version
         self.connection: MqttSession | None = None
+        #: Bytes that the client's user holds for it (see :mod:`pollux.session.memory`).
+        self.counted = 0
         self.expiry_interval = 0
         self.disconnected_at = 0
         self.expiry_timer: TimerHandle | None = None

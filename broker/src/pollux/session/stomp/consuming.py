@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pollux.errors import InvalidRequestError, LimitError, PolluxError
 from pollux.message import Encoding
 from pollux.routing.selector import parse as parse_selector
+from pollux.session.memory import CONSUMER
 from pollux.session.ownership import require_owner
 from pollux.session.reading_rights import rights_of
 from pollux.session.security import Permission
@@ -97,6 +98,8 @@ class Consuming:
         if len(self.subscriptions) >= self._session.settings.max_subscriptions:
             raise LimitError(f"a connection has at most {self._session.settings.max_subscriptions} subscriptions")
         selector = parse_selector(request.selector) if request.selector is not None else None
+        holder = self._session.post.memory.holder(self._session.origin)
+        holder.take(CONSUMER)
         queue, temporary = open_queue(self._session, request)
         number = self._next_number
         self._next_number += 1
@@ -171,6 +174,7 @@ class Consuming:
         was most likely working on, and a message that kills its consumers must not do so for ever.
         The others, sent ahead, were hardly looked at and do not count.
         """
+        self._session.post.memory.holder(self._session.origin).give(CONSUMER)
         del self.subscriptions[subscription.key]
         del self._by_number[subscription.number]
         self._changed.pop(subscription, None)

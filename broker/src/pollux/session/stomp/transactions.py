@@ -75,7 +75,7 @@ class Transactions:
         most = self._session.settings.max_transactions
         if len(self._open) >= most:
             raise LimitError(f"a connection has at most {most} transactions")
-        self._open[name] = StompTransaction(self._session.post.begin())
+        self._open[name] = StompTransaction(self._session.post.begin(self._session.origin))
         self._session.receipt(headers)
 
     def commit(self, frame: Frame) -> None:
