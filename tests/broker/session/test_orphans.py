@@ -202,6 +202,34 @@ async def test_no_damage_to_the_bindings_loses_a_message(tmp_path: Path, names: 
 
 
 
+async def test_a_queue_that_was_made_again_meanwhile_is_one_queue_in_the_end(tmp_path: Path) -> None:
+    """As broker.xml makes the queues it declares, on a store whose journal did not know them."""
+    office = an_office(tmp_path)
+    ledger = await a_life(office)
+    await crash(office)
+    without_names(office.configuration.journal_directory)
+    path = bindings_of(office)
+    good = path.read_bytes()
+    path.unlink()
+    office = an_office(tmp_path)
+    await office.open()
+    office.queue("orders")
+    await office.send(b"meanwhile", address="orders::orders", priority=9)
+    await crash(office)
+    path.write_bytes(good)
+    for _ in range(2):
+        office = an_office(tmp_path)
+        post = await office.open()
+        assert (post.orphans.messages, post.problems) == (0, [])
+        assert post.message_count(post.queue("orders")) == len(ledger["orders"]) + 1
+        await crash(office)
+    office = an_office(tmp_path)
+    await office.open()
+    ledger["orders"].append(b"meanwhile")
+    assert await drained(office) == expected(ledger)
+    await crash(office)
+
+
 async def test_a_comparison_names_queues_that_the_bindings_lost(tmp_path: Path) -> None:
     office = an_office(tmp_path)
     ledger = await a_life(office)

@@ -130,10 +130,38 @@ class Orphans:
         return orphan
 
     def settle(self) -> None:
-        """At the start, when all are found: one without messages is none."""
+        """At the start, when all are found: one without messages is none, and one whose queue is there joins it."""
+        for orphan in list(self):
+            queue = self._successor(orphan)
+            if queue is not None:
+                self._join(orphan, queue)
         for orphan in [orphan for orphan in self if not orphan.messages]:
             self._post.registry.record_drop(orphan.id)
             del self._found[orphan.id]
+
+    def _successor(self, orphan: Orphan) -> Queue | None:
+        """The queue of that name and address. What is in pages cannot be filed under another number: None."""
+        if orphan.spec is None or orphan.paged:
+            return None
+        queue = self._post.space.queue(orphan.spec.name)
+        return queue if queue is not None and queue.durable and queue.address == orphan.spec.address else None
+
+    def _join(self, orphan: Orphan, queue: Queue) -> None:
+        """The queue was made again while its bindings were gone, and is now known by its number from before."""
+        storage = self._post.storage
+        tx = storage.next_id()
+        for priority, ids in orphan.priorities.items():
+            for message_id in ids:
+                storage.append_references(message_id, (queue.id,), tx, priority=priority)
+            storage.append_acks(orphan.id, ids, tx)
+        storage.append_commit(tx)
+        for message_id, count in orphan.delivery_counts.items():
+            storage.append_delivery_count(queue.id, message_id, count)
+        for message_id, deliver_at in orphan.schedules.items():
+            storage.append_schedule(queue.id, message_id, deliver_at)
+        log.warning("queue %s: %d messages of its number %d join it", queue.name, orphan.messages, orphan.id)
+        self._fill(queue, orphan)
+        orphan.priorities = {}
 
     def report(self) -> list[str]:
         """Log them at the start; the same in words for the status."""
