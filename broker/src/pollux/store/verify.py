@@ -140,8 +140,8 @@ def verify(directory: Path | Places) -> Report:
             _refuse(report, lambda allowed: check_complete(found, allowed=allowed))
             _refuse(report, lambda allowed: check_begun(found, values, allowed=allowed))
             _verify_rest(found, places, report)
-            # A store of which no name of a queue was ever kept is a tool's or a test's.
-            named = bool(found.state.queue_records) or any(kind == "queue" for kind, _ in values)
+            # A store whose bindings are whole and name no queue is a tool's, which knows them by numbers.
+            named = bool(found.state.queue_records) or not values or any(kind == "queue" for kind, _ in values)
             if places.bindings is not None and named:
                 lost = lost_queues(found, values, places.paging)
                 report.damage += [Damage(places.bindings, 0, 0, "lost-queue", str(one)) for one in lost]
