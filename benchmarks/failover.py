@@ -3,11 +3,16 @@
     .venv/bin/python benchmarks/failover.py                          # Pollux, and ActiveMQ when it is installed
     .venv/bin/python benchmarks/failover.py --brokers pollux --protocols amqp --write     # rewrites only these rows
     .venv/bin/python benchmarks/failover.py --brokers activemq activemq-tuned --trials 10 --write
+    .venv/bin/python benchmarks/failover.py --load full [--drained] [--brokers pollux pollux-replicated] [--write]
 
 Two brokers on one shared directory on loopback. A producer sends without a pause; the live is killed, and the time runs
 from the signal until the other one confirms its first message, be it a new one or one that was under way and is sent
 again. The killed broker is started again and waits as the backup for the next trial. Once with an empty journal, once
 with `--messages` in it. The kills fall evenly over the time between a backup's looks at the lock. Nothing is asserted.
+
+With `--load full` a process beside it sends as much as the broker takes, 1 KiB each, and nobody consumes it unless
+`--drained`; a client that sends every 10 ms sees the interruption. Each failover of one pair is a line, with its parts:
+what grows with the messages in the store, or from failover to failover, is seen there.
 """
 
 from __future__ import annotations
@@ -26,7 +31,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from failover_pairs import LIMIT, PAIRS
+import failover_full
+from failover_pairs import LIMIT, PAIRS, PolluxPair
 from failover_table import COLUMNS, Circumstances, delays, markdown, merged, row, rows_of
 from pollux.client.traffic import body_of, publisher
 from pollux.client.url import Wire, parse_url
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
     from pollux.client.url import Endpoint
 
 SECTION = "failover"
+SECTION_FULL = "failover at full load"
 PROTOCOLS = (Wire.AMQP, Wire.STOMP)
 #: Seconds of load before each kill.
 LOAD = 0.5
@@ -113,6 +120,47 @@ def measure(pair: Pair, protocol: Wire, arguments: argparse.Namespace, messages:
     return row(about, times)
 
 
+def measure_full(pair: PolluxPair, arguments: argparse.Namespace, messages: int, console: Console) -> tuple[str, ...]:
+    """Run the failovers of one new pair at full load, over AMQP; return a row of their table."""
+    load = os.getloadavg()[0]
+    console.print(*failover_full.PARTS, sep="  ")
+
+    def on_each(number: int, one: failover_full.Failover) -> None:
+        console.print(number, *(f"{value:,.0f}" for value in one), sep="  ")
+
+    try:
+        pair.start()
+        if messages:
+            asyncio.run(fill(pair, Wire.AMQP, messages, arguments.size))
+        found = failover_full.failovers(
+            pair, Wire.AMQP, arguments.trials, arguments.seconds, drained=arguments.drained, on_each=on_each
+        )
+    finally:
+        pair.close()
+    about = Circumstances(pair.name, "AMQP", messages, load, f"{datetime.now(UTC):%Y-%m-%d}")
+    return failover_full.row(about, found, drained=arguments.drained)
+
+
+def full(arguments: argparse.Namespace, console: Console) -> None:
+    """The same at full load: brokers of this checkout only."""
+    rows = []
+    for name in arguments.brokers or ("pollux", "pollux-replicated"):
+        make = PAIRS[name][1]
+        if not issubclass(make, PolluxPair):
+            console.print(f"{name}: not at full load")
+            continue
+        for messages in dict.fromkeys((0, arguments.messages)):
+            # A killed broker's checkpointer may still write.
+            with tempfile.TemporaryDirectory(prefix="pollux-failover-", ignore_cleanup_errors=True) as directory:
+                rows.append(measure_full(make(Path(directory)), arguments, messages, console))
+            console.print(*rows[-1], sep="  ")
+    if arguments.write:
+        columns, identity = failover_full.COLUMNS, failover_full.IDENTITY
+        before = rows_of(read_section(SECTION_FULL), columns)
+        write_section(SECTION_FULL, markdown(merged(before, rows, identity), columns))
+        console.print(f"written into {REPORT}")
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -122,8 +170,14 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=1_000_000, help="messages of the second run; 0 leaves it out")
     parser.add_argument("--size", type=int, default=1024, help="bytes of each of them")
     parser.add_argument("--write", action="store_true", help="write the rows into the table in docs/benchmarks.md")
+    parser.add_argument("--load", choices=("steady", "full"), default="steady")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of load before each kill, with --load full")
+    parser.add_argument("--drained", action="store_true", help="with --load full: consumers take what is sent")
     arguments = parser.parse_args()
     console = Console(width=160)
+    if arguments.load == "full":
+        full(arguments, console)
+        return
     before = rows_of(read_section(SECTION))
     rows = []
     for name in arguments.brokers or PAIRS:

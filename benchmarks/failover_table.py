@@ -48,40 +48,45 @@ def delays(trials: int, interval: float, seed: int = 1) -> list[float]:
     return found
 
 
-def row(about: Circumstances, times: Sequence[float]) -> tuple[str, ...]:
-    """Return a row of the table; `times` in milliseconds, at least one."""
+def figures(times: Sequence[float]) -> tuple[str, ...]:
+    """How many, p50, p99 and the longest; `times` in milliseconds, at least one."""
     ordered = sorted(times)
     p99 = ordered[min(int(len(ordered) * 0.99), len(ordered) - 1)]
-    figures = (statistics.median(ordered), p99, ordered[-1])
+    return (str(len(ordered)), *(f"{value:,.0f}" for value in (statistics.median(ordered), p99, ordered[-1])))
+
+
+def row(about: Circumstances, times: Sequence[float]) -> tuple[str, ...]:
+    """Return a row of the table; `times` in milliseconds, at least one."""
     return (
         about.broker,
         about.protocol,
         f"{about.messages:,}",
-        str(len(ordered)),
-        *(f"{value:,.0f}" for value in figures),
+        *figures(times),
         f"{about.load:.1f}",
         about.day,
     )
 
 
-def rows_of(markdown: str) -> list[tuple[str, ...]]:
-    """Return the rows of a table in Markdown; ValueError when its columns are not :data:`COLUMNS`."""
+def rows_of(markdown: str, columns: tuple[str, ...] = COLUMNS) -> list[tuple[str, ...]]:
+    """Return the rows of a table in Markdown; ValueError when its columns are others."""
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
     cells = [tuple(cell.strip() for cell in line.strip().strip("|").split("|")) for line in lines]
     if not cells:
         return []
-    if cells[0] != COLUMNS:
-        raise ValueError(f"the table has the columns {', '.join(cells[0])}, not {', '.join(COLUMNS)}")
+    if cells[0] != columns:
+        raise ValueError(f"the table has the columns {', '.join(cells[0])}, not {', '.join(columns)}")
     return cells[2:]
 
 
-def merged(before: Sequence[tuple[str, ...]], new: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def merged(
+    before: Sequence[tuple[str, ...]], new: Sequence[tuple[str, ...]], identity: int = IDENTITY
+) -> list[tuple[str, ...]]:
     """The rows of a report after a run that may have measured only some of them: new ones replace their like."""
-    found = {each[:IDENTITY]: each for each in before}
-    found.update({each[:IDENTITY]: each for each in new})
+    found = {each[:identity]: each for each in before}
+    found.update({each[:identity]: each for each in new})
     return list(found.values())
 
 
-def markdown(rows: Sequence[tuple[str, ...]]) -> str:
+def markdown(rows: Sequence[tuple[str, ...]], columns: tuple[str, ...] = COLUMNS) -> str:
     """Return the table."""
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (COLUMNS, ("---",) * len(COLUMNS), *rows))
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (columns, ("---",) * len(columns), *rows))

@@ -1,0 +1,210 @@
+"""Failovers of one pair at full load, one after the other: what benchmarks/failover.py does with `--load full`.
+
+A process of its own floods whichever broker serves, with as much as that takes, and finds the next one by itself. A
+client beside it sends a message every 10 ms; what it sees is measured. Beside that time each failover tells its parts,
+from the log of the member that takes over, and what that found in the store: what grows with either is seen here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from failover_pairs import LIMIT
+from failover_table import figures
+from pollux.client.traffic import body_of, publisher
+from pollux.client.url import parse_url
+from support.broker import PASSWORD, USER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from failover_pairs import PolluxPair
+    from failover_table import Circumstances
+    from pollux.client.stream import Stream
+    from pollux.client.url import Endpoint, Wire
+
+HERE = Path(__file__).resolve().parent
+#: The client beside the load sends so often, seconds.
+PERIOD = 0.01
+#: Bytes of each message of the load; producers, and consumers when the queue is drained.
+SIZE, PRODUCERS, CONSUMERS = 1024, 4, 2
+#: How many failovers are told apart at either end of a run.
+ENDS = 10
+
+COLUMNS = (
+    "broker",
+    "protocol",
+    "messages in the journal",
+    "drained",
+    "failovers",
+    "p50 (ms)",
+    "p99 (ms)",
+    "max (ms)",
+    f"p50 of the first {ENDS} (ms)",
+    f"p50 of the last {ENDS} (ms)",
+    "messages at last",
+    "most replayed",
+    "messages/s",
+    "load average",
+    "measured",
+)
+#: The first so many columns say what was measured.
+IDENTITY = 4
+#: What each failover tells, in the order of :class:`Failover`.
+PARTS = ("failover", "confirm (ms)", "activating (ms)", "live (ms)", "messages", "replayed", "messages/s")
+
+
+class Failover(NamedTuple):
+    """One failover. Times in milliseconds from the kill, by the log of the member that took over."""
+
+    confirm: float
+    activating: float
+    live: float
+    #: In the store when it was taken over, and how many records had to be replayed for that.
+    messages: int
+    replayed: int
+    #: Messages/s that the load had stored before.
+    rate: float
+
+
+class Flood:
+    """The load: a process that is there for the whole run."""
+
+    def __init__(self, pair: PolluxPair, *, drained: bool) -> None:
+        ports = [str(member.port) for member in pair.members]
+        words = ["--ports", *ports, "--user", USER, "--producers", str(PRODUCERS), "--size", str(SIZE)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "loadclient.flood", *words, "--consumers", str(CONSUMERS if drained else 0)],
+            cwd=HERE,
+            env={**os.environ, "LOADCLIENT_PASSWORD": PASSWORD},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def rate(self) -> float:
+        """Messages/s that the broker which was lost last has confirmed."""
+        assert self._process.stdout is not None
+        found = json.loads(self._process.stdout.readline())
+        return float(found["confirmed"]) / max(0.001, float(found["seconds"]))
+
+    def kill(self) -> None:
+        """Stop, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+
+
+def said(log: Path, words: str, since: float) -> tuple[float, dict[str, str]]:
+    """When a broker said something for the first time since a moment, seconds since the epoch, and the fields."""
+    deadline = time.monotonic() + LIMIT
+    while time.monotonic() < deadline:
+        for line in log.read_text(errors="replace").splitlines():
+            if words in line and (at := datetime.fromisoformat(line.split(" ", 1)[0]).timestamp()) > since - 0.001:
+                return at, dict(re.findall(r'(\w+)=("[^"]*"|\S+)', line))
+        time.sleep(0.02)
+    raise SystemExit(f"{log} does not say {words!r}")
+
+
+async def interruption(pair: PolluxPair, protocol: Wire, run: str, seconds: float) -> tuple[float, float]:
+    """Kill the live after so many seconds of load.
+
+    When that was, seconds since the epoch, and the milliseconds until another broker confirmed something to the client.
+    """
+    loop = asyncio.get_running_loop()
+    killed = 0.0
+    served: asyncio.Future[Endpoint] = loop.create_future()
+    recovered: asyncio.Future[float] = loop.create_future()
+
+    def on_confirmed(_name: str, stream: Stream) -> None:
+        if not served.done():
+            served.set_result(stream.endpoint)
+        elif killed and stream.endpoint != served.result() and not recovered.done():
+            recovered.set_result((loop.time() - killed) * 1000)
+
+    target = parse_url(pair.url.replace("retryInterval=5", f"retryInterval={PERIOD * 1000:.0f}"))
+    sender = publisher(protocol, target, "failover.client", on_confirmed, window=1_000_000)
+    await sender.start()
+
+    async def send() -> None:
+        number = 0
+        while True:
+            number += 1
+            await sender.send(f"{run}-{number}", body_of(f"{run}-{number}", 256))
+            await asyncio.sleep(PERIOD)
+
+    sending = asyncio.create_task(send())
+    await asyncio.wait_for(served, LIMIT)
+    await asyncio.sleep(seconds)
+    at = time.time()
+    os.kill(pair.live, signal.SIGKILL)
+    killed = loop.time()
+    try:
+        return at, await asyncio.wait_for(recovered, LIMIT)
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        await sender.close()
+
+
+def failovers(
+    pair: PolluxPair,
+    protocol: Wire,
+    trials: int,
+    seconds: float,
+    *,
+    drained: bool,
+    on_each: Callable[[int, Failover], None],
+) -> list[Failover]:
+    """Kill whoever serves, `trials` times, each after so many seconds of load. The pair has started."""
+    flood = Flood(pair, drained=drained)
+    found: list[Failover] = []
+    try:
+        for number in range(trials):
+            at, confirm = asyncio.run(interruption(pair, protocol, str(number), seconds))
+            heir = pair.members[1]
+            activating, _ = said(heir.log, "to=activating", at)
+            live, fields = said(heir.log, "broker is live", at)
+            found.append(
+                Failover(
+                    confirm,
+                    (activating - at) * 1000,
+                    (live - at) * 1000,
+                    int(fields["messages"]),
+                    int(fields.get("replayed", -1)),
+                    flood.rate(),
+                )
+            )
+            on_each(number + 1, found[-1])
+            pair.swap()
+    finally:
+        flood.kill()
+    return found
+
+
+def row(about: Circumstances, found: Sequence[Failover], *, drained: bool) -> tuple[str, ...]:
+    """Return a row of the table; at least one failover."""
+    times = [one.confirm for one in found]
+    ends = (statistics.median(some) for some in (times[:ENDS], times[-ENDS:]))
+    return (
+        about.broker,
+        about.protocol,
+        f"{about.messages:,}",
+        "yes" if drained else "no",
+        *figures(times),
+        *(f"{value:,.0f}" for value in ends),
+        f"{found[-1].messages:,}",
+        f"{max(one.replayed for one in found):,}",
+        f"{statistics.median(one.rate for one in found):,.0f}",
+        f"{about.load:.1f}",
+        about.day,
+    )
