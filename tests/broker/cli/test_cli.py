@@ -268,6 +268,10 @@ def test_journal(instance: Instance) -> None:
     assert json.loads(run(instance, "journal", "stat", "--json", "-c", "broker.xml"))["checkpoint"]["epoch"] == 1
     assert "epochs" in run(instance, "journal", "stat", journal)
     assert "is not a directory" in run(instance, "journal", "verify", "nowhere", code=exits.EXIT_FAILED)
+    assert "not a store" in run(instance, "journal", "verify", "/etc", code=exits.EXIT_NOT_A_STORE)
+    covered = ["journal", "bindings", "large", "paging"]
+    for given in ("data", journal, "-cbroker.xml"):
+        assert json.loads(run(instance, "journal", "verify", "--json", given))["covered"] == covered
     for segment in (instance.directory / journal).iterdir():
         data = bytearray(segment.read_bytes())
         place = data.find(b"kept")
@@ -277,6 +281,25 @@ def test_journal(instance: Instance) -> None:
     done = instance.pollux("journal", "verify", "--json", journal)
     assert done.returncode == exits.EXIT_DAMAGED
     assert json.loads(done.stdout)["damage"]
+
+
+def test_what_is_missing_is_in_the_log_the_status_and_the_metrics(instance: Instance) -> None:
+    instance.start()
+    with instance.stomp() as client:
+        client.publish("orders", "x" * 300_000)
+        client.publish("orders", "kept")
+    instance.stop()
+    (body,) = (instance.directory / "data").rglob("*.msg")
+    body.unlink()
+    done = instance.pollux("journal", "verify", "-c", "broker.xml")
+    assert done.returncode == exits.EXIT_DAMAGED
+    assert str(body) in done.stdout
+    instance.start()
+    (told,) = ask(instance, "status")["damage"]
+    assert str(body) in told
+    assert "pollux_store_damage 1.0" in instance.request("GET", "/metrics")[1]
+    assert ask(instance, "queue", "show", "orders")["messages"] == 1
+    assert str(body) in instance.log.read_text()
 
 
 # -- help and documentation
