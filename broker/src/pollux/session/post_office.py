@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -97,6 +97,8 @@ class PostOffice:
         #: Queues whose turn did not come in the turn of the loop they were woken in.
         self._late: dict[Queue, None] = {}
         self._dispatch_planned = False
+        #: Expired messages are being looked for.
+        self._expiring = False
         #: Large messages: id of the file -> references to it anywhere, hot or cold.
         self._large: dict[int, int] = {}
         self._transactions: WeakSet[Transaction] = WeakSet()
@@ -714,11 +716,21 @@ class PostOffice:
 
     def expire(self) -> None:
         """Look for expired messages in all queues; called every message-expiry-scan-period."""
-        now = self.wall_ms()
-        for queue in list(self.space.queues):
-            expired = queue.expired(now)
-            if expired:
-                self.undeliverable.expired(queue, expired)
+        if not self._expiring:
+            self._expiring = True
+            self.share.work(self._expire())
+
+    def _expire(self) -> Iterator[None]:
+        """Bit by bit, as there may be very many queues."""
+        try:
+            for queue in list(self.space.queues):
+                if self.space.queue_by_id(queue.id) is queue:
+                    expired = queue.expired(self.wall_ms())
+                    if expired:
+                        self.undeliverable.expired(queue, expired)
+                yield
+        finally:
+            self._expiring = False
 
     async def close(self) -> None:
         """Stop reading and planning; the store is closed by its owner."""
