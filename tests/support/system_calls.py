@@ -110,6 +110,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(path: Any, *values: Any, **more: Any) -> int:
         _count("open", path)
         descriptor = real_open(path, *values, **more)
+        _OPENED.pop(descriptor, None)  # what had this number was closed without os.close
         if _of(path) is not None:
             _OPENED[descriptor] = os.fspath(path)
         return descriptor

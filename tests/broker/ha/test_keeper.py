@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pollux.ha.keeper import Claim
     from pollux.ha.node_state import NodeState
     from pollux.ha.shared_store import Decision, Settings, Snapshot
 
@@ -300,6 +301,40 @@ def test_a_live_that_loses_the_store_while_it_stops_is_fenced(store: Store) -> N
     assert live.end.wait(PATIENCE)
     assert "was deleted or replaced" in live.fences[0]
     assert not live.keeper.lease.held()
+
+
+def test_a_job_whose_asker_went_away_is_not_the_end_of_the_keeper(store: Store) -> None:
+    """A client of the HTTP port closes its connection. Breaks when the right to serve is not proven any more then."""
+    live = store.member("a", PRIMARY).start().serve()
+    gate = threading.Event()
+    first = live.keeper.submit(lambda: (gate.wait(PATIENCE), None)[1])
+    assert live.keeper.submit(lambda: None).cancel()
+    gate.set()
+    first.result(PATIENCE)
+    live.keeper.submit(lambda: None).result(PATIENCE)
+
+
+@pytest.mark.parametrize("times", [2, 1_000_000])
+def test_a_server_that_cannot_be_told_is_told_again_or_it_is_the_end(
+    store: Store, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Breaks when a broker that has the right to serve, and proves it, never serves."""
+    member = store.member("a", replace(PRIMARY, lease=0.5, proof_limit=0.02))
+    claimed, told = member.claimed, iter(range(times))
+
+    def deaf(claim: Claim) -> None:
+        if next(told, None) is not None:
+            raise RuntimeError("not now")
+        claimed(claim)
+
+    monkeypatch.setattr(member, "claimed", deaf)
+    member.start()
+    if times == 2:
+        member.serve()
+    else:
+        assert member.end.wait(PATIENCE)
+        assert "could not be" in member.fences[0]
+        assert not member.keeper.lease.held()
 
 
 def test_a_live_whose_state_file_names_another_one_is_fenced(store: Store) -> None:

@@ -10,10 +10,12 @@ import asyncio
 import logging
 from collections import Counter
 from concurrent.futures import CancelledError
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pollux.ha.replication import remembered
 from pollux.ha.replication.votes import Answer, Register, votes_needed
+from pollux.server.duties import carry_out
 from pollux.server.logs import event
 from pollux.server.reach import Reach, UnreachableError, tell
 
@@ -103,7 +105,7 @@ class Electorate:
     def start(self) -> None:
         """Begin to connect."""
         self._others.on_change.append(self._meet)
-        self._beginning = self.loop.create_task(self._begin())
+        self._beginning = self.loop.create_task(carry_out("meeting those who vote", self._begin))
 
     async def _begin(self) -> None:
         self._meet()
@@ -115,7 +117,8 @@ class Electorate:
         """Connect to whoever is new."""
         for endpoint in self._others.endpoints:
             if endpoint not in self._keeping:
-                self._keeping[endpoint] = self.loop.create_task(self._keep(endpoint))
+                work = carry_out(f"votes of {_place(endpoint)}", partial(self._keep, endpoint), pause=RETRY)
+                self._keeping[endpoint] = self.loop.create_task(work)
 
     async def stop(self) -> None:
         """End all connections."""

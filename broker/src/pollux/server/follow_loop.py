@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from pollux.ha.replication.following import Following
+from pollux.server.duties import carry_out
 from pollux.server.logs import event
 from pollux.server.reach import Reach, UnreachableError, tell
 
@@ -66,7 +67,7 @@ class FollowLoop:
 
     def start(self) -> None:
         """Begin."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = asyncio.get_running_loop().create_task(carry_out("following a live", self._run))
 
     async def hold(self) -> None:
         """Follow nobody until :meth:`again`; returns when nothing is written any more."""

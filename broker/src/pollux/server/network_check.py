@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pollux.config.rules_network import DEFAULT_PING, DEFAULT_PING6, command_words, is_version_6, ping_words
 from pollux.ha.network import Checked, NetworkSettings, current, judge
+from pollux.server.duties import carry_out
 from pollux.server.logs import event
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class NetworkCheck:
 
     def start(self) -> None:
         """Check again and again."""
-        self._task = self.loop.create_task(self._run())
+        self._task = self.loop.create_task(carry_out("asking the network", self._run))
 
     async def stop(self) -> None:
         """End; no process is left."""

@@ -18,6 +18,7 @@ from pollux.ha.node_state import StoreState
 from pollux.ha.places import Places
 from pollux.ha.shared_store import Role, Settings
 from pollux.server.activation import Activation, history_view
+from pollux.server.duties import carry_out
 from pollux.server.lock import check_no_single_broker
 from pollux.server.logs import event
 from pollux.server.runtime import store_directory
@@ -114,7 +115,7 @@ class SharedStoreActivation(Activation):
         self.keeper.clients = self.topology.mine.as_content()
         await asyncio.to_thread(self._check_directories)
         self.keeper.start()
-        self._neighbours = self._loop.create_task(self._watch_neighbours())
+        self._neighbours = self._loop.create_task(carry_out("watching the others", self._watch_neighbours))
 
     def _check_directories(self) -> None:
         for directory in self.places.directories:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pollux.store.follower import Follower
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.store.spare import Spare
+
+logger = logging.getLogger("pollux.ha")
 
 #: How often a waiting member sees to its spare segment, seconds.
 SPARE_PERIOD = 5.0
@@ -28,7 +32,8 @@ class Warm:
     """See the module; a thread of its own. ``on_first`` is called in it once, when everything was read once."""
 
     def __init__(self, journal: Path, id_cache_size: int, spare: Spare, on_first: Callable[[], None]) -> None:
-        self._follower = Follower(journal, id_cache_size)
+        self._make = partial(Follower, journal, id_cache_size)
+        self._follower = self._make()
         self._spare = spare
         self._on_first = on_first
         self._ended = threading.Event()
@@ -52,6 +57,20 @@ class Warm:
         return self._follower if not self._thread.is_alive() else None
 
     def _run(self) -> None:
+        said = ""
+        while not self._ended.is_set():
+            try:
+                self._read_along()
+            except Exception as error:
+                # What it has read is not to be trusted any more; another one begins anew, so that this is not the end
+                # of being ready.
+                self._follower = self._make()
+                if repr(error) != said:
+                    logger.exception("the journal cannot be read along")
+                said = repr(error)
+                self._ended.wait(QUIET_PERIOD)
+
+    def _read_along(self) -> None:
         again = 0.0
         pause = FOLLOW_PERIOD
         while not self._ended.is_set():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from pollux.errors import PolluxError
-from pollux.ha.locks import try_lock
+from pollux.ha.locks import close, try_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,7 +127,7 @@ class FileCoordinator:
             raise CoordinationError(f"{self._directory / 'lock'}: {error}") from error
         finally:
             if self._descriptor != descriptor:
-                os.close(descriptor)
+                close(descriptor)
         return self._descriptor == descriptor
 
     def prove(self) -> None:
@@ -180,9 +180,9 @@ class FileCoordinator:
 
     def release(self) -> None:
         """Close the file."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            close(descriptor)
 
     def close(self) -> None:
         """Nothing is left but the lock."""

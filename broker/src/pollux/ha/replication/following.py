@@ -136,7 +136,10 @@ class Following:
                 self._arrived.clear()
                 while self._waiting:
                     await self._repeat()
-        except (StoreError, OSError, KeyError, TypeError, ValueError) as error:
+        except Exception as error:
+            # Whatever it is: a stream that nobody reads any more, and nobody ends, would be followed for ever.
+            if not isinstance(error, (PolluxError, OSError)):
+                logger.exception("the live cannot be followed")
             if not self._ended:
                 self._conversation.refuse(self._channel, str(error), "failed")
                 self.closed("failed", str(error))

@@ -261,10 +261,18 @@ class Member:
                 self._prove()
                 self._woken.wait(self.lease.seconds / _PROOFS)
         except PolluxError as error:
-            self._listener.refused(error)
+            self._end(error)
         except Exception as error:
             logger.exception("the activation failed")
-            self._listener.refused(PolluxError(f"the activation failed: {error!r}"))
+            self._end(PolluxError(f"the activation failed: {error!r}"))
+
+    def _end(self, error: PolluxError) -> None:
+        """This thread is over: nobody proves any more that this member may serve, if it does."""
+        if self.right is not None or self._machine.phase is MachinePhase.ACTIVATING:
+            self.lease.drop()
+        if self.right is not None:
+            self._lose(str(error))
+        self._listener.refused(error)
 
     def _going_on(self) -> bool:
         self._woken.clear()
@@ -280,10 +288,11 @@ class Member:
             return
         node_id = self._node_id()
         if self._machine.phase is not MachinePhase.ACTIVATING and (problem := self._cut_off()):
+            self._let_go()
             self._say(Wish.FOLLOW, problem)
             return
-        coordinator = self._coordinator_of(self._identity or node_id)
         try:
+            coordinator = self._coordinator_of(self._identity or node_id)
             wish, reason = self._decide(coordinator)
             if wish is Wish.REFUSE:
                 # Whoever answered may not know yet what others have agreed on: no member ends because of that.
@@ -298,11 +307,19 @@ class Member:
             self._proved = boot_clock()
             if wish is Wish.SERVE and coordinator.acquire():
                 self._take()
+            elif wish is not Wish.SERVE:
+                self._let_go()
         except CoordinationError as error:
             self._coordinated = None
-            self._say(Wish.FOLLOW, str(error))
-            if self._machine.phase is MachinePhase.ACTIVATING and not self.lease.held():
-                self._lose(f"the right to serve could not be completed in time: {error}")
+            reason = str(error)
+            self._say(Wish.FOLLOW, reason)
+        if self.right is None and self._machine.phase is MachinePhase.ACTIVATING and not self.lease.held():
+            self._lose(f"the right to serve could not be completed in time: {reason}")
+
+    def _let_go(self) -> None:
+        """A lock that an attempt has left which did not come to its end: whoever waits does not keep it from others."""
+        if self._coordinator is not None and self._machine.phase in STANDBY:
+            self._coordinator.release()
 
     def _decide(self, coordinator: Coordinator) -> tuple[Wish, str]:
         self._coordinated = coordinator.sequence()
@@ -320,8 +337,9 @@ class Member:
             self._coordinator.close()
             self._coordinator = None
         if self._coordinator is None:
-            self._coordinator, self._coordinates = self._make_coordinator(identity), identity
-            self._coordinator.connect(self.wake)
+            made = self._make_coordinator(identity)
+            made.connect(self.wake)  # where that fails the next look makes another one
+            self._coordinator, self._coordinates = made, identity
         return self._coordinator
 
     def _register(self, coordinator: Coordinator, node_id: str) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pollux.errors import StoreError
+from pollux.errors import PolluxError, StoreError
 from pollux.store.mirror.copying import HASH_SIZE, copy_store, wait_nearly
 from pollux.store.mirror.mirror import Link
 
@@ -103,8 +103,12 @@ class Serving:
         began = time.monotonic()
         try:
             await asyncio.to_thread(self._copy_files)
-        except (StoreError, OSError) as error:
+        except (PolluxError, OSError) as error:
             self._fail(str(error))
+            return
+        except Exception as error:
+            logger.exception("a backup could not be copied")
+            self._fail(repr(error))
             return
         if self.link.in_sync:
             fields = {"backup": self.name, "seconds": round(time.monotonic() - began, 3), "bytes": self.to_copy}

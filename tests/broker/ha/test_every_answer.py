@@ -1,0 +1,214 @@
+"""A call of a replicated member fails, any one until it serves, once or for a while: it serves, or its process ends.
+
+Whoever ends is started again, as a service manager does it. The calls are those on its own files and the lock's, and
+the questions to the coordination service, which are carried out or not.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from broker.ha.group import wait_until
+from broker.ha.test_every_call import A_WHILE, AT_A_TIME, BOUND, often_enough
+from pollux.config.manager import ZooKeeperTimes
+from pollux.ha.machine import Machine
+from pollux.ha.replication import local
+from pollux.ha.replication import member as member_module
+from pollux.ha.replication.coordination import CoordinationError, Coordinator, FileCoordinator
+from pollux.ha.replication.local import LocalState
+from pollux.ha.replication.member import Member
+from pollux.ha.replication.zookeeper import ZooKeeperCoordinator
+from support import system_calls
+from support.system_calls import Faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pollux.errors import PolluxError
+    from pollux.ha.replication.member import Right
+    from support.zookeeper import ZooKeeperProcess
+
+NODE = "0b" * 16
+QUESTIONS = ("connect", "sequence", "catch_up", "acquire", "prove", "change", "register")
+
+
+class Questions:
+    """Counts what a coordinator is asked; the ``first`` and those within ``seconds`` after it fail."""
+
+    def __init__(self, first: int | None, seconds: float, *, done: bool) -> None:
+        """``done``: it was carried out, and only the answer is lost."""
+        self.asked: list[str] = []
+        self.first, self.seconds, self.done = first, seconds, done
+        self.until = 0.0
+
+    def count(self, name: str) -> bool:
+        """Whether this one fails."""
+        number, now = len(self.asked), time.monotonic()
+        self.asked.append(name)
+        if number == self.first:
+            self.until = now + self.seconds
+        return number == self.first or now < self.until
+
+
+class Failing:
+    """A coordinator whose answers fail."""
+
+    def __init__(self, coordinator: Coordinator, questions: Questions) -> None:
+        self._coordinator, self._questions = coordinator, questions
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._coordinator, name)
+        if name not in QUESTIONS:
+            return real
+
+        def ask(*values: Any) -> Any:
+            fails = self._questions.count(name)
+            if fails and not self._questions.done:
+                raise CoordinationError(f"no answer to {name}")
+            found = real(*values)
+            if fails:
+                raise CoordinationError(f"no answer to {name}, which was carried out")
+            return found
+
+        return ask
+
+
+class Life:
+    """One process: it has ended when it was refused or fenced."""
+
+    def __init__(self, journal: Path, make: Callable[[str], Coordinator], session: float) -> None:
+        self.right: Right | None = None
+        self.said: list[str] = []
+        self.machine = Machine(lambda: 0)
+        self.member = Member(
+            journal,
+            make,
+            self.machine,
+            self,
+            identity="pair",
+            equal=True,
+            data_node_id=lambda: NODE,
+            session=session,
+            group="twins",
+            name="castor",
+        )
+        self.member.start()
+
+    def stop_following(self) -> None: ...
+
+    def follow_again(self) -> None: ...
+
+    def granted(self, right: Right) -> None:
+        self.right = right
+
+    def refused(self, error: PolluxError) -> None:
+        self.said.append(str(error))
+
+    def fenced(self, reason: str) -> None:
+        self.said.append(reason)
+
+
+class Supervised:
+    """Lives one after the other, until one serves whose right was proved since."""
+
+    def __init__(self, start: Callable[[], Life]) -> None:
+        self._start = start
+        self.lives = [start()]
+
+    def serves(self) -> bool:
+        life = self.lives[-1]
+        if life.said:
+            life.member.stop(release=False)
+            self.lives.append(self._start())
+            return False
+        return life.right is not None and life.member.lease.held() and life.member._proved > life.right.began
+
+    def look(self, about: object) -> None:
+        try:
+            wait_until(self.serves, "a live", BOUND)
+        except AssertionError as error:
+            life = self.lives[-1]
+            raise AssertionError(f"nobody serves after the failure of {about}: {life.machine.position}") from error
+        finally:
+            self.lives[-1].member.stop(release=False)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member_module, "_LOOK", 0.02)
+    monkeypatch.setattr(member_module, "_PROOFS", 40)
+
+
+def all_of(play: Callable[[int], object], numbers: list[int]) -> None:
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        played = [pool.submit(play, number) for number in numbers]
+        problems = [error for one in played if (error := one.exception()) is not None]
+    assert not problems, f"{len(problems)} of {len(numbers)}: {problems[:5]}"
+
+
+def prepare(directory: Path, sequence: int) -> Path:
+    """A complete copy with this number."""
+    (directory / "journal").mkdir(parents=True)
+    local.write(directory / "journal", LocalState(NODE, sequence, 3, complete=True, replica=True))
+    return directory / "journal"
+
+
+@pytest.mark.parametrize("seconds", [0.0, A_WHILE], ids=["once", "for a while"])
+def test_a_call_on_a_file_that_fails_is_not_the_end_of_a_pair(
+    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The member's own state, the lock file and the number."""
+    system_calls.install(monkeypatch)
+
+    def play(name: str, first: int | None) -> Faults:
+        directory = tmp_path / name
+        journal = prepare(directory, 3)
+        # The live has claimed the next number, and died before the last step.
+        (directory / "locks" / "pair").mkdir(parents=True)
+        (directory / "locks" / "pair" / "activation-sequence").write_text("-4")
+        with Faults(directory, first, seconds) as faults:
+            faults.arm()
+            # A lock that was not let go of would be held by this process, and with it by all lives in it.
+            lives = Supervised(lambda: Life(journal, lambda _: FileCoordinator(directory / "locks", "pair", 2.0), 2.0))
+            lives.look(faults.failed[:3])
+        return faults
+
+    calls = play("none", None).calls
+    all_of(lambda number: play(str(number), number), often_enough(calls))
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["not asked", "not answered"])
+@pytest.mark.parametrize("seconds", [0.0, A_WHILE], ids=["once", "for a while"])
+@pytest.mark.parametrize("kind", ["file", "zookeeper"])
+def test_an_answer_that_is_lost_is_not_the_end_of_a_pair(
+    kind: str, seconds: float, tmp_path: Path, request: pytest.FixtureRequest, *, done: bool
+) -> None:
+    """Of the coordination service; what was asked may have been carried out."""
+    server: ZooKeeperProcess | None = request.getfixturevalue("zookeeper") if kind == "zookeeper" else None
+    session = 2.0
+
+    def play(name: str, first: int | None) -> Questions:
+        directory = tmp_path / name
+        journal = prepare(directory, 0)
+        questions = Questions(first, seconds, done=done)
+
+        def make(_identity: str) -> Coordinator:
+            if server is None:
+                coordinator: Coordinator = FileCoordinator(directory / "locks", "pair", session)
+            else:
+                times = ZooKeeperTimes(session=session)
+                coordinator = ZooKeeperCoordinator(
+                    server.connect_string, "pair", namespace=f"{tmp_path.name}{name}", times=times
+                )
+            return Failing(coordinator, questions)
+
+        Supervised(lambda: Life(journal, make, session)).look(first)
+        return questions
+
+    asked = play("none", None).asked
+    all_of(lambda number: play(str(number), number), often_enough(asked))
