@@ -21,6 +21,9 @@ from pollux.ha.replication import member as member_module
 from pollux.ha.replication.coordination import CoordinationError, Coordinator, FileCoordinator
 from pollux.ha.replication.local import LocalState
 from pollux.ha.replication.member import Member
+from pollux.ha.replication.quorum import QuorumCoordinator
+from pollux.ha.replication.settings import Votes
+from pollux.ha.replication.votes import Answer, Candidacy
 from pollux.ha.replication.zookeeper import ZooKeeperCoordinator
 from support import system_calls
 from support.system_calls import Faults
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
     from pollux.errors import PolluxError
     from pollux.ha.replication.member import Right
+    from pollux.ha.replication.quorum import Enough
     from support.zookeeper import ZooKeeperProcess
 
 NODE = "0b" * 16
@@ -211,4 +215,51 @@ def test_an_answer_that_is_lost_is_not_the_end_of_a_pair(
         return questions
 
     asked = play("none", None).asked
+    all_of(lambda number: play(str(number), number), often_enough(asked))
+
+
+class Voters:
+    """Two other pairs that say yes, unless nobody hears them: an electorate of :mod:`pollux.ha.replication.quorum`."""
+
+    size, silent = 3, 0
+
+    def __init__(self, questions: Questions) -> None:
+        self._questions = questions
+
+    def _answers(self, kind: str, sequence: int, enough: Enough) -> list[Answer]:
+        if self._questions.count(kind):
+            return []
+        found = [Answer(name, name, yes=True, against=False, reason="", sequence=sequence, size=3) for name in "bc"]
+        assert enough(found)
+        return found
+
+    def take(self, _node_id: str, _local: int, enough: Enough) -> list[Answer]:
+        return self._answers("take", 0, enough)
+
+    def record(self, _node_id: str, sequence: int, enough: Enough) -> list[Answer]:
+        return self._answers("record", sequence, enough)
+
+    def leave(self, _node_id: str) -> None: ...
+
+
+@pytest.mark.parametrize("seconds", [0.0, A_WHILE], ids=["once", "for a while"])
+def test_a_vote_that_nobody_hears_is_not_the_end_of_a_pair(seconds: float, tmp_path: Path) -> None:
+    """A copy that was in sync asks as often as it may; it serves, or it ends and says so."""
+    votes = Votes(-1, retries=100, wait=0.02, answers=1.0, on_replication_failure=True, check_for_live=True)
+
+    def play(name: str, first: int | None) -> Questions:
+        journal = prepare(tmp_path / name, 3)
+        questions = Questions(first, seconds, done=False)
+
+        def make(identity: str) -> Coordinator:
+            candidacy = Candidacy(own=False, retries=100, wait=0.02)
+            candidacy.synced()
+            candidacy.live_lost("", time.monotonic())
+            return QuorumCoordinator(identity, Voters(questions), candidacy, votes, local=lambda: 3, session=2.0)
+
+        Supervised(lambda: Life(journal, make, 2.0)).look(first)
+        return questions
+
+    asked = play("none", None).asked
+    assert asked == ["take", "record", "record"]
     all_of(lambda number: play(str(number), number), often_enough(asked))
