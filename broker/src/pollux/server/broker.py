@@ -310,6 +310,7 @@ class Broker:
             loop=self.loop,
             trail=self.trail,
         )
+        self.registry.buffers.watch(self.post.memory)
         self.post.registry.queue_limit = self.security.queue_limit
         self.space.admits = partial(admits, self.security)
         self.post.restore(recovered)

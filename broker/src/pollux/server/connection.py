@@ -62,6 +62,7 @@ class Connection(asyncio.Protocol):
         "_closing",
         "_ending",
         "_listener",
+        "_measured_at",
         "_out",
         "_out_size",
         "_paused",
@@ -78,6 +79,7 @@ class Connection(asyncio.Protocol):
         "deadline",
         "hard_limit",
         "loop",
+        "measured",
         "opened",
         "peer",
         "session",
@@ -116,6 +118,9 @@ class Connection(asyncio.Protocol):
         self.ttl = listener.ttl
         #: Set by every byte received, cleared by the sweep.
         self.active = True
+        #: What :meth:`measure` found last, and after how many bytes in and out.
+        self.measured = 0
+        self._measured_at = 0
         self.bytes_in = 0
         self.bytes_out = 0
         self.hard_limit = 0
@@ -173,6 +178,10 @@ class Connection(asyncio.Protocol):
                 return
         if session is not None:
             self._take(session, data)
+            buffers = self._listener.registry.buffers
+            buffers.unseen += len(data)
+            if buffers.unseen > buffers.often:
+                self._listener.registry.look_at_buffers()
         elif not self._closing:
             self._first_bytes(data)
 
@@ -490,6 +499,19 @@ class Connection(asyncio.Protocol):
     def reading_paused(self) -> bool:
         """Whether the client is not being read."""
         return bool(self._paused)
+
+    def measure(self) -> int:
+        """Bytes that its buffers hold, when it has logged in (before, they count elsewhere)."""
+        moved = self.bytes_in + self.bytes_out
+        if self.measured or moved != self._measured_at:
+            self._measured_at = moved
+            session = self.session
+            if session is None or self.stranger or self._closing:
+                self.measured = 0
+            else:
+                waiting = self._out_size + (len(self._behind) - self._position if self._behind else 0)
+                self.measured = waiting + session.buffered() + self._transport.get_write_buffer_size()
+        return self.measured
 
     def drop(self, reason: str) -> None:
         """Cut it off for what it costs, without a word to it, and count it out at once."""

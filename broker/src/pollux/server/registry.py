@@ -9,6 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pollux.server import logs
+from pollux.server.buffers import Buffers
 from pollux.server.logs import event
 from pollux.server.places import place_of
 from pollux.server.strangers import Strangers
@@ -59,6 +60,7 @@ class Registry:
         self.maximum = maximum
         self.per_host = per_host
         self.strangers = Strangers(before_login)
+        self.buffers = Buffers()
         self.share = Share(loop)
         self.interval = min(interval, SWEEP_INTERVAL)
         self.accepted = 0
@@ -167,12 +169,17 @@ class Registry:
                 reason=reason,
             )
 
+    def look_at_buffers(self) -> None:
+        """See what connections hold in buffers."""
+        self.buffers.look(self._connections.values())
+
     def _sweep(self) -> None:
         self._sweeper = self._loop.call_later(self.interval, self._sweep)
         logs.flush()
         now = self._loop.time()
         for connection in [found for found in self._connections.values() if found.deadline <= now]:
             connection.expire(now)
+        self.look_at_buffers()
         missed = self._refusals - self._refusals_logged
         if missed > 0:
             event(logger, logging.WARNING, "more connections refused", count=missed)

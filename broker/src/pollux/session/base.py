@@ -85,6 +85,10 @@ class Session(ABC):
     def resume_writing(self) -> None:  # noqa: B027
         """The client keeps up again."""
 
+    def buffered(self) -> int:
+        """Bytes held of what the client sent: the start of a frame, and what waits until it can go on."""
+        return 0
+
     def describe(self) -> dict[str, object]:
         """For management: what this session has open (links, subscriptions, credit, unacknowledged)."""
         return {}

@@ -105,6 +105,8 @@ class Memory:
         self._accounts = accounts
         self.limit = limit
         self.used = 0
+        #: What of it the connections' buffers have, as of the last look.
+        self.buffers = 0
         #: How often something was refused.
         self.refused = 0
         self._users: dict[str, User] = {}
@@ -146,6 +148,12 @@ class Memory:
         """So much more (or less) is held."""
         self.used += size
         self._accounts.change(size)
+
+    def look(self, buffers: int) -> int:
+        """The connections' buffers hold so many bytes. Returns how many are too many of all that is held."""
+        self.change(buffers - self.buffers)
+        self.buffers = buffers
+        return max(buffers - self.limit // 2, min(self.used - self.limit, buffers))
 
     def tidy(self, user: User) -> None:
         """Forget a user who holds nothing."""

@@ -157,6 +157,10 @@ class AmqpSession(Session):
             self.services.security.connection_closed(self.identity, self.transport.peer)
             self.identity = None
 
+    def buffered(self) -> int:
+        """See :meth:`Session.buffered`."""
+        return 0 if self.engine is None else self.engine.buffered + self.partial_bytes
+
     def shutdown(self, reason: str) -> None:
         """See :meth:`Session.shutdown`."""
         if self._ended or self._closing:

@@ -599,6 +599,11 @@ class Inbound:
         if not self._parked:
             self._reading.resume(PARKED)
 
+    @property
+    def parked_bytes(self) -> int:
+        """What waits until its address takes messages again."""
+        return self._parked_bytes
+
     def set_identity(self, identity: Identity) -> None:
         """After a re-authentication."""
         self._identity = identity

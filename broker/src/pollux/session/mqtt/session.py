@@ -130,6 +130,9 @@ class MqttSession(Session):
         if self._phase == OPEN:
             self.delivery.resume()
 
+    def buffered(self) -> int:
+        return self._decoder.buffered + (self.inbound.parked_bytes if self._phase == OPEN else 0)
+
     def shutdown(self, reason: str) -> None:
         """The broker stops, or an administrator closes this client: DISCONNECT says which, and where else to go."""
         if self._phase in (NEW, CONNECTING):

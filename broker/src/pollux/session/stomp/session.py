@@ -138,6 +138,10 @@ class StompSession(Session):
         if self._identity is not None:
             self.security.connection_closed(self._identity, self.transport.peer)
 
+    def buffered(self) -> int:
+        """See :meth:`Session.buffered`."""
+        return self._decoder.buffered + self.producing.parking.size
+
     def shutdown(self, reason: str) -> None:
         """The broker or an administrator ends this session."""
         self._end(error_frame(reason, reason, self.version), clean=True)

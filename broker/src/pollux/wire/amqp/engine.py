@@ -93,6 +93,11 @@ class Engine:
         lib.pn_transport_bind(self._transport, self._connection)
         lib.pn_transport_push(self._transport, AMQP_HEADER, 8)
 
+    @property
+    def buffered(self) -> int:
+        """Bytes of a frame that is not complete."""
+        return self._guard.buffered
+
     # -- bytes
 
     def receive(self, data: bytes, handler: Handler) -> None:

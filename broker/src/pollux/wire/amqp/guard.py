@@ -211,6 +211,11 @@ class Guard:
         #: Channels of begins that passed and that the engine has not reported yet.
         self.begun: deque[int] = deque()
 
+    @property
+    def buffered(self) -> int:
+        """Bytes of a frame that is not complete."""
+        return len(self._buffer)
+
     def close(self) -> None:
         """Forget the frame that is not complete."""
         self._buffer = b""
