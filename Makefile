@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONUNBUFFERED :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test lint lint-python lint-bundle unit molecule wheelhouse soak mutants lock clean
+.PHONY: help setup demo check test lint lint-python lint-bundle unit molecule wheelhouse soak mutants crash lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ soak: setup  ## Random faults on groups under traffic: SEQUENCES=5000 of them (o
 
 mutants: setup  ## Break the product on purpose, again and again, and see that the test named for it fails
 	$(BIN)/python tools/mutants.py
+
+HOURS ?= 8
+crash: setup  ## Cut the power of stores on a disk that loses what was not synced, for HOURS=8 (SEED=, see docs/testing.md)
+	$(BIN)/python tests/crash.py --hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
 lock: setup  ## Choose versions anew and write the lock files (after editing requirements*.in or a pyproject.toml)
 	@$(BIN)/python tools/lock.py

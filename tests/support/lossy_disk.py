@@ -218,12 +218,10 @@ def materialise(left: dict[str, bytes | None], target: Path) -> None:
             os.mkdir(path)  # noqa: PTH102  (a hundred thousand times)
             continue
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
-        written = content.rstrip(b"\0")
-        if written:
-            os.write(fd, written)
-        if len(written) < len(content):
-            os.ftruncate(fd, len(content))
+        written = os.write(fd, content)
         os.close(fd)
+        if written != len(content):
+            raise OSError(errno.ENOSPC, f"{path}: no room for what a test needs")
 
 
 class LossyDisk(FileOperations):
@@ -231,7 +229,7 @@ class LossyDisk(FileOperations):
 
     A test notes what was promised with :meth:`note`, cuts the power with ``cut_at`` or between two calls, and restarts
     on ``materialise(disk.account.left(draw), elsewhere)``; or it replays :attr:`events` into an :class:`Account` of its
-    own and cuts that wherever it likes. A process that is killed loses nothing here: clear ``cut_at`` and go on.
+    own and cuts that wherever it likes. A process that is killed loses nothing here: :meth:`power_on` and go on.
     """
 
     def __init__(self, root: Path) -> None:
@@ -242,6 +240,8 @@ class LossyDisk(FileOperations):
         #: Calls that change something, or sync, so far; and the number of the one at which the power is cut.
         self.calls = 0
         self.cut_at: int | None = None
+        #: Whether it was: each later call fails.
+        self.off = False
         #: Every changing call fails with this error while it is set (EIO for a while).
         self.failing: int | None = None
         #: Bytes by which files may still grow: what is beyond is not written, and then there is no room (ENOSPC).
@@ -256,6 +256,8 @@ class LossyDisk(FileOperations):
         self._names: dict[int, dict[str, int]] = {_ROOT: {}}
         self._adopt(root, _ROOT)
         self._sync_all()
+        #: How many of the events only tell what was there already.
+        self.adopted = len(self.events)
 
     def _adopt(self, path: Path, directory: int) -> None:
         for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
@@ -293,7 +295,13 @@ class LossyDisk(FileOperations):
         *parents, name = path.absolute().relative_to(self.root).parts
         directory = _ROOT
         for parent in parents:
-            directory = self._names[directory][parent]
+            inode = self._names[directory].get(parent)
+            if inode is None:  # made without us: evidence that is copied aside, say
+                inode = self._new_inode()
+                self._names[inode] = {}
+                self._record(Event("directory", inode))
+                self._rename([(directory, parent, inode)])
+            directory = inode
         return directory, name
 
     def _inode(self, path: Path) -> int:
@@ -301,16 +309,22 @@ class LossyDisk(FileOperations):
         return self._names[directory][name]
 
     def _call(self) -> None:
-        if self.cut_at is not None and self.calls >= self.cut_at:
+        if self.off or (self.cut_at is not None and self.calls >= self.cut_at):
+            self.off = True
             raise PowerCutError
         self.calls += 1
         if self.failing is not None:
             raise OSError(self.failing, os.strerror(self.failing))
 
+    def power_on(self) -> None:
+        """Go on with what the system has in memory: only the process was killed."""
+        self.cut_at = None
+        self.off = False
+
     def note(self, value: Any) -> None:
         """Put down, between the events, what somebody outside now relies on."""
         with self._lock:
-            if self.cut_at is None or self.calls < self.cut_at:
+            if not self.off:
                 self.events.append(Event("note", value=value))
 
     # -- files
@@ -337,13 +351,20 @@ class LossyDisk(FileOperations):
     def write(self, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> int:
         """Write at an offset; with ``sync`` the sectors it touches are durable when it returns."""
         with self._lock:
-            self._call()
+            # Of the call at which a process ends the system has the bytes, if it is a write; they are not synced.
+            last = self.calls == self.cut_at and not self.off
+            if last:
+                self.off = True
+            else:
+                self._call()
             inode = self._open[fd]
             if self.short_writes is not None and len(data) > 1:
                 data = memoryview(data)[: self.short_writes.randint(1, len(data))]
             data = bytes(self._fitting(inode, data, offset))
             written = os.pwrite(fd, data, offset)
             self._record(Event("write", inode, offset, data))
+            if last:
+                raise PowerCutError
             if sync:
                 self._record(Event("sync-range", inode, offset, value=written))
             return written

@@ -282,6 +282,12 @@ async def test_sync_settings_are_honoured(tmp_path: Path, plain: bool, tx: bool,
                 syncs.append(sync)
             return super().write(fd, data, offset, sync=sync)
 
+        def fdatasync(self, fd: int) -> None:
+            # Of the file: also of what was written to it before without a sync.
+            if syncs:
+                syncs[-1] = True
+            super().fdatasync(fd)
+
     settings = settings_in(tmp_path, journal_sync_non_transactional=plain, journal_sync_transactional=tx)
     async with opened(settings, crash=True, files=Recording()) as one:
         syncs.clear()

@@ -116,10 +116,14 @@ def run(job: Job, files: FileOperations) -> Result:
     replayed, damage = fold(state, job, table)
     queues = state.finish()
     live_ids = state.prune(queues)
-    for store in list(state.pages_done):
-        # Only what the journal says is gone: a directory that is not there may be one that is not mounted.
-        if 0 in state.pages_done[store] and not (Path(job.paging_directory) / str(store)).exists():
-            state.forget_pages(store)
+    # Only what the journal says is gone: a directory that is not there may be one that is not mounted.
+    paging = Path(job.paging_directory)
+    gone = [store for store, done in state.pages_done.items() if 0 in done and not (paging / str(store)).exists()]
+    if gone:
+        # One that came back after a power cut would be a store of which nothing is known to be done.
+        files.sync_directory(paging)
+    for store in gone:
+        state.forget_pages(store)
     live = collect(state, table, live_ids)
     rewritten = compact(files, directory, job, live)
     job.check()

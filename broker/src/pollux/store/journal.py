@@ -22,7 +22,7 @@ from pollux.errors import DiskFullError, StoreError
 from pollux.store.files import FileOperations, write_all
 from pollux.store.format import FRAME, FRAME_SIZE, MARKER, frame
 from pollux.store.latency import LatencyHistogram
-from pollux.store.records import BATCH, SEGMENT_END, RecordType, segment_end
+from pollux.store.records import BATCH, FOLLOWS_UNSYNCED, SEGMENT_END, RecordType, segment_end
 from pollux.store.segments import NO_ROOM, RETRY_SECONDS, Segment, SegmentPool
 
 logger = logging.getLogger(__name__)
@@ -258,7 +258,7 @@ class Journal:
         """Write what is left, stop the thread; returns the segment that was in use."""
         if self.parts or self._before:
             self.hand_over()
-        if self._pool is not None:
+        if self._pool is not None and self._thread.ident is not None:
             self._chunks.put(None)
             await asyncio.to_thread(self._thread.join, self._full_disk_timeout + _JOIN_SECONDS)
             if self._thread.is_alive():
@@ -361,7 +361,8 @@ class Journal:
                 payload, data = data[:fits], data[fits:]
                 following = self._next_segment(data)
                 payload += frame(segment_end(following.sequence), self._salt)
-            body = BATCH.pack(RecordType.BATCH, 0, len(payload), self._batch)
+            flags = FOLLOWS_UNSYNCED if segment.dirty else 0
+            body = BATCH.pack(RecordType.BATCH, flags, len(payload), self._batch)
             head = FRAME.pack(MARKER, BATCH_SIZE, crc32c(body, self._salt ^ BATCH_SIZE)) + body
             self._write_at(segment, head + payload, sync=sync)
             segment.position += BATCH_SIZE + len(payload)
@@ -372,14 +373,24 @@ class Journal:
                 self._segment = segment = following
 
     def _write_at(self, segment: Segment, data: bytes, *, sync: bool) -> None:
+        # A synced write says nothing of what was written before it without a sync, as most of a large transaction is:
+        # then all of it is synced at once.
+        alone = sync and not segment.dirty
+
         def write() -> None:
-            written = self._files.write(segment.fd, data, segment.position, sync=sync)
+            written = self._files.write(segment.fd, data, segment.position, sync=alone)
             if written < len(data):
                 rest = memoryview(data)[written:]
-                write_all(self._files, segment.fd, rest, segment.position + written, sync=sync)
+                write_all(self._files, segment.fd, rest, segment.position + written, sync=alone)
 
         # Writing the whole batch again is safe: its bytes are ours until they are stable.
         self._with_room(write)
+        if not alone:
+            segment.dirty = True
+            if sync:
+                # Not again when it fails, also not for want of room: of what is before the kernel tells once only.
+                self._files.fdatasync(segment.fd)
+                segment.dirty = False
 
     def _with_room(self, operation: Callable[[], None]) -> None:
         """Carry out something that may be repeated, again while there is no room for it. Raises DiskFullError."""

@@ -77,6 +77,8 @@ class Page(Struct):
     #: The open file, what is written to it, and its size; only the writer thread uses them.
     fd: int = -1
     written: int = 0
+    #: Whether something was written to it that is not synced.
+    dirty: bool = False
     file_size: int = 0
     writes: int = 0
     #: The last chunk that writes to it.
@@ -164,6 +166,8 @@ def _name(found: StorePages, told: str | None) -> None:
         text: str | None = path.read_bytes().decode()
         words, kind = f"says {text!r}", "corrupt"
     except FileNotFoundError:
+        if told is None and not found.pages and not found.missing:
+            return  # it was only just made when its life ended
         text, words, kind = None, "is missing", "missing-file"
     except UnicodeDecodeError:
         text, words, kind = None, "is not UTF-8", "corrupt"

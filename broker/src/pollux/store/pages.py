@@ -23,7 +23,7 @@ from msgspec import Struct
 from pollux.checksum import crc32c
 from pollux.errors import StoreError
 from pollux.store import records
-from pollux.store.files import write_all
+from pollux.store.files import make_directories, write_all
 from pollux.store.format import (
     FRAME,
     FRAME_SIZE,
@@ -210,14 +210,12 @@ class AddressPages:
 
     def _write(self, page: Page, batch: Batch) -> None:
         """In the writer thread."""
-        files = self._owner.files
         if page.fd < 0:
             self._create(page)
         head = frame(BATCH.pack(RecordType.BATCH, 0, batch.size, page.writes), page.salt)
         data = b"".join((head, *batch.parts))
-        sync = batch.sync and self._owner.sync
-        self._reach(page, page.written + len(data), sync=sync)
-        write_all(files, page.fd, data, page.written, sync=sync)
+        self._reach(page, page.written + len(data), sync=batch.sync and self._owner.sync)
+        self._write_to(page, data, page.written, sync=batch.sync)
         page.written += len(data)
         page.writes += 1
 
@@ -228,13 +226,25 @@ class AddressPages:
             write_all(self._owner.files, page.fd, b"\0", size - 1, sync=sync)
             page.file_size = size
 
+    def _write_to(self, page: Page, data: bytes, offset: int, *, sync: bool) -> None:
+        files = self._owner.files
+        sync = sync and self._owner.sync
+        # A synced write is stable alone, not what was written before it: that would be a hole before durable messages.
+        alone = sync and not page.dirty
+        write_all(files, page.fd, data, offset, sync=alone)
+        if not alone:
+            page.dirty = True
+            if sync:
+                files.fdatasync(page.fd)
+                page.dirty = False
+
     def _create(self, page: Page) -> None:
         files = self._owner.files
         if not self._made:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            make_directories(files, self.directory)
             self._owner.write_name(self.directory, self.address)
             if self._owner.sync:
-                files.sync_directory(self.directory.parent)
+                files.sync_directory(self.directory)  # no page is there without whose it is
             self._made = True
         fd = files.open(page.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         owner = self._owner
@@ -287,7 +297,7 @@ class AddressPages:
             # At the very end of the file, where it is looked for.
             self._reach(page, page.written + len(end), sync=False)
             at = page.file_size - len(end) if page.length else page.written
-            write_all(files, page.fd, end, at, sync=self._owner.sync)
+            self._write_to(page, end, at, sync=True)
             files.close(page.fd)
             page.fd = -1
 
@@ -514,6 +524,10 @@ class PageStore:
             except OSError as error:
                 raise StoreError(f"{page.path}: {error.strerror or error}") from error
 
+    def newest(self) -> list[Path]:
+        """The page file of each address that a life wrote last."""
+        return [pages.pages[max(pages.pages)].path for pages in self._by_address.values() if pages.pages]
+
     # -- recovery ----------------------------------------------------------------------------------
 
     def recover(self, state: State, *, give_up: bool) -> tuple[dict[int, int], list[Damage]]:
@@ -596,6 +610,6 @@ def _remove_directory(files: FileOperations, directory: Path) -> None:
         if path.name == ADDRESS_FILE or PAGE_NAME.fullmatch(path.name):
             files.unlink(path)
     try:
-        directory.rmdir()
+        files.remove_directory(directory)
     except OSError as error:
         logger.warning("%s stays: %s", directory, error.strerror)

@@ -298,9 +298,11 @@ def missing_sequences(chain: list[SegmentFile], starts: list[Start], after: int)
     needed: set[int] = set()
     if starts and after >= (starts[-1].checkpoint or (0, 0, 0))[2]:
         newest = starts[-1]
-        needed = {sequence for _, sequence in newest.ends if sequence > after}
+        # One that ended at its header held no record: the first write to it was torn, and nothing of it is read.
+        needed = {sequence for (_, sequence), end in newest.ends.items() if sequence > after and end > HEADER_SIZE}
+        listed = [sequence for _, sequence in newest.ends if sequence > after]
         begun = min((segment.sequence for segment in chain if segment.epoch == newest.epoch), default=first)
-        known = max(needed, default=newest.checkpoint[2] if newest.checkpoint else 0) + 1
+        known = max(listed, default=newest.checkpoint[2] if newest.checkpoint else 0) + 1
         first = max(first, min(begun, known))
     needed.update(range(first, highest + 1))
     return sorted(needed - present)
@@ -365,15 +367,15 @@ def isolate(directory: Path, segment: SegmentFile, damaged: DamagedRange) -> Pat
 def settle_segment(state: State, directory: Path, segment: SegmentFile, *, final: bool, keep: bool) -> list[Damage]:
     """What the replay of one segment found wrong; called right after it, before the next one is replayed.
 
-    ``final``: the segment is the last of its life, so the end of its last write may be torn and nothing in that
-    write was confirmed. With ``keep`` damaged bytes are copied aside.
+    ``final``: the segment is the last of its life, so its last write may be torn, with those before it that were not
+    synced, and nothing in them was confirmed. With ``keep`` damaged bytes are copied aside.
     """
     found: list[Damage] = []
     replay = segment.replay
     if replay is None:
         return found
-    # Where the write begins that may be torn: its BATCH record. Nothing of it was confirmed.
-    torn_from = replay.last_batch[0] if final else 1 << 62
+    # Where the writes begin that may be torn, in any order of their sectors: nothing of them was confirmed.
+    torn_from = replay.open_from if final else 1 << 62
     if segment.cut:
         expected = segment.limit or (segment.header.length if segment.header is not None else 0)
         words = f"the file was cut: it has {segment.size} bytes, and had {expected} at least"
@@ -381,7 +383,7 @@ def settle_segment(state: State, directory: Path, segment: SegmentFile, *, final
     for damaged in replay.damaged:
         length = damaged.end - damaged.start
         # What a later life found valid was no torn write, and of those there is one only.
-        if damaged.start >= torn_from and damaged.tail and not segment.recorded and not damaged.several:
+        if damaged.start >= torn_from and not segment.recorded and not damaged.several:
             kind, words = "torn-tail", f"{length} bytes of the last write, never confirmed, are incomplete"
         elif damaged.tail:
             kind, words = "corrupt", f"{length} bytes hold no valid record and nothing valid follows in the file"
@@ -417,8 +419,8 @@ def _check_last_write(segment: SegmentFile, replay: Replay, *, final: bool) -> l
 def _settle_incomplete(state: State, segment: SegmentFile, torn_from: int) -> list[Damage]:
     """Decide about commits whose transactions lost records to damage.
 
-    In the very last write nothing was confirmed, so the transaction did not happen. Anywhere else the commit
-    was confirmed: what is left of it counts, and the loss is reported.
+    In the last write, and those before it that were not synced, nothing was confirmed, so the transaction did not
+    happen. Anywhere else the commit was confirmed: what is left of it counts, and the loss is reported.
     """
     found: list[Damage] = []
     for incomplete in state.incomplete:

@@ -48,7 +48,7 @@ def segments_ahead(wanted: int, most: int) -> int:
 class Segment:
     """A file being written: ``position`` is where the next batch goes."""
 
-    __slots__ = ("epoch", "fd", "path", "position", "sequence", "size")
+    __slots__ = ("dirty", "epoch", "fd", "path", "position", "sequence", "size")
 
     def __init__(self, path: Path, fd: int, epoch: int, sequence: int, size: int) -> None:
         self.path = path
@@ -57,6 +57,8 @@ class Segment:
         self.sequence = sequence
         self.size = size
         self.position = HEADER_SIZE
+        #: Whether something was written to it that is not synced: a synced write says nothing of what is before it.
+        self.dirty = False
 
 
 class SegmentPool:

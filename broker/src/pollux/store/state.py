@@ -27,7 +27,7 @@ from pollux.store.format import (
     has_batch,
     resynchronise,
 )
-from pollux.store.records import BATCH, EXTENDED, PAIR, TRIPLE, TX, U32, U64, RecordType
+from pollux.store.records import BATCH, EXTENDED, FOLLOWS_UNSYNCED, PAIR, TRIPLE, TX, U32, U64, RecordType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,8 +75,11 @@ class Replay(Struct):
     #: Where valid data ended.
     end: int = HEADER_SIZE
     damaged: list[DamagedRange] = field(default_factory=list)
-    #: (offset, payload bytes) of the last BATCH record, and the numbers of the first and last one.
+    #: Where the last write begins, or the first of those before it that were not synced: nothing of them was confirmed.
+    open_from: int = HEADER_SIZE
+    #: (offset, payload bytes) of the last BATCH record.
     last_batch: tuple[int, int] = (HEADER_SIZE, 0)
+    #: The numbers of the first and last BATCH record.
     first_number: int = -1
     last_number: int = -1
 
@@ -181,6 +184,8 @@ class State:
                 elif kind == _BATCH:
                     _, _, size, number = BATCH.unpack_from(view, position + FRAME_SIZE)
                     result.last_batch = (position, size)
+                    if not flags & FOLLOWS_UNSYNCED:
+                        result.open_from = position
                     result.last_number = number
                     if result.first_number < 0:
                         result.first_number = number

@@ -23,7 +23,7 @@ from pollux.errors import DiskFullError, StoreError
 from pollux.store import records, recovery
 from pollux.store.bindings import NAME, Bindings
 from pollux.store.checkpoint import parse_name
-from pollux.store.files import FileOperations
+from pollux.store.files import FileOperations, make_directories
 from pollux.store.format import FRAME, FRAME_SIZE, MARKER
 from pollux.store.index import Index, Reader, Run, plan, records_of, sorted_index
 from pollux.store.journal import Journal, StableCallback
@@ -191,7 +191,7 @@ class Storage:
         Raises StoreError for a directory that is not this node's.
         """
         if settings.persistence_enabled:
-            newest = await asyncio.to_thread(_prepare_directories, settings)
+            newest = await asyncio.to_thread(_prepare_directories, settings, files or FileOperations())
             if epoch and epoch <= newest:
                 raise StoreError(
                     f"{settings.journal_directory} was written in epoch {newest}; "
@@ -298,6 +298,8 @@ class Storage:
         allowed = settings.allow_missing_segments or (directory / recovery.ALLOW_MISSING).exists()
         damage += check_complete(found, allowed=allowed)
         journal.chain = found.readable
+        last = recovery.last_of_lives(journal.chain)
+        self._make_stable([segment.path for segment in journal.chain if segment.key in last])
         self._segments = journal
         self._checkpoint = checkpoint
         self._indexes = [
@@ -315,6 +317,7 @@ class Storage:
         values, bindings_damage = self._load_bindings(expected=bool(found.starts) or checkpoint is not None)
         damage += bindings_damage + check_begun(found, values, allowed=allowed)
         large, page_damage = self.pages.recover(state, give_up=allowed)
+        self._make_stable(self.pages.newest())
         recovered = recovered_of(state, damage + page_damage)
         self._check_large(state, recovered, large, give_up=allowed)
         values.pop(INVENTORY, None)
@@ -323,6 +326,19 @@ class Storage:
         recovered.checkpoint = checkpoint.path if checkpoint is not None else None
         self._tx_records = {tx: len(pending) for tx, pending in state.pending.items()}
         return recovered
+
+    def _make_stable(self, paths: list[Path]) -> None:
+        """What was read may be in memory only: of what a life that was killed wrote last. This life builds on it."""
+        if not self.settings.journal_datasync:
+            return
+        for path in paths:
+            fd = self.files.open(path, os.O_RDONLY)
+            try:
+                self.files.fdatasync(fd)
+            finally:
+                self.files.close(fd)
+        for directory in {above for path in paths for above in (path.parent, path.parent.parent)}:
+            self.files.sync_directory(directory)
 
     def _check_large(self, state: State, recovered: Recovered, paged: dict[int, int], *, give_up: bool) -> None:
         """Set aside the messages whose bodies are not there; what no record names goes.
@@ -781,7 +797,7 @@ def _settle(future: asyncio.Future[None], error: StoreError | None) -> None:
         future.set_exception(error)
 
 
-def _prepare_directories(settings: StoreSettings) -> int:
+def _prepare_directories(settings: StoreSettings, files: FileOperations) -> int:
     """Make the directories; the newest epoch on disk."""
     for directory in (
         settings.journal_directory,
@@ -789,7 +805,9 @@ def _prepare_directories(settings: StoreSettings) -> int:
         settings.large_messages_directory,
         settings.paging_directory,
     ):
-        directory.mkdir(parents=True, exist_ok=True, mode=0o750)
+        make_directories(files, directory)
+        # It may be there, but not be on stable storage: whoever made it was killed just then.
+        files.sync_directory(directory.parent)
     journal = [path.name for path in settings.journal_directory.iterdir()]
     segments = (recovery.SEGMENT_NAME.fullmatch(name) for name in journal)
     names = (parse_name(name) for name in journal)

@@ -9,7 +9,7 @@ import os
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from pollux.store.files import FileOperations, write_all
+from pollux.store.files import FileOperations, make_directories, write_all
 from pollux.store.mirror.operations import Operation, OperationType, path_of
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ class Replica:
                 self._dirty[name] = None
         elif kind is OperationType.FILL:
             # Room without writing zeros: they would hold up the confirmations behind them.
-            os.ftruncate(descriptor, 0)
-            os.posix_fallocate(descriptor, 0, operation.value)
+            self._files.truncate(descriptor, 0)
+            self._files.allocate(descriptor, operation.value)
         elif kind is OperationType.SIZE:
-            os.ftruncate(descriptor, operation.value)
+            self._files.truncate(descriptor, operation.value)
         else:
             self._dirty[name] = None
 
@@ -102,8 +102,7 @@ class Replica:
             return known
         path = path_of(self.roots, name)
         if not path.parent.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._files.sync_directory(path.parent.parent)
+            make_directories(self._files, path.parent)
         descriptor = self._files.open(path, os.O_RDWR | os.O_CREAT | flags)
         self._open[name] = descriptor
         while len(self._open) > _OPEN:

@@ -1,0 +1,117 @@
+"""What somebody outside the store knows: what was asked for, what was confirmed, what was seen. Judges what is left.
+
+Shares nothing with the store: a unit is *begun* when it is handed over and *confirmed* when the store said so. What a
+life found when it began counts as confirmed from then on, for clients may have seen it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+#: (queue id, message id)
+Place = tuple[int, int]
+
+
+class Unit(NamedTuple):
+    """What is asked for at once; with ``whole`` all of it happens or nothing (a transaction)."""
+
+    number: int
+    adds: tuple[Place, ...] = ()
+    removes: tuple[Place, ...] = ()
+    puts: tuple[tuple[str, bytes | None], ...] = ()
+    duplicates: tuple[bytes, ...] = ()
+    whole: bool = False
+
+
+class Found(NamedTuple):
+    """What a store holds."""
+
+    places: frozenset[Place]
+    bindings: dict[str, bytes]
+    duplicates: frozenset[bytes]
+
+
+class Promises:
+    """Told of notes in the order in which they were made; ``wrong`` says what contradicts them."""
+
+    def __init__(self) -> None:
+        #: Place -> whether it must be there; absent: it must not.
+        self._places: dict[Place, bool] = {}
+        self._removing: set[Place] = set()
+        #: Every value a binding may have; the first is the confirmed one.
+        self._bindings: dict[str, list[tuple[int, bytes | None]]] = {}
+        self._duplicates: set[bytes] = set()
+        self._open: dict[int, Unit] = {}
+
+    def copy(self) -> Promises:
+        """As things are now."""
+        other = Promises()
+        other._places = dict(self._places)
+        other._removing = set(self._removing)
+        other._bindings = {key: list(values) for key, values in self._bindings.items()}
+        other._duplicates = set(self._duplicates)
+        other._open = dict(self._open)
+        return other
+
+    def note(self, kind: str, value: Unit | Found) -> None:
+        """Take in a note: a unit that is "begun" or "confirmed", or what was "recovered"."""
+        if isinstance(value, Found):
+            self._recovered(value)
+        elif kind == "begun":
+            self._begun(value)
+        else:
+            self._confirmed(value)
+
+    def _begun(self, unit: Unit) -> None:
+        self._open[unit.number] = unit
+        for place in unit.adds:
+            self._places[place] = False
+        for place in unit.removes:
+            if place in self._places:
+                self._places[place] = False
+                self._removing.add(place)
+        for key, value in unit.puts:
+            self._bindings.setdefault(key, [(0, None)]).append((unit.number, value))
+
+    def _confirmed(self, unit: Unit) -> None:
+        del self._open[unit.number]
+        for place in unit.adds:
+            if place in self._places and place not in self._removing:
+                self._places[place] = True
+        for place in unit.removes:
+            self._places.pop(place, None)
+        for key, _ in unit.puts:
+            values = self._bindings[key]
+            newest = max(index for index, (number, _) in enumerate(values) if number <= unit.number)
+            del values[:newest]
+        self._duplicates.update(unit.duplicates)
+
+    def _recovered(self, found: Found) -> None:
+        self._places = dict.fromkeys(found.places, True)
+        self._removing.clear()
+        self._open.clear()
+        self._duplicates = set(found.duplicates)
+        self._bindings = {key: [(0, found.bindings.get(key))] for key in {*self._bindings, *found.bindings}}
+
+    def wrong(self, found: Found) -> list[str]:
+        """What was promised and is not so."""
+        places = self._places
+        lost = {place for place, must in places.items() if must} - found.places
+        words = [f"{len(lost)} confirmed messages are lost: {sorted(lost)[:5]}"] if lost else []
+        if strange := found.places - places.keys():
+            words.append(f"{len(strange)} messages came back, or were never sent: {sorted(strange)[:5]}")
+        if forgotten := self._duplicates - found.duplicates:
+            words.append(f"duplicate ids are forgotten: {sorted(forgotten)[:5]}")
+        for key in {*self._bindings, *found.bindings}:
+            may = [value for _, value in self._bindings.get(key, [(0, None)])]
+            if found.bindings.get(key) not in may:
+                words.append(f"binding {key} is {found.bindings.get(key)!r}, it may be {may}")
+        words += [f"half of transaction {unit}" for unit in self._open.values() if not self._whole(unit, found)]
+        return words
+
+    def _whole(self, unit: Unit, found: Found) -> bool:
+        if not unit.whole:
+            return True
+        happened = {place in found.places for place in unit.adds if place not in self._removing}
+        happened |= {place not in found.places for place in unit.removes if place in self._places}
+        return len(happened) < 2
