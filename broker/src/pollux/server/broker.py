@@ -33,7 +33,7 @@ from pollux.server.logs import event
 from pollux.server.notify import Notifier
 from pollux.server.policies import features, make_activation
 from pollux.server.registry import SWEEP_INTERVAL, Registry
-from pollux.server.resources import connection_limit, memory_limit, settle_allocator, settle_collector
+from pollux.server.resources import connection_limit, memory_limit, settle_collector
 from pollux.server.runtime import runtime_directory, store_directory
 from pollux.server.slow_consumers import SlowConsumers
 from pollux.server.status import Status
@@ -145,7 +145,6 @@ class Broker:
     async def start(self) -> None:
         """Bring everything up. Raises PolluxError (ConfigError, DirectoryLockedError, ListenError, StoreError ...)."""
         self.loop = asyncio.get_running_loop()
-        settle_allocator()
         configuration = self.configuration
         event(logger, logging.INFO, "broker starts", name=configuration.name, version=VERSION)
         self.trail.event("broker-started", version=VERSION, pid=os.getpid())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import os
@@ -15,9 +14,6 @@ logger = logging.getLogger("pollux.server")
 
 #: Descriptors kept for the store, logs and management when connections use up the rest.
 RESERVED_DESCRIPTORS = 256
-#: Bytes from which on a buffer is the system's own (glibc's first threshold), and the name of that parameter.
-LARGE_BUFFER = 128 << 10
-_M_MMAP_THRESHOLD = -3
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
@@ -80,19 +76,6 @@ COLLECTOR = (10_000, 4, 2_000)
 def resident_bytes() -> int:
     """Memory of this process that is in RAM."""
     return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def settle_allocator() -> None:
-    """Have each large buffer go back to the system when it is freed, as far as the C library can be told (glibc).
-
-    By itself it learns from the first large buffers that are freed to take later ones from its heap, whose holes
-    between small things are then never given back: 1,500 log-ins of 160 KiB that were cut off at 16 MiB together left
-    212 MiB.
-    """
-    try:
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BUFFER)
-    except (AttributeError, OSError):
-        return  # another C library
 
 
 def settle_collector() -> None:

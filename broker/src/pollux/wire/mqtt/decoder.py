@@ -29,6 +29,9 @@ MAX_PUBLISH_HEAD = 256 * 1024
 #: A retained message is kept in memory anyway: up to this size it is not streamed.
 MAX_RETAINED = 1024 * 1024
 
+#: Pieces of a packet that are kept apart: the smaller they are, the more each costs beyond its bytes.
+_MOST_PIECES = 256
+
 # What only a server sends (section 2.1.2): a client that does so is broken.
 _SERVER_ONLY = frozenset({p.CONNACK, p.SUBACK, p.UNSUBACK, p.PINGRESP})
 
@@ -55,7 +58,7 @@ Event = int | PublishTuple | PublishStart | PublishEnd | bytes | Packet | Protoc
 class Decoder:
     """Finds packets in a stream of bytes from a client (see the module docstring for what it returns)."""
 
-    __slots__ = ("_broken", "_buffer", "_need", "_streaming", "large_from", "max_packet", "version")
+    __slots__ = ("_broken", "_kept", "_need", "_pieces", "_streaming", "large_from", "max_packet", "version")
 
     def __init__(self, max_packet: int, large_from: int = 0) -> None:
         """``max_packet`` bounds a packet's remaining length; PUBLISHes from ``large_from`` bytes stream (0: none)."""
@@ -63,7 +66,9 @@ class Decoder:
         self.large_from = large_from
         #: 0 until CONNECT was seen, then its protocol level.
         self.version = 0
-        self._buffer = bytearray()
+        #: What is kept, in the pieces in which it came: a buffer that grows leaves holes of each of its sizes behind.
+        self._pieces: list[bytes] = []
+        self._kept = 0
         self._need = 0
         self._streaming = 0
         self._broken = False
@@ -71,30 +76,37 @@ class Decoder:
     @property
     def buffered(self) -> int:
         """Bytes kept for a packet that is not complete."""
-        return len(self._buffer)
+        return self._kept
 
     def close(self) -> None:
         """Drop what is held and all that still comes."""
         self._broken = True
-        self._buffer.clear()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._pieces = []
+        self._kept = 0
 
     def feed(self, data: bytes) -> list[Event]:
         """Everything ``data`` completes."""
         events: list[Event] = []
         if self._broken:
             return events
-        if self._buffer:
-            self._buffer += data
-            if len(self._buffer) < self._need:
+        if self._pieces:
+            self._pieces.append(data)
+            self._kept += len(data)
+            if self._kept < self._need:
+                if len(self._pieces) > _MOST_PIECES:
+                    self._pieces = [b"".join(self._pieces)]
                 return events
-            data = bytes(self._buffer)
-            self._buffer.clear()
+            data = b"".join(self._pieces)
+            self._clear()
         self._need = 0
         try:
             self._decode(data, events)
         except ProtocolError as error:
             self._broken = True
-            self._buffer.clear()
+            self._clear()
             events.append(error)
         return events
 
@@ -176,7 +188,8 @@ class Decoder:
             append(packet)
             position = stop
         if position < end:
-            self._buffer += data[position:]
+            self._pieces = [data[position:]]
+            self._kept = end - position
             if not self._need:
                 self._need = 2
 
