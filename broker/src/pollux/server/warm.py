@@ -24,12 +24,16 @@ SPARE_PERIOD = 5.0
 #: questions to a server that the live needs, and what comes meanwhile is read in one go.
 FOLLOW_PERIOD = 0.2
 QUIET_PERIOD = 1.0
+#: A look that brings more records than this is followed by the next one at once: while it lasted much was written.
+FAR = 10_000
+#: So many such looks, and a member is taken for ready all the same: it will not come nearer.
+MOST_LOOKS = 20
 #: How long its last look may take at a takeover, seconds.
 FOLLOW_TIMEOUT = 2.0
 
 
 class Warm:
-    """See the module; a thread of its own. ``on_first`` is called in it once, when everything was read once."""
+    """See the module; a thread of its own. ``on_first`` is called in it once, when everything was read."""
 
     def __init__(self, journal: Path, id_cache_size: int, spare: Spare, on_first: Callable[[], None]) -> None:
         self._make = partial(Follower, journal, id_cache_size)
@@ -73,12 +77,17 @@ class Warm:
     def _read_along(self) -> None:
         again = 0.0
         pause = FOLLOW_PERIOD
+        looks = 0
         while not self._ended.is_set():
+            before = self._follower.records
             pause = FOLLOW_PERIOD if self._follower.poll() else min(2 * pause, QUIET_PERIOD)
+            far = self._follower.records - before > FAR
+            looks += 1
             if time.monotonic() >= again:
                 self._spare.prepare()
                 again = time.monotonic() + SPARE_PERIOD
-            if not self.has_read:
+            # Reading a journal for the first time takes seconds, in which a live at full load writes as much again.
+            if not self.has_read and (not far or looks >= MOST_LOOKS):
                 self.has_read = True
                 self._on_first()
-            self._ended.wait(pause)
+            self._ended.wait(0 if far else pause)
