@@ -32,6 +32,7 @@ import msgspec
 from msgspec import Struct
 
 from pollux.checksum import crc32c
+from pollux.store.files import FileOperations, write_all
 from pollux.store.format import FormatError
 from pollux.store.index import Index
 from pollux.store.state import Pending, State
@@ -40,12 +41,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pollux.store.files import FileOperations
 
 MAGIC = b"PLXCKP\r\n"
 VERSION = 1
 HEADER = struct.Struct("<8sHHI16sQQQII")
 ENTRY = struct.Struct("<IIQQ")
+#: Bytes of one write.
+_WRITE_BYTES = 8 << 20
 NAME = re.compile(r"pollux-(\d{8,})-(\d{8,})-(\d{10,})\.checkpoint")
 
 FILES, IDS, LOCATIONS, LENGTHS, QUEUES, QUEUE_IDS, STATE = range(1, 8)
@@ -193,13 +195,11 @@ def write_checkpoint(
     unfinished = path.with_suffix(".tmp")
     fd = files.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
-        files.write(fd, head + struct.pack("<I", crc32c(head)) + table, 0, sync=False)
+        write_all(files, fd, head + struct.pack("<I", crc32c(head)) + table, 0, sync=False)
         for offset, data in layout:
             view = memoryview(data)
-            while view:
-                written = files.write(fd, view[: 8 << 20], offset, sync=False)
-                view = view[written:]
-                offset += written  # noqa: PLW2901  (the position moves with the view)
+            for start in range(0, len(view), _WRITE_BYTES):
+                write_all(files, fd, view[start : start + _WRITE_BYTES], offset + start, sync=False)
         files.fsync(fd)
     finally:
         files.close(fd)

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from pollux.errors import PolluxError
 from pollux.ha.locks import close, try_lock
+from pollux.store.files import FileOperations, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,13 +153,8 @@ class FileCoordinator:
         found = self.sequence()
         if found != expected:
             raise CoordinationError(f"the coordinated sequence is {found}, not {expected}")
-        unfinished = self._number.with_suffix(".new")
         try:
-            with unfinished.open("w", encoding="ascii") as stream:
-                stream.write(str(new))
-                stream.flush()
-                os.fsync(stream.fileno())
-            unfinished.replace(self._number)
+            replace_file(FileOperations(), self._number, str(new).encode())
         except OSError as error:
             raise CoordinationError(f"{self._number}: {error}") from error
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -11,6 +10,7 @@ from msgspec.structs import asdict
 
 from pollux.errors import StoreError
 from pollux.ha.node_state import HISTORY, Activation
+from pollux.store.files import FileOperations, make_directories, replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,21 +77,9 @@ def _state(found: dict[str, Any]) -> LocalState:
     )
 
 
-def write(directory: Path, state: LocalState) -> None:
-    """Replace the state; on stable storage when it returns. Blocking."""
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / FILE
-    unfinished = path.with_suffix(".new")
+def write(directory: Path, state: LocalState, files: FileOperations | None = None) -> None:
+    """Replace the state; on stable storage when it returns. Blocking. Raises OSError, with the old state in place."""
+    files = files or FileOperations()
+    make_directories(files, directory)
     values = {**asdict(state), "history": [asdict(one) for one in state.history]}
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-    try:
-        os.write(descriptor, json.dumps({"format": _FORMAT, **values}).encode())
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    unfinished.replace(path)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    replace_file(files, directory / FILE, json.dumps({"format": _FORMAT, **values}).encode())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from typing import TYPE_CHECKING
+
+from pollux.store.files import FileOperations, replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,15 +31,4 @@ def read(directory: Path) -> dict[str, int]:
 
 def write(directory: Path, sequences: dict[str, int]) -> None:
     """Replace the file; on stable storage when it returns. Blocking. Raises OSError."""
-    path = directory / FILE
-    unfinished = directory / f".{FILE}.tmp"
-    with unfinished.open("w", encoding="utf-8") as stream:
-        json.dump(sequences, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    unfinished.replace(path)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    replace_file(FileOperations(), directory / FILE, json.dumps(sequences).encode())

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from pollux.store.files import FileOperations, make_directories, write_all
-from pollux.store.mirror.operations import Operation, OperationType, path_of
+from pollux.store.mirror.operations import ROOTS, Operation, OperationType, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -57,6 +57,8 @@ class Replica:
         kind, name = operation.type, operation.path
         if kind is OperationType.MARK:
             self._sync()
+            if not self._complete:
+                self._sync_directories()
             self._complete = True
             self._on_mark(bytes(operation.data))
         elif kind is OperationType.SYNC_DIRECTORY:
@@ -73,6 +75,19 @@ class Replica:
             self._files.rename(path_of(self.roots, name), path_of(self.roots, target))
         else:
             self._change(operation)
+
+    def _sync_directories(self) -> None:
+        """Make the names of all files stable, also of those that an earlier process received."""
+        for root, depth in ROOTS.items():
+            directory = self.roots[root]
+            if not directory.is_dir():
+                continue
+            self._files.sync_directory(directory.parent)
+            self._files.sync_directory(directory)
+            if depth > 1:
+                for below in directory.iterdir():
+                    if below.is_dir():
+                        self._files.sync_directory(below)
 
     def _change(self, operation: Operation) -> None:
         kind, name = operation.type, operation.path
