@@ -380,3 +380,21 @@ def test_several_backups(tmp_path: Path) -> None:
         group.wait_for_live()
         group.wait_for_confirms(30)
         group.finish()
+
+
+def test_a_stop_that_comes_while_a_broker_begins_its_next_life_is_a_stop(tmp_path: Path) -> None:
+    """Breaks when the signal is one of the life that is over: the process begins anew, and nobody stops it."""
+    runner = str(Path(__file__).with_name("late_stop_runner.py"))
+    with Group(tmp_path, PRIMARY.format(""), BACKUP.format(RESTART), runner=runner) as pair:
+        live, backup = pair.members
+        live.start()
+        backup.spawn()
+        backup.wait_for("ready")
+        live.kill()
+        backup.wait_for("live")
+        (backup.directory / "faults").mkdir()
+        (backup.directory / "faults" / "late").touch()
+        live.spawn()  # the backup hands the store over, and would wait as a backup again
+        live.wait_for("live")
+        assert backup.wait_for_end() == 0
+        assert not (backup.directory / "faults" / "late").exists(), "it was asked"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -215,7 +216,7 @@ async def test_a_question_that_cannot_be_read_is_refused(three: Three, content: 
 async def test_a_disk_that_takes_nothing_makes_no_vote(three: Three) -> None:
     # What the voters remember of each other is written then, and nothing else writes.
     await until(lambda: all(one.votes._announced for one in three.voters))
-    (three.b.journal / f".{remembered.FILE}.tmp").mkdir()
+    (three.b.journal / f".{remembered.FILE}.{os.getpid()}.tmp").mkdir()
     assert await three.castor.record(-5) == {"b": False, "c": True}
 
 

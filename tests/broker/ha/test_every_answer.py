@@ -6,6 +6,7 @@ the questions to the coordination service, which are carried out or not.
 
 from __future__ import annotations
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -216,6 +217,7 @@ def test_an_answer_that_is_lost_is_not_the_end_of_a_pair(
 
     asked = play("none", None).asked
     all_of(lambda number: play(str(number), number), often_enough(asked))
+    assert "zk_loop" not in str(threading.enumerate()), "a client of ZooKeeper that nobody ends"
 
 
 class Voters:

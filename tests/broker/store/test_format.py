@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pollux.message import Encoding, Message, RoutingType
 from pollux.store import records
 from pollux.store.format import (
+    FOLLOWS_UNSYNCED,
     HEADER_SIZE,
     DamagedRange,
     FormatError,
@@ -16,6 +17,7 @@ from pollux.store.format import (
     SegmentHeader,
     decode_header,
     frame,
+    has_batch,
     valid_at,
 )
 from pollux.store.format import records as scan
@@ -153,3 +155,11 @@ def test_put_round_trip(kind: str, key: str, value: bytes | None) -> None:
 @given(st.dictionaries(st.tuples(ids, ids), ids, max_size=4), st.none() | st.tuples(ids, ids, ids))
 def test_start_round_trip(ends: dict[tuple[int, int], int], checkpoint: tuple[int, int, int] | None) -> None:
     assert records.decode_start(frame(records.start(ends, checkpoint), 0)) == (ends, checkpoint)
+
+
+@pytest.mark.parametrize("flags", [0, FOLLOWS_UNSYNCED])
+def test_only_a_write_behind_a_sync_shows_that_what_is_before_it_was_whole(flags: int) -> None:
+    """Breaks when a power cut that tears several writes, none of them synced, is called damage."""
+    later = frame(records.BATCH.pack(records.RecordType.BATCH, flags, 100, 7), 5)
+    torn = b"\xff" * 40 + later
+    assert has_batch(torn, 1, len(torn)) is (not flags)

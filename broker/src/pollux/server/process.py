@@ -35,6 +35,10 @@ logger = logging.getLogger("pollux.server")
 
 #: Not an exit code: the process replaces itself.
 _AGAIN = -1
+#: What asks for the end of the process.
+_ENDS = (signal.SIGTERM, signal.SIGINT)
+#: Seconds in which the loop looks at its descriptors once more.
+_LAST_LOOK = 0.001
 
 
 class RunOptions(Struct, frozen=True):
@@ -95,8 +99,14 @@ async def _run(options: RunOptions, configuration: Configuration) -> int:
         options.ports_file.unlink(missing_ok=True)  # of the life before, when this process started itself again
     broker = Broker(configuration, load=lambda: _load(options))
     broker.components = options.components(broker)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, broker.request_stop, signal.Signals(number).name)
+    asked: list[str] = []
+
+    def end(name: str) -> None:
+        asked.append(name)
+        broker.request_stop(name)
+
+    for number in _ENDS:
+        loop.add_signal_handler(number, end, signal.Signals(number).name)
     reloads: set[asyncio.Task[None]] = set()
 
     def hang_up() -> None:
@@ -120,7 +130,14 @@ async def _run(options: RunOptions, configuration: Configuration) -> int:
     if options.ports_file is not None:
         write_private(options.ports_file, json.dumps(broker.ports()) + "\n")
     code = await broker.run()
-    return _AGAIN if not code and broker.activation is not None and broker.activation.restart else code
+    if code or broker.activation is None or not broker.activation.restart:
+        return code
+    # Whoever asks for its end now means the process, not the life that is over: it must not begin another one. From
+    # here on it dies of the signal; what came before is heard of when the loop has looked once more.
+    for number in _ENDS:
+        signal.signal(number, signal.SIG_DFL)
+    await asyncio.sleep(_LAST_LOOK)
+    return code if asked else _AGAIN
 
 
 async def _start(broker: Broker) -> int | None:

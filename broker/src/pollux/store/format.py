@@ -55,6 +55,9 @@ FRAME_SIZE = 12
 MINIMUM_RECORD = 14
 MARKER_BYTES = b"\xf5PL\xfa"
 MARKER = int.from_bytes(MARKER_BYTES, "little")
+#: BATCH: the write before it was not synced; it is stable with the next one that is.
+FOLLOWS_UNSYNCED = 0x10
+_BATCH = 1
 #: How a BATCH record, which begins a write, begins.
 _BATCH_BYTES = MARKER_BYTES + (26).to_bytes(4, "little")
 #: The type of the record that is at the very end of a page that was closed, behind zeros.
@@ -161,9 +164,13 @@ def is_gap(data: bytes | bytearray, start: int, found: int) -> bool:
 
 
 def has_batch(data: bytes | bytearray, start: int, end: int) -> bool:
-    """Whether between two offsets there is what looks like the record that begins a write, be it damaged."""
+    """Whether between two offsets there is what looks like the record that begins a write, be it damaged.
+
+    One that says that nothing was synced before it does not count: it may be torn together with what is before it.
+    """
     while (start := data.find(_BATCH_BYTES, start, end)) >= 0:
-        if start + FRAME_SIZE < end and data[start + FRAME_SIZE] == 1:
+        kind = start + FRAME_SIZE
+        if kind + 1 < end and data[kind] == _BATCH and not data[kind + 1] & FOLLOWS_UNSYNCED:
             return True
         start += 1
     return False

@@ -368,8 +368,15 @@ class LargeMessages:
         return len(orphans)
 
     async def lost(self, large: LargeBody) -> str | None:
-        """What is wrong with a large message's file, in words; None: it is there and whole."""
-        found = await self._loop.run_in_executor(self._threads, lost_files, self._directory, {large.id: large.size})
+        """What is wrong with a large message's file, in words; None: it is there and whole.
+
+        Raises StoreError where that cannot be told.
+        """
+        wanted = {large.id: large.size}
+        try:
+            found = await self._loop.run_in_executor(self._threads, lost_files, self._directory, wanted)
+        except OSError as error:
+            raise StoreError(f"{self.path(large.id)}: {error.strerror or error}") from error
         return found.get(large.id)
 
     # -- for writers and readers -------------------------------------------------------------------

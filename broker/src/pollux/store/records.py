@@ -54,8 +54,6 @@ EXTENDED = 0x02
 DURABLE = 0x04
 #: PUT: the key is deleted.
 DELETED = 0x08
-#: BATCH: the write before it was not synced; it is stable with the next one that is.
-FOLLOWS_UNSYNCED = 0x10
 
 #: type, flags, encoding, priority, routing type + 1, zero, address length, queue count, id, timestamp, expiration.
 MESSAGE = struct.Struct("<BBBBBBHHQQQ")

@@ -18,6 +18,7 @@ from pollux.checksum import crc32c
 from pollux.store import ids as numbers
 from pollux.store import records
 from pollux.store.format import (
+    FOLLOWS_UNSYNCED,
     FRAME_SIZE,
     HEADER_SIZE,
     MARKER,
@@ -27,7 +28,7 @@ from pollux.store.format import (
     has_batch,
     resynchronise,
 )
-from pollux.store.records import BATCH, EXTENDED, FOLLOWS_UNSYNCED, PAIR, TRIPLE, TX, U32, U64, RecordType
+from pollux.store.records import BATCH, EXTENDED, PAIR, TRIPLE, TX, U32, U64, RecordType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

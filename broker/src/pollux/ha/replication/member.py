@@ -338,7 +338,11 @@ class Member:
             self._coordinator = None
         if self._coordinator is None:
             made = self._make_coordinator(identity)
-            made.connect(self.wake)  # where that fails the next look makes another one
+            try:
+                made.connect(self.wake)
+            except BaseException:
+                made.close()  # the next look makes another one
+                raise
             self._coordinator, self._coordinates = made, identity
         return self._coordinator
 
