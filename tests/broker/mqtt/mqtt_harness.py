@@ -41,6 +41,7 @@ from pollux.wire.mqtt.packets import (
 )
 from pollux.wire.mqtt.parse import parse_packet
 from pollux.wire.mqtt.primitives import decode_variable
+from support.held_disk import HeldDisk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -332,7 +333,8 @@ class Broker:
             journal_file_size=1 << 20,
             max_disk_usage=-1,
         )
-        self.storage = await Storage.open(settings, loop=self.loop, on_failure=self.failures.append)
+        self.disk = HeldDisk()
+        self.storage = await Storage.open(settings, loop=self.loop, on_failure=self.failures.append, files=self.disk)
         recovered = await self.storage.recover()
         wildcards = self.configuration.wildcard_addresses
         space = AddressSpace(

@@ -1,7 +1,7 @@
 """QoS 2 through crashes: whatever moment the broker dies, each message arrives exactly once and in order.
 
 The clients keep their own state over the crashes as section 4.1 wants it. A crash is a copy of what is on disk at that
-moment, taken in the order that the writer thread gives the files, and a new broker on the copy.
+moment, between two changes of any file, and a new broker on the copy.
 """
 
 from __future__ import annotations
@@ -109,9 +109,10 @@ def copy(broker: Broker, target: Path, *, torn: bool) -> None:
     nothing runs in meanwhile, has not seen any of it become durable.
     """
     source = broker.directory
-    while not copied(source, target):
-        # A page goes after the record that ends it is on the disk: without it the journal copied before is too old.
-        shutil.rmtree(target)
+    with broker.disk.still:
+        for name in ("journal", "large", "paging"):
+            if (source / name).exists():
+                shutil.copytree(source / name, target / name)
     if torn:
         journal = broker.storage._journal
         deadline = time.monotonic() + 30
@@ -119,19 +120,6 @@ def copy(broker: Broker, target: Path, *, torn: bool) -> None:
             assert time.monotonic() < deadline, "the writer does not end"
             time.sleep(0.0005)
     shutil.copytree(source / "bindings", target / "bindings")
-
-
-def copied(source: Path, target: Path) -> bool:
-    """Copy the journal, and what it speaks of; False when the writer's thread removed some of that meanwhile."""
-    places = [source / name for name in ("large", "paging") if (source / name).exists()]
-    before = {path for place in places for path in place.rglob("*")}
-    shutil.copytree(source / "journal", target / "journal")
-    try:
-        for place in places:
-            shutil.copytree(place, target / place.name)
-    except shutil.Error:
-        return False
-    return all(path.exists() for path in before)
 
 
 async def crash(broker: Broker, directory: Path, *, torn: bool) -> Broker:
