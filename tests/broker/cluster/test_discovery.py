@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.cluster.discovery import endpoints
+from pollux.cluster.discovery import GUESSES_OF_ONE, GUESSES_OF_STRANGERS, Guesses, endpoints
 from pollux.config.acceptors import ConnectorSettings, Endpoint
 from pollux.wire.core.announced import MAXIMUM_MEMBERS, Table
 from pollux.wire.core.datagram import Announcement, Reached
@@ -127,3 +127,40 @@ def test_with_tls_nobody_is_reached_without() -> None:
     found, refused = endpoints({"a": (Reached("a", 1, tls=False),), "b": (Reached("b", 2, tls=True),)}, own)
     assert found == (Endpoint("tcp", "b", 2, own),)
     assert refused == ["a"]
+
+
+def looked_at(guesses: Guesses, sources: list[str], now: float) -> int:
+    """How many wrong ones of these are looked at."""
+    looked = 0
+    for source in sources:
+        if guesses.may_look(source, now):
+            looked += 1
+            guesses.wrong(source, now)
+    return looked
+
+
+def test_guesses_of_the_password_by_datagram_are_few() -> None:
+    guesses = Guesses()
+    assert looked_at(guesses, ["stranger"] * 1000, 0.0) == GUESSES_OF_ONE
+    # Who sends from invented addresses guesses no faster.
+    assert looked_at(guesses, [f"stranger {number}" for number in range(1000)], 0.5) == (
+        GUESSES_OF_STRANGERS - GUESSES_OF_ONE
+    )
+    assert looked_at(guesses, ["stranger"] * 1000, 1.0) == GUESSES_OF_ONE
+
+
+def test_a_member_is_heard_while_strangers_guess() -> None:
+    guesses = Guesses()
+    guesses.right("castor")
+    looked_at(guesses, [f"stranger {number}" for number in range(1000)], 0.0)
+    assert guesses.may_look("castor", 0.0)
+    # Its address proves nothing: whoever uses it does not guess faster either.
+    assert looked_at(guesses, ["castor"] * 1000, 0.0) == GUESSES_OF_ONE
+
+
+def test_what_is_remembered_of_guesses_is_bounded() -> None:
+    guesses = Guesses()
+    for number in range(5000):
+        guesses.right(f"member {number}")
+        looked_at(guesses, [f"stranger {number}"], float(number))
+    assert len(guesses) <= 1000

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pollux.wire.core import ClusterKey, CoreError, CorePeer
 from pollux.wire.core.frames import HEAD_SIZE, UNPROVEN_FRAME, FrameReader, FrameType, encode, preamble, version_of
-from pollux.wire.core.peer import Accepted, Closed, Credited, Data, Opened, Ready
+from pollux.wire.core.peer import Accepted, Claimed, Closed, Credited, Data, Opened, Ready
 from pollux.wire.sniff import Protocol, sniff
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ class Wire:
                     if self.errors[receiver] is not None:
                         break
                     try:
-                        self.events[receiver].extend(self.ends[receiver].feed(data[at : at + self.piece], now))
+                        for event in self.ends[receiver].feed(data[at : at + self.piece], now):
+                            told = self.ends[receiver].check() if isinstance(event, Claimed) else event
+                            self.events[receiver].append(told)
                     except CoreError as error:
                         self.errors[receiver] = error
 

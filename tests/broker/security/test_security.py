@@ -231,6 +231,18 @@ async def test_the_right_password_among_guesses_at_the_same_time(security: Secur
     assert [type(each) for each in found] == [Identity, AuthenticationError, Identity]
 
 
+async def test_a_password_that_is_remembered_is_not_found_by_guessing_elsewhere() -> None:
+    """That its owner has just logged in makes no guess from another source an exception."""
+    configuration = replace(CONFIGURATION, security=SecurityConfig(login_delay=20, max_login_delay=100))
+    security = Security(configuration, USERS)
+    await security.authenticate_password("ada", "castor", PEER)
+    guesses = [("ada", f"guess-{number}") for number in range(200)]
+    await tried(security, [*guesses, ("ada", "castor")], "198.51.100.1")
+    # Where it logged in before it goes on as before.
+    await security.authenticate_password("ada", "castor", PEER)
+    security.close()
+
+
 async def test_failures_are_logged_with_source_and_slowed_down(caplog: pytest.LogCaptureFixture) -> None:
     configuration = replace(CONFIGURATION, security=SecurityConfig(login_delay=60, max_login_delay=10_000))
     security = Security(configuration, USERS)

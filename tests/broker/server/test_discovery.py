@@ -155,7 +155,9 @@ async def test_strangers_are_dropped_and_counted(caplog: pytest.LogCaptureFixtur
         await until(lambda: found.endpoints)
         assert found.endpoints == (CASTOR,)
     lines = [one.__dict__["fields"] for one in caplog.records if one.getMessage() == "announcements dropped"]
-    assert sorted(line["reason"] for line in lines) == ["foreign", "password", "size"]
+    # At this period a wrong password may be taken for guesses as well.
+    told = [line["reason"] for line in lines if line["reason"] != "guesses"]
+    assert sorted(told) == ["foreign", "password", "size"]
     assert all(line["source"] == LOCAL and line["remedy"] for line in lines)
     assert "twins" not in caplog.text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 
 #: Datagrams that are dropped for one reason are told of once in so many seconds.
 TOLD_EVERY = 60.0
+#: Wrong passwords that are looked at in one second: of one source, and of all together that never had the right one.
+GUESSES_OF_ONE, GUESSES_OF_STRANGERS = 5, 20
+#: Sources of datagrams that are remembered; the least recently used are forgotten.
+_SOURCES = 500
 
 
 class Dropped:
@@ -32,6 +37,47 @@ class Dropped:
             return 0
         self._counts[kind] = (0, now)
         return count + 1
+
+
+class Guesses:
+    """Bounds how many datagrams with a wrong password are looked at: to guess by them costs nobody a connection.
+
+    A source is an address, which anybody may write on a datagram; so what it gets is little in any case.
+    """
+
+    def __init__(self) -> None:
+        #: Those that had the right password.
+        self._members: OrderedDict[str, None] = OrderedDict()
+        #: Wrong ones in the second of this number, by source; "" are all strangers.
+        self._wrong: OrderedDict[str, tuple[int, int]] = OrderedDict()
+
+    def may_look(self, source: str, now: float) -> bool:
+        """Whether a datagram of ``source`` is looked at (seconds, monotonic)."""
+        if self._count(source, now) >= GUESSES_OF_ONE:
+            return False
+        return source in self._members or self._count("", now) < GUESSES_OF_STRANGERS
+
+    def wrong(self, source: str, now: float) -> None:
+        """The one that was looked at had a wrong password."""
+        for name in (source,) if source in self._members else (source, ""):
+            self._wrong[name] = (int(now), self._count(name, now) + 1)
+            self._wrong.move_to_end(name)
+            if len(self._wrong) > _SOURCES:
+                self._wrong.popitem(last=False)
+
+    def right(self, source: str) -> None:
+        """It had the right one."""
+        self._members[source] = None
+        self._members.move_to_end(source)
+        if len(self._members) > _SOURCES:
+            self._members.popitem(last=False)
+
+    def _count(self, name: str, now: float) -> int:
+        second, count = self._wrong.get(name, (-1, 0))
+        return count if second == int(now) else 0
+
+    def __len__(self) -> int:
+        return len(self._members) + len(self._wrong)
 
 
 def endpoints(

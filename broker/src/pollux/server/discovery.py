@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pollux import multicast
-from pollux.cluster.discovery import Dropped, endpoints
+from pollux.cluster.discovery import Dropped, Guesses, endpoints
 from pollux.errors import PolluxError
 from pollux.server.logs import event
 from pollux.wire.core import datagram
@@ -38,6 +38,7 @@ _REMEDIES = {
     "version": "upgrade the older one of the two brokers",
     "password": "give all brokers of a cluster the same cluster-user and cluster-password, and every cluster a"
     " group-address or group-port of its own",
+    "guesses": "find out who sends it: a password is being guessed, or another cluster has the same group",
     "full": "give every cluster a group-address or group-port of its own",
     "plain": "announce a connector with sslEnabled=true there: this broker's own has it, and reaches nobody without",
 }
@@ -94,6 +95,7 @@ class Discovered(Others, asyncio.DatagramProtocol):
         self.patience = group.initial_wait_timeout / 1000 + period
         self._table = Table(member, silence=group.refresh_timeout / 1000)
         self.dropped = Dropped()
+        self._guesses = Guesses()
         self._found = asyncio.Event()
         self._changed = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -142,12 +144,18 @@ class Discovered(Others, asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, address: tuple[str | Any, int]) -> None:
         """A datagram, of anybody."""
-        now = self._clock()
+        now, source = self._clock(), str(address[0])
+        if not self._guesses.may_look(source, now):
+            self._drop("guesses", address, now)
+            return
         try:
             said = datagram.decode(data, self._key)
         except datagram.DatagramError as error:
+            if error.kind == "password":
+                self._guesses.wrong(source, now)
             self._drop(error.kind, address, now)
             return
+        self._guesses.right(source)
         problem = self._table.heard(said, now)
         if problem == "full":
             self._drop(problem, address, now)

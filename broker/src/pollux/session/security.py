@@ -205,7 +205,8 @@ class Security:
         verifier, known = self._lookup(name)
         key = self._cache_key(name, secret, verifier)
         now = self._clock()
-        if known and self._verified.get(key, 0.0) > now:
+        # Only where this user has logged in before: elsewhere the right one would be found by guesses at the same time.
+        if known and self._remembers(key, now) and self._throttle.trusts(peer.address, name, now):
             self._throttle.succeeded(peer.address, name, now)
             return self._identity(name)
         running = self._attempts.get((peer.address, key))
@@ -226,7 +227,7 @@ class Security:
         """Check a password when its turn comes, for every connection from ``source`` that waits with it."""
         try:
             async with self.admitted(source, user):
-                correct = await self._check(key, secret, verifier)
+                correct = self._remembers(key, self._clock()) or await self._check(key, secret, verifier)
                 if correct and known and secret:
                     self._remember(key)
                     self._throttle.succeeded(source, user, self._clock())
@@ -457,6 +458,9 @@ class Security:
             self._checking[key] = running
             running.add_done_callback(lambda _: self._checking.pop(key, None))
         return await asyncio.shield(running)
+
+    def _remembers(self, key: bytes, now: float) -> bool:
+        return self._verified.get(key, 0.0) > now
 
     def _remember(self, key: bytes) -> None:
         size = self._configuration.authentication_cache_size

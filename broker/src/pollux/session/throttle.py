@@ -14,6 +14,7 @@ the spraying gate counts different users only, and whoever logged in from a sour
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 #: Longest pause for a user that fails from many sources, seconds.
@@ -72,7 +73,7 @@ class Throttle:
         The place is taken: the next attempt waits behind it.
         """
         pair = pair_of(source, user)
-        trusted = now - self._trusted.get(pair, -TRUST_FOR) < TRUST_FOR
+        trusted = self.trusts(source, user, now)
         at = now
         queues: list[tuple[_Record, float]] = []
         record = self._get(self._pairs, pair, now)
@@ -93,6 +94,10 @@ class Throttle:
         for record, delay in queues:
             record.next = at + delay
         return at - now
+
+    def trusts(self, source: str, user: str, now: float) -> bool:
+        """Whether this user has logged in from this source lately."""
+        return now - self._trusted.get(pair_of(source, user), -math.inf) < TRUST_FOR
 
     def failed(self, source: str, user: str, now: float) -> int:
         """Count a failure; returns how many this user has had from this source lately."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pollux.wire.core.frames import CoreError
@@ -11,6 +12,7 @@ from pollux.wire.core.peer import Accepted, Closed, ClusterKey, CorePeer, Credit
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
 
     from pollux.wire.core.peer import Hello
 
@@ -58,7 +60,11 @@ class CoreHub:
 
 
 class Conversation:
-    """See the module. ``on_end(code, text)`` is called once, when the connection is of no use any more."""
+    """See the module. ``on_end(code, text)`` is called once, when the connection is of no use any more.
+
+    ``turn`` is waited for before it is looked at whether an initiator knows the password, and the outcome is told
+    (``on_ready`` or ``on_end``) before the turn ends; its TimeoutError refuses the connection unchecked.
+    """
 
     def __init__(
         self,
@@ -69,6 +75,7 @@ class Conversation:
         initiator: bool,
         on_ready: Callable[[Hello], None],
         on_end: Callable[[str, str], None],
+        turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         self.peer: Hello | None = None
         self.channels: dict[int, Handler] = {}
@@ -77,6 +84,8 @@ class Conversation:
         self._loop = loop
         self._on_ready = on_ready
         self._on_end = on_end
+        self._turn = turn
+        self._checking: asyncio.Task[None] | None = None
         self._ended = False
         self._paused = False
         self._core = CorePeer(
@@ -130,6 +139,26 @@ class Conversation:
         elif isinstance(event, Ready):
             self.peer = event.peer
             self._on_ready(event.peer)
+        else:
+            # It has its turn even if the other end leaves before that: who guesses does not guess faster by leaving.
+            self._checking = self._loop.create_task(self._check())
+
+    async def _check(self) -> None:
+        try:
+            async with self._turn():
+                if self._ended:
+                    return
+                try:
+                    self._handle(self._core.check())
+                except CoreError as error:
+                    self.end(error.code, str(error))
+                    return
+                self.flush()
+        except TimeoutError:
+            self.stop("busy", "too many wrong cluster passwords came from this host: not checked")
+        except Exception as error:
+            logger.exception("a connection of another broker failed")
+            self.stop("failed", repr(error))
 
     def _opened(self, event: Opened) -> None:
         answer = self._hub.purposes.get(event.purpose)

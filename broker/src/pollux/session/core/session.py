@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from pollux.errors import InvalidRequestError
@@ -10,6 +11,8 @@ from pollux.session.base import Session
 from pollux.session.core.conversation import Conversation
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from pollux.session.base import Transport
     from pollux.session.services import Services
     from pollux.wire.core.peer import Hello
@@ -29,6 +32,8 @@ class CoreSession(Session):
         self.transport = transport
         self._security = services.security
         self._user = services.core.key.user
+        #: Whether it was looked at whether it knows the password.
+        self._checked = False
         self._conversation = Conversation(
             services.core,
             transport,
@@ -36,20 +41,32 @@ class CoreSession(Session):
             initiator=False,
             on_ready=self._ready,
             on_end=self._ended,
+            turn=self._turn,
         )
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the other broker."""
         self._conversation.feed(data)
 
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """A guess of the cluster password waits as one of any other password does."""
+        async with self._security.admitted(self.transport.peer.address, self._user):
+            self._security.checks += 1
+            self._checked = True
+            yield
+
     def _ready(self, peer: Hello) -> None:
+        self._security.succeeded(self._user, self.transport.peer)
         self.user = self._user
         self.client_id = peer.name
         logger.info("broker connected", extra={"fields": {"broker": peer.name, "source": self.transport.peer.address}})
 
     def _ended(self, code: str, text: str) -> None:
-        if code == "denied":
+        if code == "denied" and self._checked:
             self._security.failed(self._user, self.transport.peer, "cluster", text)
+        elif code in ("denied", "busy") and self.user is None:
+            self._security.log_failure(self._user, self.transport.peer, "cluster", text)
         elif self.user is None:
             fields = {"source": self.transport.peer.address, "reason": f"{code}: {text}"}
             if code == "protocol":

@@ -78,6 +78,10 @@ class Ready(Struct, frozen=True):
     peer: Hello
 
 
+class Claimed(Struct, frozen=True):
+    """The other end, which opened the connection, says that it knows the password: :meth:`CorePeer.check` tells."""
+
+
 class Opened(Struct, frozen=True):
     """The other end opened a channel: answer with :meth:`CorePeer.accept` or :meth:`CorePeer.close`."""
 
@@ -115,7 +119,7 @@ class Closed(Struct, frozen=True):
     text: str
 
 
-Event = Ready | Opened | Accepted | Data | Credited | Closed
+Event = Ready | Claimed | Opened | Accepted | Data | Credited | Closed
 
 
 class _Channel:
@@ -163,6 +167,7 @@ class CorePeer:
         )
         self._hello = encode(FrameType.HELLO, 0, msgspec.msgpack.encode(self._mine))
         self._theirs = b""
+        self._claim: bytes | None = None
         self._their_preamble = b""
         self._preamble = preamble()
         self._reader = FrameReader()
@@ -232,10 +237,26 @@ class CorePeer:
         if self.peer is None:
             self._meet(frame)
             return None
+        if self._claim is not None:
+            raise CoreError("protocol", f"{frame.type.name} before the proof was answered")
         if frame.type is not FrameType.PROOF:
             raise CoreError("protocol", f"{frame.type.name} before the proof")
+        self._claim = frame.payload
+        return self._prove() if self.initiator else Claimed()
+
+    def check(self) -> Ready:
+        """Look at the proof of whoever claims to know the password. Raises CoreError, having said why."""
+        try:
+            return self._prove()
+        except CoreError as error:
+            self.fail(error)
+            raise
+
+    def _prove(self) -> Ready:
+        if self.peer is None or self._claim is None:
+            raise CoreError("protocol", "nothing was proven yet")
         theirs = b"acceptor" if self.initiator else b"initiator"
-        if not hmac.compare_digest(frame.payload, self._key.proof(theirs, self._transcript())):
+        if not hmac.compare_digest(self._claim, self._key.proof(theirs, self._transcript())):
             words = "the cluster password is another one: give both brokers the same cluster-password"
             raise CoreError("denied", words)
         if not self.initiator:
