@@ -108,9 +108,9 @@ def disk_is_full(group: Group, member: Member, choice: random.Random) -> None:
 
 
 def lose_files(group: Group, member: Member, choice: random.Random) -> None:
-    """Files by which the members know of each other are deleted, locks too."""
+    """Files by which the members know of each other are deleted, locks too: some or all."""
     found = sorted(path for path in group.node.rglob("*") if path.is_file() and path.name not in KEPT)
-    for path in choice.sample(found, min(len(found), choice.randint(1, 3))):
+    for path in choice.sample(found, min(len(found), choice.choice((1, 2, 3, len(found))))):
         path.unlink(missing_ok=True)
 
 

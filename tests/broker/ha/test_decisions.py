@@ -61,8 +61,14 @@ def standby(found: NodeState | None, **more: object) -> Snapshot:
         (standby(state(), has_lock=True, lock_known=False, heartbeat_at=93.0), BACKUP, Action.ACTIVATE),
         (standby(state(StoreState.PAUSED), has_lock=True, lock_known=True), BACKUP, Action.RELEASE),
         (standby(state(StoreState.PAUSED), has_lock=True, lock_known=True), PRIMARY, Action.ACTIVATE),
-        (standby(state(StoreState.NOT_STARTED, None), has_lock=True), PRIMARY, Action.ACTIVATE),
+        (standby(state(StoreState.NOT_STARTED, None, epoch=0), has_lock=True), PRIMARY, Action.ACTIVATE),
         (standby(state(StoreState.NOT_STARTED, None), has_lock=True), BACKUP, Action.RELEASE),
+        # the state file was lost: whoever had the store last is not known, and neither is the lock file
+        (standby(state(StoreState.NOT_STARTED, None), has_lock=True), PRIMARY, Action.HOLD),
+        (standby(state(StoreState.NOT_STARTED, None), has_lock=True), SYMMETRIC, Action.HOLD),
+        (standby(state(StoreState.PAUSED, None), has_lock=True), PRIMARY, Action.HOLD),
+        (standby(state(StoreState.PAUSED, None), has_lock=True, heartbeat_at=94.0), PRIMARY, Action.ACTIVATE),
+        (standby(state(StoreState.NOT_STARTED, None), has_lock=True, holder_gone=True), PRIMARY, Action.ACTIVATE),
         (standby(state(), has_lock=True, lock_known=True, problem="damaged"), BACKUP, Action.RELEASE),
         # a failback half way: the one that asked is alive, dead, or too slow
         (
@@ -96,7 +102,11 @@ def standby(found: NodeState | None, **more: object) -> Snapshot:
         # symmetric: one keep-alive period between lock and service
         (standby(state(), has_lock=True, lock_known=True, lock_since=96.0), SYMMETRIC, Action.HOLD),
         (standby(state(), has_lock=True, lock_known=True, lock_since=95.0), SYMMETRIC, Action.ACTIVATE),
-        (standby(state(StoreState.NOT_STARTED, None), has_lock=True, lock_since=90.0), SYMMETRIC, Action.ACTIVATE),
+        (
+            standby(state(StoreState.NOT_STARTED, None, epoch=0), has_lock=True, lock_since=90.0),
+            SYMMETRIC,
+            Action.ACTIVATE,
+        ),
     ],
 )
 def test_waiting(snapshot: Snapshot, policy: Settings, expected: Action) -> None:
@@ -169,6 +179,9 @@ def test_no_snapshot_leads_to_a_forbidden_decision(snapshot: Snapshot, policy: S
         assert snapshot.has_lock
         assert snapshot.phase in STANDBY
         assert not snapshot.problem
+        silent = 100.0 - snapshot.heartbeat_at >= policy.silence
+        if snapshot.state is not None and snapshot.state.was_lost:
+            assert snapshot.holder_gone or silent
         if policy.role is Role.BACKUP:
             assert snapshot.state is not None
             assert snapshot.state.state in (StoreState.LIVE, StoreState.FAILING_BACK)

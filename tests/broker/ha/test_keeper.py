@@ -17,9 +17,10 @@ from pollux.ha.admission import admit
 from pollux.ha.lease import boot_clock
 from pollux.ha.locks import LockFile, LockTimeoutError
 from pollux.ha.machine import Phase
+from pollux.ha.members import HEARTBEAT, Heartbeat
 from pollux.ha.node_state import STATE_FILE, StateFileError, StoreState, read_state, write_state
 from pollux.ha.places import BACKUP_LOCK, FAILBACK_LOCK, LIVE_LOCK
-from pollux.ha.shared_store import Action, decide
+from pollux.ha.shared_store import Action, Role, Settings, decide
 from pollux.store.checkpoint import write_checkpoint
 from pollux.store.files import FileOperations
 
@@ -29,7 +30,11 @@ if TYPE_CHECKING:
 
     from pollux.ha.keeper import Claim
     from pollux.ha.node_state import NodeState
-    from pollux.ha.shared_store import Decision, Settings, Snapshot
+    from pollux.ha.shared_store import Decision, Snapshot
+
+
+#: Sections of a checkpoint in which nothing is.
+EMPTY = [(section, b"") for section in range(1, 8)]
 
 
 @pytest.fixture
@@ -173,8 +178,7 @@ def test_the_time_to_wait_does_not_run_while_the_store_is_paused(store: Store) -
 def test_a_checkpoint_alone_proves_the_node_id_when_the_state_file_is_lost(store: Store) -> None:
     """A clean stop leaves a checkpoint and no segment."""
     node = bytes(range(16))
-    sections = [(section, b"") for section in range(1, 8)]
-    write_checkpoint(FileOperations(), store.path / "journal", node, (3, 3, 1), sections)
+    write_checkpoint(FileOperations(), store.path / "journal", node, (3, 3, 1), EMPTY)
     store.node.mkdir()
     (store.node / STATE_FILE).write_bytes(b"damaged")
     store.member("a", PRIMARY).start().serve()
@@ -357,6 +361,48 @@ def test_a_state_file_that_is_damaged_or_gone_is_written_anew_by_the_live(store:
             path.write_bytes(damage)
         wait_until(lambda one=path: one.exists() and b"crc32c" in one.read_bytes(), "it is written anew")  # type: ignore[misc]
         assert store.state() == expected
+    assert live.machine.phase is Phase.LIVE
+
+
+#: Members whose lease is over soon.
+HASTY = {role: Settings(role, lease=1.0, margin=0.25) for role in Role}
+
+
+@pytest.mark.parametrize("damage", [None, b"damaged"])
+@pytest.mark.parametrize("role", [Role.PRIMARY, Role.SYMMETRIC])
+def test_who_finds_neither_state_nor_lock_waits_until_whoever_served_has_stopped(
+    store: Store, role: Role, damage: bytes | None
+) -> None:
+    """A lock file that was made anew proves nothing: who serves holds another, and finds out with its next proof."""
+    first = store.member("a", HASTY[role]).start().serve()
+    write_checkpoint(FileOperations(), store.path / "journal", first.claims[0].node_id, (1, 1, 1), EMPTY)
+    (store.node / LIVE_LOCK).unlink()
+    if damage is None:
+        (store.node / STATE_FILE).unlink()
+    else:
+        (store.node / STATE_FILE).write_bytes(damage)
+    second = store.member("b", HASTY[role]).start()
+    assert second.claim.wait(PATIENCE), second.machine.position
+    assert not first.keeper.lease.held(), "two may confirm at the same time"
+    assert second.claims[0].epoch == 2
+
+
+def test_whoever_said_that_it_stopped_is_not_waited_for_when_state_and_lock_are_lost(store: Store) -> None:
+    first = store.member("a", PRIMARY).start().serve()
+    write_checkpoint(FileOperations(), store.path / "journal", first.claims[0].node_id, (1, 1, 1), EMPTY)
+    first.leave(StoreState.LIVE)
+    (store.node / LIVE_LOCK).unlink()
+    (store.node / STATE_FILE).unlink()
+    second = store.member("b", replace(PRIMARY, lease=2 * PATIENCE)).start().serve()
+    assert second.claims[0].epoch == 2
+
+
+def test_a_sign_of_life_whose_file_was_deleted_is_written_anew(store: Store) -> None:
+    """Who waits would see none, and take the store from somebody who serves."""
+    live = store.member("a", replace(PRIMARY, proof_limit=0.05)).start().serve()
+    (store.node / HEARTBEAT).unlink()
+    wait_until((store.node / HEARTBEAT).exists, "it is there again")
+    wait_until(lambda: Heartbeat(store.node).read() is not None, "it can be read")
     assert live.machine.phase is Phase.LIVE
 
 

@@ -396,12 +396,17 @@ class Keeper:
         )
 
     def _holder_gone(self, state: NodeState | None) -> bool:
-        if state is None or state.holder is None:
+        if state is None or (state.holder is None and not state.was_lost):
             return True
-        beat = self._beat
-        if beat is not None and beat.ended and beat.epoch == state.epoch and beat.holder == state.holder.id:
+        beat, holder = self._beat, state.holder
+        if (
+            beat is not None
+            and beat.ended
+            and beat.epoch == state.epoch
+            and (holder is None or beat.holder == holder.id)
+        ):
             return True
-        return members.has_ended(self._directory, state.holder.id, state.holder.lock)
+        return holder is not None and members.has_ended(self._directory, holder.id, holder.lock)
 
     # -- acting ------------------------------------------------------------------------------------
 
@@ -497,7 +502,11 @@ class Keeper:
                 facts = read_facts(self._places.journal, self._places.bindings)
                 state = NodeState(facts.node_id or uuid.uuid4().bytes)
             previous = state.holder.name if state.holder is not None else ""
-            epoch = max(state.epoch, newest_epoch(self._places.journal, self._places.bindings)) + 1
+            newest = newest_epoch(self._places.journal, self._places.bindings)
+            if state.holder is None and newest > state.epoch:
+                self.state = replace(state, epoch=newest)
+                return  # somebody has served since this member joined, and left no state: decide again
+            epoch = max(state.epoch, newest) + 1
             entry = Activation(epoch, previous, self.me.name, reason, self._wall_ms())
             claimed = with_holder(state, self.me, epoch, lock.nonce, entry)
             if self.settings.role is Role.PRIMARY:

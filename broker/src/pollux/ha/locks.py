@@ -57,6 +57,14 @@ def close(descriptor: int) -> None:
         os.close(descriptor)
 
 
+def is_current(path: Path, descriptor: int) -> bool:
+    """Whether ``path`` names the open file. Raises OSError."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
 class Probe(NamedTuple):
     """What anybody may learn of a lock file: its nonce, and whether somebody (perhaps we) holds the lock."""
 
@@ -161,12 +169,7 @@ class LockFile:
 
     def is_current(self) -> bool:
         """Whether the path still names this file: one that was deleted or replaced protects nothing."""
-        try:
-            there = self.path.stat()
-        except FileNotFoundError:
-            return False
-        here = os.fstat(self.descriptor)
-        return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+        return is_current(self.path, self.descriptor)
 
     def touch(self) -> int:
         """Set the modification time to now; returns it in nanoseconds as the file system keeps it."""

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pollux.errors import PolluxError
-from pollux.ha.locks import LockFile, close, is_locked, probe
+from pollux.ha.locks import LockFile, close, is_current, is_locked, probe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,7 +157,12 @@ class Heartbeat:
         self._session = secrets.token_hex(4)
 
     def write(self, epoch: int, holder: str, *, ended: bool = False) -> None:
-        """One more sign of life, on stable storage when this returns. Raises OSError."""
+        """One more sign of life, on stable storage when this returns; a file that is gone is made anew.
+
+        Raises OSError.
+        """
+        if self._descriptor >= 0 and not is_current(self._path, self._descriptor):
+            self.close()  # nobody would see it, and take the holder for silent
         if self._descriptor < 0:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         self._count += 1

@@ -86,6 +86,12 @@ class NodeState(Struct, frozen=True):
     refused: str = ""
     history: tuple[Activation, ...] = field(default=())
 
+    @property
+    def was_lost(self) -> bool:
+        """Whether this is what the journal tells of a store whose state file is gone or damaged: it was served, but
+        nothing says by whom last."""
+        return self.holder is None and self.epoch > 0
+
     def activated(self, entry: Activation) -> tuple[Activation, ...]:
         """The history with ``entry`` added, or put in the place of the one of its epoch."""
         kept = tuple(one for one in self.history if one.epoch != entry.epoch)

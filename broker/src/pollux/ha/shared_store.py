@@ -210,14 +210,22 @@ def _with_lock(snapshot: Snapshot, settings: Settings, now: float) -> Decision:
     state = snapshot.state
     if snapshot.problem:
         return Decision(Action.RELEASE, snapshot.problem)
-    if state is None or state.state is StoreState.NOT_STARTED:
-        if settings.role is Role.BACKUP:
+    if settings.role is Role.BACKUP:
+        if state is None or state.state is StoreState.NOT_STARTED:
             return Decision(Action.RELEASE, "the live has never been started on this store")
+        if state.state is StoreState.PAUSED:
+            return Decision(Action.RELEASE, f"{_holder(state)} was stopped on purpose (PAUSED)")
+    if state is not None and state.was_lost and not snapshot.holder_gone:
+        # The lock says nothing either: its file may have been lost together with the state, and be a new one.
+        if now - snapshot.heartbeat_at < settings.silence:
+            return Decision(
+                Action.HOLD, "nothing tells who had the store last: waiting until that broker has certainly stopped"
+            )
+        return _keep_alive(snapshot, settings, now, "the state file was lost, and nobody gives a sign of life")
+    if state is None or state.state is StoreState.NOT_STARTED:
         return _keep_alive(snapshot, settings, now, "first start on this store")
     mine = state.holder is not None and state.holder.id == snapshot.me
     if state.state is StoreState.PAUSED:
-        if settings.role is Role.BACKUP:
-            return Decision(Action.RELEASE, f"{_holder(state)} was stopped on purpose (PAUSED)")
         return _keep_alive(snapshot, settings, now, f"{_holder(state)} was stopped on purpose and released the store")
     if state.state is StoreState.FAILING_BACK and not snapshot.announced_by_me and snapshot.announcer_alive:
         asked = now - snapshot.announced_at
