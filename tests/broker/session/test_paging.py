@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from broker.session.conftest import Office, Receiver
 from pollux.config.address_settings import AddressFullPolicy
+from pollux.config.clustering import HaPolicy, SharedStore, SharedStorePrimary
 from pollux.message import RoutingType
 
 if TYPE_CHECKING:
@@ -145,3 +148,58 @@ async def test_paging_begins_again_while_a_paged_message_is_unacknowledged(offic
     await office.close()
     assert page_files(office) == []
     await office.open()
+
+
+def sharing(office: Office, **settings: object) -> None:
+    """The post office of a pair that should not hold more than 10 MiB in memory."""
+    office.settings("#", page_size_bytes=1 << 20, **settings)
+    office.configuration = replace(
+        office.configuration,
+        ha_policy=HaPolicy(shared_store=SharedStore(primary=SharedStorePrimary())),
+        high_availability=replace(office.configuration.high_availability, page_above=10 << 20),
+    )
+
+
+async def test_a_backlog_in_a_pair_pages_before_a_takeover_waits_for_its_memory(office: Office) -> None:
+    """And another address, whose messages are taken, does not."""
+    sharing(office)
+    post = await office.open()
+    office.queue("backlog")
+    taken = office.queue("taken")
+    receiver = Receiver()
+    post.attach(taken, receiver)
+    bodies = [b"%05d" % i + b"x" * (100 << 10) for i in range(300)]
+    for start in range(0, 300, 50):
+        await office.send(*bodies[start : start + 50], address="backlog")
+        await office.send(*bodies[start : start + 50], address="taken")
+        post.acknowledge((await receiver.wait(start + 50))[start:])
+    total = post.accounts.total.bytes
+    assert total < 15 << 20, "what waits for nobody is in pages"
+    assert list(post.pages.active) == ["backlog"]
+    receiver = Receiver()
+    post.attach(post.queue("backlog"), receiver)
+    while len(receiver.got) < 300:
+        seen = len(receiver.got)
+        await receiver.wait(seen + 1)
+        post.acknowledge(receiver.got[seen:])
+    assert receiver.bodies == bodies
+
+
+async def test_an_address_that_does_not_page_keeps_its_messages_in_memory(office: Office) -> None:
+    sharing(office, address_full_policy=AddressFullPolicy.BLOCK)
+    post = await office.open()
+    office.queue()
+    for _ in range(6):
+        await office.send(*(b"x" * (100 << 10) for _ in range(50)))
+    assert not post.pages.active
+    assert post.accounts.writable("orders"), "the bound holds nobody back"
+
+
+async def test_a_broker_alone_pages_by_its_limits_only(office: Office) -> None:
+    sharing(office)
+    office.configuration = replace(office.configuration, ha_policy=None)
+    post = await office.open()
+    office.queue()
+    for _ in range(6):
+        await office.send(*(b"x" * (100 << 10) for _ in range(50)))
+    assert not post.pages.active

@@ -260,6 +260,12 @@ class HighAvailability(Discreet, frozen=True):
         Duration(minimum=500, maximum=600_000),
         "How long a live waits for the confirmation of a backup in sync before it goes on without it.",
     ] = 5000
+    page_above: Annotated[
+        int,
+        Size(minimum=MIB, special=_NO_LIMIT),
+        "Bytes of messages in memory above which addresses that page and hold more than their share do so: before a"
+        " killed broker's locks and connections are free the kernel takes its memory apart, 0.1 s for each GiB.",
+    ] = 128 * MIB
     zookeeper_user: Annotated[
         str | None, Text(), "Name with which the brokers log in to ZooKeeper; what they make there is theirs alone."
     ] = None

@@ -550,6 +550,11 @@ class Configuration(Discreet, frozen=True):
             return self.global_max_size
         return memory * self.global_max_size_percent_of_jvm_max_memory // 100
 
+    @property
+    def page_above(self) -> int:
+        """Bytes in memory above which addresses with more than their share page; -1 where nobody takes over."""
+        return self.high_availability.page_above if self.takes_turns and self.persistence_enabled else -1
+
     def state_limit(self, memory: int) -> int:
         """Bytes of what clients make the broker hold beside messages, of a process that may use ``memory``."""
         limit = self.limits.max_state_size

@@ -6,6 +6,7 @@ The caller counts: each message once for its address (while any queue holds it i
 
 from __future__ import annotations
 
+import sys
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -83,18 +84,40 @@ class PageUsage(Struct):
 NOT_PAGING = PageUsage()
 
 
-def admit(settings: AddressSettings, address: Gauge, broker: Gauge, pages: PageUsage = NOT_PAGING) -> Verdict:
-    """What to do with the next message for an address. ``broker`` is limited by global-max-size/-messages."""
+def admit(
+    settings: AddressSettings,
+    address: Gauge,
+    broker: Gauge,
+    pages: PageUsage = NOT_PAGING,
+    *,
+    crowding: bool = False,
+) -> Verdict:
+    """What to do with the next message for an address. ``broker`` is limited by global-max-size/-messages.
+
+    ``crowding``: there is more in memory than is good, and more than its share (:func:`share_of`) at this address.
+    """
     if not pages.active:
-        if not address.full and not broker.full:
-            return Verdict.ACCEPT
         policy = settings.address_full_policy
+        if not address.full and not broker.full and not (crowding and policy is AddressFullPolicy.PAGE):
+            return Verdict.ACCEPT
         if policy is not AddressFullPolicy.PAGE:
             return _POLICIES[policy]
     full = (0 <= settings.page_limit_bytes <= pages.bytes) or (0 <= settings.page_limit_messages <= pages.messages)
     if full and settings.page_full_policy is not None:
         return Verdict.FAIL if settings.page_full_policy is PageFullPolicy.FAIL else Verdict.DROP
     return Verdict.PAGE
+
+
+#: So much an address may always hold before it pages for the others' sake: what is under way to its consumers.
+LEAST_SHARE = 8 << 20
+
+
+def share_of(above: int, addresses: int) -> int:
+    """What each of so many addresses may hold where more than ``above`` bytes in memory (-1: no limit) are too many.
+
+    What waits for nobody goes to pages, and addresses whose messages are taken as they come stay in memory.
+    """
+    return max(LEAST_SHARE, above // max(addresses, 1)) if above >= 0 else sys.maxsize
 
 
 _POLICIES = {

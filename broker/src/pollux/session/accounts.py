@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pollux.config.address_settings import AddressFullPolicy, DiskFullPolicy
 from pollux.routing.duplicates import DuplicateCache
-from pollux.routing.paging import Gauge, PageUsage
+from pollux.routing.paging import Gauge, PageUsage, share_of
 from pollux.session.memory import DUPLICATE_ID
 
 if TYPE_CHECKING:
@@ -112,13 +112,19 @@ class Account:
 class Accounts:
     """All accounts, what they hold together, and the disk.
 
-    ``limit`` (bytes) and ``limit_messages`` are global-max-size and global-max-messages, -1 for none. Whoever waits
-    for an address (:meth:`on_writable`) is called once when it opens.
+    ``limit`` (bytes) and ``limit_messages`` are global-max-size and global-max-messages, ``page_above`` the bytes above
+    which addresses with more than their share page, -1 for none. Whoever waits for an address (:meth:`on_writable`) is
+    called once when it opens.
     """
 
-    def __init__(self, settings: Callable[[str], AddressSettings], limit: int, limit_messages: int = -1) -> None:
+    def __init__(
+        self, settings: Callable[[str], AddressSettings], limit: int, limit_messages: int = -1, page_above: int = -1
+    ) -> None:
         self._settings = settings
         self.total = Gauge(limit, limit_messages)
+        self._page_above = page_above
+        #: An address with more than this is looked at more closely (see :meth:`crowding`).
+        self._share = share_of(page_above, 1)
         self.disk_full = False
         #: No message takes the short way: the disk or all the memory is full.
         self.pressure = False
@@ -133,6 +139,7 @@ class Accounts:
         account = self._accounts.get(address)
         if account is None:
             account = self._accounts[address] = Account(address, self._settings(address))
+            self._share = share_of(self._page_above, len(self._accounts))
         return account
 
     def drop(self, address: str, holder: User) -> None:
@@ -143,6 +150,7 @@ class Accounts:
         if account.gauge.messages == 0 and not account.pages.active:
             account.forget_all(holder)
             del self._accounts[address]
+            self._share = share_of(self._page_above, len(self._accounts))
         self._call(account)
 
     def remembers_duplicates(self, address: str) -> bool:
@@ -170,6 +178,12 @@ class Accounts:
             account.careful = True
         if 0 <= total.max_bytes <= total.bytes or 0 <= total.max_messages <= total.messages:
             self.pressure = True
+        if gauge.bytes > self._share and self.crowding(account):
+            account.careful = True
+
+    def crowding(self, account: Account) -> bool:
+        """Is there much in memory, and more than its share of this address? Then it pages, if that is its policy."""
+        return self._page_above < self.total.bytes and account.gauge.bytes > self._share
 
     def credit(self, account: Account, size: int, messages: int) -> None:
         """Messages left memory."""

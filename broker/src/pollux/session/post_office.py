@@ -72,7 +72,12 @@ class PostOffice:
         self.storage = storage
         self.trail = trail or Trail.off()
         self.wall_ms = wall_ms
-        self.accounts = Accounts(space.settings, configuration.global_limit(memory), configuration.global_max_messages)
+        self.accounts = Accounts(
+            space.settings,
+            configuration.global_limit(memory),
+            configuration.global_max_messages,
+            configuration.page_above,
+        )
         self.memory = Memory(self.accounts, configuration.state_limit(memory))
         self.registry = Registry(self)
         #: Routing type -> names messages were sent to -> their accounts; the registry clears it when something changes.
@@ -217,7 +222,8 @@ class PostOffice:
                 f"the disk is full: no message for {account.name!r} is accepted until there is room "
                 "(max-disk-usage, min-disk-free)"
             )
-        verdict = admit(settings, account.gauge, self.accounts.total, account.pages)
+        accounts = self.accounts
+        verdict = admit(settings, account.gauge, accounts.total, account.pages, crowding=accounts.crowding(account))
         if verdict is Verdict.FAIL or (verdict is Verdict.BLOCK and rejects(settings, account.gauge)):
             account.forget(message.duplicate_id)
             raise AddressFullError(
