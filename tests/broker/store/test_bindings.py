@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,11 +14,20 @@ from hypothesis import strategies as st
 from pollux.errors import StoreError
 from pollux.store.bindings import Bindings, newest_file, read_bindings
 from pollux.store.files import FileOperations
+from pollux.store.format import FRAME_SIZE, DamagedRange
+from pollux.store.format import records as scan
+from pollux.store.records import RecordType
+from support.lossy_disk import Account, LossyDisk, materialise
 
 from .helpers import NODE, opened, settings_in, stable
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+#: (key, size) of what is changed at once.
+CHANGES = (("b", 2000), ("c", 5), ("d", 700), ("e", 5))
+#: It ends with zeros, as what was not written does.
+CONFIRMED = b"confirmed" * 100 + bytes(9)
 
 
 async def test_values_are_kept_changed_and_deleted(tmp_path: Path) -> None:
@@ -113,3 +124,59 @@ async def test_another_nodes_bindings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="belongs to node"):
         async with opened(settings_in(tmp_path, node_id=b"another-node-id-")):
             pass
+
+
+async def test_a_last_write_that_is_torn_anywhere_is_no_damage(tmp_path: Path) -> None:
+    """Several changes are one write: a sector in its middle that did not arrive has valid records behind it."""
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    disk = LossyDisk(directory)
+    bindings = Bindings(directory, disk, node_id=NODE, epoch=1, salt=9)
+    bindings.load(NODE)
+    bindings.write([bindings.put("k", "a", CONFIRMED)])
+    disk.note("confirmed")
+    bindings.write([bindings.put("k", key, bytes([number]) * size) for number, (key, size) in enumerate(CHANGES, 1)])
+    bindings.close()
+    draw, account, confirmed = random.Random(1), Account(), False  # noqa: S311  (a reproducible test, no secret)
+    seen = set()
+    for number, event in enumerate(disk.events):
+        account.apply(event)
+        confirmed = confirmed or event.kind == "note"
+        for _ in range(100 if confirmed else 0):
+            left = tmp_path / "left"
+            left.mkdir()
+            materialise(account.left(draw), left)
+            path = newest_file(left)
+            assert path is not None
+            values, damage, _ = read_bindings(path, NODE)
+            assert values["k", "a"] == CONFIRMED
+            assert {one.kind for one in damage} <= {"torn-tail"}, f"after event {number}"
+            seen.add(len(damage))
+            shutil.rmtree(left)
+    assert seen >= {0, 1, 2}
+
+
+@pytest.mark.parametrize("where", ["in the snapshot", "in the first write", "in the middle of the second"])
+def test_what_was_confirmed_and_is_zeros_is_damage(tmp_path: Path, where: str) -> None:
+    for life in (1, 2):
+        bindings = Bindings(tmp_path, FileOperations(), node_id=NODE, epoch=life, salt=9)
+        bindings.load(NODE)
+        for write in range(3):
+            bindings.write([bindings.put("k", f"{write}{key}", bytes([7]) * size) for key, size in CHANGES])
+        bindings.close()
+    path = newest_file(tmp_path)
+    assert path is not None
+    data = bytearray(path.read_bytes())
+    _, _, header = read_bindings(path, None)
+    begins = [one for one in scan(data, header.salt) if not isinstance(one, DamagedRange)]
+    writes = [offset for offset, _ in begins if data[offset + FRAME_SIZE] == RecordType.BATCH]
+    assert len(writes) == 4
+    at = {
+        "in the snapshot": writes[0],
+        "in the first write": writes[1],
+        "in the middle of the second": writes[2] + 1024,
+    }
+    sector = (at[where] // 512 + 1) * 512
+    data[sector : sector + 512] = bytes(512)
+    path.write_bytes(data)
+    assert [one.kind for one in read_bindings(path, NODE)[1]] == ["corrupt"]

@@ -23,6 +23,7 @@ from pollux.store.checkpoint import read_checkpoint
 from pollux.store.checkpointer import Job, Source
 from pollux.store.files import FileOperations
 from pollux.store.format import decode_header
+from pollux.store.index import Reader
 from pollux.store.maintenance import due_bytes
 
 from .helpers import NODE, contents, ids_in, message_of, opened, segments, settings_in, stable, until
@@ -476,3 +477,20 @@ def test_checkpoint_reading_refuses_damage_anywhere(tmp_path: Path) -> None:
         # Padding between sections is the only thing nobody looks at.
         assert bytes(found.ids) == bytes(memoryview(found.ids)), position
         assert data[position] == 0
+
+
+async def test_the_thread_that_reads_lets_go_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a stop it may be letting go of what the last checkpoint replaced."""
+    closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+
+    def close(reader: Reader) -> None:
+        real(reader)
+        loop.call_soon_threadsafe(closed.set_result, threading.current_thread().name)
+
+    real = Reader.close
+    monkeypatch.setattr(Reader, "close", close)
+    async with opened(settings_in(tmp_path)) as one:
+        one.storage.append_message(message_of(one.storage), [1])
+        await stable(one.storage)
+    assert (await asyncio.wait_for(closed, 30)).startswith("pollux-read")

@@ -10,18 +10,18 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.store import records
 from pollux.store.files import FileOperations, write_all
 from pollux.store.format import (
     FRAME_SIZE,
-    HEADER_SIZE,
     DamagedHeaderError,
     DamagedRange,
     FormatError,
     Kind,
     SegmentHeader,
+    data_end,
     decode_header,
     frame,
 )
@@ -37,6 +37,9 @@ NAME = re.compile(r"bindings-(\d{8,})-(\d{10,})\.segment")
 _BLOCK = 1 << 20
 #: A snapshot, which a takeover writes before it serves, ends at a multiple of this.
 _FIRST_BLOCK = 64 << 10
+_BATCH_SIZE = FRAME_SIZE + records.BATCH.size
+#: What a disk writes whole or not at all.
+_SECTOR = 512
 #: A new file is written when the changes are this much larger than what is alive.
 _WASTE_FACTOR = 4
 _WASTE_FLOOR = 4 << 20
@@ -123,6 +126,8 @@ def read_bindings(path: Path, node_id: bytes | None) -> tuple[dict[Key, bytes], 
         raise FormatError(f"{path}: belongs to node {header.node_id.hex()}, this broker is node {node_id.hex()}")
     values: dict[Key, bytes] = {}
     damage: list[Damage] = []
+    damaged: list[DamagedRange] = []
+    last, read = _Write(0, 0, snapshot=False), 0
     if data[len(data) - len(data) % _FIRST_BLOCK :].strip(b"\0"):
         # Records are written only where there were whole blocks of zeros.
         words = f"the file was cut: {len(data)} bytes are left, not a multiple of {_FIRST_BLOCK}"
@@ -130,18 +135,61 @@ def read_bindings(path: Path, node_id: bytes | None) -> tuple[dict[Key, bytes], 
     view = memoryview(data)
     for entry in scan(data, header.salt):
         if isinstance(entry, DamagedRange):
-            kind = "torn-tail" if entry.tail else "corrupt"
-            words = f"{entry.end - entry.start} bytes of bindings hold no valid record"
-            damage.append(Damage(path, entry.start, entry.end - entry.start, kind, words))
+            damaged.append(entry)
             continue
         offset, length = entry
-        if data[offset + FRAME_SIZE] == RecordType.PUT:
+        read = offset + length
+        if data[offset + FRAME_SIZE] == RecordType.BATCH:
+            _, _, size, number = records.BATCH.unpack_from(data, offset + FRAME_SIZE)
+            last = _Write(offset, read + size, snapshot=number == 0)
+        elif data[offset + FRAME_SIZE] == RecordType.PUT:
             binding_kind, key, value = records.decode_put(view[offset : offset + length])
             if value is None:
                 values.pop((binding_kind, key), None)
             else:
                 values[binding_kind, key] = value
-    return values, damage, header
+    return values, damage + _judged(path, data, damaged, last, read), header
+
+
+class _Write(NamedTuple):
+    """The last write that tells of itself: where it begins and ends. ``begin`` 0: none does (version 0.1.0)."""
+
+    begin: int
+    end: int
+    #: It was whole before the file had its name.
+    snapshot: bool
+
+
+def _judged(path: Path, data: bytes, damaged: list[DamagedRange], last: _Write, read: int) -> list[Damage]:
+    """Tell apart what a power cut leaves of the last write, of which nothing was confirmed, and what is damage.
+
+    ``read``: where the last valid record ends.
+    """
+    found: list[Damage] = []
+    written = max(read, data_end(data, read, len(data)))
+    torn_from = last.end if last.snapshot or written > last.end else last.begin
+    for one in damaged:
+        torn = _is_torn(data, one, torn_from) if last.begin else one.tail
+        words = f"{one.end - one.start} bytes of bindings hold no valid record"
+        found.append(Damage(path, one.start, one.end - one.start, "torn-tail" if torn else "corrupt", words))
+    if written < last.end and not any(one.tail for one in damaged):
+        kind, missing = "corrupt" if last.snapshot else "torn-tail", last.end - written
+        found.append(Damage(path, written, missing, kind, f"{missing} bytes of the last write are not there"))
+    return found
+
+
+def _is_torn(data: bytes, damaged: DamagedRange, torn_from: int) -> bool:
+    """Whether a power cut leaves this of the last write, which begins at ``torn_from``.
+
+    Sectors arrive in any order. One in the middle that did not is still the zeros it was; a bit that flipped is not.
+    """
+    if damaged.start < torn_from or damaged.several:
+        return False
+    if damaged.tail:
+        return True
+    first = damaged.start - damaged.start % _SECTOR
+    sectors = range(first, damaged.end, _SECTOR)
+    return not all(data[max(at, damaged.start) : min(at + _SECTOR, damaged.end)].strip(b"\0") for at in sectors)
 
 
 class Bindings:
@@ -163,6 +211,7 @@ class Bindings:
         self._path: Path | None = None
         self._position = 0
         self._size = 0
+        self._writes = 0
 
     def load(self, node_id: bytes, *, expected: bool = False) -> tuple[dict[Key, bytes], list[Damage]]:
         """Read the directory and start this life's file. Before any traffic, in a thread.
@@ -204,7 +253,7 @@ class Bindings:
             self._live_bytes -= len(old)
         else:
             self._keep((kind, key), record)
-        self._file_bytes += len(record)
+        self._file_bytes += len(record) + _BATCH_SIZE
         if self._file_bytes > _WASTE_FLOOR + _WASTE_FACTOR * self._live_bytes:
             self._file_bytes = self._live_bytes
             return b"".join(self._live.values()), True
@@ -222,6 +271,7 @@ class Bindings:
         data = b"".join([record for record, _ in changes])
         if not data:
             return
+        data = self._batch(data, self._writes) + data
         if self._position + len(data) > self._size:
             grow = -(-(self._position + len(data) - self._size) // _BLOCK) * _BLOCK
             write_all(self._files, self._fd, bytes(grow), self._size, sync=False)
@@ -229,6 +279,11 @@ class Bindings:
             self._size += grow
         write_all(self._files, self._fd, data, self._position, sync=True)
         self._position += len(data)
+        self._writes += 1
+
+    def _batch(self, data: bytes, number: int) -> bytes:
+        """The record that begins a write; 0 is the snapshot."""
+        return frame(records.BATCH.pack(RecordType.BATCH, 0, len(data), number), self._salt)
 
     def _snapshot(self, data: bytes) -> None:
         """Replace the file by one that starts with ``data``."""
@@ -239,7 +294,7 @@ class Bindings:
         header = SegmentHeader(Kind.BINDINGS, self._salt, self._node_id, self._epoch, self._number, created)
         fd = self._files.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
-            content = header.encode() + data
+            content = header.encode() + self._batch(data, 0) + data
             size = -(-len(content) // _FIRST_BLOCK) * _FIRST_BLOCK
             write_all(self._files, fd, content.ljust(size, b"\0"), 0, sync=False)
             self._files.fsync(fd)
@@ -253,7 +308,8 @@ class Bindings:
             self._files.close(self._fd)
             if self._path is not None:
                 self._files.unlink(self._path)
-        self._fd, self._path, self._position, self._size = fd, path, HEADER_SIZE + len(data), size
+        self._fd, self._path, self._position, self._size = fd, path, len(content), size
+        self._writes = 1
 
     def close(self) -> None:
         """Let go of the file."""

@@ -777,9 +777,10 @@ class Storage:
             else:
                 self._pool.abandon()
         self._bindings.close()
+        # By the thread that uses it: it may be letting go of what the last checkpoint replaced.
+        self._read_threads.submit(self._reader.close)
         self._read_threads.shutdown(wait=False)
         self._file_threads.shutdown(wait=False)
-        self._reader.close()
         if not self.settings.persistence_enabled:
             await asyncio.to_thread(self._remove_volatile)
 

@@ -155,7 +155,8 @@ def _verify_once(places: Places, directory: Path) -> Report:
             _refuse(report, lambda allowed: check_begun(found, values, allowed=allowed))
             _verify_rest(found, places, report)
             # A store whose bindings are whole and name no queue is a tool's, which knows them by numbers.
-            named = bool(found.state.queue_records) or not values or any(kind == "queue" for kind, _ in values)
+            whole = bool(values) and not any(one.file.parent == places.bindings for one in report.damage)
+            named = bool(found.state.queue_records) or not whole or any(kind == "queue" for kind, _ in values)
             if places.bindings is not None and named:
                 lost = lost_queues(found, values, places.paging)
                 report.damage += [Damage(places.bindings, 0, 0, "lost-queue", str(one)) for one in lost]
