@@ -18,7 +18,6 @@ from pollux.errors import StoreError
 from pollux.store.checkpoint import parse_name
 from pollux.store.page_files import ADDRESS_FILE
 from pollux.store.recovered import NORMAL_DAMAGE
-from pollux.store.recovery import ALLOW_MISSING
 from pollux.store.storage import Storage
 from pollux.store.verify import Places, Report, verify
 
@@ -268,8 +267,6 @@ class Outcome(Struct):
     messages: dict[tuple[int, int], bytes] = field(default_factory=dict)
     paged: dict[str, dict[tuple[int, int], bytes]] = field(default_factory=dict)
     queues: set[str] = field(default_factory=set)
-    #: A start that was refused, with an operator's word to go on.
-    again: Outcome | None = None
 
 
 async def start(settings: StoreSettings) -> Outcome:
@@ -323,8 +320,8 @@ def wrong(store: Store, victim: Path, outcome: Outcome, report: Report) -> list[
     found: list[str] = []
     words = [outcome.refused] if outcome.refused else outcome.reports
     told = any(str(victim.parent) in text for text in words)
-    if outcome.refused and "put " not in outcome.refused:
-        found.append(f"the refusal names no remedy: {outcome.refused}")
+    if outcome.refused:
+        found.append(f"the start refused: {outcome.refused}")
     if not outcome.refused and not told:
         expected = {"queue": ledger.messages} | ledger.paged
         got = {"queue": outcome.messages} | outcome.paged
@@ -337,10 +334,6 @@ def wrong(store: Store, victim: Path, outcome: Outcome, report: Report) -> list[
                 found.append(f"{name}: {len(back)} acknowledged messages are back without a word: {sorted(back)[:5]}")
         if lost_queues := {f"q{queue}" for queue in QUEUES} - outcome.queues:
             found.append(f"queues are gone without a word: {lost_queues}")
-    if outcome.again is not None and outcome.again.refused:
-        found.append(f"an operator's word does not help: {outcome.again.refused}")
-    elif outcome.again is not None and not any(str(victim.parent) in text for text in outcome.again.reports):
-        found.append("a start with an operator's word says nothing of what is gone")
     if words and report.sound:
         found.append(f"recovery said {words[0]}, and verify that the store is sound")
     return found
@@ -364,9 +357,6 @@ async def run_case(store: Store, root: Path, draw: Random) -> tuple[str, list[st
         victim, how = break_one(store, root, draw)
         report = verify(places(settings))
         outcome = await start(settings)
-        if outcome.refused and ALLOW_MISSING in outcome.refused:
-            (settings.journal_directory / ALLOW_MISSING).touch()
-            outcome.again = await start(settings)
         return f"{store.name}: {victim.relative_to(root)}: {how}", wrong(store, victim, outcome, report), outcome
     finally:
         shutil.rmtree(root)

@@ -373,26 +373,27 @@ async def test_damaged_checkpoint_with_its_segments_gone_is_refused(tmp_path: Pa
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)
-    with pytest.raises(StoreError, match="missing"):
-        async with opened(settings):
-            pass
+    async with opened(settings) as three:
+        assert {damage.kind for damage in three.recovered.damage} == {"corrupt", "missing-segment"}
+        assert [found.name for found in (path.parent / "isolated").glob("*.checkpoint")] == [path.name]
 
 
-async def test_bodies_gone_are_refused_or_reported(tmp_path: Path) -> None:
+async def test_bodies_that_are_gone_are_reported_and_found_when_they_are_back(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
     async with opened(settings) as one:
         message = message_of(one.storage)
         one.storage.append_message(message, [1])
-    for path in settings.journal_directory.glob("*.bodies"):
-        path.unlink()
-    for path in segments(settings):
-        path.unlink()
-    with pytest.raises(StoreError, match="live messages are missing"):
-        async with opened(settings):
-            pass
-    async with opened(replace(settings, allow_missing_segments=True)) as two:
-        assert [damage.kind for damage in two.recovered.damage] == ["missing-segment"]
-        assert await two.storage.read_messages([message.id]) == [None]
+    (path,) = settings.journal_directory.glob("*.bodies")
+    data = path.read_bytes()
+    path.unlink()
+    for clean in (False, True):
+        async with opened(settings, crash=not clean) as two:
+            assert [damage.kind for damage in two.recovered.damage] == ["missing-segment"]
+            assert await two.storage.read_messages([message.id]) == [None]
+    path.write_bytes(data)
+    async with opened(settings) as three:
+        assert three.recovered.damage == []
+        assert await three.storage.read_messages([message.id]) != [None]
 
 
 async def test_a_predecessors_late_checkpoint_does_not_count(tmp_path: Path) -> None:
@@ -427,9 +428,8 @@ async def test_a_body_file_of_another_journal_is_noticed(tmp_path: Path) -> None
     data = path.read_bytes()
     header = replace(decode_header(data, "x"), salt=1)
     path.write_bytes(header.encode() + data[128:])
-    with pytest.raises(StoreError, match="missing or others"):
-        async with opened(settings):
-            pass
+    async with opened(settings) as two:
+        assert [(damage.file, damage.kind) for damage in two.recovered.damage] == [(path, "missing-segment")]
 
 
 async def test_a_failing_checkpointer_does_not_hurt_the_broker(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,43 +89,176 @@ async def test_a_missing_last_segment_is_noticed(tmp_path: Path, how: str) -> No
     else:
         os.rename(used, os.fsencode(used.parent) + b"/\xff.segment")  # noqa: PTH104  (a Path cannot be such a name)
     assert not report_on(settings).sound
-    with pytest.raises(StoreError, match="allow-missing-segments"):
-        async with opened(settings):
-            pass
-    (settings.journal_directory / "allow-missing-segments").touch()
-    async with opened(settings) as two:
-        assert "missing-segment" in {damage.kind for damage in two.recovered.damage}
-        assert await two.storage.read_messages(contents(two.recovered)[1])
+    held: dict[int, list[int]] = {}
+    for clean in (False, True):
+        async with opened(settings, crash=not clean) as two:
+            assert {damage.kind for damage in two.recovered.damage} == {"missing-segment"}
+            assert two.storage.damage == two.recovered.damage
+            assert held in ({}, contents(two.recovered))
+            held = contents(two.recovered)
+            assert None not in await two.storage.read_messages(held[1])
+            held[1] += await send(two.storage, 2)
+        assert not report_on(settings).sound
+
+
+async def test_what_was_acknowledged_in_a_missing_segment_is_delivered_again(tmp_path: Path) -> None:
+    """Something of all that a segment may hold: nothing else changes, and all is well when it is back."""
+    settings = settings_in(tmp_path, **SMALL)
+    async with opened(settings, crash=True) as one:
+        storage = one.storage
+        first = await send(storage, 20)
+        whole, begun, unseen = storage.next_id(), storage.next_id(), storage.next_id()
+        storage.append_message(message_of(storage, b"begun"), [2], begun)
+        storage.append_message(message_of(storage, b"unseen"), [2], unseen)
+        await send(storage, 10)
+        at = storage._journal.segment
+        assert at is not None
+        storage.append_acks(1, first[:5])
+        storage.append_duplicate_id("a", b"id")
+        storage.append_commit(unseen)
+        for _ in range(3):
+            storage.append_message(message_of(storage, b"whole"), [2], whole)
+        storage.append_message(message_of(storage, b"begun"), [2], begun)
+        await stable(storage)
+        assert at is storage._journal.segment
+        await send(storage, 20)
+        storage.append_message(message_of(storage, b"whole"), [2], whole)
+        storage.append_commit(whole)
+        storage.append_commit(begun)
+        later = await send(storage, 20)
+    data = at.path.read_bytes()
+    at.path.unlink()
+    for _ in range(2):
+        async with opened(settings) as two:
+            held = contents(two.recovered)
+            assert held[1][:5] == first[:5]
+            assert held[1][-20:] == later
+            assert len(held[2]) == 2, "what is left of what was committed"
+            assert two.recovered.duplicates == {}
+            told = [str(damage) for damage in two.recovered.damage]
+            assert len(told) == 4, told
+            assert any("committed with 4 records, 1 of them" in text for text in told)
+            assert any("committed with 2 records, 1 of them" in text for text in told)
+            assert any("1 transactions with 1 records have no outcome" in text for text in told)
+        assert {str(damage) for damage in report_on(settings).damage} >= set(told)
+    at.path.write_bytes(data)
     async with opened(settings) as three:
-        assert three.recovered.damage == [], "an operator's word is for one start, and that one made it final"
+        held = contents(three.recovered)
+        assert held[1][:1] == first[5:6]
+        assert len(held[2]) == 7
+        assert three.recovered.duplicates == {"a": [b"id"]}
+        assert three.recovered.damage == []
+    assert report_on(settings).sound
+
+
+async def test_a_checkpoint_ends_the_reports_of_what_is_missing(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, **SMALL)
+    async with opened(settings, crash=True) as one:
+        await send(one.storage, 60)
+    segments(settings)[1].unlink()
+    async with opened(settings, crash=True) as two:
+        left = contents(two.recovered)
+        maintenance = two.storage._maintenance
+        assert maintenance is not None
+        await maintenance._checkpoint()
+    async with opened(settings) as three:
+        assert contents(three.recovered) == left
+        assert three.recovered.damage == []
 
 
 async def test_all_segments_of_a_life_missing_are_noticed(tmp_path: Path) -> None:
-    """Only the bindings tell of a life whose first segment is gone too."""
+    """Only the bindings tell of a life whose first segment is gone too. Its ids are nobody's after it."""
     settings = settings_in(tmp_path, **SMALL)
     for _ in range(2):
         async with opened(settings, crash=True) as one:
-            await send(one.storage, 5)
+            ids = await send(one.storage, 5)
     for path in segments(settings):
         if path.name.startswith("pollux-00000002"):
             path.unlink()
     assert not report_on(settings).sound
-    with pytest.raises(StoreError, match="at its end"):
-        async with opened(settings):
-            pass
+    async with opened(settings, crash=True) as two:
+        assert [damage.kind for damage in two.recovered.damage] == ["missing-segment"]
+        assert len(contents(two.recovered)[1]) == 5
+        assert min(await send(two.storage, 1)) > max(ids)
 
 
-async def test_a_missing_checkpoint_is_noticed(tmp_path: Path) -> None:
+async def test_an_empty_journal_directory_beside_bindings_that_tell_of_one_is_refused(tmp_path: Path) -> None:
+    """It is not mounted: a life that began there would be hidden, or hide what it should have begun with."""
     settings = settings_in(tmp_path, **SMALL)
     async with opened(settings) as one:
-        ids = await send(one.storage, 40)
-        one.storage.append_acks(1, ids[:-1])
-    for path in settings.journal_directory.glob("*.checkpoint"):
-        path.unlink()
-    assert not report_on(settings).sound
-    with pytest.raises(StoreError, match="missing"):
+        ids = await send(one.storage, 5)
+        _, body = await with_large(one.storage, 5000)
+    settings.journal_directory.rename(tmp_path / "elsewhere")
+    settings.journal_directory.mkdir()
+    bindings = {path.name for path in files_below(settings.bindings_directory, "*")}
+    assert "is the directory mounted" in str(report_on(settings).refused)
+    with pytest.raises(StoreError, match=r"is the directory mounted.*allow-missing-segments"):
         async with opened(settings):
             pass
+    assert {path.name for path in files_below(settings.bindings_directory, "*")} == bindings
+    assert body.exists()
+    shutil.rmtree(settings.journal_directory)
+    shutil.copytree(tmp_path / "elsewhere", settings.journal_directory)
+    async with opened(settings) as two:
+        assert contents(two.recovered)[1][:5] == ids
+        assert two.recovered.damage == []
+    shutil.rmtree(settings.journal_directory)
+    settings.journal_directory.mkdir()
+    word = settings.journal_directory / "allow-missing-segments"
+    word.touch()
+    async with opened(settings) as three:
+        assert contents(three.recovered) == {}
+        assert "missing-segment" in {damage.kind for damage in three.recovered.damage}
+    assert not word.exists()
+    assert (body.parent / "isolated" / body.name).exists()
+
+
+async def test_large_messages_beside_a_journal_that_begins_are_kept(tmp_path: Path) -> None:
+    """Journal and bindings are on a disk that is not mounted, large messages on another one."""
+    settings = settings_in(tmp_path)
+    async with opened(settings) as one:
+        _, body = await with_large(one.storage, 5000)
+    shutil.rmtree(settings.journal_directory)
+    shutil.rmtree(settings.bindings_directory)
+    async with opened(settings):
+        assert (body.parent / "isolated" / body.name).read_bytes() == bytes(5000)
+
+
+async def test_a_member_with_copies_elsewhere_does_not_begin_without_what_is_missing(tmp_path: Path) -> None:
+    """It would be copied over the others' whole data."""
+    settings = settings_in(tmp_path, **SMALL, copies_elsewhere=True)
+    async with opened(settings, crash=True) as one:
+        await send(one.storage, 40)
+    segments(settings)[1].unlink()
+    before = sorted(path.name for path in files_below(tmp_path, "*"))
+    with pytest.raises(StoreError, match=r"segment 2 is missing.*other members keep copies.*allow-missing-segments"):
+        async with opened(settings):
+            pass
+    assert sorted(path.name for path in files_below(tmp_path, "*")) == before
+    (settings.journal_directory / "allow-missing-segments").touch()
+    async with opened(settings) as two:
+        assert [damage.kind for damage in two.recovered.damage] == ["missing-segment"]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_missing_checkpoint_is_the_loss_of_what_only_it_held(tmp_path: Path, kept: bool) -> None:
+    """Segments that it kept for their messages are read again, and files of rewritten messages are set aside."""
+    settings = settings_in(tmp_path, **SMALL, journal_compact_percentage=0 if kept else 100)
+    async with opened(settings) as one:
+        ids = await send(one.storage, 40)
+        one.storage.append_acks(1, ids[:30])
+    async with opened(settings, crash=True) as two:
+        ids += await send(two.storage, 3)
+    for path in settings.journal_directory.glob("*.checkpoint"):
+        path.unlink()
+    bodies = {path.name for path in settings.journal_directory.glob("*.bodies")}
+    assert bool(bodies) != kept
+    assert not report_on(settings).sound
+    for expected in ({"missing-segment", "missing-file"}, {"missing-segment"}):
+        async with opened(settings, crash=True) as three:
+            assert {damage.kind for damage in three.recovered.damage} == expected
+            assert set(contents(three.recovered)[1]) >= set(ids[-13:] if kept else ids[-3:])
+    assert {path.name for path in (settings.journal_directory / "isolated").glob("*.bodies")} == bodies
 
 
 async def test_a_segment_cut_between_two_records_is_noticed(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from pollux.store.records import RecordType
 from pollux.store.recovered import Damage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 NAME = re.compile(r"bindings-(\d{8,})-(\d{10,})\.segment")
@@ -213,12 +214,16 @@ class Bindings:
         self._size = 0
         self._writes = 0
 
-    def load(self, node_id: bytes, *, expected: bool = False) -> tuple[dict[Key, bytes], list[Damage]]:
+    def load(
+        self, node_id: bytes, *, expected: bool = False, check: Callable[[dict[Key, bytes]], None] | None = None
+    ) -> tuple[dict[Key, bytes], list[Damage]]:
         """Read the directory and start this life's file. Before any traffic, in a thread.
 
-        ``expected``: see :func:`read_newest`.
+        ``expected``: see :func:`read_newest`. ``check`` is shown the map before anything is written, and may raise.
         """
         values, damage, epoch = read_newest(self._directory, node_id, expected=expected)
+        if check is not None:
+            check(values)
         if epoch >= self._epoch:
             raise FormatError(f"{self._directory}: written in epoch {epoch}, this life's epoch is {self._epoch}")
         if damage:

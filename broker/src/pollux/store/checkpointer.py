@@ -253,9 +253,12 @@ def sparse_files(job: Job, table: list[BodyFile]) -> list[int]:
 
 
 def _copy(directory: Path, live: Live, number: int, positions: list[int], output: BodiesWriter) -> bool:
-    """Copy one file's live records; False (and nothing changed) when one of them is damaged."""
+    """Copy one file's live records; False (and nothing changed) when one of them is damaged, or all are gone."""
     file = live.files[number]
-    data = (directory / file.name).read_bytes()
+    try:
+        data = (directory / file.name).read_bytes()
+    except FileNotFoundError:
+        return False
     view = memoryview(data)
     for position in positions:
         offset = live.locations[position] & OFFSET_MASK

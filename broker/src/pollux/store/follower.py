@@ -193,7 +193,7 @@ class Follower:
     ) -> recovery.Journal:
         folded = checkpoint[1:] if checkpoint is not None else (0, 0)
         journal = recovery.arrange(segments, starts, folded, None, quick=True)
-        if journal.fenced or any(segment.header is None for segment in journal.chain):
+        if journal.fenced or recovery.holed_lives(journal.chain):
             raise StoreError("the journal holds files that recovery must judge")
         return journal
 

@@ -1,18 +1,17 @@
 """Reading a whole journal directory, once for all who judge one: recovery, ``pollux journal verify``, comparisons.
 
-Changes nothing but what ``keep`` asks for. What is missing is told apart (:func:`check_complete`), because it is an
-operator's decision whether a life may begin without it.
+Changes nothing but what ``keep`` asks for. What is not there at all is told by :mod:`pollux.store.inventory`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec import Struct
 
 from pollux.store import recovery
 from pollux.store.format import FormatError
+from pollux.store.recovered import NORMAL_DAMAGE
 from pollux.store.state import State
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from pollux.store.recovered import Damage
     from pollux.store.state import Replay
 
-#: The binding in which a life writes down where its journal began.
-INVENTORY = ("inventory", "journal")
 #: Enough for every duplicate id a journal can hold: tools do not forget any.
 ALL_DUPLICATES = 1 << 62
 
@@ -90,6 +87,8 @@ def read_journal(
     replayed = 0
     buffer = bytearray()
     finals = recovery.last_of_lives(readable)
+    holed = recovery.holed_lives(journal.chain)
+    ahead = {segment.key for segment in journal.empty if segment.header is not None}
     for number, segment in enumerate(readable):
         if number < finished:
             segment.replay = done[number]
@@ -98,31 +97,12 @@ def read_journal(
         before = resume.records if resume is not None else 0
         replayed += recovery.replay_segment(state, segment, number, buffer, resume=resume).records - before
         final = segment.key in finals
-        damage += recovery.settle_segment(state, directory, segment, final=final, keep=keep)
+        if final and state.reach > segment.sequence and (segment.epoch, state.reach) not in ahead:
+            holed.add(segment.epoch)
+        found = recovery.settle_segment(state, directory, segment, final=final, keep=keep, holed=segment.epoch in holed)
+        if any(one.kind not in NORMAL_DAMAGE for one in found):
+            holed.add(segment.epoch)
+        damage += found
     damage += recovery.check_batches(readable)
     damage += recovery.fenced_damage(journal.fenced)
     return Reading(directory, segments, starts, checkpoint, journal, readable, state, damage, replayed)
-
-
-def check_complete(found: Reading, *, allowed: bool) -> list[Damage]:
-    """What the journal says must be there and is not. Raises StoreError unless ``allowed``."""
-    directory, journal, after = found.directory, found.journal, found.folded[1]
-    missing = recovery.check_missing(directory, journal.chain, found.starts, after, allowed=allowed)
-    missing += recovery.check_bodies(directory, found.checkpoint, allowed=allowed)
-    return missing + recovery.check_reach(directory, journal, found.state.reach, after, allowed=allowed)
-
-
-def check_begun(found: Reading, bindings: Mapping[tuple[str, str], bytes], *, allowed: bool) -> list[Damage]:
-    """As ``check_complete``: what the bindings say of the journal's end."""
-    value = bindings.get(INVENTORY)
-    if value is None:
-        return []  # written by a version that kept no inventory
-    epoch, sequence = msgspec.msgpack.decode(value, type=tuple[int, int])
-    if (found.starts and found.starts[-1].epoch > epoch) or sequence <= found.state.reach:
-        return []
-    return recovery.check_reach(found.directory, found.journal, sequence, found.folded[1], allowed=allowed)
-
-
-def begun(epoch: int, sequence: int) -> bytes:
-    """The value of the binding INVENTORY for a life whose first segment is ``sequence``."""
-    return msgspec.msgpack.encode((epoch, sequence))

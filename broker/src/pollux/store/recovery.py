@@ -28,16 +28,17 @@ from pollux.store.format import (
     valid_at,
 )
 from pollux.store.records import RecordType
-from pollux.store.recovered import Damage
+from pollux.store.recovered import NORMAL_DAMAGE, Damage
 from pollux.store.state import OFFSET_MASK, PADDING, Replay, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from io import FileIO
     from pathlib import Path
 
 SEGMENT_NAME = re.compile(r"pollux-(\d{8,})-(\d{10,})\.segment")
-#: An operator's word for one start: what is missing is given up. The life that begins without it removes the file.
+#: An operator's word for one start, which goes on where it would be refused, and gives up the messages whose page or
+#: body is missing. The life that begins so removes the file.
 ALLOW_MISSING = "allow-missing-segments"
 #: Damaged ranges longer than this are isolated only up to here.
 _ISOLATE_LIMIT = 64 << 20
@@ -46,8 +47,6 @@ _QUICK_BYTES = 4096
 #: Enough of a life's first segment for most START records.
 _START_BYTES = HEADER_SIZE + 16384
 _ZEROS = bytes(_LOOK_BYTES)
-#: Missing files an error names.
-_NAMED = 10
 
 
 class SegmentFile(Struct):
@@ -256,6 +255,7 @@ def arrange(
         for key, end in start.ends.items():
             recorded[key] = max(start.tails.get(key, end), recorded.get(key, end))
     last_start = starts[-1].epoch if starts else 0
+    known = _known_before(starts, folded)
     for segment in segments:
         segment.recorded = segment.key in recorded
         segment.tail = recorded.get(segment.key, 0)
@@ -265,7 +265,7 @@ def arrange(
             journal.folded.append(segment)
         elif segment.unfinished:
             journal.empty.append(segment)
-        elif segment.epoch < last_start and segment.key not in limits:
+        elif segment.epoch < last_start and segment.key not in limits and not known(segment):
             # A later life began without knowing this file: whatever is in it came too late.
             (journal.empty if is_empty(segment, quick=quick) else journal.fenced).append(segment)
         elif limits.get(segment.key, HEADER_SIZE + 1) <= HEADER_SIZE or _unused(segment, segments, quick=quick):
@@ -277,6 +277,20 @@ def arrange(
     return journal
 
 
+def _known_before(starts: list[Start], folded: tuple[int, int]) -> Callable[[SegmentFile], bool]:
+    """Whether a segment of an earlier life that no START lists is one that was missing, not one that was made late.
+
+    A life makes its segments in order, so one before a listed one was there before it. And those that a checkpoint held
+    are listed nowhere: they are all there is when that cannot be used.
+    """
+    last: dict[int, int] = {}
+    for epoch, sequence in (key for start in starts for key in start.ends):
+        last[epoch] = max(sequence, last.get(epoch, 0))
+    held = starts[-1].checkpoint if starts else None
+    lost = held[1:] if held is not None and folded < held[1:] else (0, 0)
+    return lambda segment: segment.sequence < last.get(segment.epoch, 0) or segment.key <= lost
+
+
 def _unused(segment: SegmentFile, segments: list[SegmentFile], *, quick: bool) -> bool:
     """Whether the segment and every later one of the same life is empty: they were prepared ahead."""
     return is_empty(segment, quick=quick) and all(
@@ -284,28 +298,6 @@ def _unused(segment: SegmentFile, segments: list[SegmentFile], *, quick: bool) -
         for other in segments
         if other.epoch == segment.epoch and other.sequence > segment.sequence
     )
-
-
-def missing_sequences(chain: list[SegmentFile], starts: list[Start], after: int) -> list[int]:
-    """Sequence numbers behind ``after`` (the last folded one) that recovery needs and no segment has.
-
-    The START record of the newest life lists what it found: a gap it began with was accepted by an operator then.
-    That does not hold when the checkpoint it began with cannot be read any more.
-    """
-    present = {segment.sequence for segment in chain if segment.header is not None}
-    highest = max((segment.sequence for segment in chain), default=after)
-    first = after + 1
-    needed: set[int] = set()
-    if starts and after >= (starts[-1].checkpoint or (0, 0, 0))[2]:
-        newest = starts[-1]
-        # One that ended at its header held no record: the first write to it was torn, and nothing of it is read.
-        needed = {sequence for (_, sequence), end in newest.ends.items() if sequence > after and end > HEADER_SIZE}
-        listed = [sequence for _, sequence in newest.ends if sequence > after]
-        begun = min((segment.sequence for segment in chain if segment.epoch == newest.epoch), default=first)
-        known = max(listed, default=newest.checkpoint[2] if newest.checkpoint else 0) + 1
-        first = max(first, min(begun, known))
-    needed.update(range(first, highest + 1))
-    return sorted(needed - present)
 
 
 def replay_segment(
@@ -364,11 +356,14 @@ def isolate(directory: Path, segment: SegmentFile, damaged: DamagedRange) -> Pat
     return target
 
 
-def settle_segment(state: State, directory: Path, segment: SegmentFile, *, final: bool, keep: bool) -> list[Damage]:
+def settle_segment(
+    state: State, directory: Path, segment: SegmentFile, *, final: bool, keep: bool, holed: bool = False
+) -> list[Damage]:
     """What the replay of one segment found wrong; called right after it, before the next one is replayed.
 
     ``final``: the segment is the last of its life, so its last write may be torn, with those before it that were not
-    synced, and nothing in them was confirmed. With ``keep`` damaged bytes are copied aside.
+    synced, and nothing in them was confirmed. With ``keep`` damaged bytes are copied aside. ``holed``: something of the
+    same life is missing or damaged.
     """
     found: list[Damage] = []
     replay = segment.replay
@@ -398,7 +393,12 @@ def settle_segment(state: State, directory: Path, segment: SegmentFile, *, final
         words = f"{late} bytes were written after another life took over; they are not replayed"
         found.append(Damage(segment.path, segment.limit, late, "late-writes", words))
     if final:
-        state.end_of_life()
+        forgotten = state.end_of_life()
+        if forgotten and (holed or any(one.kind not in NORMAL_DAMAGE for one in found)):
+            # They may have been under way, or their commits may have been in what is gone: nobody can tell.
+            records_of = sum(len(pending) for pending in forgotten)
+            words = f"{len(forgotten)} transactions with {records_of} records have no outcome: they did not happen"
+            found.append(Damage(segment.path, replay.end, 0, "corrupt", words))
     return found
 
 
@@ -451,6 +451,15 @@ def check_batches(chain: list[SegmentFile]) -> list[Damage]:
     return found
 
 
+def holed_lives(chain: list[SegmentFile]) -> set[int]:
+    """The epochs of lives of which a segment is missing or unreadable between others."""
+    return {segment.epoch for segment in chain if segment.header is None} | {
+        before.epoch
+        for before, after in itertools.pairwise(chain)
+        if before.epoch == after.epoch and before.sequence + 1 != after.sequence
+    }
+
+
 def damaged_headers(chain: list[SegmentFile]) -> list[Damage]:
     """Segments whose header cannot be read: nothing in them can be verified."""
     return [
@@ -458,22 +467,6 @@ def damaged_headers(chain: list[SegmentFile]) -> list[Damage]:
         for segment in chain
         if segment.header is None
     ]
-
-
-def check_missing(
-    directory: Path, chain: list[SegmentFile], starts: list[Start], after: int, *, allowed: bool
-) -> list[Damage]:
-    """Gaps in the sequence. Raises StoreError unless ``allowed``: what is missing may hold confirmed messages."""
-    missing = missing_sequences(chain, starts, after)
-    if not missing:
-        return []
-    names = ", ".join(str(sequence) for sequence in missing[:20])
-    if not allowed:
-        raise StoreError(
-            f"{directory}: journal segments {names} are missing or unreadable; put them back, or create the file "
-            f"{ALLOW_MISSING} beside them to have one start go on without the messages and acknowledgements they held"
-        )
-    return [Damage(directory, 0, 0, "missing-segment", f"segment {sequence} is missing") for sequence in missing]
 
 
 def choose_checkpoint(
@@ -517,66 +510,6 @@ def fenced_damage(fenced: list[SegmentFile]) -> list[Damage]:
     return [
         Damage(segment.path, HEADER_SIZE, segment.size, "late-writes", "written after another life took over")
         for segment in fenced
-    ]
-
-
-def _size_of(path: Path, salt: int) -> int:
-    """A file's size; -1 when it is not there or not the one a checkpoint means (another has another salt)."""
-    try:
-        with path.open("rb") as stream:
-            found = decode_header(stream.read(HEADER_SIZE), str(path)).salt == salt
-            return os.fstat(stream.fileno()).st_size if found else -1
-    except (FileNotFoundError, FormatError):
-        return -1
-
-
-def check_bodies(directory: Path, checkpoint: Checkpoint | None, *, allowed: bool) -> list[Damage]:
-    """Files a checkpoint says hold live messages, and that are gone or cut. Raises StoreError for gone ones unless
-    ``allowed``.
-    """
-    if checkpoint is None:
-        return []
-    sizes = {file.name: _size_of(directory / file.name, file.salt) for file in checkpoint.files}
-    gone = [file for file in checkpoint.files if sizes[file.name] < 0]
-    if gone and not allowed:
-        names = ", ".join(file.name for file in gone[:_NAMED]) + (" and more" if len(gone) > _NAMED else "")
-        raise StoreError(
-            f"{directory}: {names} with live messages are missing or others; put them back, or create the file "
-            f"{ALLOW_MISSING} beside them to have one start go on without those messages"
-        )
-    found = [
-        Damage(directory / file.name, 0, file.live, "missing-segment", f"{file.live} bytes of live messages are gone")
-        for file in gone
-    ]
-    for file in checkpoint.files:
-        size, end = sizes[file.name], HEADER_SIZE + file.used
-        if 0 <= size < end:
-            words = f"the file was cut: it has {size} bytes, and had {end} at least"
-            found.append(Damage(directory / file.name, size, end - size, "cut", words))
-    return found
-
-
-def check_reach(directory: Path, journal: Journal, reach: int, after: int, *, allowed: bool) -> list[Damage]:
-    """Segments at the end of the journal that something says are there: a gap shows only what is in the middle.
-
-    ``reach``: the last one that a segment before it, or the bindings, name; ``after``: the last one folded. Raises
-    StoreError unless ``allowed``.
-    """
-    present = {segment.sequence for segment in (*journal.chain, *journal.empty) if segment.header is not None}
-    highest = max(present, default=after)
-    gone = list(range(max(highest, after) + 1, reach + 1))
-    if gone and not allowed:
-        names = ", ".join(str(sequence) for sequence in gone[:_NAMED])
-        raise StoreError(
-            f"{directory}: journal segments {names} at its end, or the checkpoint that holds them, are missing; put "
-            f"them back, or create the file {ALLOW_MISSING} there to have one start go on without what they held"
-        )
-    found = [Damage(directory, 0, 0, "missing-segment", f"segment {sequence} is missing") for sequence in gone]
-    return found + [
-        Damage(segment.path, 0, segment.size, "cut", f"the file was cut to {segment.size} bytes")
-        for segment in journal.empty
-        if segment.header is not None and segment.sequence <= reach and segment.epoch == journal.newest_epoch
-        if segment.header.cut(segment.size)
     ]
 
 

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 #: Given per address or by the command line, not in <core>.
-_NOT_IN_CORE = frozenset(
-    ("node_id", "page_size_bytes", "page_max_cache_size", "full_disk_timeout", "allow_missing_segments")
-)
+_NOT_IN_CORE = frozenset(("node_id", "page_size_bytes", "page_max_cache_size", "full_disk_timeout", "copies_elsewhere"))
 
 
 class StoreSettings(Struct, frozen=True):
@@ -58,8 +56,8 @@ class StoreSettings(Struct, frozen=True):
     #: Free bytes below which the store is full (overrides ``max_disk_usage``); -1: not set.
     min_disk_free: int = -1
     disk_scan_period: int = 5_000
-    #: Go on although segments are missing (their messages are lost): only ever by an operator's explicit word.
-    allow_missing_segments: bool = False
+    #: Other members of a group keep copies of this store: better one of theirs than to begin without what is missing.
+    copies_elsewhere: bool = False
     #: How long what is already accepted may wait for room on a full disk before the store fails.
     full_disk_timeout: int = 60_000
 
@@ -71,4 +69,5 @@ class StoreSettings(Struct, frozen=True):
             for name in cls.__struct_fields__
             if name not in _NOT_IN_CORE and getattr(configuration, name, None) is not None
         }
-        return cls(node_id=node_id, **values)
+        copies = configuration.replication_part is not None
+        return cls(node_id=node_id, copies_elsewhere=copies, **values)

@@ -378,10 +378,9 @@ class State:
         self.readded.pop(queue_id, None)
         self.queue_records.pop(queue_id, None)
 
-    def end_of_life(self) -> None:
+    def end_of_life(self) -> list[Pending]:
         """The life whose records were folded has ended: what it left undecided and unprepared never happened."""
-        for tx in [tx for tx, pending in self.pending.items() if pending.xid is None]:
-            del self.pending[tx]
+        return [self.pending.pop(tx) for tx in [tx for tx, pending in self.pending.items() if pending.xid is None]]
 
     def add_duplicate(self, address: str, value: bytes) -> None:
         """Remember a duplicate id; the oldest of the address make room."""

@@ -20,17 +20,18 @@ from msgspec.structs import replace
 
 from pollux.checksum import crc32c
 from pollux.errors import DiskFullError, StoreError
-from pollux.store import records, recovery
+from pollux.store import inventory, records, recovery
 from pollux.store.bindings import NAME, Bindings
 from pollux.store.checkpoint import parse_name
 from pollux.store.files import FileOperations, make_directories
 from pollux.store.format import FRAME, FRAME_SIZE, MARKER
 from pollux.store.index import Index, Reader, Run, plan, records_of, sorted_index
+from pollux.store.inventory import INVENTORY, begun
 from pollux.store.journal import Journal, StableCallback
 from pollux.store.large import LargeMessage, LargeMessages, lost_files
 from pollux.store.maintenance import Maintenance, source_of
 from pollux.store.pages import PageStore
-from pollux.store.reading import INVENTORY, begun, check_begun, check_complete, read_journal
+from pollux.store.reading import Reading, read_journal
 from pollux.store.records import COUNT, DURABLE, MESSAGE_ONE, OUTCOME, SCHEDULE, RecordType
 from pollux.store.recovered import NORMAL_DAMAGE, Damage, Recovered, lost_bodies, recovered_of
 from pollux.store.reserve import Reserve
@@ -153,6 +154,11 @@ class Storage:
         self._given_up: list[tuple[int, list[int]]] = []
         self._indexes: list[Index] = []
         self._segments = recovery.Journal()
+        self._first_sequence = 1
+        #: Files of the journal that are of no use as they are.
+        self._unreadable: list[Path] = []
+        #: Whether segments are missing that somebody may put back.
+        self._holed = False
         self._checkpoint: Checkpoint | None = None
         self._maintenance: Maintenance | None = None
         self._bindings = Bindings(
@@ -223,8 +229,7 @@ class Storage:
             return Recovered()
         began = time.perf_counter()
         recovered = await asyncio.to_thread(self._replay)
-        folded = self._checkpoint.key[2] if self._checkpoint is not None else 0
-        sequence = max((segment.sequence for segment in self._segments.chain), default=folded) + 1
+        sequence = self._first_sequence
         self._pool = SegmentPool(
             self.settings.journal_directory,
             self.files,
@@ -252,7 +257,8 @@ class Storage:
 
     def report(self, damage: Damage, finder: str = "store") -> None:
         """Damage was found, at recovery or when something was read: it is logged, and in ``damage``."""
-        if any(one.file == damage.file and one.offset == damage.offset for one in self.damage):
+        same = (damage.file, damage.offset, damage.detail)
+        if any((one.file, one.offset, one.detail) == same for one in self.damage):
             return
         logger.log(logging.INFO if damage.kind == "torn-tail" else logging.ERROR, "%s: %s", finder, damage)
         if len(self.damage) < _MOST_DAMAGE:
@@ -295,17 +301,15 @@ class Storage:
             follower=self._follower,
         )
         journal, checkpoint, state, damage = found.journal, found.checkpoint, found.state, found.damage
-        allowed = settings.allow_missing_segments or (directory / recovery.ALLOW_MISSING).exists()
-        damage += check_complete(found, allowed=allowed)
-        journal.chain = found.readable
-        last = recovery.last_of_lives(journal.chain)
-        self._make_stable([segment.path for segment in journal.chain if segment.key in last])
+        allowed = (directory / recovery.ALLOW_MISSING).exists()
+        last = recovery.last_of_lives(found.readable)
+        self._make_stable([segment.path for segment in found.readable if segment.key in last])
         self._segments = journal
         self._checkpoint = checkpoint
         self._indexes = [
             sorted_index(
-                [segment.path for segment in journal.chain],
-                [segment.header.salt for segment in journal.chain if segment.header is not None],
+                [segment.path for segment in found.readable],
+                [segment.header.salt for segment in found.readable if segment.header is not None],
                 state.ids,
                 state.locations,
                 state.lengths,
@@ -314,8 +318,13 @@ class Storage:
         ]
         if checkpoint is not None:
             self._indexes.append(checkpoint.index(directory))
-        values, bindings_damage = self._load_bindings(expected=bool(found.starts) or checkpoint is not None)
-        damage += bindings_damage + check_begun(found, values, allowed=allowed)
+        values, bindings_damage = self._load_bindings(found, allowed=allowed)
+        lost = inventory.missing(found, values)
+        self._first_sequence = inventory.next_sequence(found, values)
+        self._unreadable = inventory.unreadable(found, lost)
+        self._holed = any(one.kind == "missing-segment" for one in lost)
+        journal.chain = found.readable
+        damage += bindings_damage + lost
         large, page_damage = self.pages.recover(state, give_up=allowed)
         self._make_stable(self.pages.newest())
         recovered = recovered_of(state, damage + page_damage)
@@ -353,14 +362,20 @@ class Storage:
         for queue_id, ids in recovered.set_aside(gone).items():
             self._given_up += [(queue_id, ids)] if give_up else []
         damaged = any(one.kind not in NORMAL_DAMAGE for one in recovered.damage)
-        self.large.remove_orphans(wanted, keep=damaged)
+        # Beside a journal that begins now they are nobody's, or the journal's directory is not the one that it was.
+        self.large.remove_orphans(wanted, keep=damaged or self._first_sequence == 1)
 
-    def _load_bindings(self, *, expected: bool) -> tuple[dict[tuple[str, str], bytes], list[Damage]]:
-        """In a thread. Waits for room on a full disk, as long as somebody wants this life."""
+    def _load_bindings(self, journal: Reading, *, allowed: bool) -> tuple[dict[tuple[str, str], bytes], list[Damage]]:
+        """In a thread. Waits for room on a full disk, as long as somebody wants this life.
+
+        Raises StoreError for a journal without which a life should not begin, unless ``allowed``.
+        """
+        check = partial(inventory.check, journal, copies=self.settings.copies_elsewhere)
+        expected = bool(journal.starts) or journal.checkpoint is not None
         waited = False
         while True:
             try:
-                found = self._bindings.load(self.settings.node_id, expected=expected)
+                found = self._bindings.load(self.settings.node_id, expected=expected, check=None if allowed else check)
             except OSError as error:
                 if error.errno not in NO_ROOM or self._closed or not self._guard():
                     raise
@@ -411,6 +426,7 @@ class Storage:
         self.files.unlink(self.settings.journal_directory / recovery.ALLOW_MISSING)
         for segment in journal.empty:
             self.files.unlink(segment.path)
+        await asyncio.to_thread(self._set_aside)
         finals = recovery.last_of_lives(journal.chain)
         self._maintenance = Maintenance(
             self.settings,
@@ -429,6 +445,16 @@ class Storage:
         )
         self._maintenance.room(full=False)
         self._maintenance.consider()
+
+    def _set_aside(self) -> None:
+        """A checkpoint would delete what it does not need: what nobody can read now, somebody may want to."""
+        isolated = self.settings.journal_directory / "isolated"
+        for path in self._unreadable:
+            try:
+                isolated.mkdir(exist_ok=True)
+                self.files.rename(path, isolated / path.name)
+            except OSError as error:
+                logger.warning("%s stays where it is: %s", path, error.strerror)
 
     def _installed(self, checkpoint: Checkpoint, dead: list[Path]) -> None:
         """A new checkpoint holds everything recovery replayed: cold reads use it from now on."""
@@ -770,7 +796,9 @@ class Storage:
             self._add_sealed(segment)
         if self._maintenance is not None:
             healthy = self._journal.failure is None and segment is not None
-            await self._maintenance.stop(last=healthy and checkpoint, seconds=CLOSE_SECONDS if checkpoint else 0.05)
+            # Without what is missing there is no checkpoint until there has to be one: it may be put back.
+            last = healthy and checkpoint and not self._holed
+            await self._maintenance.stop(last=last, seconds=CLOSE_SECONDS if checkpoint else 0.05)
         if self._pool is not None:
             if checkpoint:
                 await asyncio.to_thread(self._pool.close)

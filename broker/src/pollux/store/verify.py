@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct, field
 
 from pollux.errors import StoreError
-from pollux.store import recovery
+from pollux.store import inventory, recovery
 from pollux.store.bindings import NAME as BINDINGS_NAME
 from pollux.store.bindings import newest_file, read_newest
 from pollux.store.checkpoint import Checkpoint, parse_name
@@ -21,12 +21,11 @@ from pollux.store.format import valid_at
 from pollux.store.large import LARGE_NAME, lost_files
 from pollux.store.orphans import lost_queues
 from pollux.store.page_files import ADDRESS_FILE, PAGE_NAME, read_stores
-from pollux.store.reading import Reading, check_begun, check_complete, read_journal
+from pollux.store.reading import Reading, read_journal
 from pollux.store.recovered import NORMAL_DAMAGE, Damage, lost_bodies
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 #: Directories of a store, as a data directory has them.
@@ -151,8 +150,9 @@ def _verify_once(places: Places, directory: Path) -> Report:
             begun = bool(found.starts) or found.checkpoint is not None
             values = _verify_bindings(places.bindings, report, expected=begun)
             _verify_journal(found, report)
-            _refuse(report, lambda allowed: check_complete(found, allowed=allowed))
-            _refuse(report, lambda allowed: check_begun(found, values, allowed=allowed))
+            report.damage += inventory.missing(found, values)
+            with _Refusals(report):
+                inventory.check(found, values, copies=False)
             _verify_rest(found, places, report)
             # A store whose bindings are whole and name no queue is a tool's, which knows them by numbers.
             whole = bool(values) and not any(one.file.parent == places.bindings for one in report.damage)
@@ -175,13 +175,6 @@ class _Refusals(suppress):
         if stopped and error is not None:
             self._report.refused = self._report.refused or str(error)
         return stopped
-
-
-def _refuse(report: Report, check: Callable[[bool], list[Damage]]) -> None:
-    """What a start would refuse, and what it would report with allow-missing-segments."""
-    with _Refusals(report):
-        check(False)
-    report.damage += check(True)
 
 
 def _verify_bindings(directory: Path | None, report: Report, *, expected: bool) -> dict[tuple[str, str], bytes]:

@@ -22,6 +22,7 @@ from pollux.store import recovery
 from pollux.store.bindings import NAME as BINDINGS_NAME
 from pollux.store.checkpointer import BODIES_NAME
 from pollux.store.format import HEADER_SIZE, FormatError, Kind, SegmentHeader, decode_header
+from pollux.store.inventory import missing_sequences
 from pollux.store.recovery import SEGMENT_NAME, SegmentFile
 from pollux_pipeline.errors import InputError
 
@@ -218,7 +219,7 @@ def _journal(directory: Path, segments: list[SegmentFile]) -> tuple[list[Part], 
         )
         parts.append(part)
     problems += _short(parts, segments)
-    missing = recovery.missing_sequences(arranged.chain, starts, folded[1])
+    missing = missing_sequences(arranged.chain, starts, folded[1])
     unreadable = {segment.sequence for segment in segments if segment.header is None and not segment.unfinished}
     gone = [sequence for sequence in missing if sequence not in unreadable]
     words = "segment {} is missing; what it held is unknown"

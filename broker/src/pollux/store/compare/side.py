@@ -9,15 +9,16 @@ import msgspec
 from msgspec import Struct, field
 
 from pollux.errors import StoreError
-from pollux.store import recovery
 from pollux.store.bindings import newest_file, read_bindings
 from pollux.store.checkpoint import node_of, parse_name
 from pollux.store.format import FRAME_SIZE, HEADER_SIZE, DamagedHeaderError, DamagedRange, Kind, decode_header
 from pollux.store.format import records as scan
+from pollux.store.inventory import missing
 from pollux.store.page_files import PAGE_NAME, STORE_NAME
 from pollux.store.reading import read_journal
 from pollux.store.records import DURABLE, TX, U64, RecordType, lasting_queues, message_id
 from pollux.store.recovered import NORMAL_DAMAGE, Damage
+from pollux.store.recovery import SEGMENT_NAME
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def locate(directory: Path) -> Places:
 
 def _holds_journal(directory: Path) -> bool:
     return any(
-        recovery.SEGMENT_NAME.fullmatch(path.name) or parse_name(path.name) is not None for path in directory.iterdir()
+        SEGMENT_NAME.fullmatch(path.name) or parse_name(path.name) is not None for path in directory.iterdir()
     )
 
 
@@ -148,8 +149,10 @@ def read_side(directory: Path) -> Side:
     """Read a store. Raises StoreError (FormatError) for one that cannot be read as a whole, OSError."""
     places = locate(directory)
     found = read_journal(places.journal, None)
-    recovery.check_missing(places.journal, found.journal.chain, found.starts, found.folded[1], allowed=False)
-    recovery.check_bodies(places.journal, found.checkpoint, allowed=False)
+    lost = [one for one in (*found.damage, *missing(found, {})) if one.kind in ("missing-segment", "missing-file")]
+    if lost:
+        # What was there is not known, so neither side can be said to have all that the other has.
+        raise StoreError(f"{directory}: data is missing or unreadable: {'; '.join(map(str, lost[:3]))}")
     nodes = {one.header.node_id for one in found.segments if one.header is not None}
     nodes |= {
         node
@@ -220,9 +223,7 @@ def _queue(value: bytes) -> _Queue:
         return _Queue()
 
 
-def read_pages(
-    paging: Path, state: State, queues: dict[int, set[int]], trace: set[int], damage: list[Damage]
-) -> None:
+def read_pages(paging: Path, state: State, queues: dict[int, set[int]], trace: set[int], damage: list[Damage]) -> None:
     """Add the durable messages in pages to the queues that still want them."""
     for directory in sorted(path for path in paging.iterdir() if STORE_NAME.fullmatch(path.name) and path.is_dir()):
         store = int(directory.name)

@@ -1,0 +1,175 @@
+"""What a journal directory must hold and does not: segments, the checkpoint, files with compacted bodies.
+
+What is missing is damage like any other: a start reports it and goes on with the rest, and ``pollux journal verify``
+says the same. Two starts are refused (:func:`check`), because somebody has better: see decision 47. Read-only.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pollux.errors import StoreError
+from pollux.store.checkpoint import checkpoint_name, parse_name
+from pollux.store.format import HEADER_SIZE, FormatError, decode_header
+from pollux.store.recovered import Damage
+from pollux.store.recovery import ALLOW_MISSING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pollux.store.reading import Reading
+    from pollux.store.recovery import SegmentFile, Start
+
+#: Kinds of damage that are files which are not there, or as good as that.
+_MISSING = ("missing-segment", "missing-file")
+#: The binding in which a life writes down where its journal began.
+INVENTORY = ("inventory", "journal")
+_GONE = (
+    "the messages, acknowledgements, transactions and duplicate ids in {them} are gone; what was acknowledged there is "
+    "delivered again"
+)
+
+
+def begun(epoch: int, sequence: int) -> bytes:
+    """The value of the binding INVENTORY for a life whose first segment is ``sequence``."""
+    return msgspec.msgpack.encode((epoch, sequence))
+
+
+def missing_sequences(chain: list[SegmentFile], starts: list[Start], after: int, reach: int = 0) -> list[int]:
+    """Sequence numbers behind ``after`` (the last folded one) that recovery needs and no segment has.
+
+    ``reach``: the last one that is known to have been there by what other files say of it.
+    """
+    present = {segment.sequence for segment in chain}
+    # One that ended at its header held no record: the first write to it was torn, and the file may be gone since.
+    present.update(sequence for start in starts for (_, sequence), end in start.ends.items() if end <= HEADER_SIZE)
+    highest = max((segment.sequence for segment in chain), default=after)
+    return [sequence for sequence in range(after + 1, max(highest, reach) + 1) if sequence not in present]
+
+
+def reach(found: Reading, bindings: Mapping[tuple[str, str], bytes]) -> int:
+    """The last segment that the one before it, the checkpoint or the bindings say is there; 0: nothing says it."""
+    told = found.state.reach
+    if value := bindings.get(INVENTORY):
+        epoch, sequence = msgspec.msgpack.decode(value, type=tuple[int, int])
+        if not found.starts or found.starts[-1].epoch <= epoch:
+            told = max(told, sequence)
+    # What was made ahead and never written to is there too.
+    empty = {one.sequence for one in found.journal.empty if one.header is not None}
+    while told in empty:
+        told -= 1
+    return told
+
+
+def missing(found: Reading, bindings: Mapping[tuple[str, str], bytes]) -> list[Damage]:
+    """Everything that must be in the journal's directory and is not, or is shorter than it was."""
+    directory, after = found.directory, found.folded[1]
+    lost = [
+        _lost_segments(directory, first, last)
+        for first, last in _ranges(missing_sequences(found.journal.chain, found.starts, after, reach(found, bindings)))
+    ]
+    named = found.starts[-1].checkpoint if found.starts else None
+    if lost and named is not None and found.folded < named[1:]:
+        path = directory / checkpoint_name(named)
+        if not path.exists():
+            words = (
+                f"the life of epoch {found.starts[-1].epoch} began with this checkpoint; what was in it only is gone"
+            )
+            lost.append(Damage(path, 0, 0, "missing-file", words))
+    return lost + _lost_bodies(found) + _cut(found)
+
+
+def next_sequence(found: Reading, bindings: Mapping[tuple[str, str], bytes]) -> int:
+    """Of the first segment of the life that follows: behind all that there are, and all that there were."""
+    chain, after = found.journal.chain, found.folded[1]
+    there = (segment.sequence for segment in chain)
+    return max([after, *there, *missing_sequences(chain, found.starts, after, reach(found, bindings))]) + 1
+
+
+def unreadable(found: Reading, lost: list[Damage]) -> list[Path]:
+    """Files that nothing can be made of, or that only something that is lost tells of. ``lost``: what is missing."""
+    files = [segment.path for segment in found.journal.chain if segment.header is None]
+    files += [one.file for one in found.damage if parse_name(one.file.name) is not None]
+    if lost:
+        named = {file.name for file in found.checkpoint.files} if found.checkpoint is not None else set()
+        files += [path for path in found.directory.glob("*.bodies") if path.name not in named]
+    return files
+
+
+def check(found: Reading, bindings: Mapping[tuple[str, str], bytes], *, copies: bool) -> None:
+    """Raises StoreError for a start that would put what is left in the place of something better.
+
+    That is the data of a directory that is not mounted, and with ``copies`` (other members of a group keep copies) a
+    whole copy.
+    """
+    word = f"create the file {ALLOW_MISSING} there to have one start go on without what is missing"
+    if not found.segments and found.checkpoint is None and not found.damage and INVENTORY in bindings:
+        raise StoreError(
+            f"{found.directory}: nothing of a journal is here, but the bindings tell of one; is the directory mounted? "
+            f"Mount it, or put its files back, or {word}"
+        )
+    lost = [one for one in (*found.damage, *missing(found, bindings)) if one.kind in _MISSING] if copies else []
+    if lost:
+        raise StoreError(
+            f"{found.directory}: data is missing ({'; '.join(map(str, lost[:3]))}), and other members keep copies; "
+            f"start one that has all of it, which is copied to this one, or put the files back, or {word}"
+        )
+
+
+def _ranges(sequences: list[int]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for sequence in sequences:
+        if ranges and ranges[-1][1] == sequence - 1:
+            ranges[-1] = (ranges[-1][0], sequence)
+        else:
+            ranges.append((sequence, sequence))
+    return ranges
+
+
+def _lost_segments(directory: Path, first: int, last: int) -> Damage:
+    """Of which epoch they were is not known."""
+    if first == last:
+        words = f"segment {first} is missing: {_GONE.format(them='it')}"
+    else:
+        words = f"segments {first} to {last}, or a checkpoint that holds them, are missing: {_GONE.format(them='them')}"
+    return Damage(directory / f"pollux-*-{first:010d}.segment", 0, 0, "missing-segment", words)
+
+
+def _size_of(path: Path, salt: int) -> int:
+    """The size of a file with this salt; -1 when it is not there, or another."""
+    try:
+        with path.open("rb", buffering=0) as stream:
+            found = decode_header(stream.read(HEADER_SIZE), str(path)).salt == salt
+            return os.fstat(stream.fileno()).st_size if found else -1
+    except (FileNotFoundError, FormatError):
+        return -1
+
+
+def _lost_bodies(found: Reading) -> list[Damage]:
+    """Files that the checkpoint says hold live messages, and that are gone or cut."""
+    lost: list[Damage] = []
+    for file in found.checkpoint.files if found.checkpoint is not None else ():
+        path = found.directory / file.name
+        size, end = _size_of(path, file.salt), HEADER_SIZE + file.used
+        if size < 0:
+            words = f"{file.live} bytes of live messages are not there; the messages wait until the file is put back"
+            lost.append(Damage(path, 0, file.live, "missing-segment", words))
+        elif size < end:
+            words = f"the file was cut: it has {size} bytes, and had {end} at least"
+            lost.append(Damage(path, size, end - size, "cut", words))
+    return lost
+
+
+def _cut(found: Reading) -> list[Damage]:
+    """Segments that read as empty because they were cut."""
+    told = found.state.reach
+    return [
+        Damage(segment.path, 0, segment.size, "cut", f"the file was cut to {segment.size} bytes")
+        for segment in found.journal.empty
+        if segment.header is not None and segment.sequence <= told and segment.epoch == found.journal.newest_epoch
+        if segment.header.cut(segment.size)
+    ]
