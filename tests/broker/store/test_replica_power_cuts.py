@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import os
 import random
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pollux.errors import StoreError
 from pollux.ha.replication import local
+from pollux.ha.replication.following import Following
 from pollux.ha.replication.local import LocalState
+from pollux.store.format import Kind, SegmentHeader
 from pollux.store.mirror import Link, Mirror, Replica
 from pollux.store.mirror.copying import copy_store, inventory_of
 from pollux.store.mirror.operations import ROOTS, decode
+from pollux.store.segments import segment_name
 from support.lossy_disk import Account, LossyDisk, materialise
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 POINTS = int(os.environ.get("POLLUX_CRASH_POINTS", "90000")) // 9
-STATE = LocalState("ab" * 16, 1, 1, complete=False, replica=True)
+NODE = "ab" * 16
+STATE = LocalState(NODE, 1, 1, complete=False, replica=True)
 
 
 def roots_in(directory: Path) -> dict[str, Path]:
@@ -97,6 +102,68 @@ def test_the_state_of_a_copy_is_the_old_one_or_the_new_one(tmp_path: Path) -> No
         materialise(account.left(draw), target)
         state = local.read(target / "journal")
         assert (state.sequence if state is not None else 0) in (promised, promised + 1)
+
+
+STORE = {
+    "journal/1.segment": b"records",
+    "journal/2.segment": b"more",
+    "bindings/b.segment": b"queues",
+    "large/1.msg": b"a body",
+    "paging/5/1.page": b"a page",
+}
+
+
+@pytest.mark.parametrize(
+    "mine", [LocalState(NODE, 3, 2, complete=True, replica=False), None], ids=["state", "no state"]
+)
+def test_data_that_is_moved_aside_is_never_taken_for_a_whole_store(tmp_path: Path, mine: LocalState | None) -> None:
+    """The live takes a member whose data is no beginning of its own; the power goes, again and again."""
+    root = tmp_path / "disk"
+    for name in ROOTS:
+        (root / name).mkdir(parents=True)
+    (root / "paging" / "5").mkdir()
+    header = SegmentHeader(Kind.JOURNAL, 1, bytes.fromhex(NODE), 3, 1, 0).encode()
+    content = {**STORE, "journal/" + segment_name(3, 1): header}
+    for name, data in content.items():
+        (root / name).write_bytes(data)
+    if mine is not None:
+        local.write(root / "journal", mine)
+    draw = random.Random(20261125)  # noqa: S311
+    for life in range(3):
+        disk = LossyDisk(root)
+        prepare(disk)
+        account, choices = Account(), []
+        for position, event in enumerate(disk.events):
+            account.apply(event)
+            for _ in range(20 if position >= disk.adopted else 0):
+                left = account.left(draw)
+                judge_moved(left, content, mine)
+                choices.append(left)
+        root = tmp_path / str(life)
+        root.mkdir()
+        materialise(draw.choice(choices), root)
+
+
+def prepare(disk: LossyDisk) -> None:
+    """What a member does when the live takes it."""
+    never: Any = None
+    following = Following(never, roots_in(disk.root), loop=never, keep=2, on_synced=never, on_end=never, files=disk)
+    following._prepare({"node_id": "cd" * 16, "epoch": 9, "prefix": False})
+    state = local.read(disk.root / "journal")
+    assert state == LocalState("cd" * 16, 0, 9, complete=False, replica=True)
+
+
+def judge_moved(left: dict[str, bytes | None], content: dict[str, bytes], mine: LocalState | None) -> None:
+    there = {name for name, data in content.items() if left.get(name) == data}
+    state = left.get("journal/replication.state")
+    if state is None or b'"complete": true' in state:
+        assert mine is None or state is not None, "the state is gone: what is left would be served with"
+        assert there == content.keys(), f"half a store is taken for a whole one: {content.keys() - there} are gone"
+    for name, data in content.items():
+        top, _, rest = name.partition("/")
+        aside = [path for path in left if re.fullmatch(rf"{top}/oldreplica\.[0-9]+/{re.escape(rest)}", path)]
+        assert (name in there) + len(aside) == 1, f"{name} is in {aside}"
+        assert all(left[path] == data for path in aside)
 
 
 @pytest.mark.parametrize("room", [0, 1, 40, 100])

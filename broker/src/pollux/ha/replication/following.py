@@ -13,12 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from pollux.errors import PolluxError, StoreError
 from pollux.ha.journal_facts import read_facts
 from pollux.ha.replication import local
 from pollux.ha.replication.local import LocalState, history_of
-from pollux.ha.replication.saved import move_aside
+from pollux.ha.replication.saved import keep_state, move_aside, next_number
+from pollux.store.files import FileOperations, make_directories
 from pollux.store.mirror.copying import inventory_of
 from pollux.store.mirror.operations import decode
 from pollux.store.mirror.replica import Replica
@@ -53,6 +55,7 @@ class Following:
         on_end: Callable[[str, str], None],
         on_accepted: Callable[[dict[str, Any]], None] = lambda _: None,
         about: Mapping[str, object] | None = None,
+        files: FileOperations | None = None,
     ) -> None:
         """``keep``: copies of older data that are kept (max-saved-replicated-journals-size).
 
@@ -69,7 +72,8 @@ class Following:
         self._on_accepted = on_accepted
         self._about = about or {}
         self._channel = 0
-        self._replica = Replica(roots, self._marked)
+        self._files = files or FileOperations()
+        self._replica = Replica(roots, self._marked, self._files)
         self._waiting: deque[bytes] = deque()
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -149,16 +153,32 @@ class Following:
         mine = local.read(self.journal)
         node_id, epoch = str(content["node_id"]), int(content["epoch"])
         for directory in self._roots.values():
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directories(self._files, directory)
         stay = mine is not None and mine.stay
-        if not content.get("prefix"):
-            move_aside(self._roots, self._keep)
+        if not content.get("prefix") or (mine is not None and mine.aside):
+            self._move_aside(mine)
             mine = None
         sequence = mine.sequence if mine is not None else 0
         history = mine.history if mine is not None else ()
         self.state = LocalState(node_id, sequence, epoch, complete=False, replica=True, stay=stay, history=history)
-        local.write(self.journal, self.state)
+        local.write(self.journal, self.state, self._files)
         return inventory_of(self._roots)
+
+    def _move_aside(self, mine: LocalState | None) -> None:
+        """Nobody may serve with half of what is moved: it says that it is incomplete before the first file goes.
+
+        Whoever dies then goes on with the same number, and is told again that it has no beginning of the live's data.
+        """
+        number = mine.aside if mine is not None else 0
+        if not number:
+            number = next_number(self._roots)
+            if mine is not None:
+                keep_state(self.journal, number, self._files)
+            elif node_id := self._node_of_files():
+                mine = LocalState(node_id, 0, 0, complete=False, replica=False)
+            if mine is not None:
+                local.write(self.journal, replace(mine, complete=False, aside=number), self._files)
+        move_aside(self._roots, self._keep, self._files, number=number)
 
     async def _tell(self, inventory: Inventory) -> None:
         for file, (size, hashes) in inventory.items():
@@ -203,7 +223,7 @@ class Following:
             stay=self.state is not None and self.state.stay,
             history=history_of(content.get("history", ())),
         )
-        local.write(self.journal, self.state)
+        local.write(self.journal, self.state, self._files)
 
     # -- the end
 

@@ -25,7 +25,8 @@ class LocalState(Struct, frozen=True):
     ``complete``: the data is a whole copy (or one's own). ``replica``: it was received, and nobody served with it
     since, so that it can be a prefix of the live's. ``stay``: it gave the right to serve away on request, and does not
     ask for it back by itself. ``history``: the activations of this data, oldest first. ``outvoted``: it served with
-    this data until it lost the vote on that, so somebody else may serve with a copy of it.
+    this data until it lost the vote on that, so somebody else may serve with a copy of it. ``aside``: the number of the
+    copy to which the data is being moved, 0: it is not.
     """
 
     node_id: str
@@ -36,6 +37,7 @@ class LocalState(Struct, frozen=True):
     stay: bool = False
     history: tuple[Activation, ...] = ()
     outvoted: bool = False
+    aside: int = 0
 
     def activated(self, entry: Activation) -> tuple[Activation, ...]:
         """The history with ``entry`` added, or put in the place of the one of its epoch."""
@@ -74,6 +76,7 @@ def _state(found: dict[str, Any]) -> LocalState:
         bool(found.get("stay", False)),
         history_of(found.get("history", ())),
         bool(found.get("outvoted", False)),
+        int(found.get("aside", 0)),
     )
 
 

@@ -1,6 +1,7 @@
 """Data that is not the beginning of the live's is moved aside before a full copy: ``oldreplica.N`` beside each file.
 
-What belongs to the running process instead of the store stays: its locks, its status and its spare segment.
+What belongs to the running process instead of the store stays: its locks, its status and its spare segment. So does the
+file that says what the data is worth.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from pollux.ha.replication.local import FILE
+from pollux.store.files import FileOperations, make_directories, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,25 +21,47 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pollux.ha")
 
 _NAME = re.compile(r"oldreplica\.(\d+)")
-#: Files of the process, not of the store.
-_STAYS = re.compile(r"\.?pollux\.(?!reserve$).*|spare-.*")
+#: Files of the process, not of the store; and the one that says what the rest is worth.
+_STAYS = re.compile(rf"\.?pollux\.(?!reserve$).*|spare-.*|\.?{re.escape(FILE)}.*")
 
 
-def move_aside(roots: Mapping[str, Path], keep: int) -> int | None:
-    """Move the store's files into ``oldreplica.N`` of each directory, N one more than the last. Returns N.
+def next_number(roots: Mapping[str, Path]) -> int:
+    """The number of the next copy, one more than the last."""
+    return max([0, *(found for directory in roots.values() for found, _ in _saved(directory))]) + 1
 
-    ``keep`` such copies are left (-1: all), the oldest go; with 0 the data is deleted. None when there was nothing.
+
+def keep_state(directory: Path, number: int, files: FileOperations) -> None:
+    """Copy what is known of the data to where it is moved; the file itself is only ever replaced."""
+    target = directory / f"oldreplica.{number}"
+    make_directories(files, target)
+    replace_file(files, target / FILE, (directory / FILE).read_bytes())
+
+
+def move_aside(
+    roots: Mapping[str, Path], keep: int, files: FileOperations | None = None, *, number: int = 0
+) -> int | None:
+    """Move the store's files into ``oldreplica.N`` of each directory. Returns N; on stable storage then.
+
+    What was begun with a ``number`` is gone on with, 0: :func:`next_number`. ``keep`` such copies are left (-1: all),
+    the oldest go; with 0 the data is deleted. None when there was nothing.
+
+    Between the first file and the last there is half a store: whoever calls it has marked the data as incomplete.
     """
+    files = files or FileOperations()
     directories = list(dict.fromkeys(roots.values()))
-    number = max([0, *(found for directory in directories for found, _ in _saved(directory))]) + 1
+    number = number or next_number(roots)
     moved = False
     for directory in directories:
         found = sorted(directory.iterdir()) if directory.is_dir() else []
-        for path in [path for path in found if not _NAME.fullmatch(path.name) and not _STAYS.fullmatch(path.name)]:
+        going = [path for path in found if not _NAME.fullmatch(path.name) and not _STAYS.fullmatch(path.name)]
+        if going:
+            moved = True
             target = directory / f"oldreplica.{number}"
-            target.mkdir(exist_ok=True)
-            path.rename(target / path.name)
-            moved = moved or path.name != FILE
+            make_directories(files, target)
+            for path in going:
+                files.rename(path, target / path.name)
+            files.sync_directory(target)
+            files.sync_directory(directory)
         _drop_oldest(directory, keep)
     if moved:
         fields = {"copy": f"oldreplica.{number}", "directories": ", ".join(map(str, directories))}

@@ -310,9 +310,7 @@ class ZooKeeperCoordinator:
             self._guard.close()
 
 
-def close_recorded(
-    record: Path, seconds: float, tls: ConnectorSettings | None = None, *, forget: bool = True
-) -> bool:
+def close_recorded(record: Path, seconds: float, tls: ConnectorSettings | None = None, *, forget: bool = True) -> bool:
     """Close the session that a process which is certainly gone has left; False when it left none.
 
     A session that has ended meanwhile is fine. ``forget``: delete the record, which nobody else writes meanwhile.
