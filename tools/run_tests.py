@@ -2,10 +2,11 @@
 
     .venv/bin/python tools/run_tests.py [--json] [--lanes bundle,e2e,broker,lab] [-- PYTEST OPTIONS]
 
-Each lane is one pytest; their lines are shown with the lane's name before them, what failed is told in full at its end,
-and named once more at the end of all. Playbooks mostly wait for processes that they start, brokers under load mostly
-for the disk and for deadlines: one lane more than the smallest machine has cores keeps these busy. Whatever is in
-tests/ is in one of the lanes: the last takes what no other one has.
+Each lane is one pytest; their lines are shown with the lane's name before them, and what failed is told in full at its
+end. Where all this ran on another machine only the end may be left to read: so what the failed tests said comes once
+more at the end of all, cut to the lines that matter, and then their names. Playbooks mostly wait for processes that
+they start, brokers under load mostly for the disk and for deadlines: one lane more than the smallest machine has cores
+keeps these busy. Whatever is in tests/ is in one of the lanes: the last takes what no other one has.
 
 The scenarios (lane "lab") come when the tests are over: they run side by side themselves, and on a machine
 that is busy with something else the brokers' own limits (a session, a lease) pass because of that and not because of
@@ -27,9 +28,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+from xml.etree import ElementTree as ET
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 #: What each lane of pytest's runs, about as long as the others; the last one has the rest of tests/.
@@ -60,17 +65,24 @@ examples:
 _FAILED = re.compile(r"(?:FAILED|ERROR) \S+\.py\b.*|scenario \S+: failed.*")
 #: So many of a lane are named again at the end.
 NAMED = 20
+#: Of so many the own words are told again; of each at most and at least so many lines, of all about so many together.
+TOLD, MOST, LEAST, TOGETHER = 5, 40, 12, 60
+#: Characters of such a line.
+WIDTH = 1000
 _COUNT = re.compile(r"(\d+) (passed|failed|skipped|errors?|xfailed|xpassed)")
 _OUTCOME = {"errors": "failed", "error": "failed", "xpassed": "failed", "xfailed": "skipped"}
 
 
 class Outcome(NamedTuple):
-    """How a lane ended: pytest's exit status, its counts ("passed", "failed", "skipped"), its seconds, what failed."""
+    """How a lane ended: pytest's exit status, its counts ("passed", "failed", "skipped"), its seconds, what failed, and
+    what that said: names and texts, the first :data:`TOLD`.
+    """
 
     status: int
     counts: Counter[str]
     seconds: float
     failed: list[str]
+    said: list[tuple[str, str]]
 
 
 def arguments(lane: str) -> list[str]:
@@ -97,19 +109,61 @@ def closing(outcomes: dict[str, Outcome]) -> str:
     return f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped"
 
 
+def failures_in(report: Path) -> list[tuple[str, str]]:
+    """Name and text of what failed by pytest's report in JUnit's form; nothing where there is none, or half of one."""
+    try:
+        cases = ET.parse(report).iter("testcase")  # noqa: S314  (our own pytest wrote it)
+    except (OSError, ET.ParseError):
+        return []
+    return [
+        (f"{case.get('classname')}::{case.get('name')}", found.text or "")
+        for case in cases
+        for found in case
+        if found.tag in ("failure", "error")
+    ]
+
+
+def ends(lines: Sequence[str], most: int) -> list[str]:
+    """The lines; of more than ``most`` the beginning and the end. Lines that are too long likewise."""
+    if len(lines) > most:
+        lines = [*lines[: most // 3], "...", *lines[len(lines) - most + most // 3 + 1 :]]
+    half = WIDTH // 2
+    return [line if len(line) <= WIDTH else f"{line[:half]} ... {line[-half:]}" for line in lines]
+
+
+def essence(text: str, most: int) -> list[str]:
+    """At most so many lines of what a failed test said: with the error's words (after "E") and what follows on them."""
+    lines = text.splitlines()
+    words = next((number for number, line in enumerate(lines) if line.startswith("E ")), 0)
+    return ends(lines[min(words, max(0, len(lines) - most)) :], most)
+
+
+def last_words(outcomes: dict[str, Outcome]) -> list[str]:
+    """What the first that failed said, so that the end of a long output tells what went wrong."""
+    said = [(f"{lane}: {name}", text) for lane, outcome in outcomes.items() for name, text in outcome.said][:TOLD]
+    most = max(LEAST, min(MOST, TOGETHER // max(1, len(said))))
+    return [line for name, text in said for line in ("", f"--- {name}", *essence(text, most))]
+
+
+def report_of(lane: str, scratch: Path) -> Path:
+    """Where a lane's pytest says what became of each test, when all are done."""
+    return scratch / f"{lane}.xml"
+
+
 def command(lane: str, options: list[str], scratch: Path) -> list[str]:
     """The command line of a lane."""
     if lane in PROGRAMS:
         return [sys.executable, *PROGRAMS[lane]]
     pytest = [sys.executable, "-m", "pytest", f"--basetemp={scratch / lane}", "-p", "no:cacheprovider"]
-    return [*pytest, *arguments(lane), *options]
+    return [*pytest, f"--junitxml={report_of(lane, scratch)}", *arguments(lane), *options]
 
 
 class Lane(threading.Thread):
     """One program, in a process group of its own, and its output."""
 
-    def __init__(self, name: str, words: list[str], show: threading.Lock | None) -> None:
+    def __init__(self, name: str, words: list[str], show: threading.Lock | None, report: Path) -> None:
         super().__init__(name=name)
+        self._report = report
         self.began = time.monotonic()
         self.outcome: Outcome | None = None
         self._show = show
@@ -128,18 +182,24 @@ class Lane(threading.Thread):
     def run(self) -> None:
         """Show its lines until it ends."""
         last = ""
+        end: deque[str] = deque(maxlen=MOST)
         failed: dict[str, None] = {}
         assert self.process.stdout is not None  # noqa: S101  (asked for above)
         with self.process.stdout as lines:
             for line in lines:
                 last = line.strip() or last
+                end.append(line.rstrip())
                 if len(failed) < NAMED and _FAILED.fullmatch(line.rstrip()):
                     failed[line.rstrip()] = None
                 if self._show is not None:
                     with self._show:
                         sys.stdout.write(f"{self.name:<7}| {line.rstrip()}\n")
                         sys.stdout.flush()
-        self.outcome = Outcome(self.process.wait(), counts_of(last), time.monotonic() - self.began, list(failed))
+        status = self.process.wait()
+        said = failures_in(self._report)[:TOLD]
+        if status and not said:
+            said = [("the last lines", "\n".join(end))]  # a program of its own, or pytest itself died
+        self.outcome = Outcome(status, counts_of(last), time.monotonic() - self.began, list(failed), said)
 
     def interrupt(self) -> None:
         """End it as Ctrl-C would, so that it stops what it started; after a while at once."""
@@ -173,11 +233,19 @@ def main() -> int:
     ahead: list[Lane] = []
     try:
         for together in (LANES, PROGRAMS):
-            begun = [Lane(name, command(name, given.options, scratch), show) for name in together if name in chosen]
+            begun = [
+                Lane(name, command(name, given.options, scratch), show, report_of(name, scratch))
+                for name in together
+                if name in chosen
+            ]
             lanes += begun
             if together is LANES:
                 # Whether that works is not asked: what needs it does it again, and tells why it cannot.
-                ahead = [Lane(name, [sys.executable, *words], show) for name, words in AHEAD.items() if name in chosen]
+                ahead = [
+                    Lane(name, [sys.executable, *words], show, report_of(f"{name}-ahead", scratch))
+                    for name, words in AHEAD.items()
+                    if name in chosen
+                ]
                 begun = [*begun, *ahead]
             for lane in begun:
                 lane.start()
@@ -198,8 +266,8 @@ def main() -> int:
         for name, outcome in outcomes.items():
             told = ", ".join(f"{number} {what}" for what, number in sorted(outcome.counts.items())) or "no tests"
             sys.stdout.write(f"{name}: {told} in {outcome.seconds:.0f} s, exit status {outcome.status}\n")
-        named = [f"{name}: {line}\n" for name, outcome in outcomes.items() for line in outcome.failed]
-        sys.stdout.write("\n" + "".join(named) + f"{closing(outcomes)}\n")
+        named = [f"{name}: {line}" for name, outcome in outcomes.items() for line in outcome.failed]
+        sys.stdout.write("\n".join([*last_words(outcomes), "", *named, closing(outcomes)]) + "\n")
     if failed:
         sys.stdout.flush()
         sys.stderr.write(f"what the failed tests left is in {scratch}\n")

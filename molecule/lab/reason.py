@@ -1,4 +1,4 @@
-"""Why a scenario failed, in one line, read off what molecule printed. Pure.
+"""Why a scenario failed, in one line or in some, read off what molecule printed. Pure.
 
 A run prints some thousand lines, and where it ran on another machine only its end may be left to read: so the reason
 is said last. It is the last task that failed and its message, or the tests of testinfra that did.
@@ -19,6 +19,11 @@ _ERROR = re.compile(
     r"|fatal: \[(?P<host>\S+)\]: UNREACHABLE! => ?(?P<how>.*?)(?=^\S|\Z))",
     re.MULTILINE | re.DOTALL,
 )
+#: What is told of a scenario has at most so many lines.
+LINES = 25
+#: Where the words of a task end.
+_NEXT = re.compile(r"^(?:TASK |RUNNING HANDLER |PLAY |(?:INFO|WARNING|ERROR|CRITICAL) +\[)", re.MULTILINE)
+_FAILURES = re.compile(r"^=+ FAILURES =+$(.*?)^=+ (?:short test summary|warnings summary)", re.MULTILINE | re.DOTALL)
 _TEST = re.compile(r"^(?:FAILED|ERROR) \S+\.py\b.*$", re.MULTILINE)
 
 
@@ -33,6 +38,19 @@ def reason(output: str) -> str:
         parts.append(f"task [{tasks[-1] if tasks else '?'}]: {said}")
     parts += _TEST.findall(text)
     return shorten(" ".join("; ".join(parts).split()))
+
+
+def passage(output: str) -> list[str]:
+    """The lines in which the task or the tests that failed last told it; the beginning and the end of many."""
+    text = guard.plain(output)
+    if failures := _FAILURES.findall(text):
+        text = failures[-1]
+    elif errors := list(_ERROR.finditer(text)):
+        begin = max((found.start() for found in _TASK.finditer(text, 0, errors[-1].start())), default=0)
+        end = _NEXT.search(text, errors[-1].end())
+        text = text[begin : end.start() if end else len(text)]
+    lines = text.strip().splitlines()
+    return lines if len(lines) <= LINES else [*lines[: LINES // 3], "...", *lines[LINES // 3 - LINES + 1 :]]
 
 
 def shorten(line: str) -> str:

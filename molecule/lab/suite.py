@@ -23,15 +23,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from lab import disks, engine, machines, quiet, scenarios
 from lab.places import PLACES, SCENARIOS, LabError
-from lab.reason import shorten
+from lab.reason import passage, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 #: The longest first, so that the last ones to end are short; the one on virtual machines begins after all of them.
 SUITE = (
@@ -201,6 +201,11 @@ def run(only: Sequence[str] = (), *, as_json: bool = False, lanes: int = LANES) 
     names = [name for name in wanted if name not in {one.scenario for one in results}]
     _prepare(names)
     results += Suite(say, LOGS).run(sorted(names, key=machines.on_machines), lanes)
+    for one in results:
+        if one.result == "failed" and one.log:
+            say(f"where {one.scenario} failed:")
+            for line in passage(Path(one.log).read_text(encoding="utf-8", errors="replace")):
+                say(line)
     for one in results:
         say(str(one))
     counts = {each: sum(one.result == each for one in results) for each in ("passed", "failed", "skipped")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.reason import LENGTH, reason, shorten
+from lab.reason import LENGTH, LINES, passage, reason, shorten
 
 DRILL = """\
 INFO     [default > side_effect] Executing
@@ -69,6 +69,24 @@ def test_tests_that_failed_are_named() -> None:
 
 def test_nothing_is_made_up() -> None:
     assert reason("TASK [x] ****\nok: [castor]\n") == ""
+    assert passage("TASK [x] ****\nok: [castor]\n") == ["TASK [x] ****", "ok: [castor]"]
+
+
+def test_what_the_failed_task_said_is_told_in_its_own_lines() -> None:
+    """Breaks when another task is told, or the words of one end before those of its hosts do, or after."""
+    lines = passage(DRILL)
+    assert lines[0].startswith("TASK [Fail when an invariant broke]")
+    assert lines[-1] == "    changed: false"
+    assert passage(LOST)[-1] == "    unreachable: true"
+
+
+def test_what_failed_tests_of_hosts_said_is_told() -> None:
+    failures = "= FAILURES =\n" + "".join(f"line {number}\n" for number in range(99)) + "E   assert 0 == 1\n"
+    begin, summary = TESTS.splitlines(keepends=True)[:2], TESTS.splitlines(keepends=True)[2:]
+    lines = passage("".join([*begin, failures, *summary]))
+    assert lines[0] == "line 0"
+    assert lines[-1] == "E   assert 0 == 1"
+    assert len(lines) == LINES
 
 
 def test_of_a_long_one_both_ends_are_kept() -> None:

@@ -83,10 +83,53 @@ def test_one_failure_in_one_lane_fails_all_and_is_told(
     """Breaks when only the last lane's exit status counts."""
     status, said = run(monkeypatch, capfd, tmp_path, BAD, GOOD)
     assert status == 1
-    *_, nothing, named, last = said.splitlines()
+    lanes, _, told = said.rpartition("\n\n--- ")
+    assert [line.split(" in ")[0] for line in lanes.splitlines()[-2:]] == ["lane0: 1 failed", "lane1: 1 passed"]
+    name, *words, nothing, named, last = told.splitlines()
+    assert re.fullmatch(r"lane0: \S*test_0::test_bad\[in words\]", name)
+    assert [" ".join(line.split()) for line in words if line.startswith("E ")] == [
+        "E AssertionError: two is not three",
+        "E assert 2 == 3",
+    ]
     assert last == "1 passed, 1 failed, 0 skipped"
     assert re.fullmatch(r"lane0: FAILED \S*test_0.py::test_bad\[in words\].*", named)
     assert not nothing, "a broker's own words are not the name of a test"
+
+
+MANY = """\
+import pytest
+@pytest.mark.parametrize('x', range(7))
+def test_bad(x):
+    raise AssertionError('\\n'.join(['begin', *map(str, range(99)), f'end {x}', 'y' * 5000]))
+@pytest.fixture
+def broken():
+    raise ValueError('not a test')
+def test_that_does_not_begin(broken): pass
+"""
+
+
+def test_the_last_lines_tell_what_went_wrong(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Breaks when many failures, or long ones, push each other out of the end of the output."""
+    status, said = run(monkeypatch, capfd, tmp_path, GOOD, MANY)
+    assert status == 1
+    _, *told = said.split("\n--- ")
+    assert [one.split("\n")[0][-2] for one in told] == ["0", "1", "2", "3", "4"]
+    for number, one in enumerate(told):
+        lines = one.split("\n\n")[0].splitlines()[1:]
+        assert len(lines) <= run_tests.LEAST
+        assert lines[0].endswith("AssertionError: begin")
+        assert any(line.endswith(f"end {number}") for line in lines)
+        assert max(map(len, lines)) < 2 * run_tests.WIDTH
+    assert said.splitlines()[-1] == "1 passed, 8 failed, 0 skipped"
+
+
+def test_a_test_that_does_not_begin_is_told_too(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _, said = run(monkeypatch, capfd, tmp_path, MANY.replace("range(7)", "[]"))
+    assert "ValueError: not a test" in said.rpartition("\n--- ")[2]
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +146,7 @@ def test_a_lane_that_could_not_run_is_a_failure(
     status, said = run(monkeypatch, capfd, tmp_path, GOOD, source)
     assert status == 1
     assert said.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
+    assert "--- lane1: the last lines" in said
 
 
 @pytest.mark.parametrize(
@@ -125,6 +169,8 @@ def test_scenarios_count_as_tests(
     found, said = run(monkeypatch, capfd, tmp_path, GOOD, program=program)
     assert found == status
     assert said.endswith(f"\n{closing}\n")
+    last = {0: "", 1: "the lab does not start" if "exit('" in program else "scenario x: failed in 3 s"}[status]
+    assert last in said.rpartition("\n--- lab: the last lines")[2]
 
 
 def test_scenarios_begin_when_the_tests_are_over(
