@@ -38,6 +38,7 @@ class FakeSecurity:
     def __init__(self) -> None:
         self.denied: set[tuple[str, str]] = set()
         self.open: set[int] = set()
+        self.on_login: Callable[[int, str], None] | None = None
         self.scrams: Callable[[str], Any] | None = None
 
     async def authenticate_password(self, user: str | None, password: str | None, peer: Peer) -> Identity:
@@ -72,6 +73,8 @@ class FakeSecurity:
 
     def connection_opened(self, identity: Identity, peer: Peer) -> None:
         self.open.add(peer.connection_id)
+        if self.on_login is not None:
+            self.on_login(peer.connection_id, identity.user)
 
     def connection_closed(self, identity: Identity | None, peer: Peer) -> None:
         self.open.discard(peer.connection_id)
@@ -152,7 +155,12 @@ class Broker:
         self.post = PostOffice(
             self.configuration, space, self.storage, memory=1 << 30, wall_ms=self.now, loop=self.loop
         )
+        self.post.registry.ask = self._ask
+        self.security.on_login = self.post.memory.opened
         self.post.restore(recovered)
+
+    def _ask(self, user: str, permission: Any, address: str, queue: str | None) -> None:
+        self.security.check(Identity(user), permission, address, queue)
 
     async def stop(self) -> None:
         for session in self.sessions:

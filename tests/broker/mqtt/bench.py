@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pollux.config.acceptors import AcceptorSettings
 from pollux.config.model import Configuration
-from pollux.message import Message, MessageReference
+from pollux.message import Message, MessageReference, RoutingType
 from pollux.session.base import Peer
 from pollux.session.mqtt import MqttSession
 from pollux.session.security import Identity
@@ -43,7 +43,7 @@ class Post:
         self.storage = SimpleNamespace(put=lambda *_: None, next_id=lambda: 1)
         self.space = SimpleNamespace(changed=lambda: None)
         self.share = Share(cast("asyncio.AbstractEventLoop", None), lambda: 0.0)
-        self.registry = SimpleNamespace(would_create_address=lambda _: False)
+        self.address = lambda _: SimpleNamespace(routing_types=set(RoutingType))
         self.spec: Any = None
         self.consumer: Any = None
 

@@ -48,13 +48,27 @@ class Hub(amqp.Broker):
             security_settings=rules or (setting("#"),), security=SecurityConfig(login_delay=10), **cast("Any", settings)
         )
         super().__init__(directory, configuration)
-        self.security = cast("Any", Security(configuration, USERS))
+        self.security = cast(
+            "Any",
+            Security(
+                configuration,
+                USERS,
+                on_login=self._logged_in,
+                on_logout=self._logged_out,
+            ),
+        )
         self.parameters = {"anycastPrefix": "/queue/", "multicastPrefix": "/topic/"}
 
     @staticmethod
     def security_of(*rules: SecuritySetting) -> Security:
         """Only the security of these rules."""
         return Security(Configuration(security_settings=rules, security=SecurityConfig(login_delay=10)), USERS)
+
+    def _logged_in(self, connection_id: int, user: str) -> None:
+        self.post.memory.opened(connection_id, user)
+
+    def _logged_out(self, connection_id: int) -> None:
+        self.post.memory.closed(connection_id)
 
     async def start(self, *, persistent: bool = True) -> None:
         await super().start(persistent=persistent)
@@ -63,6 +77,7 @@ class Hub(amqp.Broker):
     def apply_rights(self) -> None:
         """What the server does with the post office for its security."""
         self.post.space.admits = partial(admits, cast("Any", self.security))
+        self.post.registry.ask = cast("Any", self.security).ask
 
     def grant(self, *rules: SecuritySetting) -> None:
         """The configuration is read again, with these security-settings."""

@@ -153,6 +153,11 @@ class FakePost:
 
     # contract
 
+    def open(self, name: str, routing_type: RoutingType | None, user: str | None) -> None: ...
+
+    def default_routing_type(self, _name: str) -> RoutingType:
+        return RoutingType.MULTICAST
+
     def send(self, message: Message, tx: FakeTransaction | None = None) -> None:
         if self.refuse is not None:
             raise self.refuse

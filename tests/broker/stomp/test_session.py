@@ -289,14 +289,6 @@ async def test_a_full_address_that_fails_is_an_error() -> None:
     assert is_error(client, "is full")["receipt-id"] == "9"
 
 
-async def test_creating_an_address_needs_its_permission() -> None:
-    broker = Broker()
-    broker.security.denied.add(("createAddress", "new"))
-    client = await broker.connected()
-    client.send(b"SEND\ndestination:new\n\n\0")
-    is_error(client, "createAddress")
-
-
 # -- SUBSCRIBE and MESSAGE
 
 

@@ -311,6 +311,7 @@ class Broker:
         )
         self.registry.buffers.watch(self.post.memory)
         self.post.registry.queue_limit = self.security.queue_limit
+        self.post.registry.ask = self.security.ask
         self.space.admits = partial(admits, self.security)
         self.post.restore(recovered)
         self.storage.on_full_change(lambda _usage: self._disk_changed())

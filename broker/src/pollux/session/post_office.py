@@ -155,6 +155,10 @@ class PostOffice:
         """The address of that name (of an FQQN: its address part), None when it does not exist."""
         return self.space.address(name.partition("::")[0])
 
+    def default_routing_type(self, name: str) -> RoutingType:
+        """What an address of that name is when whoever has it created does not say."""
+        return RoutingType(self.space.settings(name).default_address_routing_type)
+
     def in_flight(self, queue: Queue) -> bool:
         """Are there messages for this queue that are written but not yet stable?"""
         return queue in self._arrivals or any(queue in arrivals for arrivals, _ in self._unstable)
@@ -164,7 +168,8 @@ class PostOffice:
     def send(self, message: Message, tx: Transaction | None = None) -> None:
         """Route and write a message (with ``tx``: at its commit). Confirm it in ``when_stable``.
 
-        Raises NoSuchAddressError, NoSuchQueueError, AddressFullError, DiskFullError: then nothing was done. A duplicate
+        Raises NoSuchAddressError, NoSuchQueueError, NotPermittedError (its sender may not create what it needs),
+        AddressFullError, DiskFullError: then nothing was done. A duplicate
         and a message for nobody are accepted silently, as their producer's work is done.
         """
         name = message.address
@@ -187,6 +192,11 @@ class PostOffice:
             self._store(account, message, queues, 0, paged=paged)
         else:
             self._unrouted(account, message)
+
+    def open(self, name: str, routing_type: RoutingType | None, user: str | None) -> None:
+        """Create what messages of ``user`` for ``name`` need; raises what :meth:`send` would."""
+        if name not in self._sendable[routing_type]:
+            self._open(name, routing_type, user)
 
     def _open(self, name: str, routing_type: RoutingType | None, user: str | None = None) -> Account:
         """Make sure that messages for ``name`` can be routed as far as settings allow; its account."""

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pollux.config.address_settings import ConfigDelete
+from pollux.config.model import PermissionType as Permission
 from pollux.errors import InvalidRequestError, NoSuchAddressError, NoSuchQueueError
 from pollux.message import RoutingType
 from pollux.routing.address import split_fqqn
@@ -55,6 +56,8 @@ class Registry:
         self._owners = Owners(post.memory)
         #: How many queues a user may have, -1 for any number; the server sets it.
         self.queue_limit: Callable[[str], int] | None = None
+        #: Whether a user has a permission at an address (and queue): raises NotPermittedError; the server sets it.
+        self.ask: Callable[[str, Permission, str, str | None], None] | None = None
         #: What is unused is being looked for.
         self._reaping = False
         #: By the routing type a message asks for: names to which such can be sent at once, with their accounts.
@@ -141,10 +144,6 @@ class Registry:
         self._post.trail.event("address-deleted", address=name)
         log.info("address deleted name=%s", name)
 
-    def would_create_address(self, name: str) -> bool:
-        """Would sending or attaching to ``name`` create an address (for the permission to do so)?"""
-        return self._space.address(split_fqqn(name)[0]) is None
-
     def ensure_sendable(self, name: str, routing_type: RoutingType | None, user: str | None = None) -> str:
         """Make sure messages of ``user`` for ``name`` can be routed as far as settings allow it; the address's name.
 
@@ -166,19 +165,35 @@ class Registry:
 
     def carry_out(self, plan: Creation, user: str | None) -> str:
         """Create what a request of ``user`` needs (see :mod:`pollux.routing.lifecycle`); the address's name."""
+        self.require(plan, user)
         if plan.address or plan.add_routing_type:
             self.ensure_address(plan.name, plan.routing_type, user=user)
         if plan.queue is not None:
             self.create_queue(replace(plan.queue, user=user))
         return plan.name
 
+    def require(self, plan: Creation, user: str | None) -> None:
+        """Raise NotPermittedError unless ``user`` may have all of this created; None is the broker itself, which may.
+
+        Asked before anything is created, so nothing is left of what is refused half way.
+        """
+        if self.ask is None or user is None:
+            return
+        if plan.address or plan.add_routing_type:
+            self.ask(user, Permission.createAddress, plan.name, None)
+        if plan.queue is not None:
+            durable = plan.queue.durable
+            permission = Permission.createDurableQueue if durable else Permission.createNonDurableQueue
+            self.ask(user, permission, plan.name, plan.queue.name)
+
     # -- queues
 
     def create_queue(self, spec: QueueSpec, *, auto_address: bool = True, queue_id: int | None = None) -> Queue:
         """Create a queue (its address too, where that is allowed). ``queue_id``: the number it had before.
 
-        Raises InvalidRequestError when it exists or contradicts its address, NoSuchAddressError, SelectorError,
-        LimitError when its user has as many queues as it may.
+        With ``auto_address`` its user asks for it and has to have the permissions, for a missing address too unless the
+        queue is a temporary node. Raises NotPermittedError, InvalidRequestError when it exists or contradicts its
+        address, NoSuchAddressError, SelectorError, LimitError when its user has as many queues as it may.
         """
         if self._space.queue(spec.name) is not None:
             raise InvalidRequestError(f"queue {spec.name!r} exists already")
@@ -186,7 +201,12 @@ class Registry:
             self._owners.check(spec, self.queue_limit(spec.user))
         settings = self._space.settings(spec.address)
         queue = Queue.create(spec, settings, self._post.storage.next_id() if queue_id is None else queue_id)
-        existed = self._space.address(spec.address) is not None
+        there = self._space.address(spec.address)
+        existed = there is not None
+        if auto_address:
+            missing = there is None and not (spec.temporary and spec.name == spec.address)
+            added = there is not None and queue.routing_type not in there.routing_types
+            self.require(Creation(spec.address, queue.routing_type, missing, added, spec), spec.user)
         auto = spec.auto_created or auto_address
         address = self.ensure_address(spec.address, queue.routing_type, auto=auto, user=spec.user)
         if not existed and spec.temporary:

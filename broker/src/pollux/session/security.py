@@ -342,6 +342,10 @@ class Security:
                 f"user {identity.user!r} does not have the permission {permission.name!r} at {place!r}"
             )
 
+    def ask(self, user: str, permission: Permission, address: str, queue: str | None = None) -> None:
+        """:meth:`check` for the user of that name, who has logged in."""
+        self.check(Identity(user), permission, address, queue)
+
     def permitted(self, identity: Identity, permission: Permission, address: str, queue: str | None = None) -> bool:
         """Whether :meth:`check` would pass; logs nothing."""
         if not self._enabled or identity.administrator:

@@ -56,15 +56,10 @@ def _require(session: AmqpSession, permission: Permission, address: str, queue: 
     session.services.security.check(session.proven(), permission, address, queue)
 
 
-def _create(session: AmqpSession, plan: Creation) -> str:
+def _create(session: AmqpSession, plan: Creation) -> None:
     """Create what a request needs, if the client may."""
-    if plan.address or plan.add_routing_type:
-        _require(session, Permission.createAddress, plan.name)
-    if plan.queue is not None:
-        durable = plan.queue.durable
-        permission = Permission.createDurableQueue if durable else Permission.createNonDurableQueue
-        _require(session, permission, plan.name, plan.queue.name)
-    return session.post.registry.carry_out(plan, session.user) if plan.needed else plan.name
+    if plan.needed:
+        session.post.registry.carry_out(plan, session.proven().user)
 
 
 # -- producers
@@ -221,16 +216,16 @@ def _resolve(session: AmqpSession, link: str, node: Node, source: Source) -> tup
     if plan.routing_type is RoutingType.ANYCAST:
         _create(session, plan)
         return session.post.queue(node.address), NOTHING
-    _create(session, plan)
     if source.durable or source.shared:
-        return _named_subscription(session, link, plan.name, source)
-    return _own_subscription(session, plan.name, source)
+        return _named_subscription(session, link, plan, source)
+    return _own_subscription(session, plan, source)
 
 
-def _own_subscription(session: AmqpSession, address: str, source: Source) -> tuple[Queue, Subscription]:
+def _own_subscription(session: AmqpSession, plan: Creation, source: Source) -> tuple[Queue, Subscription]:
     """A queue for as long as this link lives."""
-    name = str(uuid4())
+    name, address = str(uuid4()), plan.name
     _require(session, Permission.createNonDurableQueue, address, name)
+    _create(session, plan)
     queue = session.post.create_queue(
         QueueSpec(
             name,
@@ -247,9 +242,9 @@ def _own_subscription(session: AmqpSession, address: str, source: Source) -> tup
     return queue, Subscription(delete_always=True)
 
 
-def _named_subscription(session: AmqpSession, link: str, address: str, source: Source) -> tuple[Queue, Subscription]:
+def _named_subscription(session: AmqpSession, link: str, plan: Creation, source: Source) -> tuple[Queue, Subscription]:
     """A subscription others share or that outlives the link: found by its name."""
-    container = session.client_id or ""
+    container, address = session.client_id or "", plan.name
     name = subscription_queue_name(link, container, source)
     volatile = not source.durable
     spec = QueueSpec(
@@ -276,6 +271,7 @@ def _named_subscription(session: AmqpSession, link: str, address: str, source: S
     if queue is None or changed:
         permission = Permission.createNonDurableQueue if volatile else Permission.createDurableQueue
         _require(session, permission, address, name)
+    _create(session, plan)
     if queue is not None and not source.shared:
         session.steal(name)
     if queue is not None and changed:

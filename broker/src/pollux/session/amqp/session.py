@@ -566,14 +566,9 @@ class AmqpSession(Session):
         self._waiting.clear()
 
     def anonymous_address(self, name: str) -> str:
-        """Where a message on an anonymous link goes; raises NotPermittedError, also for what it may not create."""
+        """Where a message on an anonymous link goes; raises NotPermittedError."""
         node = node_of(name, (), self.settings)
-        security, user, space = self.services.security, self.proven(), self.post.space
-        security.check(user, Permission.send, node.address, node.queue)
-        if space.address(node.address) is None:
-            security.check(user, Permission.createAddress, node.address)
-        if node.queue is not None and space.queue(node.queue) is None:
-            security.check(user, Permission.createDurableQueue, node.address, node.queue)
+        self.services.security.check(self.proven(), Permission.send, node.address, node.queue)
         return node.address if node.queue is None else f"{node.address}::{node.queue}"
 
     def accept_unsettled(self, consumer: Consumer, delivery: Pointer, item: MessageReference) -> None:

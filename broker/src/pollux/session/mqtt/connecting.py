@@ -9,9 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pollux.errors import AuthenticationError, LimitError, NotPermittedError, PolluxError
+from pollux.errors import (
+    AuthenticationError,
+    LimitError,
+    NoSuchAddressError,
+    NoSuchQueueError,
+    NotPermittedError,
+    PolluxError,
+)
+from pollux.routing.lifecycle import plan_producer
 from pollux.session.memory import MQTT_SESSION
 from pollux.session.mqtt.delivery import WINDOW_311, Delivery
 from pollux.session.mqtt.inbound import Inbound
@@ -305,7 +314,11 @@ class Connecting:
         if self._will is not None:
             raw = self._connect.will.topic if self._connect.will is not None else ""
             try:
-                services.security.check(identity, Permission.send, registry.mapping.address(raw))
+                address = registry.mapping.address(raw)
+                services.security.check(identity, Permission.send, address)
+                # Whether it can be sent is seen when it is.
+                with suppress(NoSuchAddressError, NoSuchQueueError):
+                    registry.post.registry.require(plan_producer(registry.post.space, address, None), identity.user)
             except NotPermittedError as error:
                 return ReasonCode.NOT_AUTHORIZED, str(error)
             except PolluxError as error:

@@ -329,6 +329,9 @@ class Inbound:
                 self._in_flight -= packet_id != 0
                 self._wait_for(address, [packet])
                 return False
+            if first & 5:
+                # Before anything of it is kept.
+                self._post.open(address, None, self._identity.user)
             if first & 4 and state.durable:
                 self._record(packet)
             else:

@@ -439,6 +439,7 @@ class MqttRegistry:
             user=will.user if self.post.configuration.populate_validated_user else None,
         )
         try:
+            self.post.open(message.address, None, will.user)
             if data[0] & 1:
                 self.retain(topic, data, expiration)
             self.post.send(message)

@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pollux.errors import PolluxError
+from pollux.message import RoutingType
 from pollux.session.base import SECOND_LOOK, Session
 from pollux.session.mqtt import registry as registries
 from pollux.session.mqtt.connecting import Connecting
@@ -377,7 +378,8 @@ class MqttSession(Session):
             return
         kind = Permission.createDurableQueue if durable else Permission.createNonDurableQueue
         security.check(identity, kind, address)
-        if self.registry.post.registry.would_create_address(address):
+        there = self.registry.post.address(address)
+        if there is None or RoutingType.MULTICAST not in there.routing_types:
             security.check(identity, Permission.createAddress, address)
 
     def _unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pollux.message import RoutingType
 from pollux.session.security import Permission
 from pollux.session.stomp.parking import Parking
 from pollux.session.stomp.sending import SendPlan
@@ -116,10 +115,6 @@ class Producer:
         identity = session.identity
         address, _, queue = plan.address.partition("::")
         session.security.check(identity, Permission.send, address, queue or None)
-        if session.post.address(address) is None:
-            session.security.check(identity, Permission.createAddress, address)
-            if plan.routing_type is RoutingType.ANYCAST or queue:
-                session.security.check(identity, Permission.createDurableQueue, address, queue or address)
 
     def _must_wait(self, frame: Frame, plan: SendPlan) -> bool:
         """Check permission and room, once for a batch of frames; true when the frame has to wait."""
@@ -182,6 +177,7 @@ class Producer:
         if not self._session.post.writable(plan.address):
             self._await(plan.address)
             return False
+        self._session.post.open(plan.address, plan.routing_type, self._session.identity.user)
         self.large_frame = frame
         self._large_plan = plan
         self._body_head = b""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from pollux.errors import InvalidRequestError, NoSuchAddressError, NoSuchQueueError
+from pollux.errors import InvalidRequestError, NoSuchQueueError
 from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec
 from pollux.session.ownership import require_owner
@@ -127,23 +127,7 @@ def open_queue(session: StompSession, request: SubscribeRequest) -> tuple[Queue,
         return _named_queue(session, target, target.queue, target.routing_type), False
     name = durable_queue_name(session.client_id, request.durable_name) if request.durable_name is not None else None
     security.check(identity, wanted, target.address, name)
-    address = post.address(target.address)
-    if address is None:
-        security.check(identity, Permission.createAddress, target.address)
-        routing_type = target.routing_type if name is None else target.routing_type or RoutingType.MULTICAST
-        post.ensure_address(target.address, routing_type)
-        address = post.address(target.address)
-        if address is None:
-            raise NoSuchAddressError(f"address {target.address!r} does not exist")
-    routing_type = target.routing_type
-    if routing_type is None:
-        both = address.routing_types
-        # A durable subscription is MULTICAST's; else an address that is both is read as a queue.
-        anycast_only = RoutingType.MULTICAST not in both
-        prefer_anycast = RoutingType.ANYCAST in both and name is None
-        routing_type = RoutingType.ANYCAST if anycast_only or prefer_anycast else RoutingType.MULTICAST
-    elif routing_type not in address.routing_types:
-        post.ensure_address(target.address, routing_type)
+    routing_type = _routing_type(post, target, durable=name is not None)
     if routing_type is RoutingType.ANYCAST:
         if name is not None:
             raise InvalidRequestError(f"{target.address!r} is ANYCAST: durable subscriptions need MULTICAST")
@@ -153,6 +137,7 @@ def open_queue(session: StompSession, request: SubscribeRequest) -> tuple[Queue,
     if name is not None:
         return _durable_queue(session, request, name), False
     security.check(identity, Permission.createNonDurableQueue, target.address)
+    _ensure_address(session, target, routing_type)
     spec = QueueSpec(
         name=str(uuid.uuid4()),
         address=target.address,
@@ -166,14 +151,33 @@ def open_queue(session: StompSession, request: SubscribeRequest) -> tuple[Queue,
     return post.create_queue(spec), True
 
 
+def _routing_type(post: PostOffice, target: Destination, *, durable: bool) -> RoutingType:
+    """That of the queue to read, when no queue is named."""
+    if target.routing_type is not None:
+        return target.routing_type
+    address = post.address(target.address)
+    if address is None:
+        return RoutingType.MULTICAST if durable else post.default_routing_type(target.address)
+    both = address.routing_types
+    # A durable subscription is MULTICAST's; else an address that is both is read as a queue.
+    prefer_anycast = RoutingType.ANYCAST in both and not durable
+    return RoutingType.ANYCAST if RoutingType.MULTICAST not in both or prefer_anycast else RoutingType.MULTICAST
+
+
+def _ensure_address(session: StompSession, target: Destination, routing_type: RoutingType | None) -> None:
+    """Create the address, or let it be of this routing type too, if the client may."""
+    address = session.post.address(target.address)
+    if address is None or (routing_type is not None and routing_type not in address.routing_types):
+        session.security.check(session.identity, Permission.createAddress, target.address)
+        session.post.ensure_address(target.address, routing_type)
+
+
 def _named_queue(session: StompSession, target: Destination, name: str, routing_type: RoutingType | None) -> Queue:
     post, security, identity = session.post, session.security, session.identity
     queue = existing_queue(post, name)
     if queue is None:
         security.check(identity, Permission.createDurableQueue, target.address, name)
-        if post.address(target.address) is None:
-            security.check(identity, Permission.createAddress, target.address)
-            post.ensure_address(target.address, routing_type)
+        _ensure_address(session, target, routing_type)
         return post.create_queue(
             QueueSpec(
                 name=name, address=target.address, routing_type=routing_type, auto_created=True, user=identity.user
@@ -198,6 +202,7 @@ def _durable_queue(session: StompSession, request: SubscribeRequest, name: str) 
             )
         return queue
     security.check(identity, Permission.createDurableQueue, address, name)
+    _ensure_address(session, request.destination, RoutingType.MULTICAST)
     return post.create_queue(
         QueueSpec(
             name=name,
