@@ -265,8 +265,11 @@ class Group:
         assert self.ledger is not None
         self.ledger.add(Fault(traffic.now(), text))
 
-    def finish(self) -> Verdict:
-        """Stop the producers, drain every queue, and judge: nothing lost, invented or given twice."""
+    def finish(self, tend: Callable[[], None] = lambda: None) -> Verdict:
+        """Stop the producers, drain every queue, and judge: nothing lost, invented or given twice.
+
+        ``tend`` is called again and again meanwhile, in the place of whatever starts members that end.
+        """
         assert self.ledger is not None
         producers = [worker for worker in self.workers if isinstance(worker, traffic.Producer)]
         consumers = [worker for worker in self.workers if isinstance(worker, traffic.Consumer)]
@@ -274,6 +277,7 @@ class Group:
             producer.stop()
 
         def drained() -> bool:
+            tend()
             live = self.live()
             if live is None:
                 return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import signal
 import time
@@ -29,6 +30,9 @@ SESSION = replication.SESSION_MS / 1000
 #: Seconds within which somebody has to serve once all members run on disks that work: the longest wait of docs/ha.md
 #: (a session or lease of somebody who is gone), and as much again, and what a machine takes that is busy with three.
 BOUND = 2 * SESSION + 40
+#: Of each member's log so many lines are told when a batch failed, cut to so many characters: those about itself.
+WORDS, WIDTH = 10, 240
+NOTABLE = re.compile(r" (?:WARNING|ERROR|CRITICAL) | pollux\.(?:ha|server)\b")
 #: Files of the node directory that are no files of the brokers': what makes the store this one.
 KEPT = ("store.id",)
 
@@ -215,6 +219,15 @@ class Batch(NamedTuple):
     longest: float
 
 
+def last_words(directory: Path) -> str:
+    """What became of each member at last: what it logged of itself, but not of connections and queues."""
+    text = ""
+    for log in sorted(directory.glob("m*/log")):
+        lines = [line for line in log.read_text(errors="replace").splitlines() if NOTABLE.search(line)]
+        text += "".join(f"{log.parent.name} {line[:WIDTH]}\n" for line in lines[-WORDS:])
+    return text
+
+
 def run_batch(directory: str, seed: int, first: int, count: int) -> Batch:
     """Let one group live through ``count`` sequences from number ``first`` on.
 
@@ -237,8 +250,10 @@ def run_batch(directory: str, seed: int, first: int, count: int) -> Batch:
             for number in range(first, first + count):
                 done.append(f"[{number}]")
                 waits.append(sequence(group, faults, choice, done))
-            group.finish()
+            group.finish(lambda: ensure_running(group))
         shutil.rmtree(directory)
-    except Exception:
-        problem = f"--seed {seed}, batch {first}: {' '.join(done)}\n{traceback.format_exc()}"
+    except Exception as error:
+        where = "".join(traceback.format_tb(error.__traceback__)[-2:])
+        told = f"{type(error).__name__}: {error}\n{where}{last_words(Path(directory))}"
+        problem = f"--seed {seed}, batch {first}: {' '.join(done)}\n{told}"
     return Batch(problem, sum("(" in one for one in done), max(waits, default=0.0))
