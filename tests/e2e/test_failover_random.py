@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(900)
 #: Sequences that one group lives through, and groups at the same time.
-BATCH, GROUPS = 10, 3
+BATCH, GROUPS = 20, 4
 
 
 def batches_of(config: pytest.Config) -> dict[int, int]:

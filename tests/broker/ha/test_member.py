@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from pollux.ha.replication import local
 from pollux.ha.replication.coordination import CoordinationError, FileCoordinator
 from pollux.ha.replication.local import LocalState
 from pollux.ha.replication.member import Member, RefusedError
+from pollux.server.exits import EXIT_STORE
+from pollux.server.failures import exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,6 +135,24 @@ def test_raising_goes_on_where_an_answer_was_lost(make: Callable[..., One], lost
     assert one.member.raise_sequence() == 2
     assert (one.coordinator.sequence(), one.state.sequence, one.member.coordinated) == (2, 2, 2)
     assert one.member.raise_sequence() == 3
+
+
+def test_a_disk_that_fails_at_a_takeover_is_told_as_one(
+    make: Callable[..., One], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Breaks when the broker ends as if it had been broken itself (exit code 1, a traceback)."""
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    one = make()
+    monkeypatch.setattr(local, "write", fails)
+    one.member.start()
+    assert one.listener.said.wait(TIMEOUT)
+    assert one.listener.error is not None
+    assert exit_code(one.listener.error) == EXIT_STORE
+    assert str(one.listener.error).startswith(f"{one.journal}: the store cannot be used:")
+    assert not any(record.exc_info for record in caplog.records)
 
 
 def test_a_number_that_somebody_else_raised_is_not_taken_for_ours(make: Callable[..., One], tmp_path: Path) -> None:

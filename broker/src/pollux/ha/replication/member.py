@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from pollux.errors import PolluxError
+from pollux.errors import PolluxError, StoreError
 from pollux.ha.lease import Lease, boot_clock
 from pollux.ha.machine import STANDBY, Machine
 from pollux.ha.machine import Phase as MachinePhase
@@ -262,6 +262,9 @@ class Member:
                 self._woken.wait(self.lease.seconds / _PROOFS)
         except PolluxError as error:
             self._end(error)
+        except OSError as error:
+            # Our own disk: what a coordination service does not answer is a CoordinationError.
+            self._end(StoreError(f"{self._journal}: the store cannot be used: {error}"))
         except Exception as error:
             logger.exception("the activation failed")
             self._end(PolluxError(f"the activation failed: {error!r}"))
