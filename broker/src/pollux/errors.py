@@ -12,7 +12,7 @@ class StoreError(PolluxError):
 
 
 class LostBodyError(StoreError):
-    """A large message's file is not there, or shorter than it was: no other attempt will find more."""
+    """A large message's file is not there, or not what it was: no other attempt will find more."""
 
 
 class DiskFullError(StoreError):

@@ -41,6 +41,8 @@ class LargeBody(Protocol):
 
     id: int
     size: int
+    #: CRC-32C of the whole file, None where its record does not have it (stores of version 0.1.0).
+    checksum: int | None
 
 
 #: Annotations the broker adds when a message comes in (``populate-validated-user``, ``enable-ingress-timestamp``):

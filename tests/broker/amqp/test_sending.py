@@ -532,3 +532,26 @@ async def test_a_large_message_without_its_file_is_set_aside_and_the_link_goes_o
     await client.until(lambda: broker.post.queue("q").message_count == 0)
     assert [one.file for one in broker.storage.damage] == [path]
     assert path.exists(), "what is left of it is for whoever repairs it"
+
+
+@pytest.mark.parametrize("size", [110_000, 500_000])
+async def test_a_large_message_whose_file_was_changed_is_set_aside(broker: Broker, size: int) -> None:
+    """One that fits in a read is not begun; the delivery of another is given up before its end, with its link."""
+    client = await broker.client().opened()
+    sender = await client.sender("q", capabilities=["queue"])
+    first, after = client.send(sender, message(bytes(size))), client.send(sender, message("behind it"))
+    await client.until(lambda: first.settled and after.settled)
+    (path,) = (broker.directory / "large").glob("*.msg")
+    with path.open("r+b") as stream:
+        stream.seek(50_000)
+        stream.write(b"y")
+    await client.receiver("q", credit=10)
+    if size > 128 << 10:
+        await client.until(lambda: broker.storage.damage)
+        await broker.settle()
+        client = await broker.client().opened()
+        await client.receiver("q", credit=10)
+    assert (await client.get()).body == "behind it"
+    await broker.settle()
+    assert broker.post.queue("q").message_count == 1
+    assert [(one.file, one.kind) for one in broker.storage.damage] == [(path, "lost-body")]

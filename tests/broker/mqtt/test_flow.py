@@ -498,3 +498,28 @@ async def test_a_large_payload_without_its_file_is_set_aside_and_the_consumer_go
     await broker.settle()
     assert broker.post.queue("consumer.t.#").message_count == 0
     assert [one.file for one in broker.storage.damage] == [path]
+
+
+@pytest.mark.parametrize(("qos", "size"), [(0, 110_000), (1, 110_000), (1, LARGE), (2, 110_000), (2, LARGE)])
+async def test_a_large_payload_that_was_changed_breaks_off_once_at_most(broker: Broker, qos: int, size: int) -> None:
+    """One that fits in a read is not begun. The end of another is never sent, and it is not sent again."""
+    consumer, producer = await flowing(broker, qos, expiry=1000)
+    consumer.lose()
+    await producer.publish("t/large", bytes(size), max(qos, 1))
+    await producer.publish("t/small", b"behind it", max(qos, 1))
+    await broker.stable()
+    (path,) = (broker.directory / "large").glob("*.msg")
+    with path.open("r+b") as stream:
+        stream.seek(50_000)
+        stream.write(b"y")
+    consumer = broker.client()
+    await consumer.connect("consumer", clean=False, expiry=1000)
+    if size == LARGE:
+        assert not [packet for packet in await consumer.closed() if isinstance(packet, Publish)]
+        consumer.lose()
+        consumer = broker.client()
+        await consumer.connect("consumer", clean=False, expiry=1000)
+    assert (await consumer.message()).payload == b"behind it"
+    await broker.settle()
+    assert broker.post.queue("consumer.t.#").message_count == 0
+    assert [(one.file, one.kind) for one in broker.storage.damage] == [(path, "lost-body")]

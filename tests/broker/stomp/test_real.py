@@ -441,3 +441,32 @@ async def test_a_large_message_without_its_file_is_set_aside_and_the_consumer_go
     assert event.body == b"behind it"
     assert [one.file for one in broker.storage.damage] == [path]
     await becomes(lambda: broker.count("a") == (mode != "auto"))
+
+
+@pytest.mark.parametrize("size", [110_000, 300_000])
+async def test_a_large_message_whose_file_was_changed_breaks_off_once_at_most(broker: RealBroker, size: int) -> None:
+    """One that fits in a read is not begun. The end of another is never sent, and no other consumer gets any of it."""
+    client = await broker.connected()
+    head = f"SEND\ndestination:/queue/a\npersistent:true\ncontent-length:{size}\n\n".encode()
+    client.send(head + b"x" * size + b"\0")
+    client.send(b"SEND\ndestination:/queue/a\npersistent:true\n\nbehind it\0")
+    await broker.settle()
+    (path,) = (broker.directory / "large").glob("*.msg")
+    with path.open("r+b") as stream:
+        stream.seek(50_000)
+        stream.write(b"y")
+    first = await broker.connected()
+    first.send(b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:client-individual\n\n\0")
+    if size > 128 << 10:
+        await becomes(lambda: first.transport.closed)
+        assert len(first.transport.written) < size
+        first.lose()
+        second = await broker.connected()
+        second.send(b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:client-individual\n\n\0")
+    else:
+        second = first
+    (event,) = await until(second, 1)
+    assert isinstance(event, Frame)
+    assert event.body == b"behind it"
+    assert [(one.file, one.kind) for one in broker.storage.damage] == [(path, "lost-body")]
+    await becomes(lambda: broker.count("a") == 1)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pollux.errors import DiskFullError, StoreError
+from pollux.errors import DiskFullError, LostBodyError, StoreError
 from pollux.store.files import FileOperations
 from pollux.store.large import IN_FLIGHT_BYTES, LargeMessage, LargeWriter
+from pollux.store.verify import Places, verify
 
 from .helpers import contents, files_below, message_of, opened, settings_in, stable, until
 
@@ -280,3 +281,69 @@ async def test_a_file_outlives_the_acknowledgement_that_is_appended_after_its_en
         await files_in(settings.large_messages_directory, 0)
         assert files.seen == ["write", "unlink"]
         files.armed = b""
+
+
+def flip(path: Path, offset: int) -> None:
+    """Change one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize("clean", [False, True])
+async def test_a_body_that_was_changed_is_given_to_nobody_as_a_whole(tmp_path: Path, clean: bool, paged: bool) -> None:
+    """Its checksum is in its record, in the journal, in a page, in what a checkpoint keeps."""
+    settings = settings_in(tmp_path)
+    async with opened(settings, crash=not clean) as one:
+        large = await write_large(one.storage, 10)
+        message = message_of(one.storage, CHUNK[:4096], large=large, address="a")
+        if paged:
+            one.storage.pages.address("a").append(message, [1])
+        else:
+            one.storage.append_message(message, [1])
+        await stable(one.storage)
+        path = one.storage.large.path(large.id)
+    places = Places(tmp_path / "journal", tmp_path / "bindings", tmp_path / "large", tmp_path / "paging")
+    assert verify(places).sound
+    flip(path, 300_000)
+    report = verify(places)
+    assert [(damage.file, damage.kind) for damage in report.damage] == [(path, "lost-body")]
+    async with opened(settings) as two:
+        storage = two.storage
+        if paged:
+            pages = storage.pages.addresses()["a"]
+            (found,) = [each.message for number in pages.pages for each in await pages.read(number)]
+        else:
+            (cold,) = await storage.read_messages([message.id])
+            assert cold is not None
+            found = cold
+        assert found.large is not None
+        assert found.large.checksum == large.checksum
+        reader = storage.large.open(found.large)
+        with pytest.raises(LostBodyError, match="was changed"):
+            assert [part async for part in reader] == []
+        assert reader.position == large.size, "it is known at the end"
+        with pytest.raises(LostBodyError, match="was changed"):
+            await storage.large.open(found.large).read()
+        assert await storage.large.lost(found.large)
+        assert [damage.file for damage in storage.damage] == [path]
+
+
+async def test_a_body_whose_record_has_no_checksum_is_read_as_it_is(tmp_path: Path) -> None:
+    """Stores that an earlier version wrote."""
+    settings = settings_in(tmp_path)
+    async with opened(settings) as one:
+        large = await write_large(one.storage, 3)
+        large.checksum = None
+        message = message_of(one.storage, CHUNK[:4096], large=large)
+        one.storage.append_message(message, [1])
+        await stable(one.storage)
+        flip(one.storage.large.path(large.id), 5)
+    async with opened(settings) as two:
+        (read,) = await two.storage.read_messages([message.id])
+        assert read is not None
+        assert read.large is not None
+        assert read.large.checksum is None
+        assert sum([len(part) async for part in two.storage.large.open(read.large)]) == large.size
+        assert two.storage.damage == []

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from pollux.config.address_settings import DiskFullPolicy
-from pollux.errors import AddressFullError, DiskFullError, InvalidRequestError, NoSuchQueueError, StoreError
+from pollux.errors import AddressFullError, DiskFullError, InvalidRequestError, NoSuchQueueError, PolluxError, StoreError
 from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Message, MessageReference, RoutingType
 from pollux.routing.lifecycle import expiration
 from pollux.routing.paging import Verdict, admit, rejects
@@ -476,7 +476,7 @@ class PostOffice:
         for queue, mine in by_queue(references):
             self.undeliverable.dead(queue, queue.kill(mine))
 
-    def set_aside(self, reference: MessageReference, error: StoreError) -> None:
+    def set_aside(self, reference: MessageReference, error: PolluxError) -> None:
         """The body of a large message is not there: the message leaves its queue, not the store.
 
         No consumer is to fail for it again and again, and when its file is back a restart finds it again.

@@ -134,6 +134,7 @@ class Checkpoint(Struct):
             state.page_files[store] = set(pages)
             state.page_addresses[store] = address
         state.large_sizes.update(dict(values.get("large_sizes", ())))
+        state.large_sums.update(dict(values.get("large_sums", ())))
         state.reach = values.get("reach", 0)
         state.page_ends.update({(store, page): end for store, page, end in values.get("page_ends", ())})
         for store, page, committed in values["page_tx"]:
@@ -170,6 +171,7 @@ def encode_state(state: State) -> dict[str, Any]:
             [store, address, list(state.page_files.get(store, ()))] for store, address in state.page_addresses.items()
         ],
         "large_sizes": list(state.large_sizes.items()),
+        "large_sums": list(state.large_sums.items()),
         "reach": state.reach,
         "page_ends": [[*key, end] for key, end in state.page_ends.items()],
         "pages_done": [[store, list(done)] for store, done in state.pages_done.items()],

@@ -16,8 +16,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pollux.checksum import crc32c
 from pollux.errors import DiskFullError, LostBodyError, StoreError
 from pollux.store.files import write_all
+from pollux.store.recovered import Damage
 from pollux.store.segments import NO_ROOM
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ IN_FLIGHT_BYTES = 1 << 20
 #: Written bytes are synced in steps, so that the last sync, which delays confirmations, is short.
 _SYNC_STEP = 8 << 20
 CHUNK = 128 << 10
+_READ_BYTES = 1 << 20
 LARGE_NAME = re.compile(r"([0-9]+)\.msg", re.ASCII)
 
 
@@ -63,14 +66,38 @@ def lost_files(directory: Path, wanted: Mapping[int, int]) -> dict[int, str]:
     return lost
 
 
+def changed_files(directory: Path, wanted: Mapping[int, tuple[int, int]]) -> dict[int, str]:
+    """The files whose bytes are not what was written, in words, by id. ``wanted``: id -> size, checksum."""
+    changed: dict[int, str] = {}
+    for file_id, (size, checksum) in wanted.items():
+        path = directory / f"{file_id}.msg"
+        found, left = 0, size
+        try:
+            with path.open("rb", buffering=0) as stream:
+                while left > 0 and (data := stream.read(min(left, _READ_BYTES))):
+                    found = crc32c(data, found)
+                    left -= len(data)
+        except FileNotFoundError:
+            continue  # whoever looks for what is missing finds that
+        if found != checksum:
+            changed[file_id] = changed_words(path, size)
+    return changed
+
+
+def changed_words(path: Path, size: int) -> str:
+    """What is said of a file with another checksum than its record has."""
+    return f"{path} was changed: the checksum of its {size} bytes is not what it was"
+
+
 class LargeMessage:
     """The body of a large message: the file that holds its complete encoded form."""
 
-    __slots__ = ("id", "size")
+    __slots__ = ("checksum", "id", "size")
 
-    def __init__(self, file_id: int, size: int) -> None:
+    def __init__(self, file_id: int, size: int, checksum: int | None = None) -> None:
         self.id = file_id
         self.size = size
+        self.checksum = checksum
 
     def __repr__(self) -> str:
         return f"<LargeMessage {self.id} {self.size} B>"
@@ -82,6 +109,7 @@ class LargeWriter:
     def __init__(self, owner: LargeMessages, file_id: int, path: Path) -> None:
         self.id = file_id
         self.size = 0
+        self._checksum = 0
         self._owner = owner
         self._path = path
         self._chunks: deque[bytes] = deque()
@@ -115,6 +143,8 @@ class LargeWriter:
         self._chunks.append(data)
         self._held += len(data)
         self.size += len(data)
+        # Here, not where it is written: the record is appended when the message ends, before all of it is written.
+        self._checksum = crc32c(data, self._checksum)
         if not self._working:
             self._working = True
             self._owner.submit(self._work)
@@ -138,7 +168,7 @@ class LargeWriter:
         self._owner.before(partial(self._complete, sync=durable and self._owner.sync))
         # Whoever writes the rest does not count it: a caller that waits for this writer would wait for ever.
         self._drained()
-        return LargeMessage(self.id, self.size)
+        return LargeMessage(self.id, self.size, self._checksum)
 
     def abort(self) -> None:
         """Forget the message: the file is deleted."""
@@ -241,18 +271,27 @@ class LargeWriter:
 class LargeReader:
     """Reads one file from its start in chunks. Keep at most one ``read`` under way."""
 
-    def __init__(self, owner: LargeMessages, path: Path, size: int) -> None:
+    def __init__(self, owner: LargeMessages, path: Path, large: LargeBody) -> None:
         self._owner = owner
         self._path = path
-        self.size = size
+        self._large = large
+        self._checksum = 0
+        self.size = large.size
         self.position = 0
         self._fd = -1
         self._closed = False
 
     async def read(self, length: int = CHUNK) -> bytes:
-        """Up to ``length`` bytes, empty at the end. Raises StoreError when the file is gone or shorter than it was."""
+        """Up to ``length`` bytes, empty at the end. Raises LostBodyError when the file is gone or not what it was.
+
+        That it was changed is known at its end, so the last bytes are held back then; from the next reader all are.
+        """
+        if words := self._owner.changed.get(self._large.id):
+            raise LostBodyError(words)
         data = await self._owner.run(self._read, min(length, self.size - self.position))
         self.position += len(data)
+        if data and self.position == self.size and self._large.checksum not in (None, self._checksum):
+            raise LostBodyError(self._owner.found_changed(self._large))
         return data
 
     def _read(self, length: int) -> bytes:
@@ -271,6 +310,8 @@ class LargeReader:
             raise StoreError(f"{self._path}: {error.strerror or error}") from error
         if not data:
             raise LostBodyError(f"{self._path}: ends at {self.position} of {self.size} bytes")
+        if self._large.checksum is not None:
+            self._checksum = crc32c(data, self._checksum)
         return data
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -300,12 +341,16 @@ class LargeMessages:
         *,
         next_id: Callable[[], int],
         failed: Callable[[StoreError], None],
+        report: Callable[[Damage], None],
         sync: bool,
         check_room: Callable[[], None],
         check_written_room: Callable[[], None],
     ) -> None:
         self.files = files
         self.failed = failed
+        self._report = report
+        #: Files that were read and whose checksums did not match: id -> words.
+        self.changed: dict[int, str] = {}
         self.sync = sync
         self._check_room = check_room
         self.check_written_room = check_written_room
@@ -329,9 +374,17 @@ class LargeMessages:
         file_id = self._next_id()
         return LargeWriter(self, file_id, self.path(file_id))
 
-    def open(self, large: LargeMessage) -> LargeReader:
+    def open(self, large: LargeBody) -> LargeReader:
         """Read a file from its start."""
-        return LargeReader(self, self.path(large.id), large.size)
+        return LargeReader(self, self.path(large.id), large)
+
+    def found_changed(self, large: LargeBody) -> str:
+        """A file's checksum did not match: what is wrong, in words. From now on nobody is given any of it."""
+        path = self.path(large.id)
+        words = changed_words(path, large.size)
+        self.changed[large.id] = words
+        self._report(Damage(path, 0, large.size, "lost-body", words))
+        return words
 
     def delete(self, file_id: int) -> None:
         """Delete a file after what this loop turn appends (the last acknowledgement, its commit) is stable."""
@@ -344,6 +397,7 @@ class LargeMessages:
 
     def _delete_now(self, file_id: int, error: StoreError | None) -> None:
         if error is None:
+            self.changed.pop(file_id, None)
             self.submit(lambda: self.files.unlink(self.path(file_id)))
 
     def remove_orphans(self, wanted: Iterable[int], *, keep: bool = False) -> int:
@@ -372,6 +426,8 @@ class LargeMessages:
 
         Raises StoreError where that cannot be told.
         """
+        if words := self.changed.get(large.id):
+            return words
         wanted = {large.id: large.size}
         try:
             found = await self._loop.run_in_executor(self._threads, lost_files, self._directory, wanted)

@@ -102,6 +102,8 @@ class StorePages(Struct):
     duplicates: list[bytes] = field(default_factory=list)
     #: Large messages in the pages: file id -> its size, 0 where nothing tells.
     large: dict[int, int] = field(default_factory=dict)
+    #: Their checksums, of those whose records were read and have one.
+    sums: dict[int, int] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
     #: The address's file is not what it should be.
     unnamed: bool = False
@@ -336,6 +338,8 @@ class _PageReader:
         if body is not None and queue_ids:
             page.large.append(body[0])
             self._found.large[body[0]] = body[1]
+            if len(body) > 2:
+                self._found.sums[body[0]] = body[2]
         # Those of transactions are in the journal with the rest of their transaction.
         if self._mark is not None and not record[FRAME_SIZE + 1] & TX and message_id >= self._mark:
             self._found.duplicates += [extension["duplicate_id"]] if "duplicate_id" in extension else []

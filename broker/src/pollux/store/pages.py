@@ -427,7 +427,7 @@ class PageStore:
         epoch: int,
         salt: int,
         next_id: Callable[[], int],
-        large_body: Callable[[int, int], LargeBody],
+        large_body: records.LargeFactory,
         append: Callable[[bytes, int], None],
         check_room: Callable[[], None],
         report: Callable[[Damage], None],

@@ -104,8 +104,13 @@ def extension_of(message: Message) -> bytes:
     if message.annotations:
         values["annotations"] = message.annotations
     if message.large is not None:
-        values["large"] = [message.large.id, message.large.size]
+        values["large"] = large_fields(message.large)
     return _encode_map(values) if values else b""
+
+
+def large_fields(large: LargeBody) -> list[int]:
+    """What the record of a large message says of its file: id, size and, where it is known, checksum."""
+    return [large.id, large.size] if large.checksum is None else [large.id, large.size, large.checksum]
 
 
 def message_head(message: Message, queue_ids: Sequence[int], tx: int, address: bytes) -> bytes:
@@ -136,7 +141,7 @@ def message_head(message: Message, queue_ids: Sequence[int], tx: int, address: b
 
 _addresses: dict[bytes, str] = {}
 _ADDRESSES_KEPT = 10_000
-LargeFactory = Callable[[int, int], LargeBody]
+LargeFactory = Callable[..., LargeBody]
 _ROUTING: tuple[RoutingType | None, ...] = (None, RoutingType.MULTICAST, RoutingType.ANYCAST)
 _ENCODINGS = {int(encoding): encoding for encoding in Encoding}
 
@@ -151,7 +156,9 @@ def _address(data: bytes) -> str:
 
 
 def decode_message(record: memoryview | bytes, large: LargeFactory) -> tuple[Message, list[int]]:
-    """A message and its queue ids from a framed, already verified record. ``large`` makes large bodies."""
+    """A message and its queue ids from a framed, already verified record. ``large`` makes large bodies of what
+    :func:`large_fields` gave.
+    """
     flags = record[FRAME_SIZE + 1]
     position = FIELDS_TX if flags & TX else FIELDS
     encoding, priority, routing, _, address_length, queues, message_id, timestamp, expiration = (

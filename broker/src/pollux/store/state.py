@@ -119,6 +119,8 @@ class State:
         #: Ids of large messages' files that some record names: message id -> file id; and how long those are.
         self.large: dict[int, int] = {}
         self.large_sizes: dict[int, int] = {}
+        #: CRC-32C of these files, where their records have it.
+        self.large_sums: dict[int, int] = {}
         #: page records of the journal: see pollux.store.pages.
         #: (store, page) -> queue -> acknowledged ids; an empty set means all of them.
         self.page_acks: dict[tuple[int, int], dict[int, set[int]]] = {}
@@ -310,6 +312,8 @@ class State:
             if large is not None:
                 self.large[message_id] = large[0]
                 self.large_sizes[large[0]] = large[1]
+                if len(large) > 2:
+                    self.large_sums[large[0]] = large[2]
         address = records.message_address(record) if duplicate is not None else ""
         entry = (message_id, priority, queue_ids, deliver_at, address, duplicate)
         if flags & TX:
@@ -461,6 +465,7 @@ class State:
         self.large = {message_id: file for message_id, file in self.large.items() if message_id in live}
         files = set(self.large.values())
         self.large_sizes = {file: size for file, size in self.large_sizes.items() if file in files}
+        self.large_sums = {file: checksum for file, checksum in self.large_sums.items() if file in files}
         return live
 
     # -- the result --------------------------------------------------------------------------------

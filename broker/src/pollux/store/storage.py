@@ -129,6 +129,7 @@ class Storage:
             self._file_threads,
             next_id=self.next_id,
             failed=self._fail,
+            report=self.report,
             sync=settings.journal_datasync,
             check_room=self._check_room,
             check_written_room=self._check_written_room,
@@ -661,8 +662,11 @@ class Storage:
 
     def lost_body(self, message: Message, words: str) -> None:
         """A large message's file turned out not to be there, or not all of it, when it was delivered."""
-        if message.large is not None:
-            self.report(Damage(self.large.path(message.large.id), 0, 0, "lost-body", f"message {message.id}: {words}"))
+        if message.large is None:
+            return
+        path = self.large.path(message.large.id)
+        if not any(one.file == path for one in self.damage):  # else it was told when it was found
+            self.report(Damage(path, 0, 0, "lost-body", f"message {message.id}: {words}"))
 
     def _lost(self, path: Path, offset: int, words: str) -> None:
         self.report(Damage(path, offset, 0, "lost-body", words))

@@ -18,7 +18,7 @@ from pollux.store.bindings import NAME as BINDINGS_NAME
 from pollux.store.bindings import newest_file, read_newest
 from pollux.store.checkpoint import Checkpoint, parse_name
 from pollux.store.format import valid_at
-from pollux.store.large import LARGE_NAME, lost_files
+from pollux.store.large import LARGE_NAME, changed_files, lost_files
 from pollux.store.orphans import lost_queues
 from pollux.store.page_files import ADDRESS_FILE, PAGE_NAME, read_stores
 from pollux.store.reading import Reading, read_journal
@@ -240,15 +240,19 @@ def _verify_rest(found: Reading, places: Places, report: Report) -> None:
     """Pages and large messages."""
     state = found.state
     wanted = {file: state.large_sizes.get(file, 0) for file in state.large.values()}
+    sums = {file: state.large_sums[file] for file in wanted if file in state.large_sums}
     if places.paging is not None:
         for store in read_stores(places.paging, state, duplicates=False, thorough=True):
             report.damage += store.damage
             wanted.update(store.large)
+            sums.update(store.sums)
             report.files += len(store.pages)
             report.live_messages += sum(page.messages for page in store.pages)
             report.bytes += sum(page.size for page in store.pages)
     if places.large is not None:
         large = places.large
         lost = lost_files(large, wanted)
+        whole = {file: (wanted[file], checksum) for file, checksum in sums.items() if file not in lost}
+        lost |= changed_files(large, whole)
         report.damage += lost_bodies(lambda file: large / f"{file}.msg", lost, state.large)
         report.files += len(wanted) - len(lost)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollux.errors import PolluxError
+from pollux.errors import LostBodyError, PolluxError
 from pollux.message import Encoding
 from pollux.session.amqp.large import LargeSender, discard_delivery
 from pollux.session.amqp.outgoing import encode
@@ -21,7 +21,6 @@ from pollux.wire.amqp.proton import (
 )
 
 if TYPE_CHECKING:
-    from pollux.errors import LostBodyError
     from pollux.message import MessageReference
     from pollux.routing.queue import Queue
     from pollux.routing.selector import Selector
@@ -232,7 +231,10 @@ class Consumer(OutgoingLink["MessageReference"]):
         current = lib.pn_link_current(self.pointer)
         if current:
             discard_delivery(current)
-        session.post.reject([reference])
+        if isinstance(error.__cause__, LostBodyError):
+            session.post.set_aside(reference, error)  # it would be no better as a dead letter
+        else:
+            session.post.reject([reference])
         session.close_link(self, "amqp:internal-error", str(error))
 
     def large_lost(self, reference: MessageReference, error: LostBodyError, waiting: list[MessageReference]) -> None:

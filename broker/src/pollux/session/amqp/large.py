@@ -8,7 +8,7 @@ the client's session window or its network is full.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pollux.errors import LimitError, LostBodyError, PolluxError, StoreError
 from pollux.message import Encoding
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pollux.message import LargeBody, MessageReference
     from pollux.session.amqp.consumer import Consumer
     from pollux.session.amqp.session import AmqpSession
-    from pollux.store.large import LargeMessage, LargeReader, LargeWriter
+    from pollux.store.large import LargeReader, LargeWriter
 
 #: Bytes ahead of the client at which reading the file pauses.
 _AHEAD = 256 << 10
@@ -158,7 +158,7 @@ class LargeSender:
             consumer.add_bytes(data)
             return delivery
         head, skip = sections(self._reference, message.data, session.services.wall_ms())
-        reader = session.post.storage.large.open(cast("LargeMessage", large))
+        reader = session.post.storage.large.open(large)
         try:
             chunk = await reader.read()  # before anything is sent: the file may not be there
             delivery = consumer.start_delivery()
@@ -195,7 +195,7 @@ class LargeSender:
         """A large message of another protocol, None when it is too large to be translated."""
         if large.size > MAX_FOREIGN:
             return None
-        reader = self._consumer.session.post.storage.large.open(cast("LargeMessage", large))
+        reader = self._consumer.session.post.storage.large.open(large)
         try:
             data = b"".join([chunk async for chunk in reader])
         finally:

@@ -98,7 +98,7 @@ class LargeInbound:
 
 async def stream(outlet: Outlet, storage: Storage, large: LargeBody, skip: int, head: bytes) -> None:
     """Send ``head``, then the file of ``large`` from offset ``skip``."""
-    reader = storage.large.open(large)  # type: ignore[arg-type]  # the store's own large body
+    reader = storage.large.open(large)
     try:
         data = await reader.read()  # before anything is sent: the file may not be there
         await outlet.chunk(head)
@@ -126,7 +126,7 @@ async def translate(storage: Storage, message: Message, mapping: TopicMapping) -
     large = message.large
     if large is None or large.size > MAX_FOREIGN:
         return None
-    reader = storage.large.open(large)  # type: ignore[arg-type]  # the store's own large body
+    reader = storage.large.open(large)
     try:
         data = b"".join([chunk async for chunk in reader])
     finally:

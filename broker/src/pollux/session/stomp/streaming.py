@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from pollux.errors import LostBodyError, PolluxError, StoreError
 from pollux.message import Encoding, Message
-from pollux.store.large import LargeMessage
 from pollux.wire.content import content_of
 from pollux.wire.stomp.encoder import NUL
 
@@ -102,7 +101,7 @@ class Outbox:
         large = message.large
         if large is None:
             return
-        reader = self._session.post.storage.large.open(LargeMessage(large.id, large.size))
+        reader = self._session.post.storage.large.open(large)
         try:
             if message.encoding is Encoding.STOMP:
                 await self._send_stored(subscription, reference, reader)
