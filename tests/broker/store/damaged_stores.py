@@ -44,6 +44,8 @@ class Ledger(Struct):
     messages: dict[tuple[int, int], bytes] = field(default_factory=dict)
     #: address -> (queue, message) of its pages -> the message's bytes.
     paged: dict[str, dict[tuple[int, int], bytes]] = field(default_factory=dict)
+    #: What the bindings have, but for the queues.
+    bindings: dict[tuple[str, str], bytes] = field(default_factory=dict)
     #: (queue, message) of what was taken out again, and of what nobody was told whether it is there.
     acknowledged: set[tuple[int, int]] = field(default_factory=set)
     open: set[tuple[int, int]] = field(default_factory=set)
@@ -137,6 +139,13 @@ class _Writer:
             await self.acknowledge_page("pages/ü", 4)
             await stable(storage)
 
+    async def bind(self) -> None:
+        """The last change of the bindings that is confirmed."""
+        key, value = ("kept", str(self.draw.randrange(3))), self.draw.randbytes(40)
+        self.storage.put(*key, value)
+        await stable(self.storage)
+        self.ledger.bindings[key] = value
+
     async def end(self) -> None:
         """A last write that nobody was told of: what a crash may tear."""
         for queue in (1, 2):
@@ -147,8 +156,7 @@ class _Writer:
             message = message_of(self.storage, b"last", address=address)
             self.storage.pages.address(address).append(message, [queue])
             self.ledger.open.add((queue, message.id))
-        self.storage.put("last", "last", b"last")
-        await stable(self.storage)
+        await self.bind()
 
 
 async def make_store(name: str, root: Path, lives: str, draw: Random) -> Store:
@@ -159,6 +167,7 @@ async def make_store(name: str, root: Path, lives: str, draw: Random) -> Store:
         async with opened(settings, crash=life == "c") as one:
             writer = _Writer(one.storage, ledger, draw)
             await writer.live()
+            await writer.bind()
             if life == "c":
                 await writer.end()
     return Store(name, root, ledger, [path for path in files_below(root, "*") if path.suffix != ".reserve"])
@@ -265,6 +274,7 @@ class Outcome(Struct):
     messages: dict[tuple[int, int], bytes] = field(default_factory=dict)
     paged: dict[str, dict[tuple[int, int], bytes]] = field(default_factory=dict)
     queues: set[str] = field(default_factory=set)
+    bindings: dict[tuple[str, str], bytes] = field(default_factory=dict)
 
 
 async def start(settings: StoreSettings) -> Outcome:
@@ -283,6 +293,7 @@ async def start(settings: StoreSettings) -> Outcome:
         names = {key for kind, key in recovered.bindings if kind == "queue"}
         told = {msgspec.msgpack.decode(value)["spec"]["name"] for value in recovered.queue_records.values()}
         outcome.queues = names | told
+        outcome.bindings = recovered.bindings
         held = contents(recovered)
         ids = sorted({one for found in held.values() for one in found})
         read = dict(zip(ids, await storage.read_messages(ids), strict=True))
@@ -338,6 +349,8 @@ def wrong(store: Store, victim: Path, outcome: Outcome, report: Report) -> list[
                 found.append(f"{name}: {len(back)} acknowledged messages are back without a word: {sorted(back)[:5]}")
         if lost_queues := {f"q{queue}" for queue in QUEUES} - outcome.queues:
             found.append(f"queues are gone without a word: {lost_queues}")
+        if gone := [key for key, value in ledger.bindings.items() if outcome.bindings.get(key) != value]:
+            found.append(f"bindings are gone or changed without a word: {gone}")
     if words and report.sound:
         found.append(f"recovery said {words[0]}, and verify that the store is sound")
     return found

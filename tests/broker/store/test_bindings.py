@@ -156,7 +156,9 @@ async def test_a_last_write_that_is_torn_anywhere_is_no_damage(tmp_path: Path) -
     assert seen >= {0, 1, 2}
 
 
-@pytest.mark.parametrize("where", ["in the snapshot", "in the first write", "in the middle of the second"])
+@pytest.mark.parametrize(
+    "where", ["in the snapshot", "in the first write", "in the middle of the second", "in the middle of the last"]
+)
 def test_what_was_confirmed_and_is_zeros_is_damage(tmp_path: Path, where: str) -> None:
     for life in (1, 2):
         bindings = Bindings(tmp_path, FileOperations(), node_id=NODE, epoch=life, salt=9)
@@ -170,11 +172,12 @@ def test_what_was_confirmed_and_is_zeros_is_damage(tmp_path: Path, where: str) -
     _, _, header = read_bindings(path, None)
     begins = [one for one in scan(data, header.salt) if not isinstance(one, DamagedRange)]
     writes = [offset for offset, _ in begins if data[offset + FRAME_SIZE] == RecordType.BATCH]
-    assert len(writes) == 4
+    assert len(writes) == 5
     at = {
         "in the snapshot": writes[0],
         "in the first write": writes[1],
         "in the middle of the second": writes[2] + 1024,
+        "in the middle of the last": writes[3] + 1024,
     }
     sector = (at[where] // 512 + 1) * 512
     data[sector : sector + 512] = bytes(512)

@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from pollux.config.address_settings import DiskFullPolicy
-from pollux.errors import AddressFullError, DiskFullError, InvalidRequestError, NoSuchQueueError, PolluxError, StoreError
+from pollux.errors import (
+    AddressFullError,
+    DiskFullError,
+    InvalidRequestError,
+    NoSuchQueueError,
+    PolluxError,
+    StoreError,
+)
 from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Message, MessageReference, RoutingType
 from pollux.routing.lifecycle import expiration
 from pollux.routing.paging import Verdict, admit, rejects

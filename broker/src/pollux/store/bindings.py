@@ -277,14 +277,16 @@ class Bindings:
         if not data:
             return
         data = self._batch(data, self._writes) + data
-        if self._position + len(data) > self._size:
-            grow = -(-(self._position + len(data) - self._size) // _BLOCK) * _BLOCK
+        if self._position + len(data) + _BATCH_SIZE > self._size:
+            grow = -(-(self._position + len(data) + _BATCH_SIZE - self._size) // _BLOCK) * _BLOCK
             write_all(self._files, self._fd, bytes(grow), self._size, sync=False)
             self._files.fsync(self._fd)
             self._size += grow
         write_all(self._files, self._fd, data, self._position, sync=True)
         self._position += len(data)
         self._writes += 1
+        # Where the next write will begin. Until then it says that the one before was confirmed; nobody waits for it.
+        write_all(self._files, self._fd, self._batch(b"", self._writes), self._position, sync=False)
 
     def _batch(self, data: bytes, number: int) -> bytes:
         """The record that begins a write; 0 is the snapshot."""
@@ -300,8 +302,9 @@ class Bindings:
         fd = self._files.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
             content = header.encode() + self._batch(data, 0) + data
-            size = -(-len(content) // _FIRST_BLOCK) * _FIRST_BLOCK
-            write_all(self._files, fd, content.ljust(size, b"\0"), 0, sync=False)
+            whole = content + self._batch(b"", 1)
+            size = -(-len(whole) // _FIRST_BLOCK) * _FIRST_BLOCK
+            write_all(self._files, fd, whole.ljust(size, b"\0"), 0, sync=False)
             self._files.fsync(fd)
             self._files.rename(unfinished, path)
             self._files.sync_directory(self._directory)
