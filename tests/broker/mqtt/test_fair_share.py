@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pollux.session.share import AT_ONCE, SLICE
+from pollux.session.share import SLICE
 from pollux.wire.mqtt.packets import (
     ConnAck,
     Connect,
@@ -65,7 +65,7 @@ async def test_the_filters_of_one_subscribe(broker: Broker) -> None:
     await other.connect("d")
     await other.subscribe("other")
     client.write(Subscribe(1, [Filter(each, 1) for each in FILTERS]), publish("t/399", b"behind", 1, 7))
-    assert queues(broker) == 1 + AT_ONCE
+    assert queues(broker) <= 1 + PIECES + 1
     assert not client.transport.reading, "what comes behind it waits"
     other.write(publish("other", b"x"))
     grown = await turns(lambda: queues(broker), 1 + MANY)
@@ -83,7 +83,7 @@ async def test_the_filters_of_one_unsubscribe(broker: Broker) -> None:
     await client.connect("c")
     await client.subscribe(*FILTERS)
     client.write(Unsubscribe(2, list(FILTERS)))
-    assert queues(broker) == MANY - AT_ONCE
+    assert MANY - queues(broker) <= PIECES + 1
     assert max(await turns(lambda: queues(broker), 0)) <= PIECES + 1
     assert len((await client.receive(UnsubAck)).reasons) == MANY
 
@@ -103,9 +103,9 @@ async def test_the_subscriptions_of_a_client_that_is_gone(broker: Broker) -> Non
     await client.connect("c")
     await client.subscribe(*FILTERS)
     client.lose()
-    assert queues(broker) == MANY - AT_ONCE
+    assert MANY - queues(broker) <= PIECES + 1
     assert max(await turns(lambda: queues(broker), 0)) <= PIECES + 1
-    assert "c" not in client.session.registry.sessions
+    await turns(lambda: len(client.session.registry.sessions), 0)
 
 
 async def test_who_comes_back_waits_for_the_end_of_the_session_before(broker: Broker) -> None:
@@ -157,7 +157,7 @@ async def test_retained_messages_for_a_new_subscription(broker: Broker) -> None:
     before = broker.post.routed_total
     new.write(Subscribe(1, [Filter("t/#", 0)]))
     await new.receive(SubAck)
-    assert broker.post.routed_total - before <= AT_ONCE
+    assert broker.post.routed_total - before <= PIECES + 1
     assert max(await turns(lambda: broker.post.routed_total, before + MANY)) <= PIECES + 1
     for _ in range(MANY):
         await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec
-from pollux.session.share import AT_ONCE, SLICE
+from pollux.session.share import SLICE
 
 if TYPE_CHECKING:
     from broker.session.conftest import Office
@@ -21,6 +21,7 @@ async def test_what_is_unused_is_deleted_bit_by_bit(office: Office) -> None:
     post = await office.open()
     looks = count()
     post.share.clock = lambda: next(looks) * SLICE / PIECES
+    post.share.disk = None  # whom it need not wait for
     for number in range(MANY):
         name = f"q{number}"
         post.create_queue(QueueSpec(name, name, routing_type=RoutingType.ANYCAST, auto_created=True, auto_delete=True))
@@ -28,7 +29,7 @@ async def test_what_is_unused_is_deleted_bit_by_bit(office: Office) -> None:
     office.now += 3 * office.configuration.address_queue_scan_period
     post.registry.reap()
     left = [len(post.space.queues)]
-    assert left == [MANY - AT_ONCE]
+    assert MANY - left[0] <= PIECES + 1
     for _ in range(2 * MANY):
         await asyncio.sleep(0)
         left.append(len(post.space.queues))

@@ -10,21 +10,22 @@ import pytest
 from pollux.session.share import AT_ONCE, FIRST_PORTION, LARGEST_PORTION, LEAST_PORTION, SLICE, Portion, Share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 class Work:
-    """A clock, and pieces of work that take a quarter of a slice of it."""
+    """A clock, and pieces of work that take a quarter of a slice of it (or ``cost``)."""
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.cost = SLICE / 4
         self.share = Share(asyncio.get_running_loop(), lambda: self.now)
         #: Who did a piece, in order.
         self.done: list[str] = []
 
     def steps(self, name: str, count: int) -> Iterator[None]:
         for _ in range(count):
-            self.now += SLICE / 4
+            self.now += self.cost
             self.done.append(name)
             yield
 
@@ -56,17 +57,53 @@ async def test_everybody_has_a_turn(work: Work) -> None:
 
 
 async def test_work_is_begun_at_once_and_ends_later(work: Work) -> None:
+    work.cost = SLICE / AT_ONCE / 2
     work.share.work(work.steps("few", AT_ONCE - 1))
     assert work.done == ["few"] * (AT_ONCE - 1), "nobody is kept waiting for what is little"
     work.share.work(work.steps("many", AT_ONCE + 40))
     assert work.done.count("many") == AT_ONCE
-    assert not work.share.room
-    await asyncio.sleep(0)
-    assert work.done.count("many") == AT_ONCE + 4
-    for _ in range(12):
+    for _ in range(2):
         await asyncio.sleep(0)
     assert work.done.count("many") == AT_ONCE + 40
     assert work.share.room
+
+
+async def test_few_steps_that_are_large_are_not_done_at_once(work: Work) -> None:
+    work.share.work(work.steps("large", AT_ONCE - 1))
+    assert work.done.count("large") == 5, "until it is more than a slice"
+    assert not work.share.room
+    await asyncio.sleep(0)
+    assert work.done.count("large") == 9
+
+
+class Disk:
+    """One that is behind, and has done with what was written when it is told so."""
+
+    def __init__(self) -> None:
+        self.behind = True
+        self.waiting: list[Callable[[Exception | None], None]] = []
+
+    def when_stable(self, callback: Callable[[Exception | None], None]) -> None:
+        self.waiting.append(callback)
+
+
+async def test_pieces_wait_for_a_disk_that_does_not_keep_up(work: Work) -> None:
+    disk = work.share.disk = Disk()
+    work.pieces("a", 100)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(work.done) == 8, "the work of two turns is on its way to it"
+    assert not work.share.room
+    for turn in range(3, 6):
+        disk.waiting.pop(0)(None)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(work.done) == 4 * turn, "one more turn for each that is on disk"
+    disk.behind = False
+    disk.waiting.pop(0)(None)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(work.done) >= 4 * 9, "nobody waits for one that keeps up"
 
 
 async def test_a_piece_that_fails_ends_and_the_others_go_on(work: Work, caplog: pytest.LogCaptureFixture) -> None:

@@ -33,7 +33,7 @@ from pollux.server.logs import event
 from pollux.server.notify import Notifier
 from pollux.server.policies import features, make_activation
 from pollux.server.registry import SWEEP_INTERVAL, Registry
-from pollux.server.resources import connection_limit, memory_limit, settle_collector
+from pollux.server.resources import connection_limit, let_writers_in, memory_limit, settle_collector
 from pollux.server.runtime import runtime_directory, store_directory
 from pollux.server.slow_consumers import SlowConsumers
 from pollux.server.status import Status
@@ -202,6 +202,7 @@ class Broker:
         if activation.exclusive or not runtime_directory(configuration).is_relative_to(store_directory(configuration)):
             self.write_status()  # in the store nothing is written before it was found to be the right one
         settle_collector()
+        let_writers_in()
         claim = await activation.wait()
         self.state = "activating"
         self.node_id = claim.node_id
@@ -308,6 +309,7 @@ class Broker:
             wall_ms=wall_ms,
             loop=self.loop,
             trail=self.trail,
+            share=self.registry.share,
         )
         self.registry.buffers.watch(self.post.memory)
         self.post.registry.queue_limit = self.security.queue_limit

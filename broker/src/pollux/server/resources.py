@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import resource
+import sys
 from pathlib import Path
 
 from pollux.server.logs import event
@@ -69,8 +70,11 @@ def _own_cgroup() -> list[Path]:
 
 
 #: Objects after which the collector looks at the new ones; so many of these before it looks at those that survived one;
-#: so many of those before a full collection.
-COLLECTOR = (10_000, 4, 2_000)
+#: so many of those before a full collection. What it looks at is looked at twice, however many that is at a time.
+COLLECTOR = (2_000, 1, 15_000)
+#: Seconds after which the loop's thread lets another one go on that has come back from the disk: a write of the journal
+#: comes back two or three times, and everybody's confirm waits for that.
+SWITCH = 0.001
 
 
 def resident_bytes() -> int:
@@ -89,3 +93,8 @@ def settle_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECTOR)
+
+
+def let_writers_in() -> None:
+    """The loop may be busy all the time; threads that only write are not to wait long for it."""
+    sys.setswitchinterval(SWITCH)

@@ -56,6 +56,8 @@ log = logging.getLogger("pollux.post")
 
 StableCallback = Callable[[Exception | None], None]
 
+#: Queues that messages may be about to enter before whoever sends much has to wait: each takes some microseconds.
+_ENTERING = 1000
 #: Acknowledgements of messages on disk that go into one record.
 _ACKS = 1000
 
@@ -73,6 +75,7 @@ class PostOffice:
         wall_ms: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
         trail: Trail | None = None,
+        share: Share | None = None,
     ) -> None:
         self.configuration = configuration
         self.space = space
@@ -100,10 +103,13 @@ class PostOffice:
         self.routed_total = 0
         self.acknowledged_total = 0
         self.loop = loop
-        self.share = Share(loop)
+        self.share = share or Share(loop)
+        self.share.disk = self
         #: References of messages that are written but not yet stable, by queue.
         self._arrivals: dict[Queue, list[MessageReference]] = {}
         self._unstable: deque[tuple[dict[Queue, list[MessageReference]], StableCallback | None]] = deque()
+        #: How many queues they enter, counted for each turn of the loop.
+        self._entering = 0
         self._flush_planned = False
         self._dirty: dict[Queue, None] = {}
         #: Queues whose turn did not come in the turn of the loop they were woken in.
@@ -349,8 +355,14 @@ class PostOffice:
         """
         # A new dict even when this one is empty: what arrives later must not be in this entry as well.
         arrivals, self._arrivals = self._arrivals, {}
+        self._entering += len(arrivals)
         self._unstable.append((arrivals, callback))
         self.storage.when_stable(self._stable)
+
+    @property
+    def behind(self) -> bool:
+        """Whether so much waits for the disk, or to enter queues, that whoever asks for much had better wait."""
+        return self._entering > _ENTERING or self.storage.behind
 
     def _plan_flush(self) -> None:
         """Whoever sends without waiting (QoS 0) has its messages made visible all the same."""
@@ -362,11 +374,13 @@ class PostOffice:
         self._flush_planned = False
         if self._arrivals:
             arrivals, self._arrivals = self._arrivals, {}
+            self._entering += len(arrivals)
             self._unstable.append((arrivals, None))
             self.storage.when_stable(self._stable)
 
     def _stable(self, error: StoreError | None) -> None:
         arrivals, callback = self._unstable.popleft()
+        self._entering -= len(arrivals)
         if error is None and arrivals:
             for queue, references in arrivals.items():
                 if queue.trail is not None:

@@ -1,7 +1,9 @@
 """Everybody's fair share of the event loop: work of unknown size is done in small pieces, each piece's owner in turn.
 
 The loop serves sockets between two turns. So whoever asks for much (ten thousand queues in one read, as many
-subscriptions to end) waits for its own work, and nobody else waits for more than one slice of it.
+subscriptions to end) waits for its own work, and nobody else waits for more than one slice of it. That holds for the
+disk as well: pieces wait while what earlier ones wrote is still on its way there, so that nobody else's confirm has
+very much before it.
 """
 
 from __future__ import annotations
@@ -15,11 +17,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator
+    from typing import Protocol
+
+    class Disk(Protocol):
+        """Where pieces write to."""
+
+        @property
+        def behind(self) -> bool:
+            """Whether so much is on its way that more would only wait longer."""
+
+        def when_stable(self, callback: Callable[[Exception | None], None]) -> None:
+            """Call back, not within this call, when everything written so far is on disk."""
 
 #: Seconds that pieces take together in one turn of the loop; one piece at least is done in each.
-SLICE = 0.004
+SLICE = 0.002
 #: Work below this is not counted, seconds: an eighth of a slice.
 SMALL = SLICE / 8
+#: Turns whose work may be on its way to a disk that does not keep up.
+_UNSTABLE = 2
 #: Steps that are done at once: nobody is kept waiting for what is little.
 AT_ONCE = 64
 #: Bytes of one client handled in a piece: to begin with, at least, at most.
@@ -33,7 +48,7 @@ logger = logging.getLogger("pollux.post")
 class Share:
     """Does pieces of work. ``clock`` is monotonic seconds that go on within a turn (a loop's own do not)."""
 
-    __slots__ = ("_loop", "_planned", "_spent", "_waiting", "clock", "turns")
+    __slots__ = ("_loop", "_planned", "_spent", "_unstable", "_waiting", "clock", "disk", "turns")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
@@ -41,6 +56,10 @@ class Share:
         self._waiting: deque[Callable[[], bool]] = deque()
         self._planned = False
         self._spent = 0.0
+        #: Turns whose work is not on disk yet.
+        self._unstable = 0
+        #: Pieces wait for it; the broker sets it.
+        self.disk: Disk | None = None
         #: Turns of the loop in which there was something to do.
         self.turns = 0
 
@@ -52,9 +71,14 @@ class Share:
     def work(self, steps: Iterator[object]) -> None:
         """Go through ``steps``, each a small piece of work: a few at once, the rest when its turn comes."""
         begun = self.clock()
-        more = sum(1 for _ in islice(steps, AT_ONCE)) == AT_ONCE
-        self.spent(self.clock() - begun)
-        if more:
+        took, done = 0.0, 0
+        for _ in islice(steps, AT_ONCE):
+            done += 1
+            took = self.clock() - begun
+            if took > SLICE:
+                break
+        self.spent(took)
+        if done == AT_ONCE or took > SLICE:
             self.add(lambda: next(steps, self) is not self)
 
     def close(self) -> None:
@@ -70,7 +94,17 @@ class Share:
     @property
     def room(self) -> bool:
         """Whether more than a small piece may be done in this turn."""
-        return self._spent < SLICE
+        return self._spent < SLICE and not self._held
+
+    @property
+    def _held(self) -> bool:
+        """Whether pieces wait for the disk: one turn's are being written, and another's come next."""
+        return self._unstable >= _UNSTABLE and self.disk is not None and self.disk.behind
+
+    def _stable(self, _error: Exception | None) -> None:
+        self._unstable -= 1
+        if self._waiting:
+            self._plan()
 
     def _plan(self) -> None:
         if not self._planned:
@@ -81,8 +115,8 @@ class Share:
         self._planned = False
         self._spent = 0.0
         waiting, clock = self._waiting, self.clock
-        if not waiting:
-            return
+        if not waiting or self._held:
+            return  # it goes on when the disk has done with an earlier turn
         self.turns += 1
         begun = clock()
         while waiting:
@@ -97,6 +131,9 @@ class Share:
             self._spent = clock() - begun
             if self._spent >= SLICE:
                 break
+        if self.disk is not None:
+            self._unstable += 1
+            self.disk.when_stable(self._stable)
         if waiting:
             self._plan()
 

@@ -193,6 +193,28 @@ def _is_torn(data: bytes, damaged: DamagedRange, torn_from: int) -> bool:
     return not all(data[max(at, damaged.start) : min(at + _SECTOR, damaged.end)].strip(b"\0") for at in sectors)
 
 
+class Changes:
+    """Changes of one loop turn, for the writer; see :meth:`Bindings.put`. Those of following turns can join them."""
+
+    __slots__ = ("_bindings", "_found")
+
+    def __init__(self, bindings: Bindings) -> None:
+        self._bindings = bindings
+        self._found: list[tuple[bytes, bool]] = []
+
+    def add(self, change: tuple[bytes, bool]) -> None:
+        """One more of this turn."""
+        self._found.append(change)
+
+    def join(self, later: Changes) -> None:
+        """Write those of a later turn together with these."""
+        self._found += later._found
+
+    def __call__(self) -> None:
+        """Write them."""
+        self._bindings.write(self._found)
+
+
 class Bindings:
     """The map of one life. ``put`` in the loop; ``write`` in the writer thread."""
 

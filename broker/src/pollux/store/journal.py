@@ -13,12 +13,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from queue import Empty, SimpleQueue
 
 from pollux.checksum import crc32c
 from pollux.errors import DiskFullError, StoreError
+from pollux.store.bindings import Changes
 from pollux.store.files import FileOperations, write_all
 from pollux.store.format import FOLLOWS_UNSYNCED, FRAME, FRAME_SIZE, MARKER, frame
 from pollux.store.latency import LatencyHistogram
@@ -96,6 +98,8 @@ class Journal:
         self.parts: list[bytes] = []
         self.records = 0
         self.size = 0
+        #: Changes of the bindings in it, which the writer writes before.
+        self.changes = 0
         self.sync = False
         self.scheduled = False
         self.failure: StoreError | None = None
@@ -104,9 +108,11 @@ class Journal:
         self.token = 1
         self._callbacks: deque[tuple[int, StableCallback]] = deque()
         self._completing = False
-        #: (token, bytes, records, time of the hand-over) of the chunks that are not stable yet; the sum of their bytes.
-        self._waiting: deque[tuple[int, int, int, float]] = deque()
+        #: (token, bytes, records, changes, time of the hand-over) of the chunks that are not stable yet; the sum of
+        #: their bytes, and of their records and changes.
+        self._waiting: deque[tuple[int, int, int, int, float]] = deque()
         self._backlog = 0
+        self._unwritten = 0
         self._stalled = False
         #: From the end of the loop turn that appended a record until what waits for it is told that it is stable.
         self.latencies = LatencyHistogram()
@@ -139,6 +145,11 @@ class Journal:
     def stable_token(self) -> int:
         """The last chunk that is stable."""
         return self._stable
+
+    @property
+    def behind(self) -> bool:
+        """Whether more than two groups wait for the writer."""
+        return self._unwritten > 2 * GROUP_RECORDS or self._backlog > 2 * self.group_bytes
 
     def append(self, body: bytes, *, sync: bool = True) -> None:
         """Add one record (its body without the frame)."""
@@ -182,8 +193,9 @@ class Journal:
             self._chunks.put(
                 Chunk(self.token, self.parts, self.records, self.size, self._before, sync=self.sync and self._datasync)
             )
-            self._waiting.append((self.token, self.size, self.records, time.monotonic()))
+            self._waiting.append((self.token, self.size, self.records, self.changes, time.monotonic()))
             self._backlog += self.size
+            self._unwritten += self.records + self.changes
             self.token += 1
             if self._backlog > BACKLOG_BYTES and not self._stalled:
                 self._stalled = True
@@ -193,6 +205,7 @@ class Journal:
         self._before = []
         self.records = 0
         self.size = 0
+        self.changes = 0
         self.sync = False
 
     def _hand_over(self) -> None:
@@ -226,8 +239,9 @@ class Journal:
         if waiting and waiting[0][0] <= stable:
             now = time.monotonic()
             while waiting and waiting[0][0] <= stable:
-                _, size, records, since = waiting.popleft()
+                _, size, records, changes, since = waiting.popleft()
                 self._backlog -= size
+                self._unwritten -= records + changes
                 self.latencies.observe(now - since, records)
         if self._stalled and self._backlog < BACKLOG_BYTES // 2:
             self._stalled = False
@@ -335,8 +349,8 @@ class Journal:
         sync = False
         for chunk in group:
             sync = sync or chunk.sync
-            for operation in chunk.before:
-                self._with_room(operation)
+        for operation in _joined(group):
+            self._with_room(operation)
         data = group[0].parts
         for chunk in group[1:]:
             data += chunk.parts
@@ -445,6 +459,27 @@ class Journal:
             self._files.fdatasync(segment.fd)
         self._files.close(segment.fd)
         self._on_sealed(segment)
+
+
+def _joined(group: list[Chunk]) -> Iterator[Callable[[], None]]:
+    """What is to be done before the records of a group, in order; changes of the bindings with nothing between at once.
+
+    Each of their writes is synced: a turn's alone would cost as much as those of all.
+    """
+    changes: Changes | None = None
+    for operation in chain.from_iterable(chunk.before for chunk in group):
+        if isinstance(operation, Changes):
+            if changes is None:
+                changes = operation
+            else:
+                changes.join(operation)
+            continue
+        if changes is not None:
+            yield changes
+            changes = None
+        yield operation
+    if changes is not None:
+        yield changes
 
 
 def _first_record(data: bytes) -> int:

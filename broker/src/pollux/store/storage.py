@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from pollux.checksum import crc32c
 from pollux.errors import DiskFullError, StoreError
 from pollux.store import inventory, records, recovery
-from pollux.store.bindings import NAME, Bindings
+from pollux.store.bindings import NAME, Bindings, Changes
 from pollux.store.checkpoint import parse_name
 from pollux.store.files import FileOperations, make_directories
 from pollux.store.format import FRAME, FRAME_SIZE, MARKER
@@ -165,8 +165,9 @@ class Storage:
         self._bindings = Bindings(
             settings.bindings_directory, self.files, node_id=settings.node_id, epoch=epoch, salt=self._salt
         )
-        self._puts: list[tuple[bytes, bool]] = []
-        self._first_puts: list[tuple[bytes, bool]] = []
+        #: The bindings' changes of the open chunk.
+        self._puts: Changes | None = None
+        self._first_puts: Changes | None = None
         self._puts_token = 0
         self._full_listeners: list[Callable[[DiskUsage], None]] = []
         self._journal: Journal
@@ -618,6 +619,11 @@ class Storage:
         """
         self._journal.when_stable(callback)
 
+    @property
+    def behind(self) -> bool:
+        """Whether two full writes wait for the disk: more would make none of them larger, and all later ones wait."""
+        return self._journal.behind
+
     # -- reading -----------------------------------------------------------------------------------
 
     async def read_messages(self, message_ids: Sequence[int]) -> list[Message | None]:
@@ -687,13 +693,21 @@ class Storage:
         if not change[0]:
             return
         if self._puts_token != self._journal.token:
-            # The first change of this chunk: later ones of the same chunk join its lists.
+            # The first change of this chunk.
             self._puts_token = self._journal.token
-            self._puts, self._first_puts = [], []
+            self._puts = self._first_puts = None
         changes = self._first_puts if first else self._puts
-        if not changes:
-            self._journal.before(partial(self._bindings.write, changes), first=first)
-        changes.append(change)
+        if changes is None:
+            changes = Changes(self._bindings)
+            if first:
+                # As an operation of its own: what comes after it must not be written together with it.
+                self._first_puts = changes
+                self._journal.before(changes.__call__, first=True)
+            else:
+                self._puts = changes
+                self._journal.before(changes)
+        changes.add(change)
+        self._journal.changes += 1
 
     # -- the disk ----------------------------------------------------------------------------------
 

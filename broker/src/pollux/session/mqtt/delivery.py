@@ -28,9 +28,10 @@ from pollux.wire.mqtt.reasons import ReasonCode, violation
 from pollux.wire.mqtt.stored import REPLAY, block_end, topic_end, with_properties, without_user_property
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from pollux.message import Message, MessageReference
+    from pollux.routing.queue import Queue
     from pollux.session.base import Transport
     from pollux.session.mqtt.outlet import Outlet
     from pollux.session.mqtt.registry import MqttRegistry
@@ -747,33 +748,47 @@ class Delivery:
             self._reading_files.clear()
         for subscription in state.subscriptions.values():
             subscription.delivery = None
-            self._leave(subscription)
+        kept = self._give_back()
+        leaving = deque(each for each in state.subscriptions.values() if each.attached and each.queue not in kept)
+        self._post.share.work(self._leave(leaving))
         self._hungry.clear()
 
-    def _leave(self, subscription: Subscription) -> None:
-        """Detach from the queue, unless it holds what this session must send again with the same identifiers.
+    def _give_back(self) -> set[Queue]:
+        """Let others have what this client did not acknowledge. Returns the queues that keep something for it.
 
-        Section 4.8.2: of a shared subscription others get what this client did not acknowledge, but not what began
-        at QoS 2.
+        They hold what this session must send again with the same identifiers. Section 4.8.2: of a shared subscription
+        others get it, but not what began at QoS 2.
         """
         state = self._state
-        queue = subscription.queue
+        private: set[Queue] = set()
+        if state.durable and state.unacked:
+            private = {each.queue for each in state.subscriptions.values() if each.share is None}
+        kept: set[Queue] = set()
         back: list[MessageReference] = []
-        kept = False
         for packet_id, reference in list(state.unacked.items()):
-            if reference is None or reference.queue is not queue:
+            if reference is None:
                 continue
-            if state.durable and (subscription.share is None or packet_id in state.qos2):
-                kept = True
+            if state.durable and (reference.queue in private or packet_id in state.qos2):
+                kept.add(reference.queue)
                 continue
             del state.unacked[packet_id]
             state.qos2.discard(packet_id)
             back.append(reference)
         if back:
             self._post.release(back, failed=False)
-        if not kept and subscription.attached:
-            subscription.attached = False
-            self._post.detach(queue, subscription)
+        return kept
+
+    def _leave(self, subscriptions: deque[Subscription]) -> Iterator[None]:
+        """Detach from the queues, which may be thousands, bit by bit; not from one that a connection has by then.
+
+        They are let go one by one as well: to free thousands takes as long.
+        """
+        while subscriptions:
+            subscription = subscriptions.popleft()
+            if subscription.attached and subscription.delivery is None:
+                subscription.attached = False
+                self._post.detach(subscription.queue, subscription)
+            yield
 
     def describe(self) -> dict[str, object]:
         """For management."""

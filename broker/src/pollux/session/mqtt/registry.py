@@ -344,6 +344,7 @@ class MqttRegistry:
         if references:
             # Those of shared subscriptions began at QoS 2 and go to nobody else (MQTT-4.8.2-5).
             self.post.acknowledge(references)
+        state.unacked.clear()
         self._endings[state.client_id] = ending = self._loop.create_future()
         self.post.share.work(self._ending(state, ending))
 
@@ -358,7 +359,6 @@ class MqttRegistry:
         for packet_id in state.recorded:
             self.put(QOS2_OUT_KIND, packet_key(state.client_id, packet_id), None)
         state.recorded.clear()
-        state.unacked.clear()
         state.inbound.clear()
         self._count(state, 0)
         if self.sessions.get(state.client_id) is state:
