@@ -15,9 +15,9 @@ from broker.ha.group import BACKUP, PATIENCE, PRIMARY, SYMMETRIC, Store, wait_un
 from pollux.ha import keeper as keeper_module
 from pollux.ha.admission import admit
 from pollux.ha.lease import boot_clock
-from pollux.ha.locks import LockFile, LockTimeoutError
+from pollux.ha.locks import LockFile, LockTimeoutError, is_locked
 from pollux.ha.machine import Phase
-from pollux.ha.members import HEARTBEAT, Heartbeat
+from pollux.ha.members import HEARTBEAT, MEMBERS, Heartbeat
 from pollux.ha.node_state import STATE_FILE, StateFileError, StoreState, read_state, write_state
 from pollux.ha.places import BACKUP_LOCK, FAILBACK_LOCK, LIVE_LOCK
 from pollux.ha.shared_store import Action, Role, Settings, decide
@@ -404,6 +404,20 @@ def test_a_sign_of_life_whose_file_was_deleted_is_written_anew(store: Store) -> 
     wait_until((store.node / HEARTBEAT).exists, "it is there again")
     wait_until(lambda: Heartbeat(store.node).read() is not None, "it can be read")
     assert live.machine.phase is Phase.LIVE
+
+
+def test_a_request_for_the_store_and_a_members_words_are_made_again_when_their_files_were_deleted(
+    store: Store,
+) -> None:
+    """Breaks when the preferred broker waits for an answer to what nobody can see, or clients are not told of it."""
+    store.member("a", PRIMARY).start().serve().keeper.close()
+    store.member("b", BACKUP).start().serve()
+    store.member("a", PRIMARY).start()
+    words = store.node / MEMBERS / "a-id.json"
+    wait_until(lambda: is_locked(store.node / FAILBACK_LOCK) and words.exists(), "it asks")
+    (store.node / FAILBACK_LOCK).unlink()
+    words.unlink()
+    wait_until(lambda: is_locked(store.node / FAILBACK_LOCK) and words.exists(), "it asks again")
 
 
 @pytest.mark.parametrize(

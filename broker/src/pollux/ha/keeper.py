@@ -343,6 +343,9 @@ class Keeper:
     def _look(self) -> None:
         # The lock before the state: whoever releases the lock has written the state before, never after.
         self._queue.look()
+        if self._announcement is not None and not self._announcement.is_current():
+            self._announcement.close()  # nobody sees it: ask again
+            self._announcement = None
         self._read_state()
         beat = self._heartbeat.read()
         if beat != self._beat:

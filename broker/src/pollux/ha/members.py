@@ -77,7 +77,7 @@ class MemberFile:
     def write(self, values: dict[str, Any]) -> None:
         """Tell the others; nothing is written when nothing changed. Raises OSError: the next call tries again."""
         data = json.dumps(values, sort_keys=True).encode()
-        if data == self._written or self._lock is None:
+        if (data == self._written and self.path.exists()) or self._lock is None:
             return
         temporary = self.path.with_suffix(".tmp")
         try:
