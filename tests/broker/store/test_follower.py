@@ -8,6 +8,7 @@ import random
 import shutil
 from collections import Counter
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +21,7 @@ from pollux.store.follower import Follower
 from pollux.store.format import HEADER_SIZE
 from pollux.store.maintenance import Maintenance
 
-from .helpers import contents, ids_in, message_of, opened, segments, settings_in, stable
+from .helpers import contents, ids_in, message_of, opened, segments, settings_in, stable, until
 
 if TYPE_CHECKING:
     from array import array
@@ -103,14 +104,20 @@ def facts(recovered: Recovered) -> dict[str, Any]:
     }
 
 
+def is_gone(path: Path) -> bool:
+    return not path.exists()
+
+
 async def promote(settings: StoreSettings, follower: Follower, scratch: Path) -> Recovered:
     """Recover a copy cold and the original with the follower; both say the same."""
     copy = settings_in(scratch, node_id=settings.node_id)
     for theirs, mine in (
         (settings.journal_directory, copy.journal_directory),
         (settings.bindings_directory, copy.bindings_directory),
+        (settings.paging_directory, copy.paging_directory),
     ):
-        shutil.copytree(theirs, mine)
+        if theirs.is_dir():
+            shutil.copytree(theirs, mine)
     async with opened(copy, crash=True) as cold:
         expected = facts(cold.recovered)
         cold_records = cold.recovered.replayed_records
@@ -286,6 +293,70 @@ async def test_a_takeover_does_not_look_at_every_message_nor_at_every_file(
         # The life's first segment, the one it wrote last, those prepared behind it; what holds a checkpoint's bodies.
         assert len(set(opened_files)) <= 8, sorted(set(opened_files))
         assert sum(len(one) for one in contents(warm.recovered).values()) > 150
+
+
+async def test_a_takeover_opens_no_file_that_only_holds_what_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when each file with messages of the checkpoint is opened: one for each ten megabytes that wait."""
+    settings = settings_in(tmp_path)
+    follower = Follower(settings.journal_directory, settings.id_cache_size)
+    async with writing(settings) as live:
+        for number in range(600):
+            await live.send()
+            # Some files become worth rewriting.
+            if number > 300 and number % 8:
+                await live.acknowledge()
+        await live.checkpoint()
+        await live.send()
+        follower.poll()
+        await live.send()
+    opened_files: list[str] = []
+    real = pathlib.Path.open
+
+    def counted_open(path: Path, *rest: Any, **named: Any) -> Any:
+        if path.parent == settings.journal_directory:
+            opened_files.append(path.name)
+        return real(path, *rest, **named)
+
+    monkeypatch.setattr(pathlib.Path, "open", counted_open)
+    async with opened(settings, crash=True, follower=follower) as warm:
+        monkeypatch.undo()
+        checkpoint = warm.storage._checkpoint
+        assert checkpoint is not None
+        bodies = {file.name for file in checkpoint.files}
+        assert len(bodies) > 8
+        assert any(name.endswith(".bodies") for name in bodies)
+        assert not bodies & set(opened_files)
+        assert len(set(opened_files)) <= 4, sorted(set(opened_files))
+
+
+async def test_a_follower_forgets_the_pages_of_addresses_that_are_gone(tmp_path: Path) -> None:
+    """Breaks when it keeps them: it follows for months, and each address that pages once has a store of its own."""
+    settings = settings_in(tmp_path, page_size_bytes=1 << 10)
+    follower = Follower(settings.journal_directory, settings.id_cache_size, settings.paging_directory)
+    async with writing(settings) as live:
+        for number in range(10):
+            pages = live.storage.pages.address(f"address {number}")
+            for _ in range(5):
+                pages.append(message_of(live.storage, b"p" * 500, address=pages.address), [1])
+            await stable(live.storage)
+            if number < 9:
+                pages.drop_queue(1)
+                await until(partial(is_gone, pages.directory))
+            for _ in range(40):
+                await live.send()
+            follower.poll()
+            if number % 2:
+                await live.checkpoint()
+                follower.poll()
+        kept = follower._progress
+        assert kept is not None
+        state = kept.state
+        assert len(state.pages_done) <= 1, "what is not in a checkpoint yet"
+        assert len(state.stores_done) <= 1
+        assert list(follower.pages._stores) == [pages.number]
+    await promote(settings, follower, tmp_path / "copy")
 
 
 async def test_a_file_that_vanishes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -359,7 +359,11 @@ class ReplicatedActivation(Activation):
         if self.spare is not None:
             configuration = self._configuration
             self._warm = Warm(
-                configuration.journal_directory, configuration.id_cache_size, self.spare, self.member.wake
+                configuration.journal_directory,
+                configuration.id_cache_size,
+                self.spare,
+                self.member.wake,
+                paging=configuration.paging_directory,
             )
             self._warm.start()
         self.member.wake()

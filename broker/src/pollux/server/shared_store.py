@@ -101,7 +101,13 @@ class SharedStoreActivation(Activation):
         self.keeper.prepared = False
         self.keeper.peers = configuration.high_availability.peers
         self.spare = Spare(configuration.journal_directory, self.me.id, configuration.journal_file_size)
-        self._warm = Warm(configuration.journal_directory, configuration.id_cache_size, self.spare, self._prepared)
+        self._warm = Warm(
+            configuration.journal_directory,
+            configuration.id_cache_size,
+            self.spare,
+            self._prepared,
+            paging=configuration.paging_directory,
+        )
         self._reads_along = False
         #: What is left in the state file when the broker stops: None is decided by failover-on-shutdown.
         self._left: StoreState | None = None

@@ -35,8 +35,16 @@ FOLLOW_TIMEOUT = 2.0
 class Warm:
     """See the module; a thread of its own. ``on_first`` is called in it once, when everything was read."""
 
-    def __init__(self, journal: Path, id_cache_size: int, spare: Spare, on_first: Callable[[], None]) -> None:
-        self._make = partial(Follower, journal, id_cache_size)
+    def __init__(
+        self,
+        journal: Path,
+        id_cache_size: int,
+        spare: Spare,
+        on_first: Callable[[], None],
+        *,
+        paging: Path | None = None,
+    ) -> None:
+        self._make = partial(Follower, journal, id_cache_size, paging)
         self._follower = self._make()
         self._spare = spare
         self._on_first = on_first

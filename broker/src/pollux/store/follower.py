@@ -18,8 +18,9 @@ from msgspec import Struct, field
 
 from pollux.errors import StoreError
 from pollux.store import checkpoint as checkpoints
-from pollux.store import recovery
+from pollux.store import inventory, recovery
 from pollux.store.format import FRAME_SIZE, FormatError, valid_at
+from pollux.store.known_pages import KnownPages
 from pollux.store.records import BATCH, RecordType
 from pollux.store.recovered import NORMAL_DAMAGE
 from pollux.store.segments import segment_name
@@ -68,14 +69,21 @@ class Look(Struct):
 class Follower:
     """Follows one journal directory. ``poll`` from a background thread; ``take`` ends it."""
 
-    def __init__(self, directory: Path, id_cache_size: int) -> None:
+    def __init__(self, directory: Path, id_cache_size: int, paging: Path | None = None) -> None:
+        """``paging``: the pages' directory, when they are to be known at a takeover."""
         self._directory = directory
+        #: What was read of pages that nobody writes to.
+        self.pages = KnownPages(paging)
         self._id_cache_size = id_cache_size
         self._progress: Progress | None = None
         self._look: Look | None = None
         self._buffer = bytearray()
         #: Of all segments at the last whole look.
         self.headers: recovery.Headers = {}
+        #: Of the first segments of lives, and that the others have none.
+        self.starts: recovery.KnownStarts = {}
+        #: Of the other files that hold messages of the checkpoint.
+        self.bodies: recovery.Headers = {}
         #: Records folded so far.
         self.records = 0
         self._stopping = False
@@ -126,6 +134,7 @@ class Follower:
             self._read(names)
         if self._progress is not None:
             self._progress.state.settle()
+            self.pages.look(self._progress.state, lambda: self._stopping)
         return self.records != before
 
     def _read(self, names: frozenset[str]) -> None:
@@ -133,7 +142,7 @@ class Follower:
         segments = recovery.read_segments(self._directory, None, self.headers)
         self.headers = recovery.headers_of(segments)
         self.know(segments)
-        starts = recovery.read_starts(segments)
+        starts = recovery.read_starts(segments, self.starts)
         checkpoint = next(iter(recovery.eligible_checkpoints(self._directory, starts)), None)
         key = checkpoint[0] if checkpoint is not None else None
         journal = self._arrange(segments, starts, key)
@@ -142,6 +151,7 @@ class Follower:
         base = progress.checkpoint if progress is not None else None
         if checkpoint is not None and (base is None or base.key != key):
             base = checkpoints.read_checkpoint(checkpoint[1], None)
+            self.bodies = inventory.body_headers(self._directory, base, self.headers | self.bodies)
         if progress is None or not (_begins_with(progress, base) and self._continues(progress, chain)):
             progress = Progress(State(self._id_cache_size), base)
             if base is not None:
@@ -185,7 +195,9 @@ class Follower:
         replay = progress.replays[number]
         if upto > replay.end:
             self.records -= replay.records
-            recovery.replay_segment(progress.state, segment, number, self._buffer, resume=replay, upto=upto)
+            state = progress.state
+            file = state.forgotten + number
+            recovery.replay_segment(state, segment, file, self._buffer, resume=replay, upto=upto)
             self.records += replay.records
 
     def _arrange(
@@ -262,6 +274,7 @@ def _begins_with(progress: Progress, checkpoint: checkpoints.Checkpoint | None) 
         return False
     count = whole.index(checkpoint.key[1:]) + 1
     progress.state.forget_files(count)
+    progress.state.forget_stores({store for store, done in checkpoint.state["pages_done"] if 0 in done})
     del progress.segments[:count], progress.replays[:count], progress.chain[:count]
     progress.finished -= count
     kept = {segment_name(*key) for key, _ in progress.segments}

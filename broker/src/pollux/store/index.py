@@ -31,12 +31,25 @@ Numbers = Sequence[int]
 
 
 class Index:
-    """Message id -> (file, offset, length). ``ids`` must be sorted; ``salts`` belong to ``files``."""
+    """Message id -> (file, offset, length). ``ids`` must be sorted; ``salts`` belong to ``files``.
 
-    __slots__ = ("files", "ids", "lengths", "locations", "salts")
+    ``first``: the number that the first of ``files`` has in ``locations``.
+    """
 
-    def __init__(self, files: list[Path], salts: list[int], ids: Numbers, locations: Numbers, lengths: Numbers) -> None:
+    __slots__ = ("files", "first", "ids", "lengths", "locations", "salts")
+
+    def __init__(
+        self,
+        files: list[Path],
+        salts: list[int],
+        ids: Numbers,
+        locations: Numbers,
+        lengths: Numbers,
+        *,
+        first: int = 0,
+    ) -> None:
         self.files = files
+        self.first = first
         self.salts = salts
         self.ids = ids
         self.locations = locations
@@ -58,13 +71,14 @@ def sorted_index(
     lengths: array[int],
     *,
     known: int = 0,
+    first: int = 0,
 ) -> Index:
     """An index from arrays in order of arrival, of which the first ``known`` ids are known to ascend.
 
     Ids nearly always arrive sorted; then nothing is copied.
     """
     if ascending(ids, known) == len(ids):
-        return Index(files, salts, ids, locations, lengths)
+        return Index(files, salts, ids, locations, lengths, first=first)
     latest = {message_id: position for position, message_id in enumerate(ids)}
     order = sorted(latest)
     positions = [latest[message_id] for message_id in order]
@@ -74,6 +88,7 @@ def sorted_index(
         array("Q", order),
         array("Q", [locations[position] for position in positions]),
         array("I", [lengths[position] for position in positions]),
+        first=first,
     )
 
 
@@ -107,8 +122,8 @@ def plan(indexes: Sequence[Index], message_ids: Sequence[int]) -> tuple[list[Run
     runs: list[Run] = []
     current: Run | None = None
     for number, location, length, place in places:
-        file, offset = location >> FILE_SHIFT, location & OFFSET_MASK
         index = indexes[number]
+        file, offset = (location >> FILE_SHIFT) - index.first, location & OFFSET_MASK
         if (
             current is None
             or current.index is not index

@@ -6,7 +6,6 @@ says the same. Two starts are refused (:func:`check`), because somebody has bett
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,11 +17,14 @@ from pollux.store.recovered import Damage
 from pollux.store.recovery import ALLOW_MISSING
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
     from pathlib import Path
 
+    from pollux.store.checkpoint import Checkpoint
+    from pollux.store.format import SegmentHeader
     from pollux.store.reading import Reading
-    from pollux.store.recovery import SegmentFile, Start
+    from pollux.store.recovery import Headers, SegmentFile, Start
 
 #: Kinds of damage that are files which are not there, or as good as that.
 _MISSING = ("missing-segment", "missing-file")
@@ -139,14 +141,35 @@ def _lost_segments(directory: Path, first: int, last: int) -> Damage:
     return Damage(directory / f"pollux-*-{first:010d}.segment", 0, 0, "missing-segment", words)
 
 
-def _size_of(path: Path, salt: int) -> int:
+def body_headers(directory: Path, checkpoint: Checkpoint, known: Headers) -> Headers:
+    """The headers of the files that hold a checkpoint's messages, as far as they can be read."""
+    found: Headers = {}
+    for file in checkpoint.files:
+        try:
+            status, found_header = _look_at(directory / file.name, known)
+        except (FileNotFoundError, FormatError):
+            continue
+        found[file.name, status.st_ino] = found_header
+    return found
+
+
+def _look_at(path: Path, known: Headers) -> tuple[os.stat_result, SegmentHeader]:
+    """A file's status and header; one whose header is known is not opened. Raises FileNotFoundError, FormatError."""
+    status = path.stat()
+    header = known.get((path.name, status.st_ino))
+    if header is None:
+        with path.open("rb", buffering=0) as stream:
+            header = decode_header(stream.read(HEADER_SIZE), str(path))
+    return status, header
+
+
+def _size_of(path: Path, salt: int, known: Headers) -> int:
     """The size of a file with this salt; -1 when it is not there, or another."""
     try:
-        with path.open("rb", buffering=0) as stream:
-            found = decode_header(stream.read(HEADER_SIZE), str(path)).salt == salt
-            return os.fstat(stream.fileno()).st_size if found else -1
+        status, header = _look_at(path, known)
     except (FileNotFoundError, FormatError):
         return -1
+    return status.st_size if header.salt == salt else -1
 
 
 def _lost_bodies(found: Reading) -> list[Damage]:
@@ -154,7 +177,7 @@ def _lost_bodies(found: Reading) -> list[Damage]:
     lost: list[Damage] = []
     for file in found.checkpoint.files if found.checkpoint is not None else ():
         path = found.directory / file.name
-        size, end = _size_of(path, file.salt), HEADER_SIZE + file.used
+        size, end = _size_of(path, file.salt, found.headers), HEADER_SIZE + file.used
         if size < 0:
             words = f"{file.live} bytes of live messages are not there; the messages wait until the file is put back"
             lost.append(Damage(path, 0, file.live, "missing-segment", words))

@@ -43,18 +43,23 @@ _READ_BYTES = 1 << 20
 LARGE_NAME = re.compile(r"([0-9]+)\.msg", re.ASCII)
 
 
-def lost_files(directory: Path, wanted: Mapping[int, int]) -> dict[int, str]:
-    """What is wrong with large messages' files, in words, by id. ``wanted``: id -> size, 0 where nothing tells it."""
+def lost_files(directory: Path, wanted: Mapping[int, int], *, sizes: bool = True) -> dict[int, str]:
+    """What is wrong with large messages' files, in words, by id. ``wanted``: id -> size, 0 where nothing tells it.
+
+    Without ``sizes`` only their names are looked for, all at once.
+    """
     if not wanted:
         return {}
     lost: dict[int, str] = {}
     there: set[str] | None = None
-    if len(wanted) > 1:  # one look at the directory is cheaper than one at each name
+    if len(wanted) > 1 or not sizes:  # one look at the directory is cheaper than one at each name
         there = {entry.name for entry in os.scandir(directory)} if directory.is_dir() else set()
     for file_id, size in wanted.items():
         path = directory / f"{file_id}.msg"
         if there is not None and path.name not in there:
             lost[file_id] = f"{path} is missing"
+            continue
+        if not sizes:
             continue
         try:
             found = path.stat().st_size

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from io import BufferedReader
     from pathlib import Path
 
+    from pollux.store.known_pages import KnownPage, KnownPages
     from pollux.store.state import State
 
 #: The address in its file is a name, not a path: anything is allowed in it.
@@ -83,6 +84,8 @@ class Page(Struct):
     writes: int = 0
     #: The last chunk that writes to it.
     token: int = 0
+    #: It was read while another broker served, not at this start.
+    known: bool = False
 
 
 class StorePages(Struct):
@@ -107,24 +110,31 @@ class StorePages(Struct):
     damage: list[Damage] = field(default_factory=list)
     #: The address's file is not what it should be.
     unnamed: bool = False
+    #: The address is what the journal says, and nobody looked whether its file says the same.
+    assumed: bool = False
 
 
-def read_stores(directory: Path, state: State, *, duplicates: bool, thorough: bool) -> Iterator[StorePages]:
+def read_stores(
+    directory: Path, state: State, *, duplicates: bool, thorough: bool, known: KnownPages | None = None
+) -> Iterator[StorePages]:
     """The pages of every address, of those too that only the journal knows. ``duplicates``: look for their ids.
 
     With ``thorough`` every record is read; without, only the counts at the end of a page that was closed in order.
+    What is ``known`` is not opened; a store of which the journal says whose it is not either.
     """
     names = list(directory.iterdir()) if directory.is_dir() else []
     found = {int(path.name): path for path in names if STORE_NAME.fullmatch(path.name)}
     for store in sorted(found.keys() | {store for store, pages in state.page_files.items() if pages}):
         place = found.get(store, directory / str(store))
-        yield _read_store(store, place, state, duplicates=duplicates, thorough=thorough)
+        yield _read_store(store, place, state, duplicates=duplicates, thorough=thorough, known=known)
 
 
-def _read_store(store: int, directory: Path, state: State, *, duplicates: bool, thorough: bool) -> StorePages:
+def _read_store(
+    store: int, directory: Path, state: State, *, duplicates: bool, thorough: bool, known: KnownPages | None
+) -> StorePages:
     result = StorePages(store, directory)
-    names = list(directory.iterdir()) if directory.is_dir() else []
-    numbers = {int(match[1]): path for path in names if (match := PAGE_NAME.fullmatch(path.name))}
+    names = list(os.scandir(directory)) if directory.is_dir() else []
+    numbers = {int(match[1]): entry for entry in names if (match := PAGE_NAME.fullmatch(entry.name))}
     done = state.pages_done.get(store, set())
     wanted = state.page_files.get(store, set())
     result.missing = sorted(wanted - done - numbers.keys())
@@ -132,14 +142,19 @@ def _read_store(store: int, directory: Path, state: State, *, duplicates: bool, 
     mark = state.page_marks.get(store, 0) if duplicates else None
     followed = {number for number, other in pairwise(sorted(numbers)) if number >> PAGE_SHIFT == other >> PAGE_SHIFT}
     for number in sorted(numbers):
-        path = numbers[number]
+        path = directory / numbers[number].name
         if number in done or 0 in done:
             result.done.append(path)
             continue
         committed = state.page_tx.get((store, number), set())
-        reader = _PageReader(path, number, committed, mark, result, wanted=number in wanted)
         gone = state.page_acks.get((store, number), {})
         end = state.page_ends.get((store, number), 0)
+        before = known.get(store, number, numbers[number].inode(), committed, end) if known is not None else None
+        if before is not None and (mark is None or before.page.duplicate < max(mark, 1)):
+            read = _from_known(before, path, gone, result)
+            (result.pages if read.remaining else result.finished).append(read)
+            continue
+        reader = _PageReader(path, number, committed, mark, result, wanted=number in wanted)
         page = reader.read(gone, closed=number in followed, recorded=end, thorough=thorough)
         if page is None and not reader.damaged:
             result.done.append(path)  # it was being made: nothing in it was confirmed
@@ -147,9 +162,43 @@ def _read_store(store: int, directory: Path, state: State, *, duplicates: bool, 
             result.finished.append(page)
         elif page is not None:
             result.pages.append(page)
-    if result.pages or result.finished or result.missing:
-        _name(result, state.page_addresses.get(store))
+    told = state.page_addresses.get(store)
+    if known is not None and told is not None and not result.missing:
+        result.address, result.assumed = told, True
+    elif result.pages or result.finished or result.missing:
+        _name(result, told)
     return result
+
+
+def _from_known(known: KnownPage, path: Path, gone: dict[int, set[int]], found: StorePages) -> Page:
+    """The page, less what was acknowledged of it since it was read."""
+    read = known.page
+    page = Page(read.number, path, read.salt, read.messages, read.size, closed=True, recovered=True, whole=read.whole)
+    page.remaining, page.committed, page.large, page.known = dict(read.remaining), read.committed, read.large, True
+    page.duplicate = read.duplicate
+    found.large.update(known.large)
+    _subtract(page, gone)
+    return page
+
+
+def read_page(
+    path: Path, store: int, number: int, committed: set[int], recorded: int
+) -> tuple[Page | None, dict[int, int]]:
+    """A page that nobody writes to, nothing of it acknowledged, and the sizes of its large messages' files.
+
+    None when anything about it is not as it should be: recovery must judge it. Raises OSError.
+    """
+    found = StorePages(store, path.parent)
+    reader = _PageReader(path, number, committed, None, found, wanted=True)
+    page = reader.read({}, closed=True, recorded=recorded, thorough=False)
+    return (page, found.large) if not found.damage else (None, {})
+
+
+def differs(directory: Path, address: str) -> Damage | None:
+    """What is wrong with the file that says whose pages a directory holds, where they are ``address``'s."""
+    found = StorePages(0, directory, missing=[0])  # whatever is wrong is worth a word
+    _name(found, address)
+    return found.damage[0] if found.damage else None
 
 
 def _missing(found: StorePages, address: str) -> Iterator[Damage]:
@@ -239,9 +288,7 @@ class _PageReader:
             header = self._header(stream, size)
             if header is None:
                 return None
-            page = Page(
-                self._number, self._path, header.salt, closed=True, recovered=True, committed=self._committed
-            )
+            page = Page(self._number, self._path, header.salt, closed=True, recovered=True, committed=self._committed)
             if cut := header.cut(size):
                 self._report("cut", size, 0, f"the file was cut: {size} bytes are no multiple of {header.length}")
             end = self._end(stream, header, size)
@@ -249,6 +296,7 @@ class _PageReader:
                 told, page.size = end[0], end[1]
                 if not thorough and not self._committed and not told.partial and self._is_recorded(told):
                     page.messages, page.remaining, page.large = told.messages, told.queues, told.large
+                    page.whole, page.duplicate = True, told.duplicate
                     sizes = told.sizes or [0] * len(told.large)
                     self._found.large.update(zip(told.large, sizes, strict=True))
                     _subtract(page, gone)
@@ -341,8 +389,10 @@ class _PageReader:
             if len(body) > 2:
                 self._found.sums[body[0]] = body[2]
         # Those of transactions are in the journal with the rest of their transaction.
-        if self._mark is not None and not record[FRAME_SIZE + 1] & TX and message_id >= self._mark:
-            self._found.duplicates += [extension["duplicate_id"]] if "duplicate_id" in extension else []
+        if "duplicate_id" in extension and not record[FRAME_SIZE + 1] & TX:
+            page.duplicate = message_id
+            if self._mark is not None and message_id >= self._mark:
+                self._found.duplicates.append(extension["duplicate_id"])
 
 
 def _subtract(page: Page, gone: dict[int, set[int]]) -> None:

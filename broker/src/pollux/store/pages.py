@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from pollux.checksum import crc32c
 from pollux.errors import StoreError
-from pollux.store import records
+from pollux.store import behind, records
 from pollux.store.files import make_directories, write_all
 from pollux.store.format import (
     FRAME,
@@ -45,8 +45,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.message import LargeBody, Message
+    from pollux.store.behind import Check
     from pollux.store.files import FileOperations
     from pollux.store.journal import Journal
+    from pollux.store.known_pages import KnownPages
     from pollux.store.settings import StoreSettings
     from pollux.store.state import State
 
@@ -449,6 +451,9 @@ class PageStore:
         #: (store, page, path) of earlier lives' pages that nobody needs, which the journal does not say yet; page 0:
         #: the whole directory.
         self._finished: list[tuple[int, int, Path]] = []
+        #: Pages, and directories with the addresses they are taken to be for, that were not opened at this start.
+        self.unopened: list[tuple[AddressPages, Page]] = []
+        self.assumed: list[tuple[Path, str]] = []
         self.cache_size = max(1, settings.page_max_cache_size)
         self.large_body = large_body
         self.append = append
@@ -530,15 +535,18 @@ class PageStore:
 
     # -- recovery ----------------------------------------------------------------------------------
 
-    def recover(self, state: State, *, give_up: bool) -> tuple[dict[int, int], list[Damage]]:
+    def recover(
+        self, state: State, *, give_up: bool, known: KnownPages | None = None
+    ) -> tuple[dict[int, int], list[Damage]]:
         """Find the pages of earlier lives; (large messages they name with their sizes, damage).
 
         In a thread, before any traffic. ``give_up``: an operator wants to go on without pages that are missing.
+        ``known`` ones are not opened.
         """
         damage: list[Damage] = []
         large: dict[int, int] = {}
         directory = self._settings.paging_directory
-        for found in read_stores(directory, state, duplicates=self.persist_duplicates, thorough=False):
+        for found in read_stores(directory, state, duplicates=self.persist_duplicates, thorough=False, known=known):
             damage += found.damage
             large.update(found.large)
             for path in found.done:
@@ -550,6 +558,14 @@ class PageStore:
                 self._finished.append((found.number, 0, found.directory))
             self._adopt(found, state)
         return large, damage
+
+    def checks(self) -> list[Check]:
+        """What :meth:`recover` took for granted, to be looked at behind it."""
+        owners = {id(page): pages for pages, page in self.unopened}
+        unopened = [page for _, page in self.unopened]
+        found = behind.names(self.assumed) + behind.pages(unopened, lambda page: page.number in owners[id(page)].pages)
+        self.unopened, self.assumed = [], []
+        return found
 
     def close(self) -> None:
         """End every page that is written to: this life writes no more. Before the journal is closed."""
@@ -577,8 +593,12 @@ class PageStore:
                 state.add_duplicate(found.address, value)
                 self.unrecorded.append((found.address, value))
         pages = AddressPages(self, found.address, found.number, found.directory, self._settings.page_size_bytes)
+        if found.assumed:
+            self.assumed.append((found.directory, found.address))
         for page in found.pages:
             pages.adopt(page)
+            if page.known:
+                self.unopened.append((pages, page))
             if not page.whole:
                 self.ends[found.number, page.number] = page.size
         if not pages.pages:

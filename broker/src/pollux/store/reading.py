@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from pollux.store import recovery
 from pollux.store.format import FormatError
@@ -35,12 +35,14 @@ class Reading(Struct):
     starts: list[recovery.Start]
     checkpoint: Checkpoint | None
     journal: recovery.Journal
-    #: The segments that were replayed, in the order of the numbers in ``state.locations``.
+    #: The segments that were replayed, in the order of the numbers in ``state.locations``, from ``state.forgotten`` on.
     readable: list[recovery.SegmentFile]
     state: State
     damage: list[Damage]
     #: Records replayed, without those that a follower had replayed before.
     replayed: int = 0
+    #: Of files that need not be opened to know what they are.
+    headers: recovery.Headers = field(default_factory=dict)
 
     @property
     def folded(self) -> tuple[int, int]:
@@ -68,7 +70,7 @@ def read_journal(
     nodes = {segment.header.node_id for segment in segments if segment.header is not None}
     if len(nodes) > 1:
         raise FormatError(f"{directory}: files of {len(nodes)} different nodes: {', '.join(n.hex() for n in nodes)}")
-    starts = recovery.read_starts(segments)
+    starts = recovery.read_starts(segments, follower.starts if follower is not None else None)
     known = follower.checkpoint if follower is not None else None
     checkpoint, damage = recovery.choose_checkpoint(directory, starts, node_id, known)
     journal = recovery.arrange(segments, starts, checkpoint.key[1:] if checkpoint is not None else (0, 0), ends)
@@ -95,7 +97,8 @@ def read_journal(
             continue
         resume = done[number] if number < len(done) else None
         before = resume.records if resume is not None else 0
-        replayed += recovery.replay_segment(state, segment, number, buffer, resume=resume).records - before
+        file = state.forgotten + number
+        replayed += recovery.replay_segment(state, segment, file, buffer, resume=resume).records - before
         final = segment.key in finals
         if final and state.reach > segment.sequence and (segment.epoch, state.reach) not in ahead:
             holed.add(segment.epoch)
@@ -105,4 +108,5 @@ def read_journal(
         damage += found
     damage += recovery.check_batches(readable)
     damage += recovery.fenced_damage(journal.fenced)
-    return Reading(directory, segments, starts, checkpoint, journal, readable, state, damage, replayed)
+    headers = recovery.headers_of(segments) | (follower.bodies if follower is not None else {})
+    return Reading(directory, segments, starts, checkpoint, journal, readable, state, damage, replayed, headers)

@@ -169,28 +169,53 @@ class Start(Struct):
     tails: dict[tuple[int, int], int]
 
 
-def read_starts(segments: list[SegmentFile]) -> list[Start]:
-    """The START records of all lives whose first segment is still there, by epoch."""
+#: (name, inode) of segments in which something is -> the START record there, which never changes, or None.
+KnownStarts = dict[tuple[str, int], Start | None]
+
+
+def read_starts(segments: list[SegmentFile], known: KnownStarts | None = None) -> list[Start]:
+    """The START records of all lives whose first segment is still there, by epoch.
+
+    Segments that are ``known`` are not opened, and those that were are known afterwards.
+    """
+    known = {} if known is None else known
     starts: dict[int, Start] = {}
     for segment in segments:
         if segment.epoch in starts or segment.header is None:
             continue
-        with segment.path.open("rb", buffering=0) as stream:
-            head = stream.read(_START_BYTES)
-            # The first write is the START record; of most lives there is little more to see.
-            if len(head) == _START_BYTES and (more := _first_write(head) - len(head)) > 0:
-                head += stream.read(min(more, 1 << 20))
-        view = memoryview(head)
-        position = HEADER_SIZE
-        for _ in range(2):
-            length = valid_at(view, position, len(view), segment.header.salt)
-            if length and view[position + FRAME_SIZE] == RecordType.START:
-                ends, checkpoint = records.decode_start(view[position : position + length])
-                tails = records.decode_tails(view[position : position + length])
-                starts[segment.epoch] = Start(segment.epoch, ends, checkpoint, tails)
-                break
-            position += length or FRAME_SIZE
+        key = (segment.path.name, segment.inode)
+        if key not in known:
+            written, start = _read_start(segment, segment.header.salt)
+            if written:
+                known[key] = start
+        else:
+            start = known[key]
+        if start is not None:
+            starts[segment.epoch] = start
+    for gone in known.keys() - {(segment.path.name, segment.inode) for segment in segments}:
+        del known[gone]
     return [starts[epoch] for epoch in sorted(starts)]
+
+
+def _read_start(segment: SegmentFile, salt: int) -> tuple[bool, Start | None]:
+    """Whether a segment begins with whole records, and the START record among the first two."""
+    with segment.path.open("rb", buffering=0) as stream:
+        head = stream.read(_START_BYTES)
+        # The first write is the START record; of most lives there is little more to see.
+        if len(head) == _START_BYTES and (more := _first_write(head) - len(head)) > 0:
+            head += stream.read(min(more, 1 << 20))
+    view = memoryview(head)
+    position = HEADER_SIZE
+    written = True
+    for _ in range(2):
+        length = valid_at(view, position, len(view), salt)
+        if length and view[position + FRAME_SIZE] == RecordType.START:
+            record = view[position : position + length]
+            ends, checkpoint = records.decode_start(record)
+            return True, Start(segment.epoch, ends, checkpoint, records.decode_tails(record))
+        written = written and length > 0
+        position += length or FRAME_SIZE
+    return written, None
 
 
 def _first_write(head: bytes) -> int:

@@ -31,7 +31,7 @@ from pollux.store.format import (
 from pollux.store.records import BATCH, EXTENDED, PAIR, TRIPLE, TX, U32, U64, RecordType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
 #: A location is file << FILE_SHIFT | offset; files are numbers in the index's table.
 FILE_SHIFT = 32
@@ -112,6 +112,8 @@ class State:
         self.indexed = 0
         self.locations: array[int] = array("Q")
         self.lengths: array[int] = array("I")
+        #: The files before the one of this number are not in ``locations`` any more.
+        self.forgotten = 0
         self.delivery_counts: dict[tuple[int, int], int] = {}
         self.schedules: dict[tuple[int, int], int] = {}
         self.duplicates: dict[str, dict[bytes, None]] = {}
@@ -126,6 +128,8 @@ class State:
         self.page_acks: dict[tuple[int, int], dict[int, set[int]]] = {}
         #: store -> pages nobody needs; 0 among them: none of the store's.
         self.pages_done: dict[int, set[int]] = {}
+        #: store -> location of the record that says so of all its pages; none of what a checkpoint told.
+        self.stores_done: dict[int, int] = {}
         #: store -> the first paged message whose duplicate id may be in its page only.
         self.page_marks: dict[int, int] = {}
         #: (store, page) -> committed transactions that wrote to it.
@@ -225,9 +229,9 @@ class State:
         elif kind in (RecordType.QUEUE, RecordType.DROP_QUEUE):
             self._fold_queue(kind, record)
         else:
-            self._fold_inventory(kind, flags, record)
+            self._fold_inventory(kind, flags, record, location)
 
-    def _fold_inventory(self, kind: int, flags: int, record: memoryview) -> None:
+    def _fold_inventory(self, kind: int, flags: int, record: memoryview, location: int) -> None:
         """Pages, and what must be there."""
         if kind == RecordType.PAGE_ACKS:
             position = records.FIELDS_TX if flags & TX else records.FIELDS
@@ -253,7 +257,8 @@ class State:
         elif kind == RecordType.SEGMENT_END:
             self.reach = max(self.reach, U64.unpack_from(record, records.FIELDS)[0])
         elif kind == RecordType.PAGE_DONE:
-            self._page_done(*PAIR.unpack_from(record, records.FIELDS))
+            store, page = PAIR.unpack_from(record, records.FIELDS)
+            self._page_done(store, page, location)
 
     def _fold_queue(self, kind: int, record: memoryview) -> None:
         (queue_id,) = U64.unpack_from(record, records.FIELDS)
@@ -271,11 +276,12 @@ class State:
         elif queues[queue_id]:
             queues[queue_id].update(ids)
 
-    def _page_done(self, store: int, page: int) -> None:
+    def _page_done(self, store: int, page: int, location: int) -> None:
         self.pages_done.setdefault(store, set()).add(page)
         if page:
             self.page_files.get(store, set()).discard(page)
         else:
+            self.stores_done[store] = location
             self.page_files.pop(store, None)
             self.page_addresses.pop(store, None)
         for pages in (self.page_acks, self.page_tx, self.page_ends):
@@ -285,6 +291,7 @@ class State:
         """The store's directory is gone."""
         self.pages_done.pop(store, None)
         self.page_marks.pop(store, None)
+        self.stores_done.pop(store, None)
         for pages in (self.page_acks, self.page_tx, self.page_ends):
             for key in [key for key in pages if key[0] == store]:
                 del pages[key]
@@ -501,16 +508,23 @@ class State:
                 del references[message_id]
 
     def forget_files(self, count: int) -> None:
-        """Messages in the first ``count`` files are found elsewhere (in a checkpoint); the other files move up."""
-        first = bisect_left(self.locations, count << FILE_SHIFT)
-        moved = count << FILE_SHIFT
-        self.ids, self.lengths = self.ids[first:], self.lengths[first:]
-        self.locations = array("Q", [location - moved for location in self.locations[first:]])
+        """Messages in the first ``count`` files are found elsewhere (in a checkpoint)."""
+        self.forgotten += count
+        first = bisect_left(self.locations, self.forgotten << FILE_SHIFT)
+        self.ids, self.lengths, self.locations = self.ids[first:], self.lengths[first:], self.locations[first:]
         self.indexed = max(0, self.indexed - first)
         self.settle()
         queues = self._queues()
         self.prune_numbers(queues)
         self.large = self.large_messages(queues)
+
+    def forget_stores(self, kept: Container[int]) -> None:
+        """Of pages that were all done in files that are forgotten a checkpoint keeps what it needs: ``kept``."""
+        first = self.forgotten << FILE_SHIFT
+        gone = [store for store, done in self.pages_done.items() if 0 in done and store not in kept]
+        for store in gone:
+            if self.stores_done.get(store, 0) < first:
+                self.forget_pages(store)
 
     def finish(self) -> dict[int, dict[int, array[int]]]:
         """Queue id -> priority -> ids still in it, in order."""

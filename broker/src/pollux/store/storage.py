@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from pollux.checksum import crc32c
 from pollux.errors import DiskFullError, StoreError
-from pollux.store import inventory, records, recovery
+from pollux.store import behind, inventory, records, recovery
 from pollux.store.bindings import NAME, Bindings, Changes
 from pollux.store.checkpoint import parse_name
 from pollux.store.files import FileOperations, make_directories
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.message import Message
+    from pollux.store.behind import Check
     from pollux.store.checkpoint import Checkpoint
     from pollux.store.follower import Follower
     from pollux.store.latency import LatencyHistogram
@@ -174,6 +175,9 @@ class Storage:
         self._pool: SegmentPool | None = None
         self._recovered = False
         self._closed = False
+        #: What a takeover took for granted, and the look at it.
+        self._checks: list[Check] = []
+        self._looking: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -252,6 +256,8 @@ class Storage:
         self._journal.start()
         await self._begin_life(sequence)
         self._watch.start()
+        self._checks += self.pages.checks()
+        self._looking = self._loop.create_task(behind.look(self._loop, self._file_threads, self._checks, self.report))
         recovered.seconds = time.perf_counter() - began
         for damage in recovered.damage:
             self.report(damage, "recovery")
@@ -316,6 +322,7 @@ class Storage:
                 state.locations,
                 state.lengths,
                 known=state.indexed,
+                first=state.forgotten,
             )
         ]
         if checkpoint is not None:
@@ -327,7 +334,8 @@ class Storage:
         self._holed = any(one.kind == "missing-segment" for one in lost)
         journal.chain = found.readable
         damage += bindings_damage + lost
-        large, page_damage = self.pages.recover(state, give_up=allowed)
+        known = self._follower.pages if self._follower is not None else None
+        large, page_damage = self.pages.recover(state, give_up=allowed, known=known)
         self._make_stable(self.pages.newest())
         recovered = recovered_of(state, damage + page_damage)
         self._check_large(state, recovered, large, give_up=allowed)
@@ -355,10 +363,14 @@ class Storage:
         """Set aside the messages whose bodies are not there; what no record names goes.
 
         They are not acknowledged unless an operator wants to go on without: a file that is put back is found again.
+        A takeover does not look at each: whether they are whole is looked at behind it, or when they are sent.
         """
         messages = recovered.large
         wanted = paged | {file: state.large_sizes.get(file, 0) for file in messages.values()}
-        lost = lost_files(self.settings.large_messages_directory, wanted)
+        directory = self.settings.large_messages_directory
+        lost = lost_files(directory, wanted, sizes=self._follower is None)
+        if self._follower is not None:
+            self._checks += behind.bodies(directory, {file: size for file, size in wanted.items() if file not in lost})
         recovered.damage += lost_bodies(self.large.path, lost, messages)
         gone = {message_id for message_id, file in messages.items() if file in lost}
         for queue_id, ids in recovered.set_aside(gone).items():
@@ -801,6 +813,9 @@ class Storage:
         if not self._recovered or not hasattr(self, "_journal"):
             return  # recovery was never begun, or failed before there was anything to write with
         await self._watch.stop()
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
         if self._regaining is not None:
             self._regaining.cancel()
             await asyncio.wait([self._regaining])
