@@ -121,6 +121,8 @@ def _broker(broker: Broker) -> Iterator[Metric]:
     yield _counter("state_refused", "Requests refused because their client holds too much.", post.memory.refused)
     yield _gauge("loop_lag_seconds", "How late the event loop last ran.", broker.analyzer.lag)
     yield _gauge("loop_lag_maximum_seconds", "Its worst in the last minute.", broker.analyzer.maximum_lag)
+    shared = "Turns of the event loop in which a slice of what clients ask for by the thousand was done."
+    yield _counter("shared_turns", shared, broker.registry.share.turns)
 
 
 def _store(broker: Broker) -> Iterator[Metric]:

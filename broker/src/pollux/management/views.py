@@ -102,6 +102,7 @@ def _serving(broker: Broker) -> dict[str, Any]:
         },
         "loopLagMilliseconds": round(broker.analyzer.lag * 1000, 3),
         "maximumLoopLagMilliseconds": round(broker.analyzer.maximum_lag * 1000, 3),
+        "sharedTurns": broker.registry.share.turns,
         "store": {
             "epoch": broker.storage.epoch,
             "full": broker.storage.full,
