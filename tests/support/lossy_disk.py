@@ -244,6 +244,8 @@ class LossyDisk(FileOperations):
         self.off = False
         #: Every changing call fails with this error while it is set (EIO for a while).
         self.failing: int | None = None
+        #: Calls, by their number, that fail with EIO.
+        self.failing_calls = range(0)
         #: Bytes by which files may still grow: what is beyond is not written, and then there is no room (ENOSPC).
         self.room: int | None = None
         #: Decides how much less than asked is written; None: all is.
@@ -315,11 +317,19 @@ class LossyDisk(FileOperations):
         self.calls += 1
         if self.failing is not None:
             raise OSError(self.failing, os.strerror(self.failing))
+        if self.calls in self.failing_calls:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def power_on(self) -> None:
-        """Go on with what the system has in memory: only the process was killed."""
-        self.cut_at = None
+        """Go on with what the system has in memory: only the process was killed. The disk is sound again."""
+        self.cut_at = self.failing = self.room = self.short_writes = None
+        self.failing_calls = range(0)
         self.off = False
+
+    def make_room(self) -> None:
+        """There is as much room again as anybody wants."""
+        with self._lock:
+            self.room = None
 
     def note(self, value: Any) -> None:
         """Put down, between the events, what somebody outside now relies on."""

@@ -10,6 +10,10 @@ from typing import NamedTuple
 
 #: (queue id, message id)
 Place = tuple[int, int]
+#: What has a value: a binding by its name, and ("count" or "schedule", the message it is of).
+Key = str | tuple[str, Place]
+#: What a prepared transaction adds and removes.
+Prepared = tuple[frozenset[Place], frozenset[Place]]
 
 
 class Unit(NamedTuple):
@@ -18,17 +22,21 @@ class Unit(NamedTuple):
     number: int
     adds: tuple[Place, ...] = ()
     removes: tuple[Place, ...] = ()
-    puts: tuple[tuple[str, bytes | None], ...] = ()
+    puts: tuple[tuple[Key, bytes | int | None], ...] = ()
     duplicates: tuple[bytes, ...] = ()
     whole: bool = False
+    #: Of a transaction in two phases, and what is done with it: "prepare", "commit", "rollback".
+    xid: bytes = b""
+    outcome: str = ""
 
 
 class Found(NamedTuple):
     """What a store holds."""
 
     places: frozenset[Place]
-    bindings: dict[str, bytes]
+    values: dict[Key, bytes | int]
     duplicates: frozenset[bytes]
+    prepared: dict[bytes, Prepared]
 
 
 class Promises:
@@ -38,8 +46,10 @@ class Promises:
         #: Place -> whether it must be there; absent: it must not.
         self._places: dict[Place, bool] = {}
         self._removing: set[Place] = set()
-        #: Every value a binding may have; the first is the confirmed one.
-        self._bindings: dict[str, list[tuple[int, bytes | None]]] = {}
+        #: Every value that something may have; the first is the confirmed one.
+        self._values: dict[Key, list[tuple[int, bytes | int | None]]] = {}
+        #: Prepared transactions, and whether they must be there.
+        self._prepared: dict[bytes, tuple[Prepared, bool]] = {}
         self._duplicates: set[bytes] = set()
         self._open: dict[int, Unit] = {}
 
@@ -48,7 +58,8 @@ class Promises:
         other = Promises()
         other._places = dict(self._places)
         other._removing = set(self._removing)
-        other._bindings = {key: list(values) for key, values in self._bindings.items()}
+        other._values = {key: list(values) for key, values in self._values.items()}
+        other._prepared = dict(self._prepared)
         other._duplicates = set(self._duplicates)
         other._open = dict(self._open)
         return other
@@ -64,6 +75,11 @@ class Promises:
 
     def _begun(self, unit: Unit) -> None:
         self._open[unit.number] = unit
+        if unit.outcome == "prepare":
+            self._prepared[unit.xid] = ((frozenset(unit.adds), frozenset(unit.removes)), False)
+            return
+        if unit.outcome:
+            self._prepared[unit.xid] = (self._prepared[unit.xid][0], False)
         for place in unit.adds:
             self._places[place] = False
         for place in unit.removes:
@@ -71,17 +87,21 @@ class Promises:
                 self._places[place] = False
                 self._removing.add(place)
         for key, value in unit.puts:
-            self._bindings.setdefault(key, [(0, None)]).append((unit.number, value))
+            self._values.setdefault(key, [(0, None)]).append((unit.number, value))
 
     def _confirmed(self, unit: Unit) -> None:
         del self._open[unit.number]
+        if unit.outcome == "prepare":
+            self._prepared[unit.xid] = (self._prepared[unit.xid][0], True)
+            return
+        self._prepared.pop(unit.xid, None)
         for place in unit.adds:
             if place in self._places and place not in self._removing:
                 self._places[place] = True
         for place in unit.removes:
             self._places.pop(place, None)
         for key, _ in unit.puts:
-            values = self._bindings[key]
+            values = self._values[key]
             newest = max(index for index, (number, _) in enumerate(values) if number <= unit.number)
             del values[:newest]
         self._duplicates.update(unit.duplicates)
@@ -91,7 +111,12 @@ class Promises:
         self._removing.clear()
         self._open.clear()
         self._duplicates = set(found.duplicates)
-        self._bindings = {key: [(0, found.bindings.get(key))] for key in {*self._bindings, *found.bindings}}
+        self._values = {
+            key: [(0, found.values.get(key))]
+            for key in {*self._values, *found.values}
+            if isinstance(key, str) or key[1] in found.places
+        }
+        self._prepared = {xid: (prepared, True) for xid, prepared in found.prepared.items()}
 
     def wrong(self, found: Found) -> list[str]:
         """What was promised and is not so."""
@@ -102,16 +127,33 @@ class Promises:
             words.append(f"{len(strange)} messages came back, or were never sent: {sorted(strange)[:5]}")
         if forgotten := self._duplicates - found.duplicates:
             words.append(f"duplicate ids are forgotten: {sorted(forgotten)[:5]}")
-        for key in {*self._bindings, *found.bindings}:
-            may = [value for _, value in self._bindings.get(key, [(0, None)])]
-            if found.bindings.get(key) not in may:
-                words.append(f"binding {key} is {found.bindings.get(key)!r}, it may be {may}")
+        words += self._wrong_values(found) + self._wrong_prepared(found)
         words += [f"half of transaction {unit}" for unit in self._open.values() if not self._whole(unit, found)]
         return words
 
+    def _wrong_values(self, found: Found) -> list[str]:
+        words = []
+        for key in {*self._values, *found.values}:
+            if not isinstance(key, str) and (key[1] not in found.places or key[1] in self._removing):
+                continue
+            may = [value for _, value in self._values.get(key, [(0, None)])]
+            if found.values.get(key) not in may:
+                words.append(f"{key} is {found.values.get(key)!r}, it may be {may}")
+        return words
+
+    def _wrong_prepared(self, found: Found) -> list[str]:
+        lost = {xid for xid, (_, must) in self._prepared.items() if must} - found.prepared.keys()
+        words = [f"prepared transactions are lost: {sorted(lost)}"] if lost else []
+        for xid, prepared in found.prepared.items():
+            if prepared != self._prepared.get(xid, (None, False))[0]:
+                words.append(f"prepared transaction {xid!r} is {prepared}, it was {self._prepared.get(xid)}")
+        return words
+
     def _whole(self, unit: Unit, found: Found) -> bool:
-        if not unit.whole:
+        if not unit.whole or unit.outcome == "prepare":
             return True
         happened = {place in found.places for place in unit.adds if place not in self._removing}
         happened |= {place not in found.places for place in unit.removes if place in self._places}
+        if unit.outcome:
+            happened.add(unit.xid not in found.prepared)
         return len(happened) < 2

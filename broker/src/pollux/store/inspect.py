@@ -163,7 +163,9 @@ def _outcome(record: memoryview, position: int) -> dict[str, Any]:
 def _start(record: memoryview, _: int) -> dict[str, Any]:
     ends, checkpoint = records.decode_start(record)
     tails = [[*key, end] for key, end in records.decode_tails(record).items()]
-    return {"ends": [[*key, end] for key, end in ends.items()], "tails": tails, "checkpoint": checkpoint}
+    torn = [[*key, *hole] for key, holes in records.decode_torn(record).items() for hole in holes]
+    found = {"ends": [[*key, end] for key, end in ends.items()], "tails": tails, "checkpoint": checkpoint}
+    return found | ({"torn": torn} if torn else {})
 
 
 def _put(record: memoryview, _: int) -> dict[str, Any]:

@@ -90,6 +90,7 @@ def read_journal(
     buffer = bytearray()
     finals = recovery.last_of_lives(readable)
     holed = recovery.holed_lives(journal.chain)
+    numbers = {segment.sequence for segment in journal.chain}
     ahead = {segment.key for segment in journal.empty if segment.header is not None}
     for number, segment in enumerate(readable):
         if number < finished:
@@ -100,7 +101,9 @@ def read_journal(
         file = state.forgotten + number
         replayed += recovery.replay_segment(state, segment, file, buffer, resume=resume).records - before
         final = segment.key in finals
-        if final and state.reach > segment.sequence and (segment.epoch, state.reach) not in ahead:
+        # A later life that took the number found nothing in it: behind what is missing it would have begun.
+        there = (segment.epoch, state.reach) in ahead or state.reach in numbers
+        if final and state.reach > segment.sequence and not there:
             holed.add(segment.epoch)
         found = recovery.settle_segment(state, directory, segment, final=final, keep=keep, holed=segment.epoch in holed)
         if any(one.kind not in NORMAL_DAMAGE for one in found):

@@ -377,12 +377,14 @@ def start(
     checkpoint: tuple[int, int, int] | None,
     tails: Mapping[tuple[int, int], int] | None = None,
     pages: Mapping[tuple[int, int], int] | None = None,
+    torn: Sequence[tuple[int, int, int, int]] = (),
 ) -> bytes:
     """The first record of a life: where it stopped reading each older segment, and the checkpoint it read.
 
     ``checkpoint`` is (writer's epoch, last folded epoch, last folded sequence). ``tails``: where the incomplete last
     write behind such an end ends; what comes later than that was written late. ``pages``: (store, page) -> where the
-    messages of a page end that its life did not close.
+    messages of a page end that its life did not close. ``torn``: (epoch, sequence, start, end) of holes before such an
+    end, in writes that were never confirmed.
     """
     values: dict[str, Any] = {
         "ends": [[epoch, sequence, end] for (epoch, sequence), end in ends.items()],
@@ -392,6 +394,8 @@ def start(
         values["tails"] = [[epoch, sequence, end] for (epoch, sequence), end in tails.items()]
     if pages:
         values["pages"] = [[*key, end] for key, end in pages.items()]
+    if torn:
+        values["torn"] = torn
     return bytes((RecordType.START, 0)) + _encode_map(values)
 
 
@@ -405,6 +409,14 @@ def decode_start(record: memoryview | bytes) -> tuple[dict[tuple[int, int], int]
 def decode_tails(record: memoryview | bytes) -> dict[tuple[int, int], int]:
     """The tails of a framed START record."""
     return {(epoch, sequence): end for epoch, sequence, end in _decode_map(record[FIELDS:]).get("tails", ())}
+
+
+def decode_torn(record: memoryview | bytes) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """The holes that a framed START record tells of, by segment."""
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for epoch, sequence, start, end in _decode_map(record[FIELDS:]).get("torn", ()):
+        found.setdefault((epoch, sequence), []).append((start, end))
+    return found
 
 
 def decode_page_ends(record: memoryview | bytes) -> dict[tuple[int, int], int]:

@@ -67,6 +67,8 @@ class SegmentFile(Struct):
     #: behind it, which that life found too, ended at ``tail``.
     recorded: bool = False
     tail: int = 0
+    #: Holes before ``limit`` that a later life found: of writes that were never confirmed.
+    torn: list[tuple[int, int]] = field(default_factory=list)
     replay: Replay | None = None
     inode: int = 0
 
@@ -167,6 +169,7 @@ class Start(Struct):
     ends: dict[tuple[int, int], int]
     checkpoint: tuple[int, int, int] | None
     tails: dict[tuple[int, int], int]
+    torn: dict[tuple[int, int], list[tuple[int, int]]]
 
 
 #: (name, inode) of segments in which something is -> the START record there, which never changes, or None.
@@ -212,7 +215,9 @@ def _read_start(segment: SegmentFile, salt: int) -> tuple[bool, Start | None]:
         if length and view[position + FRAME_SIZE] == RecordType.START:
             record = view[position : position + length]
             ends, checkpoint = records.decode_start(record)
-            return True, Start(segment.epoch, ends, checkpoint, records.decode_tails(record))
+            return True, Start(
+                segment.epoch, ends, checkpoint, records.decode_tails(record), records.decode_torn(record)
+            )
         written = written and length > 0
         position += length or FRAME_SIZE
     return written, None
@@ -283,6 +288,7 @@ def arrange(
     known = _known_before(starts, folded)
     for segment in segments:
         segment.recorded = segment.key in recorded
+        segment.torn = [hole for start in starts for hole in start.torn.get(segment.key, ())]
         segment.tail = recorded.get(segment.key, 0)
         if not segment.unfinished:
             journal.newest_epoch = max(journal.newest_epoch, segment.epoch)
@@ -402,8 +408,7 @@ def settle_segment(
         found.append(Damage(segment.path, replay.end, max(0, expected - replay.end), "cut", words))
     for damaged in replay.damaged:
         length = damaged.end - damaged.start
-        # What a later life found valid was no torn write, and of those there is one only.
-        if damaged.start >= torn_from and not segment.recorded and not damaged.several:
+        if _is_torn(segment, damaged, torn_from):
             kind, words = "torn-tail", f"{length} bytes of the last write, never confirmed, are incomplete"
         elif damaged.tail:
             kind, words = "corrupt", f"{length} bytes hold no valid record and nothing valid follows in the file"
@@ -427,6 +432,26 @@ def settle_segment(
     return found
 
 
+def _is_torn(segment: SegmentFile, damaged: DamagedRange, torn_from: int) -> bool:
+    """Whether a damaged range is of writes that were never confirmed, which a power cut leaves in any order."""
+    if segment.recorded:
+        # What a later life found valid was no torn write.
+        return any(start <= damaged.start and damaged.end <= end for start, end in segment.torn)
+    return damaged.start >= torn_from and not damaged.several
+
+
+def torn_holes(chain: list[SegmentFile]) -> list[tuple[int, int, int, int]]:
+    """Holes in the last writes of lives, before what could be read of them: (epoch, sequence, start, end)."""
+    finals = last_of_lives(chain)
+    return [
+        (*segment.key, damaged.start, damaged.end)
+        for segment in chain
+        if segment.replay is not None and segment.key in finals
+        for damaged in segment.replay.damaged
+        if not damaged.tail and _is_torn(segment, damaged, segment.replay.open_from)
+    ]
+
+
 def _check_last_write(segment: SegmentFile, replay: Replay, *, final: bool) -> list[Damage]:
     """A last write with fewer bytes than its BATCH record says, where no other damage tells of it: they are zeros."""
     position, size = replay.last_batch
@@ -442,20 +467,23 @@ def _check_last_write(segment: SegmentFile, replay: Replay, *, final: bool) -> l
 
 
 def _settle_incomplete(state: State, segment: SegmentFile, torn_from: int) -> list[Damage]:
-    """Decide about commits whose transactions lost records to damage.
+    """Decide about commits, and ends of first phases, whose transactions lost records to damage.
 
     In the last write, and those before it that were not synced, nothing was confirmed, so the transaction did not
-    happen. Anywhere else the commit was confirmed: what is left of it counts, and the loss is reported.
+    happen. Anywhere else it was confirmed: what is left of it counts, or waits, and the loss is reported.
     """
     found: list[Damage] = []
     for incomplete in state.incomplete:
         offset = incomplete.location & OFFSET_MASK
         if offset >= torn_from:
+            if incomplete.prepared:
+                state.pending.pop(incomplete.tx, None)
             continue
-        state.commit(incomplete.tx, incomplete.pending)
+        if not incomplete.prepared:
+            state.commit(incomplete.tx, incomplete.pending)
         words = (
-            f"transaction {incomplete.tx} was committed with {incomplete.expected} records, "
-            f"{len(incomplete.pending)} of them could be read"
+            f"transaction {incomplete.tx} was {'prepared' if incomplete.prepared else 'committed'} with "
+            f"{incomplete.expected} records, {len(incomplete.pending)} of them could be read"
         )
         found.append(Damage(segment.path, offset, 0, "corrupt", words))
     state.incomplete.clear()

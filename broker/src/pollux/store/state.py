@@ -85,13 +85,15 @@ class Replay(Struct):
     last_number: int = -1
 
 
-class IncompleteCommit(Struct):
-    """A commit that says more records than were found: some of its transaction's records are damaged."""
+class IncompleteOutcome(Struct):
+    """A commit, or the end of its first phase, that says more records than were found: some are damaged."""
 
     location: int
     tx: int
     expected: int
     pending: Pending
+    #: It was not committed yet: what is left of it waits for its outcome.
+    prepared: bool = False
 
 
 class State:
@@ -145,7 +147,7 @@ class State:
         self.reach = 0
         self._id_cache_size = id_cache_size
         #: Commits that say more records than were found, not applied yet.
-        self.incomplete: list[IncompleteCommit] = []
+        self.incomplete: list[IncompleteOutcome] = []
 
     # -- the hot path ------------------------------------------------------------------------------
 
@@ -405,16 +407,19 @@ class State:
 
     def _fold_outcome(self, kind: int, record: memoryview, location: int) -> None:
         (tx,) = U64.unpack_from(record, 14)
+        (expected,) = U32.unpack_from(record, 22)
         if kind == RecordType.PREPARE:
-            self.pending.setdefault(tx, Pending()).xid = bytes(record[26:])
+            prepared = self.pending.setdefault(tx, Pending())
+            prepared.xid = bytes(record[26:])
+            if len(prepared) != expected:
+                self.incomplete.append(IncompleteOutcome(location, tx, expected, prepared, prepared=True))
             return
         pending = self.pending.pop(tx, None)
         if kind == RecordType.ROLLBACK:
             return
-        (expected,) = U32.unpack_from(record, 22)
         found = len(pending) if pending else 0
         if found != expected:
-            self.incomplete.append(IncompleteCommit(location, tx, expected, pending or Pending()))
+            self.incomplete.append(IncompleteOutcome(location, tx, expected, pending or Pending()))
         elif pending is not None:
             self.commit(tx, pending)
 

@@ -428,7 +428,8 @@ class Storage:
         checkpoint = self._checkpoint.key if self._checkpoint is not None else None
         # Where this life's journal begins, for whoever finds that gone. The segment is there, and was synced.
         self.put(*INVENTORY, begun(self.epoch, sequence))
-        self._journal.append(records.start(ends, checkpoint, recovery.torn_tails(journal.chain), self.pages.ends))
+        tails, holes = recovery.torn_tails(journal.chain), recovery.torn_holes(journal.chain)
+        self._journal.append(records.start(ends, checkpoint, tails, self.pages.ends, holes))
         for address, value in self.pages.unrecorded:
             self.append_duplicate_id(address, value)
         for queue_id, ids in self._given_up:

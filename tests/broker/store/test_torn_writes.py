@@ -1,0 +1,68 @@
+"""A power cut leaves the sectors of a last write in any order: what was not confirmed is no damage, at no start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pollux.store.verify import verify
+
+from .helpers import ids_in, message_of, opened, segments, settings_in, stable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pollux.store.settings import StoreSettings
+
+
+def without_a_sector(settings: StoreSettings, of: bytes) -> None:
+    """What a power cut may leave of a write: a sector in the middle of ``of`` is the zeros it was."""
+    for path in segments(settings):
+        data = bytearray(path.read_bytes())
+        if (at := data.find(of)) >= 0:
+            sector = (at // 512 + 1) * 512
+            data[sector : sector + 512] = bytes(512)
+            path.write_bytes(data)
+            return
+    pytest.fail("no segment holds it")
+
+
+async def test_a_hole_in_the_last_write_is_no_damage_at_later_starts_either(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    async with opened(settings, crash=True) as one:
+        torn, kept = message_of(one.storage, b"x" * 2000), message_of(one.storage)
+        under_way = one.storage.next_id()
+        one.storage.append_message(message_of(one.storage), [1], under_way)
+        one.storage.append_message(torn, [1])
+        one.storage.append_message(kept, [1])
+        await stable(one.storage)
+    without_a_sector(settings, torn.data)
+    for _ in range(3):
+        async with opened(settings, crash=True) as two:
+            assert ids_in(two.recovered) == {kept.id}
+            assert {damage.kind for damage in two.recovered.damage} == {"torn-tail"}
+        assert verify(tmp_path).sound
+
+
+@pytest.mark.parametrize("confirmed", [False, True])
+async def test_half_of_a_prepared_transaction_is_none_unless_it_was_confirmed(tmp_path: Path, confirmed: bool) -> None:
+    settings = settings_in(tmp_path)
+    async with opened(settings, crash=True) as one:
+        tx = one.storage.next_id()
+        messages = [message_of(one.storage, b"x" * 2000), message_of(one.storage)]
+        for message in messages:
+            one.storage.append_message(message, [1], tx)
+        one.storage.append_prepare(tx, b"xid")
+        await stable(one.storage)
+        if confirmed:
+            one.storage.append_message(message_of(one.storage), [2])
+            await stable(one.storage)
+    without_a_sector(settings, messages[0].data)
+    for _ in range(2):
+        async with opened(settings, crash=True) as two:
+            found = [[message_id for message_id, _, _ in prepared.messages] for prepared in two.recovered.prepared]
+            assert found == ([[messages[1].id]] if confirmed else [])
+            told = [damage.detail for damage in two.recovered.damage if "was prepared with 2 records" in damage.detail]
+            assert len(told) == confirmed
+            assert {damage.kind for damage in two.recovered.damage} == ({"corrupt"} if confirmed else {"torn-tail"})
