@@ -3,16 +3,17 @@
     .venv/bin/python benchmarks/failover.py                          # Pollux, and ActiveMQ when it is installed
     .venv/bin/python benchmarks/failover.py --brokers pollux --protocols amqp --write     # rewrites only these rows
     .venv/bin/python benchmarks/failover.py --brokers activemq activemq-tuned --trials 10 --write
-    .venv/bin/python benchmarks/failover.py --load full [--drained] [--brokers pollux pollux-replicated] [--write]
+    .venv/bin/python benchmarks/failover.py --load full [--drained yes] [--brokers pollux pollux-replicated] [--write]
 
 Two brokers on one shared directory on loopback. A producer sends without a pause; the live is killed, and the time runs
 from the signal until the other one confirms its first message, be it a new one or one that was under way and is sent
 again. The killed broker is started again and waits as the backup for the next trial. Once with an empty journal, once
 with `--messages` in it. The kills fall evenly over the time between a backup's looks at the lock. Nothing is asserted.
 
-With `--load full` a process beside it sends as much as the broker takes, 1 KiB each, and nobody consumes it unless
-`--drained`; a client that sends every 10 ms sees the interruption. Each failover of one pair is a line, with its parts:
-what grows with the messages in the store, or from failover to failover, is seen there.
+With `--load full` a process beside it sends as much as the broker takes, 1 KiB each; a client that sends every 10 ms
+sees the interruption. Each failover of one pair is a line, with its parts: what grows with the messages in the store,
+or from failover to failover, is seen there. Each pair fails over a few times with consumers that take what is sent,
+then with none; all of it (shared and replicated, with 0 and with 5 million messages) takes some 12 minutes.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ from pollux.client.url import Wire, parse_url
 from throughput import REPORT, read_section, write_section
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from failover_pairs import Pair
     from pollux.client.stream import Stream
     from pollux.client.url import Endpoint
@@ -46,6 +49,11 @@ if TYPE_CHECKING:
 SECTION = "failover"
 SECTION_FULL = "failover at full load"
 PROTOCOLS = (Wire.AMQP, Wire.STOMP)
+TRIALS = 50
+#: Messages of the second run of each pair, and of each pair at full load.
+MANY, FULL = 1_000_000, 5_000_000
+#: --drained -> whether consumers take what is sent, run after run of one pair.
+DRAINED = {"yes": (True,), "no": (False,), "both": (True, False)}
 #: Seconds of load before each kill.
 LOAD = 0.5
 #: Messages under way at most.
@@ -111,7 +119,7 @@ def measure(pair: Pair, protocol: Wire, arguments: argparse.Namespace, messages:
         pair.start()
         if messages:
             asyncio.run(fill(pair, protocol, messages, arguments.size))
-        for number, delay in enumerate(delays(arguments.trials, pair.interval)):
+        for number, delay in enumerate(delays(arguments.trials or TRIALS, pair.interval)):
             time.sleep(pair.settled + delay)
             times.append(asyncio.run(trial(pair, protocol, f"{messages}-{number}")))
             pair.swap()
@@ -120,9 +128,10 @@ def measure(pair: Pair, protocol: Wire, arguments: argparse.Namespace, messages:
     return row(about, times)
 
 
-def measure_full(pair: PolluxPair, arguments: argparse.Namespace, messages: int, console: Console) -> tuple[str, ...]:
-    """Run the failovers of one new pair at full load, over AMQP; return a row of their table."""
-    load = os.getloadavg()[0]
+def measure_full(
+    pair: PolluxPair, arguments: argparse.Namespace, messages: int, console: Console
+) -> Iterator[tuple[str, ...]]:
+    """Run the failovers of one new pair at full load, over AMQP, drained ones first; rows of their table."""
     console.print(*failover_full.PARTS, sep="  ")
 
     def on_each(number: int, one: failover_full.Failover) -> None:
@@ -131,14 +140,23 @@ def measure_full(pair: PolluxPair, arguments: argparse.Namespace, messages: int,
     try:
         pair.start()
         if messages:
-            asyncio.run(fill(pair, Wire.AMQP, messages, arguments.size))
-        found = failover_full.failovers(
-            pair, Wire.AMQP, arguments.trials, arguments.seconds, drained=arguments.drained, on_each=on_each
-        )
+            failover_full.fill(pair, messages, arguments.size)
+        for drained in DRAINED[arguments.drained]:
+            about = Circumstances(pair.name, "AMQP", messages, os.getloadavg()[0], f"{datetime.now(UTC):%Y-%m-%d}")
+            trials = arguments.trials or trials_of(messages, drained=drained)
+            found = failover_full.failovers(
+                pair, Wire.AMQP, trials, arguments.seconds, drained=drained, on_each=on_each
+            )
+            yield failover_full.row(about, found, drained=drained)
     finally:
         pair.close()
-    about = Circumstances(pair.name, "AMQP", messages, load, f"{datetime.now(UTC):%Y-%m-%d}")
-    return failover_full.row(about, found, drained=arguments.drained)
+
+
+def trials_of(messages: int, *, drained: bool) -> int:
+    """How many failovers tell enough: the fiftieth of a pair is seen once, the rest in a few minutes."""
+    if drained:
+        return 12
+    return 20 if messages else 50
 
 
 def full(arguments: argparse.Namespace, console: Console) -> None:
@@ -149,11 +167,12 @@ def full(arguments: argparse.Namespace, console: Console) -> None:
         if not issubclass(make, PolluxPair):
             console.print(f"{name}: not at full load")
             continue
-        for messages in dict.fromkeys((0, arguments.messages)):
+        for messages in dict.fromkeys((0, FULL if arguments.messages is None else arguments.messages)):
             # A killed broker's checkpointer may still write.
             with tempfile.TemporaryDirectory(prefix="pollux-failover-", ignore_cleanup_errors=True) as directory:
-                rows.append(measure_full(make(Path(directory)), arguments, messages, console))
-            console.print(*rows[-1], sep="  ")
+                for each in measure_full(make(Path(directory)), arguments, messages, console):
+                    console.print(*each, sep="  ")
+                    rows.append(each)
     if arguments.write:
         columns, identity = failover_full.COLUMNS, failover_full.IDENTITY
         before = rows_of(read_section(SECTION_FULL), columns)
@@ -166,13 +185,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--brokers", nargs="+", choices=list(PAIRS), help="default: all that are installed")
     parser.add_argument("--protocols", nargs="+", type=Wire, choices=PROTOCOLS, default=PROTOCOLS)
-    parser.add_argument("--trials", type=int, default=50)
-    parser.add_argument("--messages", type=int, default=1_000_000, help="messages of the second run; 0 leaves it out")
+    parser.add_argument("--trials", type=int, help=f"default: {TRIALS}; with --load full 12 drained, 50 or 20 not")
+    parser.add_argument(
+        "--messages", type=int, help=f"of the second run; 0 leaves it out; default: {MANY:,}, with --load full {FULL:,}"
+    )
     parser.add_argument("--size", type=int, default=1024, help="bytes of each of them")
     parser.add_argument("--write", action="store_true", help="write the rows into the table in docs/benchmarks.md")
     parser.add_argument("--load", choices=("steady", "full"), default="steady")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of load before each kill, with --load full")
-    parser.add_argument("--drained", action="store_true", help="with --load full: consumers take what is sent")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of load before each kill, with --load full")
+    parser.add_argument(
+        "--drained", choices=list(DRAINED), default="both", help="with --load full: consumers take what is sent"
+    )
     arguments = parser.parse_args()
     console = Console(width=160)
     if arguments.load == "full":
@@ -186,7 +209,7 @@ def main() -> None:
             console.print(f"{name} is not installed: left out")
             continue
         for protocol in arguments.protocols:
-            for messages in dict.fromkeys((0, arguments.messages)):
+            for messages in dict.fromkeys((0, MANY if arguments.messages is None else arguments.messages)):
                 if protocol not in make.protocols:
                     continue
                 with tempfile.TemporaryDirectory(prefix="pollux-failover-") as directory:

@@ -39,6 +39,8 @@ HERE = Path(__file__).resolve().parent
 PERIOD = 0.01
 #: Bytes of each message of the load; producers, and consumers when the queue is drained.
 SIZE, PRODUCERS, CONSUMERS = 1024, 4, 2
+#: Longest time to put the messages there, seconds.
+FILL_LIMIT = 900.0
 #: How many failovers are told apart at either end of a run.
 ENDS = 10
 
@@ -79,13 +81,14 @@ class Failover(NamedTuple):
 
 
 class Flood:
-    """The load: a process that is there for the whole run."""
+    """The load: a process that is there for a whole run."""
 
-    def __init__(self, pair: PolluxPair, *, drained: bool) -> None:
+    def __init__(self, pair: PolluxPair, queue: str, *, drained: bool, size: int = SIZE) -> None:
         ports = [str(member.port) for member in pair.members]
-        words = ["--ports", *ports, "--user", USER, "--producers", str(PRODUCERS), "--size", str(SIZE)]
+        words = ["--ports", *ports, "--user", USER, "--producers", str(PRODUCERS), "--size", str(size)]
+        words += ["--queue", queue, "--consumers", str(CONSUMERS if drained else 0)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "loadclient.flood", *words, "--consumers", str(CONSUMERS if drained else 0)],
+            [sys.executable, "-m", "loadclient.flood", *words],
             cwd=HERE,
             env={**os.environ, "LOADCLIENT_PASSWORD": PASSWORD},
             stdout=subprocess.PIPE,
@@ -102,6 +105,24 @@ class Flood:
         """Stop, whatever it does."""
         self._process.kill()
         self._process.wait()
+
+
+def fill(pair: PolluxPair, messages: int, size: int) -> None:
+    """Put so many messages of `size` bytes, and a few more, into a queue that nobody reads."""
+    flood = Flood(pair, "failover.backlog", drained=False, size=size)
+    try:
+        deadline = time.monotonic() + FILL_LIMIT
+        while held(pair) < messages:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{held(pair):,} of {messages:,} messages after {FILL_LIMIT} s")
+            time.sleep(0.5)
+    finally:
+        flood.kill()
+
+
+def held(pair: PolluxPair) -> int:
+    """Messages in all queues."""
+    return sum(int(queue["messages"]) for queue in pair.members[0].api("/api/v1/queues")["items"])
 
 
 def said(log: Path, words: str, since: float) -> tuple[float, dict[str, str]]:
@@ -166,7 +187,7 @@ def failovers(
     on_each: Callable[[int, Failover], None],
 ) -> list[Failover]:
     """Kill whoever serves, `trials` times, each after so many seconds of load. The pair has started."""
-    flood = Flood(pair, drained=drained)
+    flood = Flood(pair, "failover.drained" if drained else "failover.flood", drained=drained)
     found: list[Failover] = []
     try:
         for number in range(trials):
@@ -179,7 +200,7 @@ def failovers(
                     confirm,
                     (activating - at) * 1000,
                     (live - at) * 1000,
-                    int(fields["messages"]),
+                    int(fields["messages"]) + int(fields.get("paged", 0)),
                     int(fields.get("replayed", -1)),
                     flood.rate(),
                 )

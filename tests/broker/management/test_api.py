@@ -364,6 +364,27 @@ def test_a_message_of_another_journal_is_not_sent_to_nobody(shared: Instance) ->
     assert (answer["count"], answer["duplicates"]) == (1, 0)
 
 
+def test_messages_in_pages_are_counted(instance: Instance) -> None:
+    """Breaks when a queue shows what is in memory only: of a backlog that pages that would stand still."""
+    instance.configure(core="<global-max-size>4K</global-max-size>")
+    instance.start()
+    create(instance, "paged")
+    publish(instance, "paged", *(f"m{number}" for number in range(50)))
+    queue = instance.request("GET", "/api/v1/queues/paged")[1]
+    assert queue["messages"] == 50
+    assert 30 < queue["paged"] < 50
+    assert instance.request("GET", f"/api/v1/addresses/{queue['address']}")[1]["messages"] == 50
+    assert instance.request("GET", "/api/v1/status")[1]["messages"] == 50
+    samples = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(instance.request("GET", "/metrics")[1])
+        for sample in family.samples
+        if sample.labels.get("queue") == "paged"
+    }
+    assert samples["pollux_queue_messages"] == 50
+    assert samples["pollux_queue_messages_paged"] == queue["paged"]
+
+
 def test_messages_on_disk_only_are_browsed_moved_and_removed(instance: Instance) -> None:
     instance.start()
     create(instance, "cold")

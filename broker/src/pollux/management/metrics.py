@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _QUEUE_GAUGES: tuple[tuple[str, str, Callable[[Queue], float]], ...] = (
-    ("messages", "Messages in the queue, those in delivery included.", lambda queue: queue.message_count),
     ("messages_delivering", "Messages with consumers, not acknowledged yet.", lambda queue: queue.delivering),
     ("messages_scheduled", "Messages that wait for their time.", lambda queue: queue.scheduled),
     ("messages_on_disk_only", "Messages that are not in memory.", lambda queue: queue.cold),
@@ -198,7 +197,16 @@ def _addresses(broker: Broker) -> Iterator[Metric]:
 def _queues(broker: Broker) -> Iterator[Metric]:
     shown = [queue for queue in broker.space.queues if broker.space.settings(queue.address).enable_metrics]
     labels = ("address", "queue", "routing_type")
-    for name, text, value in _QUEUE_GAUGES:
+    paged = broker.post.pages.unread_by_queue()
+    counts: tuple[tuple[str, str, Callable[[Queue], float]], ...] = (
+        (
+            "messages",
+            "Messages in the queue, those in pages and in delivery included.",
+            lambda queue: queue.message_count + paged.get(queue.id, 0),
+        ),
+        ("messages_paged", "Messages that wait in pages.", lambda queue: paged.get(queue.id, 0)),
+    )
+    for name, text, value in (*counts, *_QUEUE_GAUGES):
         family: GaugeMetricFamily | CounterMetricFamily = GaugeMetricFamily(f"pollux_queue_{name}", text, labels=labels)
         for queue in shown:
             family.add_metric((queue.address, queue.name, queue.routing_type.name), value(queue))

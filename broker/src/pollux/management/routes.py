@@ -195,11 +195,11 @@ class Api:
             ),
             key=lambda each: each.name,
         )
-        return _paged(request, found, views.queue)
+        return _paged(request, found, lambda each: views.queue(self._broker, each))
 
     async def queue(self, request: web.Request) -> web.Response:
         """One queue with its attributes and consumers."""
-        return json_response(views.queue_in_full(self._queue(request)))
+        return json_response(views.queue_in_full(self._broker, self._queue(request)))
 
     async def create_queue(self, request: web.Request) -> web.Response:
         """Create a queue, and its address when there is none."""
@@ -227,7 +227,7 @@ class Api:
         )
         created = self._broker.post.create_queue(spec)
         await self._broker.stable()
-        return json_response(views.queue_in_full(created), status=201)
+        return json_response(views.queue_in_full(self._broker, created), status=201)
 
     async def delete_queue(self, request: web.Request) -> web.Response:
         """Delete a queue with its messages."""
@@ -277,7 +277,7 @@ class Api:
             enabled=body.get("enabled"),
         )
         await self._broker.stable()
-        return json_response({**views.queue(made), "count": self._broker.post.message_count(made)})
+        return json_response({**views.queue(self._broker, made), "count": self._broker.post.message_count(made)})
 
     async def discard_orphans(self, request: web.Request) -> web.Response:
         """Remove them for good."""

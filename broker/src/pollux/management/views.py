@@ -87,7 +87,8 @@ def _serving(broker: Broker) -> dict[str, Any]:
         "connections": len(broker.registry),
         "addresses": len(broker.space.addresses),
         "queues": len(broker.space.queues),
-        "messages": sum(queue.message_count for queue in broker.space.queues),
+        "messages": sum(queue.message_count for queue in broker.space.queues)
+        + sum(broker.post.pages.unread_by_queue().values()),
         "messagesRouted": broker.post.routed_total,
         "messagesAcknowledged": broker.post.acknowledged_total,
         "memory": {
@@ -125,7 +126,7 @@ def address(broker: Broker, found: Address) -> dict[str, Any]:
         "routingTypes": sorted(each.name for each in found.routing_types),
         "queueCount": len(found.queues),
         "queues": [each.name for each in found.queues],
-        "messages": sum(each.message_count for each in found.queues),
+        "messages": sum(broker.post.message_count(each) for each in found.queues),
         "bytes": account.gauge.bytes,
         "messagesInMemory": account.gauge.messages,
         "paging": account.pages.active,
@@ -145,9 +146,10 @@ def address_in_full(broker: Broker, found: Address) -> dict[str, Any]:
     return {**address(broker, found), "settings": {camel(name): plain(value) for name, value in settings.items()}}
 
 
-def queue(found: Queue) -> dict[str, Any]:
+def queue(broker: Broker, found: Queue) -> dict[str, Any]:
     """One queue with its counts."""
     counters = found.counters
+    paged = broker.post.pages.unread(found)
     return {
         "id": found.id,
         "name": found.name,
@@ -158,10 +160,11 @@ def queue(found: Queue) -> dict[str, Any]:
         "autoCreated": found.auto_created,
         "paused": found.paused,
         "consumers": found.consumer_count,
-        "messages": found.message_count,
+        "messages": found.message_count + paged,
         "delivering": found.delivering,
         "scheduled": found.scheduled,
         "onDiskOnly": found.cold,
+        "paged": paged,
         "bytes": found.bytes,
         "added": counters.added,
         "acknowledged": counters.acknowledged,
@@ -174,11 +177,11 @@ def queue(found: Queue) -> dict[str, Any]:
     }
 
 
-def queue_in_full(found: Queue) -> dict[str, Any]:
+def queue_in_full(broker: Broker, found: Queue) -> dict[str, Any]:
     """One queue with its attributes and consumers."""
     attributes = found.attributes
     named = {camel(name): plain(getattr(attributes, name)) for name in attributes.__struct_fields__}
-    return {**named, **queue(found), "consumerList": [consumer(found, each) for each in found.consumers]}
+    return {**named, **queue(broker, found), "consumerList": [consumer(found, each) for each in found.consumers]}
 
 
 def consumer(found: Queue, each: Any) -> dict[str, Any]:

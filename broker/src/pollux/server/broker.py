@@ -241,6 +241,7 @@ class Broker:
             name=configuration.name,
             epoch=self.storage.epoch,
             messages=self.recovered_messages,
+            paged=self.storage.pages.messages,
             replayed=self.replayed_records,
             recovery_seconds=round(self.recovery_seconds, 3),
             start_seconds=round(time.time() - self.started_at, 3),

@@ -164,6 +164,16 @@ class Pages:
                 count += sum(page.remaining.get(queue.id, 0) for number, page in pages if number > cursor)
         return count
 
+    def unread_by_queue(self) -> dict[int, int]:
+        """Queue id -> paged messages for it that are not in memory, of all queues that have some."""
+        counts: dict[int, int] = {}
+        for paging in self.active.values():
+            for number, page in paging.store.pages.items():
+                for queue_id, remaining in page.remaining.items():
+                    if number > paging.cursors.get(queue_id, number):
+                        counts[queue_id] = counts.get(queue_id, 0) + remaining
+        return counts
+
     def drop(self, queue: Queue) -> int:
         """The queue was purged or deleted: nothing that is paged is for it any more. How many were unread."""
         count = self.unread(queue)

@@ -482,6 +482,11 @@ class PageStore:
         """The addresses that have pages."""
         return dict(self._by_address)
 
+    @property
+    def messages(self) -> int:
+        """Messages in all pages (acknowledged ones of unfinished pages included)."""
+        return sum(pages.messages for pages in self._by_address.values())
+
     def forget(self, pages: AddressPages) -> None:
         """An address's last page is done: its directory goes too, and its number is not used again."""
         if self._by_address.get(pages.address) is pages:
