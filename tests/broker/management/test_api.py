@@ -383,6 +383,12 @@ def test_messages_in_pages_are_counted(instance: Instance) -> None:
     }
     assert samples["pollux_queue_messages"] == 50
     assert samples["pollux_queue_messages_paged"] == queue["paged"]
+    # Breaks when only what is in memory is moved, and the rest waits until there is a consumer.
+    create(instance, "target")
+    answer = instance.request("POST", "/api/v1/queues/paged/messages/move", {"all": True, "target": "target"})[1]
+    assert (answer["count"], answer["more"]) == (50, False)
+    assert instance.request("GET", "/api/v1/queues/paged")[1]["messages"] == 0
+    assert instance.request("GET", "/api/v1/queues/target")[1]["messages"] == 50
 
 
 def test_messages_on_disk_only_are_browsed_moved_and_removed(instance: Instance) -> None:

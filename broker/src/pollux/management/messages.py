@@ -75,6 +75,8 @@ async def choose(
     accept: Callable[[Message], bool] | None = None,
 ) -> tuple[list[MessageReference], bool]:
     """The messages an operation is for (``ids``, or all that match), and whether there are more for another request."""
+    pages = broker.post.pages
+    await pages.bring(queue)
     wanted = set(ids) if ids is not None else None
     found: list[MessageReference] = []
     async for reference in walk(broker, queue, selector):
@@ -86,8 +88,9 @@ async def choose(
             return found, True
         found.append(reference)
         if wanted is not None and len(found) == len(wanted):
-            break
-    return found, False
+            return found, False
+    # What is still in pages has room when these are gone.
+    return found, bool(found) and pages.unread(queue) > 0
 
 
 async def remove(broker: Broker, queue: Queue, chosen: list[MessageReference]) -> int:

@@ -211,19 +211,35 @@ class Pages:
             if queue.id in paging.cursors:
                 self._feed(paging, queue)
 
-    def _feed(self, paging: _Paging, queue: Queue) -> None:
-        if queue.id in paging.reading or not queue.wants_more(_LOW):
-            return
+    async def bring(self, queue: Queue) -> None:
+        """Read on as far as there is room though no consumer asks for it: somebody wants to move or remove messages."""
+        for paging in list(self.active.values()):
+            while queue.id in paging.cursors and self._feed(paging, queue, asked=True):
+                before = paging.cursors[queue.id]
+                await asyncio.wait([paging.reading[queue.id]])
+                if paging.cursors.get(queue.id) == before:
+                    break  # it cannot be read now
+
+    def _feed(self, paging: _Paging, queue: Queue, *, asked: bool = False) -> bool:
+        """Begin to read the next page, if there is one and room, and it is ``asked`` for or consumers can use it.
+
+        Whether one is being read.
+        """
+        if queue.id in paging.reading:
+            return True
+        if not asked and not queue.wants_more(_LOW):
+            return False
         delivering = queue.delivering
         room = room_for_pages(paging.account.settings, queue.bytes, queue.waiting + delivering, delivering)
         if 0 in room:
-            return
+            return False
         number = paging.store.next_page(queue.id, paging.cursors[queue.id])
         if number is None:
             self._maybe_end(paging)
-            return
+            return False
         task = self._post.loop.create_task(self._read(paging, queue, number))
         paging.reading[queue.id] = task
+        return True
 
     async def _read(self, paging: _Paging, queue: Queue, number: int) -> None:
         post = self._post
