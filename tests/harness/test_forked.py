@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from support import forked
 from support.broker import POLLUX, BrokerProcess
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def start(directory: Path, *words: str, **environment: str) -> tuple[forked.Forked, Path]:
@@ -54,3 +52,23 @@ def test_another_program_is_a_process_of_its_own(tmp_path: Path) -> None:
     broker.spawn()
     assert isinstance(broker.process, subprocess.Popen)
     assert broker.wait_until_ended() == 7
+
+
+def test_what_a_broker_imports_late_is_imported_before_it_forks() -> None:
+    """Breaks when a protocol is imported in each fork anew: that is most of the processor time of a start."""
+    code = (
+        "import importlib, sys; from support import forked\n"
+        "for name in forked._IMPORTED: importlib.import_module(name)\n"
+        "from pollux.server.acceptor import SESSIONS\n"
+        "late = {module for module, _ in SESSIONS.values()} | {'pollux.management.routes', 'aiohttp.web'}\n"
+        "sys.exit(' '.join(sorted(late - set(sys.modules))) or None)"
+    )
+    path = str(Path(forked.__file__).parent.parent)
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (found.returncode, found.stderr.strip()) == (0, "")

@@ -30,10 +30,12 @@ if TYPE_CHECKING:
 
 #: The longest request: an environment, and words.
 _LIMIT = 1 << 20
-#: What a broker has imported by the time that it serves all protocols, shared stores and replication.
+#: What a broker has imported by the time that it serves all protocols, shared stores and replication, and was asked how
+#: it is: what it imports late itself (protocols, and what answers HTTP) is half of it.
 _IMPORTED = (
     *("pollux.cli.start", "pollux.server.process", "pollux.server.shared_store", "pollux.server.replicated"),
-    *("pollux.management.server", "pollux.server.tls"),
+    *("pollux.session.amqp", "pollux.session.core", "pollux.session.mqtt", "pollux.session.stomp"),
+    *("pollux.management.server", "pollux.management.routes", "pollux.server.tls"),
 )
 
 
