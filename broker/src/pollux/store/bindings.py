@@ -128,7 +128,7 @@ def read_bindings(path: Path, node_id: bytes | None) -> tuple[dict[Key, bytes], 
     values: dict[Key, bytes] = {}
     damage: list[Damage] = []
     damaged: list[DamagedRange] = []
-    last, read = _Write(0, 0, snapshot=False), 0
+    last, read = _Write(0, 0, 0, 0), 0
     if data[len(data) - len(data) % _FIRST_BLOCK :].strip(b"\0"):
         # Records are written only where there were whole blocks of zeros.
         words = f"the file was cut: {len(data)} bytes are left, not a multiple of {_FIRST_BLOCK}"
@@ -142,7 +142,7 @@ def read_bindings(path: Path, node_id: bytes | None) -> tuple[dict[Key, bytes], 
         read = offset + length
         if data[offset + FRAME_SIZE] == RecordType.BATCH:
             _, _, size, number = records.BATCH.unpack_from(data, offset + FRAME_SIZE)
-            last = _Write(offset, read + size, snapshot=number == 0)
+            last = _Write(offset, read + size, number, header.salt)
         elif data[offset + FRAME_SIZE] == RecordType.PUT:
             binding_kind, key, value = records.decode_put(view[offset : offset + length])
             if value is None:
@@ -157,8 +157,14 @@ class _Write(NamedTuple):
 
     begin: int
     end: int
-    #: It was whole before the file had its name.
-    snapshot: bool
+    #: 0: the snapshot, which was whole before the file had its name.
+    number: int
+    salt: int
+
+
+def _head(size: int, number: int, salt: int) -> bytes:
+    """The record that begins a write of ``size`` bytes; size 0: of which nothing was written yet."""
+    return frame(records.BATCH.pack(RecordType.BATCH, 0, size, number), salt)
 
 
 def _judged(path: Path, data: bytes, damaged: list[DamagedRange], last: _Write, read: int) -> list[Damage]:
@@ -168,29 +174,35 @@ def _judged(path: Path, data: bytes, damaged: list[DamagedRange], last: _Write, 
     """
     found: list[Damage] = []
     written = max(read, data_end(data, read, len(data)))
-    torn_from = last.end if last.snapshot or written > last.end else last.begin
+    torn_from = last.begin if last.number and written <= last.end else last.end
+    before = _head(0, last.number + 1, last.salt)
     for one in damaged:
-        torn = _is_torn(data, one, torn_from) if last.begin else one.tail
+        torn = _is_torn(data, one, torn_from, before) if last.begin else one.tail
         words = f"{one.end - one.start} bytes of bindings hold no valid record"
         found.append(Damage(path, one.start, one.end - one.start, "torn-tail" if torn else "corrupt", words))
     if written < last.end and not any(one.tail for one in damaged):
-        kind, missing = "corrupt" if last.snapshot else "torn-tail", last.end - written
+        kind, missing = "torn-tail" if last.number else "corrupt", last.end - written
         found.append(Damage(path, written, missing, kind, f"{missing} bytes of the last write are not there"))
     return found
 
 
-def _is_torn(data: bytes, damaged: DamagedRange, torn_from: int) -> bool:
-    """Whether a power cut leaves this of the last write, which begins at ``torn_from``.
+def _is_torn(data: bytes, damaged: DamagedRange, torn_from: int, before: bytes) -> bool:
+    """Whether a power cut leaves this of the last write, which begins at ``torn_from``, where ``before`` stood.
 
-    Sectors arrive in any order. One in the middle that did not is still the zeros it was; a bit that flipped is not.
+    Sectors arrive in any order. One in the middle that did not is still what it was; a bit that flipped is not.
     """
     if damaged.start < torn_from or damaged.several:
         return False
     if damaged.tail:
         return True
-    first = damaged.start - damaged.start % _SECTOR
-    sectors = range(first, damaged.end, _SECTOR)
-    return not all(data[max(at, damaged.start) : min(at + _SECTOR, damaged.end)].strip(b"\0") for at in sectors)
+    at = damaged.start
+    while at < damaged.end:
+        following = min(at - at % _SECTOR + _SECTOR, damaged.end)
+        piece = data[at:following]
+        if not piece.strip(b"\0") or piece == before[at - torn_from : following - torn_from].ljust(len(piece), b"\0"):
+            return True
+        at = following
+    return False
 
 
 class Changes:
@@ -298,7 +310,7 @@ class Bindings:
         data = b"".join([record for record, _ in changes])
         if not data:
             return
-        data = self._batch(data, self._writes) + data
+        data = _head(len(data), self._writes, self._salt) + data
         if self._position + len(data) + _BATCH_SIZE > self._size:
             grow = -(-(self._position + len(data) + _BATCH_SIZE - self._size) // _BLOCK) * _BLOCK
             write_all(self._files, self._fd, bytes(grow), self._size, sync=False)
@@ -308,11 +320,7 @@ class Bindings:
         self._position += len(data)
         self._writes += 1
         # Where the next write will begin. Until then it says that the one before was confirmed; nobody waits for it.
-        write_all(self._files, self._fd, self._batch(b"", self._writes), self._position, sync=False)
-
-    def _batch(self, data: bytes, number: int) -> bytes:
-        """The record that begins a write; 0 is the snapshot."""
-        return frame(records.BATCH.pack(RecordType.BATCH, 0, len(data), number), self._salt)
+        write_all(self._files, self._fd, _head(0, self._writes, self._salt), self._position, sync=False)
 
     def _snapshot(self, data: bytes) -> None:
         """Replace the file by one that starts with ``data``."""
@@ -323,8 +331,8 @@ class Bindings:
         header = SegmentHeader(Kind.BINDINGS, self._salt, self._node_id, self._epoch, self._number, created)
         fd = self._files.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
-            content = header.encode() + self._batch(data, 0) + data
-            whole = content + self._batch(b"", 1)
+            content = header.encode() + _head(len(data), 0, self._salt) + data
+            whole = content + _head(0, 1, self._salt)
             size = -(-len(whole) // _FIRST_BLOCK) * _FIRST_BLOCK
             write_all(self._files, fd, whole.ljust(size, b"\0"), 0, sync=False)
             self._files.fsync(fd)
