@@ -23,8 +23,14 @@ if TYPE_CHECKING:
     import pytest
 
 #: Of ``os``: those that take a path, and those that take a descriptor.
-BY_PATH = ("stat", "lstat", "unlink", "remove", "mkdir", "rmdir", "listdir", "scandir", "rename", "replace", "link")
-BY_DESCRIPTOR = ("read", "write", "pread", "pwrite", "fsync", "fdatasync", "fstat", "ftruncate")
+BY_PATH = (
+    *("stat", "lstat", "statvfs", "access", "unlink", "remove", "mkdir", "rmdir", "listdir", "scandir"),
+    *("rename", "replace", "link"),
+)
+BY_DESCRIPTOR = (
+    *("read", "write", "pread", "preadv", "pwrite", "pwritev", "fsync", "fdatasync", "fstat", "fstatvfs"),
+    *("ftruncate", "posix_fallocate"),
+)
 
 
 class Faults:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.ha.group import wait_until
-from broker.ha.test_every_call import A_WHILE, AT_A_TIME, BOUND, often_enough
+from broker.ha.test_every_call import AT_A_TIME, BOUND, SPANS, often_enough
 from pollux.config.manager import ZooKeeperTimes
 from pollux.ha.machine import Machine
 from pollux.ha.replication import local
@@ -163,7 +163,7 @@ def prepare(directory: Path, sequence: int) -> Path:
     return directory / "journal"
 
 
-@pytest.mark.parametrize("seconds", [0.0, A_WHILE], ids=["once", "for a while"])
+@pytest.mark.parametrize("seconds", SPANS.values(), ids=SPANS)
 def test_a_call_on_a_file_that_fails_is_not_the_end_of_a_pair(
     seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,11 +184,11 @@ def test_a_call_on_a_file_that_fails_is_not_the_end_of_a_pair(
         return faults
 
     calls = play("none", None).calls
-    all_of(lambda number: play(str(number), number), often_enough(calls))
+    all_of(lambda number: play(str(number), number), often_enough(calls, seconds))
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["not asked", "not answered"])
-@pytest.mark.parametrize("seconds", [0.0, A_WHILE], ids=["once", "for a while"])
+@pytest.mark.parametrize("seconds", SPANS.values(), ids=SPANS)
 @pytest.mark.parametrize("kind", ["file", "zookeeper"])
 def test_an_answer_that_is_lost_is_not_the_end_of_a_pair(
     kind: str, seconds: float, tmp_path: Path, request: pytest.FixtureRequest, *, done: bool
@@ -216,7 +216,7 @@ def test_an_answer_that_is_lost_is_not_the_end_of_a_pair(
         return questions
 
     asked = play("none", None).asked
-    all_of(lambda number: play(str(number), number), often_enough(asked))
+    all_of(lambda number: play(str(number), number), often_enough(asked, seconds))
     assert "zk_loop" not in str(threading.enumerate()), "a client of ZooKeeper that nobody ends"
 
 
@@ -244,7 +244,7 @@ class Voters:
     def leave(self, _node_id: str) -> None: ...
 
 
-@pytest.mark.parametrize("seconds", [0.0, A_WHILE], ids=["once", "for a while"])
+@pytest.mark.parametrize("seconds", SPANS.values(), ids=SPANS)
 def test_a_vote_that_nobody_hears_is_not_the_end_of_a_pair(seconds: float, tmp_path: Path) -> None:
     """A copy that was in sync asks as often as it may; it serves, or it ends and says so."""
     votes = Votes(-1, retries=100, wait=0.02, answers=1.0, on_replication_failure=True, check_for_live=True)
@@ -257,11 +257,16 @@ def test_a_vote_that_nobody_hears_is_not_the_end_of_a_pair(seconds: float, tmp_p
             candidacy = Candidacy(own=False, retries=100, wait=0.02)
             candidacy.synced()
             candidacy.live_lost("", time.monotonic())
-            return QuorumCoordinator(identity, Voters(questions), candidacy, votes, local=lambda: 3, session=2.0)
+
+            def sequence() -> int:
+                state = local.read(journal)
+                return state.sequence if state is not None else 0
+
+            return QuorumCoordinator(identity, Voters(questions), candidacy, votes, local=sequence, session=2.0)
 
         Supervised(lambda: Life(journal, make, 2.0)).look(first)
         return questions
 
     asked = play("none", None).asked
     assert asked == ["take", "record", "record"]
-    all_of(lambda number: play(str(number), number), often_enough(asked))
+    all_of(lambda number: play(str(number), number), often_enough(asked, seconds))

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pollux.errors import DiskFullError, StoreError
+from pollux.store.files import FileOperations
 from pollux.store.reserve import RESERVE, Reserve
 from pollux.store.usage import DiskUsage, DiskWatch, Finder
+from support import system_calls
+from support.system_calls import Faults
 
 from .helpers import (
     FaultyFiles,
@@ -240,3 +243,12 @@ def test_the_reserve_leaves_nothing_half_made(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     files.fill_error = None
     assert [reserve.make(), reserve.make(), reserve.release(), reserve.release()] == [True, True, True, False]
+
+
+def test_a_reserve_that_cannot_be_looked_at_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for it, so that producers may go on, must not end with an error: it would not be asked again."""
+    system_calls.install(monkeypatch)
+    with Faults(tmp_path, first=0) as faults:
+        faults.arm()
+        reserve = Reserve(tmp_path, FileOperations(), 4096)
+        assert [reserve.make(), reserve.make()] == [False, True]

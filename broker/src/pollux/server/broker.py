@@ -61,6 +61,8 @@ logger = logging.getLogger("pollux.server")
 FAREWELL_TIMEOUT = 6.0
 STORE_CLOSE_TIMEOUT = 60.0
 COMPONENT_TIMEOUT = 5.0
+#: To give the right to serve back, and to see somebody take over.
+LEAVE_TIMEOUT = 60.0
 #: The same when another broker waits for the store.
 HURRIED_FAREWELL = 0.25
 #: A broker that lost its right to serve is gone after this time, whatever hangs.
@@ -654,7 +656,10 @@ class Broker:
         if activation is not None:
             if not activation.exclusive:
                 self._lock.release()
-            await activation.leave(graceful=self.exit_code == EXIT_OK)
+            leaving = activation.leave(graceful=self.exit_code == EXIT_OK)
+            left = await self._bounded(leaving, LEAVE_TIMEOUT, "activation")
+            # What it still holds goes with the process, which therefore must not begin another life.
+            self.exit_code = self.exit_code or (EXIT_OK if left else EXIT_FAILED)
             await self._leave_brokers()
             await self._stop_components()
         if hasattr(self, "security"):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pollux.errors import PolluxError
 from pollux.ha.journal_facts import read_facts
-from pollux.ha.locks import is_locked, try_lock
+from pollux.ha.locks import close, is_locked, try_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,9 +92,9 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Let go of every lock. The files stay: removing one would let two brokers lock different files."""
-        for descriptor in self._descriptors.values():
-            os.close(descriptor)
-        self._descriptors.clear()
+        descriptors, self._descriptors = list(self._descriptors.values()), {}
+        for descriptor in descriptors:
+            close(descriptor)
 
 
 def _holder(descriptor: int) -> str:

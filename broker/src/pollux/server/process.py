@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import uvloop
@@ -19,7 +20,7 @@ from pollux.errors import PolluxError, StoreError
 from pollux.server import logs
 from pollux.server import rules as _rules  # noqa: F401  (adds the rules that know selectors)
 from pollux.server.broker import Broker
-from pollux.server.exits import EXIT_USAGE
+from pollux.server.exits import EXIT_FAILED, EXIT_USAGE
 from pollux.server.failures import exit_code
 from pollux.server.logs import event
 from pollux.server.status import write_private
@@ -96,7 +97,8 @@ async def _run(options: RunOptions, configuration: Configuration) -> int:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_unhandled)
     if options.ports_file is not None and configuration.takes_turns:
-        options.ports_file.unlink(missing_ok=True)  # of the life before, when this process started itself again
+        with suppress(OSError):
+            options.ports_file.unlink(missing_ok=True)  # of the life before, when this process started itself again
     broker = Broker(configuration, load=lambda: _load(options))
     broker.components = options.components(broker)
     asked: list[str] = []
@@ -128,7 +130,7 @@ async def _run(options: RunOptions, configuration: Configuration) -> int:
     if code is not None:
         return code
     if options.ports_file is not None:
-        write_private(options.ports_file, json.dumps(broker.ports()) + "\n")
+        _write_ports(options.ports_file, broker)
     code = await broker.run()
     if code or broker.activation is None or not broker.activation.restart:
         return code
@@ -138,6 +140,14 @@ async def _run(options: RunOptions, configuration: Configuration) -> int:
         signal.signal(number, signal.SIG_DFL)
     await asyncio.sleep(_LAST_LOOK)
     return code if asked else _AGAIN
+
+
+def _write_ports(path: Path, broker: Broker) -> None:
+    """Tell whoever started the broker where it listens. A broker that cannot tell it serves all the same."""
+    try:
+        write_private(path, json.dumps(broker.ports()) + "\n")
+    except OSError as error:
+        event(logger, logging.ERROR, "the file of the ports cannot be written", file=path, reason=error)
 
 
 async def _start(broker: Broker) -> int | None:
@@ -154,6 +164,10 @@ async def _start(broker: Broker) -> int | None:
     except OSError as error:
         event(logger, logging.ERROR, "the broker cannot start", reason=error)
         return exit_code(error)
+    except Exception:
+        # Its end must not wait for threads that may hang: see run_broker.
+        logger.exception("the broker cannot start")
+        return EXIT_FAILED
     return None
 
 

@@ -35,9 +35,9 @@ class Reserve:
     def make(self) -> bool:
         """Set room aside, unless as much would not be left beside it; whether it is there."""
         with self._lock:
-            if self._path.exists():
-                return True
             try:
+                if self._path.exists():
+                    return True
                 self._fill()
             except OSError as error:
                 if not self._said:  # it is tried again and again

@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pollux.errors import DiskFullError
@@ -174,8 +175,11 @@ class SegmentPool:
         left = list(self._ready)
         self._ready.clear()
         for segment in left:
-            self._files.close(segment.fd)
-            self._files.unlink(segment.path)
+            # Nothing is in it; a file that stays is removed by whoever opens the journal next.
+            with suppress(OSError):
+                self._files.close(segment.fd)
+            with suppress(OSError):
+                self._files.unlink(segment.path)
         return left
 
     def abandon(self) -> None:

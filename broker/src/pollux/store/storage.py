@@ -13,6 +13,7 @@ import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -824,7 +825,9 @@ class Storage:
             self.pages.close()
         segment = await self._journal.close()
         if segment is not None:
-            self.files.close(segment.fd)
+            # Everything in it is synced, and it is closed after an error, too: the rest has to be let go of as well.
+            with suppress(OSError):
+                self.files.close(segment.fd)
             # What the writer sealed is announced by call_soon_threadsafe: let that come first.
             await asyncio.sleep(0)
             self._add_sealed(segment)
@@ -838,7 +841,8 @@ class Storage:
                 await asyncio.to_thread(self._pool.close)
             else:
                 self._pool.abandon()
-        self._bindings.close()
+        with suppress(OSError):
+            self._bindings.close()
         # By the thread that uses it: it may be letting go of what the last checkpoint replaced.
         self._read_threads.submit(self._reader.close)
         self._read_threads.shutdown(wait=False)

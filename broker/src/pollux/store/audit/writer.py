@@ -149,5 +149,6 @@ class Writer:
                 os.fdatasync(self._descriptor)
             except OSError as error:
                 log.warning("an audit file could not be synced", extra={"fields": {"reason": str(error)}})
-            os.close(self._descriptor)
-            self._descriptor = -1
+            descriptor, self._descriptor = self._descriptor, -1
+            with suppress(OSError):  # it is closed even then; the thread must outlive it
+                os.close(descriptor)
