@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -36,6 +37,39 @@ class World:
     def route(self, address: str, kind: RoutingType | None = None, **fields: Any) -> list[str]:
         message: Message = make_message(1, fields.pop("properties", None), address=address, routing_type=kind, **fields)
         return [queue.name for queue in self.space.route(message)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_remembered_of_a_name_is_what_is_there(seed: int) -> None:
+    """Queues and addresses come and go; only what that changes is forgotten, and all of that."""
+    chance = random.Random(seed)  # noqa: S311
+    world = World(routing=True)
+    space = world.space
+    addresses, queues = ("a.x", "a.y", "b", "a.*", "#"), ("q", "r", "s")
+    names = (*addresses, *(f"{address}::{queue}" for address in (*addresses, "") for queue in queues))
+    for _ in range(100):
+        address, queue = chance.choice(addresses), chance.choice(queues)
+        if space.queue(queue) is not None:
+            space.remove_queue(queue)
+        elif space.address(address) is not None and not space.address(address).queues and chance.random() < 0.5:  # type: ignore[union-attr]
+            space.remove_address(address)
+        else:
+            world.queue(address, queue, chance.choice((ANYCAST, MULTICAST)))
+        remembered = {name: sorted(each.name for each in space.queues_of(name)) for name in names}
+        space.changed()
+        assert remembered == {name: sorted(each.name for each in space.queues_of(name)) for name in names}
+
+
+def test_a_creation_forgets_nothing_of_others() -> None:
+    world = World()
+    world.queue("a", "q")
+    route = world.space._route("a")
+    world.queue("b", "r")
+    world.space.remove_queue("r")
+    world.space.remove_address("b")
+    assert world.space._route("a") is route
+    world.queue("#", "s")
+    assert world.space._route("a") is not route
 
 
 def test_anycast_in_turn_multicast_to_all() -> None:

@@ -19,7 +19,7 @@ class Work:
     def __init__(self) -> None:
         self.now = 0.0
         self.cost = SLICE / 4
-        self.share = Share(asyncio.get_running_loop(), lambda: self.now)
+        self.share = Share(asyncio.get_running_loop(), lambda: self.now, lambda: self.now)
         #: Who did a piece, in order.
         self.done: list[str] = []
 

@@ -182,7 +182,7 @@ class AddressSpace:
         if self.wildcards.routing and self.wildcards.is_wildcard(address.name):
             address.wildcard = True
             self._patterns.add(address.name, address)
-            self._routes.clear()
+            self._routes.clear()  # any name may match it
         # Another one has no queue yet: no route leads to it. (There may be very many, each made by a message.)
         return address
 
@@ -196,7 +196,7 @@ class AddressSpace:
         del self._addresses[name]
         if address.wildcard:
             self._patterns.remove(name)
-        self._routes.clear()
+        self._changed(address)
         return address
 
     # -- queues
@@ -235,7 +235,7 @@ class AddressSpace:
         address.queues.append(queue)
         address.used = True
         address.unused_since = 0
-        self._routes.clear()
+        self._changed(address, queue.name)
 
     def remove_queue(self, name: str) -> Queue:
         """Unbind a queue."""
@@ -243,9 +243,18 @@ class AddressSpace:
         if queue is None:
             raise NoSuchQueueError(f"queue {name!r} does not exist")
         self._by_id.pop(queue.id, None)
-        self._addresses[queue.address].queues.remove(queue)
-        self._routes.clear()
+        address = self._addresses[queue.address]
+        address.queues.remove(queue)
+        self._changed(address, queue.name)
         return queue
+
+    def _changed(self, address: Address, queue: str = "") -> None:
+        """Forget what leads to this address, and to this queue by name. (Very many may come and go, one by one.)"""
+        if address.wildcard:
+            self._routes.clear()
+            return
+        for name in (address.name, f"{address.name}{FQQN_SEPARATOR}{queue}", f"{FQQN_SEPARATOR}{queue}"):
+            self._routes.pop(name, None)
 
     def changed(self) -> None:
         """Attributes of a queue or address (filter, enabled, routing types ...) were changed."""

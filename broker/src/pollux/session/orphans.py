@@ -218,7 +218,7 @@ class Orphans:
         for priority in sorted(orphan.priorities, reverse=True):
             queue.restore(priority, orphan.priorities[priority], orphan.delivery_counts, orphan.schedules)
         if queue.scheduled:
-            self._post.plan_timer(queue.next_due())
+            self._post.plan_timer(queue)
         if orphan.paged:
             self._post.pages.take_orphans(queue)
         self._post.wake(queue)

@@ -124,6 +124,8 @@ class PostOffice:
         self._cold_large: dict[int, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
+        #: Queues in which something is due at some time.
+        self._timed: dict[Queue, None] = {}
         storage.on_full_change(lambda usage: self.accounts.set_disk_full(usage.full))
 
     def restore(self, recovered: Recovered) -> None:
@@ -403,7 +405,7 @@ class PostOffice:
         if displaced:
             self.remove(queue, displaced, ())
         if queue.scheduled:
-            self.plan_timer(queue.next_due())
+            self.plan_timer(queue)
         if queue.consumers:
             self.wake(queue)
 
@@ -489,7 +491,7 @@ class PostOffice:
             if dead:
                 self.undeliverable.dead(queue, dead)
             if queue.scheduled:
-                self.plan_timer(queue.next_due())
+                self.plan_timer(queue)
             self.wake(queue)
 
     def reject(self, references: list[MessageReference]) -> None:
@@ -599,7 +601,7 @@ class PostOffice:
         if rights is not None and not consumer.browsing:
             self.registry.read_by(queue, rights.user)
         queue.unused_since = 0
-        self.plan_timer(queue.next_due())
+        self.plan_timer(queue)
         self.wake(queue)
 
     def detach(self, queue: Queue, consumer: Consumer, *, failed: bool = False) -> None:
@@ -725,9 +727,13 @@ class PostOffice:
 
     # -- time
 
-    def plan_timer(self, at: int) -> None:
-        """Have :meth:`_due` run at ``at`` (ms since the epoch; 0: never)."""
-        if not at or (self._timer is not None and self._timer_at <= at):
+    def plan_timer(self, queue: Queue) -> None:
+        """Look at the queue again when something in it is due, if anything is."""
+        at = queue.next_due()
+        if not at:
+            return
+        self._timed[queue] = None
+        if self._timer is not None and self._timer_at <= at:
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -736,20 +742,20 @@ class PostOffice:
 
     def _due(self) -> None:
         self._timer = None
-        now = self.wall_ms()
-        following = 0
-        for queue in list(self.space.queues):
-            due = queue.next_due()
-            if not due:
-                continue
-            if due <= now:
-                queue.due(now)
-                self.tidy(queue)
-                self.wake(queue)
-                due = queue.next_due()
-            if due and (not following or due < following):
-                following = due
-        self.plan_timer(following)
+        timed, self._timed = self._timed, {}
+        self.share.work(self._have_due(timed))
+
+    def _have_due(self, timed: Iterable[Queue]) -> Iterator[None]:
+        """Bit by bit, as there may be very many queues."""
+        for queue in timed:
+            if self.space.queue_by_id(queue.id) is queue:
+                now = self.wall_ms()
+                if 0 < queue.next_due() <= now:
+                    queue.due(now)
+                    self.tidy(queue)
+                    self.wake(queue)
+                self.plan_timer(queue)
+            yield
 
     def expire(self) -> None:
         """Look for expired messages in all queues; called every message-expiry-scan-period."""

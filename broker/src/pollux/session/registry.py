@@ -17,7 +17,7 @@ from pollux.config.address_settings import ConfigDelete
 from pollux.config.model import PermissionType as Permission
 from pollux.errors import InvalidRequestError, NoSuchAddressError, NoSuchQueueError
 from pollux.message import RoutingType
-from pollux.routing.address import split_fqqn
+from pollux.routing.address import join_fqqn, split_fqqn
 from pollux.routing.lifecycle import Creation, address_removable, plan_producer, queue_removable
 from pollux.routing.queue import Queue
 from pollux.routing.space import Address
@@ -140,7 +140,7 @@ class Registry:
         self._post.storage.put(ADDRESS, name, None)
         self._post.accounts.drop(name, self._post.memory.user(DUPLICATE_IDS))
         self._owners.address_gone(name)
-        self._changed()
+        self._gone(address)
         self._post.trail.event("address-deleted", address=name)
         log.info("address deleted name=%s", name)
 
@@ -221,7 +221,6 @@ class Registry:
             value = encode_queue(queue)
             self._post.storage.put(QUEUE, spec.name, value)
             self._post.storage.append_queue(queue.id, value)
-        self._changed()
         self._post.trail.event("queue-created", queue=spec.name, address=spec.address)
         log.info(
             "queue created name=%s address=%s routing=%s durable=%s auto=%s",
@@ -266,7 +265,7 @@ class Registry:
             post.storage.put(QUEUE, queue.name, None)
             if queue.paused:
                 post.storage.put(PAUSED, queue.name, None)
-        self._changed()
+        self._gone(self._space.address(queue.address), queue.name)
         post.trail.event("queue-deleted", queue=queue.name, address=queue.address)
         log.info("queue deleted name=%s address=%s", queue.name, queue.address)
         self._maybe_delete_address(queue.address, post.wall_ms())
@@ -460,6 +459,18 @@ class Registry:
             "configuration_managed": address.configuration_managed,
         }
         self._post.storage.put(ADDRESS, address.name, msgspec.msgpack.encode(value))
+
+    def _gone(self, address: Address | None, queue: str = "") -> None:
+        """Forget the names to which nobody can send any more without more ado. (Very many may go, one by one.)
+
+        What is new takes nothing from anybody: then nothing is forgotten.
+        """
+        if address is None or address.wildcard:
+            self._forget_sendable()  # it may have been all there was for any name
+            return
+        for known in self.sendable.values():
+            for name in (address.name, join_fqqn(address.name, queue), join_fqqn("", queue)):
+                known.pop(name, None)
 
     def _forget_sendable(self) -> None:
         for known in self.sendable.values():

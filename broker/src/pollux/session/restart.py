@@ -140,7 +140,7 @@ class Restart:
                 for priority in sorted(priorities, reverse=True):
                     found.restore(priority, priorities[priority], counts.get(queue_id), schedules.get(queue_id))
                 if found.scheduled:
-                    self._post.plan_timer(found.next_due())
+                    self._post.plan_timer(found)
             elif queue_id not in self.dropped:
                 orphan = self._post.orphans.found(queue_id)
                 orphan.priorities = priorities

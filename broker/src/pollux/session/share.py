@@ -46,12 +46,20 @@ logger = logging.getLogger("pollux.post")
 
 
 class Share:
-    """Does pieces of work. ``clock`` is monotonic seconds that go on within a turn (a loop's own do not)."""
+    """Does pieces of work. ``clock`` is monotonic seconds that go on within a turn (a loop's own do not); ``effort``
+    those of them in which this thread ran, so that what is little is done at once on a busy machine, too.
+    """
 
-    __slots__ = ("_loop", "_planned", "_spent", "_unstable", "_waiting", "clock", "disk", "turns")
+    __slots__ = ("_loop", "_planned", "_spent", "_unstable", "_waiting", "clock", "disk", "effort", "turns")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float] = time.perf_counter,
+        effort: Callable[[], float] = time.thread_time,
+    ) -> None:
         self.clock = clock
+        self.effort = effort
         self._loop = loop
         self._waiting: deque[Callable[[], bool]] = deque()
         self._planned = False
@@ -70,15 +78,14 @@ class Share:
 
     def work(self, steps: Iterator[object]) -> None:
         """Go through ``steps``, each a small piece of work: a few at once, the rest when its turn comes."""
-        begun = self.clock()
-        took, done = 0.0, 0
-        for _ in islice(steps, AT_ONCE):
-            done += 1
-            took = self.clock() - begun
-            if took > SLICE:
+        begun, effort = self.clock(), self.effort()
+        more = False
+        for done, _ in enumerate(islice(steps, AT_ONCE), 1):
+            more = done == AT_ONCE or self.effort() - effort > SLICE
+            if more:
                 break
-        self.spent(took)
-        if done == AT_ONCE or took > SLICE:
+        self.spent(self.clock() - begun)
+        if more:
             self.add(lambda: next(steps, self) is not self)
 
     def close(self) -> None:

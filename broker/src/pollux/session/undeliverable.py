@@ -177,7 +177,7 @@ class Undeliverable:
         displaced = queue.add(references, now)
         if displaced:
             self._post.remove(queue, displaced, ())
-        self._post.plan_timer(queue.next_due())
+        self._post.plan_timer(queue)
 
     def _find_place(self, copy: Message) -> bool:
         """Whether a queue that lasts takes this message, at its own address if one may be created there."""

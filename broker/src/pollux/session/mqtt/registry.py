@@ -725,8 +725,11 @@ class MqttRegistry:
         self._sweeping = self._loop.call_later(_SWEEP, self._sweep)
 
     def _sweep(self) -> None:
+        self.post.share.work(self._swept())
+
+    def _swept(self) -> Iterator[None]:
+        yield from self.retained.expire(self.wall_ms())
         self._sweeping = None
-        self.retained.expire(self.wall_ms())
         if self.retained.count:
             self._sweep_later()
 

@@ -107,12 +107,12 @@ class RetainedStore:
         for topic in expired:
             self.clear(topic)
 
-    def expire(self, now: int) -> int:
-        """Forget all that expired by ``now``; how many they were."""
-        topics = [entry.topic for entry in self._below(self._root) if 0 < entry.expiration <= now]
-        for topic in topics:
-            self.clear(topic)
-        return len(topics)
+    def expire(self, now: int) -> Iterator[None]:
+        """Forget all that expired by ``now``, one of all entries in each step: there may be very many."""
+        for entry in self._below(self._root):
+            if 0 < entry.expiration <= now and self.get(entry.topic) is entry:
+                self.clear(entry.topic)
+            yield
 
     def _insert(self, entry: Retained) -> None:
         node = self._root
@@ -171,9 +171,7 @@ class RetainedStore:
             node = stack.pop()
             if node.entry is not None:
                 yield node.entry
-            for name, child in node.children.items():
-                if not (hide and name.startswith("$")):
-                    stack.append(child)
+            stack += [child for name, child in node.children.items() if not (hide and name.startswith("$"))]
             hide = False
 
 
