@@ -9,14 +9,17 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from broker.ha.group import wait_until
 from broker.ha.test_every_call import AT_A_TIME, BOUND, SPANS, often_enough
 from pollux.config.manager import ZooKeeperTimes
-from pollux.ha.machine import Machine
+from pollux.errors import PolluxError
+from pollux.ha.machine import Machine, Phase
 from pollux.ha.replication import local
 from pollux.ha.replication import member as member_module
 from pollux.ha.replication.coordination import CoordinationError, Coordinator, FileCoordinator
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pollux.errors import PolluxError
     from pollux.ha.replication.member import Right
     from pollux.ha.replication.quorum import Enough
     from support.zookeeper import ZooKeeperProcess
@@ -218,6 +220,54 @@ def test_an_answer_that_is_lost_is_not_the_end_of_a_pair(
     asked = play("none", None).asked
     all_of(lambda number: play(str(number), number), often_enough(asked, seconds))
     assert "zk_loop" not in str(threading.enumerate()), "a client of ZooKeeper that nobody ends"
+
+
+def leave(life: Life) -> None:
+    """As a server does that stops in order: what cannot be done is left, and the process ends."""
+    life.machine.to(Phase.STOPPING, "the test says so")
+    with suppress(PolluxError, OSError):
+        life.member.hand_over(prefix=True, stay=True, seconds=0.2)
+    life.member.stop(release=True)
+
+
+@pytest.mark.parametrize("seconds", SPANS.values(), ids=SPANS)
+def test_a_live_that_hands_over_while_calls_fail_is_not_the_end_of_a_pair(
+    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup has a complete copy. One of both serves, whatever becomes of the end of the one that did."""
+    system_calls.install(monkeypatch)
+
+    def play(name: str, first: int | None) -> Faults:
+        directory = tmp_path / name
+        mine, copied = (prepare(directory / one, 0) for one in ("castor", "pollux"))
+
+        def start(journal: Path) -> Callable[[], Life]:
+            return lambda: Life(journal, lambda _: FileCoordinator(directory / "locks", "pair", 2.0), 2.0)
+
+        with Faults(directory, first, seconds) as faults:
+            live = Supervised(start(mine))
+            wait_until(live.serves, "the first live", BOUND)
+            state = local.read(mine)
+            assert state is not None
+            local.write(copied, replace(state, replica=True))
+            backup = Supervised(start(copied))
+            wait_until(lambda: backup.lives[-1].machine.phase is Phase.READY, "a backup", BOUND)
+            faults.arm()
+            leave(live.lives[-1])
+            both = [backup, Supervised(start(mine))]
+            try:
+                # Both are looked at, each time: whoever has ended begins anew.
+                wait_until(lambda: sum(one.serves() for one in both), "a live", BOUND)
+            except AssertionError as error:
+                where = [one.lives[-1].machine.position for one in both]
+                raise AssertionError(f"nobody serves after the failure of {faults.failed[:3]}: {where}") from error
+            finally:
+                for one in both:
+                    one.lives[-1].member.stop(release=False)
+        return faults
+
+    calls = play("none", None).calls
+    all_of(lambda number: play(str(number), number), often_enough(calls, seconds))
 
 
 class Voters:
