@@ -12,9 +12,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from pollux.errors import StoreError
+from pollux.store import records
 from pollux.store.bindings import Bindings, newest_file, read_bindings
 from pollux.store.files import FileOperations
-from pollux.store.format import FRAME_SIZE, DamagedRange
+from pollux.store.format import FRAME_SIZE, HEADER_SIZE, DamagedRange, frame
 from pollux.store.format import records as scan
 from pollux.store.records import RecordType
 
@@ -167,6 +168,33 @@ def torn_at(directory: Path, place: int, draw: random.Random) -> Iterator[list[D
         assert values["k", "a"] == CONFIRMED
         assert {one.kind for one in damage} <= {"torn-tail"}, f"at {place}: {damage}"
         yield damage
+
+
+@pytest.mark.parametrize("parted", [0, 1, 13, 25])
+def test_any_sectors_of_a_last_write_are_no_damage(tmp_path: Path, parted: int) -> None:
+    """Its first record is where another was before: ``parted`` bytes of it in one sector, the rest in the next."""
+    bindings = Bindings(tmp_path, FileOperations(), node_id=NODE, epoch=1, salt=9)
+    bindings.load(NODE)
+    before = HEADER_SIZE + 2 * len(frame(records.BATCH.pack(RecordType.BATCH, 0, 0, 0), 9))
+    value = b"c" * ((-before - len(frame(records.put("k", "a", CONFIRMED), 9)) - parted) % 512) + CONFIRMED
+    bindings.write([bindings.put("k", "a", value)])
+    assert -bindings._position % 512 == parted
+    path = newest_file(tmp_path)
+    assert path is not None
+    old = path.read_bytes()
+    bindings.write([bindings.put("k", key, bytes([7]) * size) for key, size in CHANGES])
+    bindings.close()
+    new = path.read_bytes()[: bindings._position].ljust(len(old), b"\0")  # what stands behind it comes after its sync
+    changed = [at for at in range(0, len(new), 512) if old[at : at + 512] != new[at : at + 512]]
+    for arrived in range(1 << len(changed)):
+        left = bytearray(old)
+        for number, at in enumerate(changed):
+            if arrived >> number & 1:
+                left[at : at + 512] = new[at : at + 512]
+        path.write_bytes(left)
+        values, damage, _ = read_bindings(path, NODE)
+        assert values["k", "a"] == value
+        assert {one.kind for one in damage} <= {"torn-tail"}, f"{arrived:b}: {damage}"
 
 
 @pytest.mark.parametrize(

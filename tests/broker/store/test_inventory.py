@@ -458,6 +458,36 @@ async def test_a_torn_tail_is_no_damage_after_a_restart_either(tmp_path: Path) -
     assert [one.kind for one in report.damage] == ["late-writes"]
 
 
+async def test_a_hole_in_the_last_write_is_the_same_at_every_start(tmp_path: Path) -> None:
+    """Sectors of a write that nobody was promised arrive in any order: what is valid behind a hole counts."""
+    settings = settings_in(tmp_path)
+    async with opened(settings, crash=True) as one:
+        ids = await send(one.storage, 3)
+        last = one.storage._journal.segment
+        assert last is not None
+        start = last.position
+        more = await send(one.storage, 5)
+    path = segments(settings)[0]
+    with path.open("r+b") as stream:
+        stream.seek(start + 1024)
+        stream.write(bytes(512))
+    seen = set()
+    for _ in range(3):
+        report = report_on(settings)
+        assert report.sound, report.damage
+        async with opened(settings, crash=True) as two:
+            held = contents(two.recovered)[1]
+            assert held[:3] == ids
+            assert held[-1] == more[-1], "it is behind the hole"
+            assert [damage.kind for damage in two.recovered.damage] == ["torn-tail"]
+            seen.add(len(held))
+    assert len(seen) == 1
+    with path.open("r+b") as stream:
+        stream.seek(start + 100)
+        stream.write(b"\xff")
+    assert not report_on(settings).sound, "a hole that grows later is damage"
+
+
 async def test_a_flip_in_what_a_later_life_found_valid_is_no_torn_tail(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
     async with opened(settings, crash=True) as one:
