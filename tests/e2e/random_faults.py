@@ -118,6 +118,12 @@ def lose_files(group: Group, member: Member, choice: random.Random) -> None:
         path.unlink(missing_ok=True)
 
 
+def lose_lock(group: Group, member: Member, choice: random.Random) -> None:
+    """The lock file between replicated members is deleted: whoever asks next makes another one, and gets it."""
+    for path in (group.directory / "locks").glob("*/lock"):
+        path.unlink(missing_ok=True)
+
+
 def damage_state(group: Group, member: Member, choice: random.Random) -> None:
     """Write rubbish over the state file while somebody serves: it is written anew."""
     if group.live() is None:
@@ -145,6 +151,7 @@ Fault = Callable[[Group, Member, random.Random], None]
 #: What may happen to any group, and how often.
 EVERYWHERE: dict[Fault, int] = {kill: 6, kill_both: 2, stop: 2, blink: 3, restart: 4, disk_fails: 3, disk_is_full: 2}
 SHARED: dict[Fault, int] = {**EVERYWHERE, damage_state: 1, lose_files: 1}
+REPLICATED: dict[Fault, int] = {**EVERYWHERE, lose_lock: 2}
 COORDINATED: dict[Fault, int] = {**EVERYWHERE, cut_follower_off: 4}
 
 
@@ -204,7 +211,7 @@ class Coordinated(replication.Pair):
 #: What a batch lives on, and how often.
 KINDS: tuple[tuple[Callable[[Path, str], Group], dict[Fault, int], int], ...] = (
     (shared_pair, SHARED, 6),
-    (replicated_pair, EVERYWHERE, 3),
+    (replicated_pair, REPLICATED, 3),
     (Coordinated, COORDINATED, 1),
 )
 
