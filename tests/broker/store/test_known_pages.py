@@ -192,6 +192,26 @@ async def test_a_page_that_was_cut_after_it_was_read_is_reported_behind_the_take
     assert found == {(first.name, "cut"), (third.name, "bad-header"), ("address.txt", "corrupt")}
 
 
+async def test_a_damaged_page_is_read_once_and_judged_by_recovery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when a member that waits reads it at each look, five times a second."""
+    settings = settings_in(tmp_path, page_size_bytes=2 << 10)
+    async with opened(settings, crash=True) as live:
+        for _ in range(10):
+            await page(live.storage, 6)
+        damaged = min(settings.paging_directory.rglob("*.page"))
+        os.truncate(damaged, 1000)
+        follower = following(settings)
+        follower.poll()
+        with counted(monkeypatch, settings.paging_directory) as seen:
+            await page(live.storage, 6)
+            follower.poll()
+        assert damaged.name not in seen
+    async with opened(settings, crash=True, follower=follower) as heir:
+        assert (damaged.name, "cut") in {(one.file.name, one.kind) for one in heir.recovered.damage}
+
+
 async def test_a_page_that_is_gone_is_missing_at_the_takeover(tmp_path: Path) -> None:
     settings = settings_in(tmp_path, page_size_bytes=2 << 10)
     async with opened(settings, crash=True) as live:

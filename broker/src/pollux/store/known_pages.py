@@ -44,7 +44,8 @@ class KnownPages:
     def __init__(self, directory: Path | None) -> None:
         """``directory``: for pages; None knows none."""
         self._directory = directory
-        self._stores: dict[int, dict[int, KnownPage]] = {}
+        #: None: a page that recovery must judge; it is not read again and again.
+        self._stores: dict[int, dict[int, KnownPage | None]] = {}
 
     def look(self, state: State, stopping: Callable[[], bool]) -> None:
         """Read some of the pages of which the journal says that they are, and forget those that are not any more."""
@@ -66,9 +67,7 @@ class KnownPages:
                     return
                 left -= 1
                 committed = state.page_tx.get((store, number), set())
-                found = self._read(directory / str(store), store, number, set(committed), recorded)
-                if found is not None:
-                    known[number] = found
+                known[number] = self._read(directory / str(store), store, number, set(committed), recorded)
 
     @staticmethod
     def _read(directory: Path, store: int, number: int, committed: set[int], recorded: int) -> KnownPage | None:
