@@ -138,9 +138,10 @@ def measure_full(
         console.print(number, *(f"{value:,.0f}" for value in one), sep="  ")
 
     try:
-        pair.start()
+        pair.start_live()
         if messages:
             failover_full.fill(pair, messages, arguments.size)
+        pair.start_backup()
         for drained in DRAINED[arguments.drained]:
             about = Circumstances(pair.name, "AMQP", messages, os.getloadavg()[0], f"{datetime.now(UTC):%Y-%m-%d}")
             trials = arguments.trials or trials_of(messages, drained=drained)
@@ -155,8 +156,8 @@ def measure_full(
 def trials_of(messages: int, *, drained: bool) -> int:
     """How many failovers tell enough: the fiftieth of a pair is seen once, the rest in a few minutes."""
     if drained:
-        return 12
-    return 20 if messages else 50
+        return 8
+    return 12 if messages else 50
 
 
 def full(arguments: argparse.Namespace, console: Console) -> None:
@@ -185,7 +186,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--brokers", nargs="+", choices=list(PAIRS), help="default: all that are installed")
     parser.add_argument("--protocols", nargs="+", type=Wire, choices=PROTOCOLS, default=PROTOCOLS)
-    parser.add_argument("--trials", type=int, help=f"default: {TRIALS}; with --load full 12 drained, 50 or 20 not")
+    parser.add_argument("--trials", type=int, help=f"default: {TRIALS}; with --load full 8 drained, 50 or 12 not")
     parser.add_argument(
         "--messages", type=int, help=f"of the second run; 0 leaves it out; default: {MANY:,}, with --load full {FULL:,}"
     )

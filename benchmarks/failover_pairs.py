@@ -138,11 +138,18 @@ class PolluxPair(Pair):
         ]
 
     def start(self) -> None:
-        first, second = self.members
-        first.spawn()
-        first.wait_for("live")
-        second.spawn()
-        second.wait_for("ready")
+        self.start_live()
+        self.start_backup()
+
+    def start_live(self) -> None:
+        """Start the first and wait until it serves."""
+        self.members[0].spawn()
+        self.members[0].wait_for("live")
+
+    def start_backup(self) -> None:
+        """Start the second and wait until it can take over."""
+        self.members[1].spawn()
+        self.wait_for_backup(self.members[1])
 
     @property
     def brokers(self) -> str:
@@ -199,13 +206,13 @@ class ReplicatedPair(PolluxPair):
         self.group = replicated(directory, self.zookeeper, session_ms)
         self.members: list[Member | Replica] = list(self.group.replicas)
 
-    def start(self) -> None:
+    def start_live(self) -> None:
         self.zookeeper.start()
-        self.group.start()
+        super().start_live()
 
     def wait_for_backup(self, member: Member | Replica) -> None:
         assert isinstance(member, Replica)
-        self.group.wait_for_sync(member)
+        wait_until(lambda: member.in_sync, f"{member.name} is in sync", LIMIT)
         # A copy just made has to be read once; until then it takes over as fast as it can read.
         wait_until(lambda: member.replication.get("warm"), f"{member.name} has read its copy", LIMIT)
 
