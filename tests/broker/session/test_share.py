@@ -87,6 +87,26 @@ class Disk:
         self.waiting.append(callback)
 
 
+async def test_pieces_of_brokers_wait_for_no_disk(work: Work) -> None:
+    """Breaks when replicas' confirms wait until something is on disk that waits for them: nothing goes on."""
+    disk = work.share.disk = Disk()
+    work.pieces("client", 100)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    held = len(work.done)
+    assert held == 8, "two turns"
+    steps = work.steps("replica", 10)
+    work.share.add(lambda: next(steps, work.share) is not work.share, of_broker=True)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert work.done[held:] == ["replica"] * 10
+    assert len(disk.waiting) == 2, "what came from a broker is not waited for"
+    disk.behind = False
+    disk.waiting.pop(0)(None)
+    await asyncio.sleep(0)
+    assert work.done[-1] == "client"
+
+
 async def test_pieces_wait_for_a_disk_that_does_not_keep_up(work: Work) -> None:
     disk = work.share.disk = Disk()
     work.pieces("a", 100)

@@ -210,7 +210,8 @@ class Connection(asyncio.Protocol):
     def _catch_up_later(self) -> None:
         if not self._catching_up and not self._paused & ~_BEHIND:
             self._catching_up = True
-            self._listener.registry.share.add(self._catch_up)
+            of_broker = self.session is not None and self.session.of_broker
+            self._listener.registry.share.add(self._catch_up, of_broker=of_broker)
 
     def _catch_up(self) -> bool:
         """The next portion of what is behind; whether there is one more."""

@@ -50,7 +50,10 @@ class Share:
     those of them in which this thread ran, so that what is little is done at once on a busy machine, too.
     """
 
-    __slots__ = ("_loop", "_planned", "_spent", "_unstable", "_waiting", "clock", "disk", "effort", "turns")
+    __slots__ = (
+        *("_links", "_loop", "_planned", "_spent", "_unstable", "_waiting"),
+        *("clock", "disk", "effort", "turns"),
+    )
 
     def __init__(
         self,
@@ -62,6 +65,8 @@ class Share:
         self.effort = effort
         self._loop = loop
         self._waiting: deque[Callable[[], bool]] = deque()
+        #: Pieces of other brokers: with them come the confirms of replicas, without which nothing is on disk.
+        self._links: deque[Callable[[], bool]] = deque()
         self._planned = False
         self._spent = 0.0
         #: Turns whose work is not on disk yet.
@@ -71,9 +76,9 @@ class Share:
         #: Turns of the loop in which there was something to do.
         self.turns = 0
 
-    def add(self, piece: Callable[[], bool]) -> None:
-        """Call ``piece`` in later turns of the loop until it returns False."""
-        self._waiting.append(piece)
+    def add(self, piece: Callable[[], bool], *, of_broker: bool = False) -> None:
+        """Call ``piece`` in later turns of the loop until it returns False. That of a broker waits for no disk."""
+        (self._links if of_broker else self._waiting).append(piece)
         self._plan()
 
     def work(self, steps: Iterator[object]) -> None:
@@ -91,6 +96,7 @@ class Share:
     def close(self) -> None:
         """Do nothing more."""
         self._waiting.clear()
+        self._links.clear()
 
     def spent(self, seconds: float) -> None:
         """So much was done at once; what is small is not counted."""
@@ -121,28 +127,36 @@ class Share:
     def _turn(self) -> None:
         self._planned = False
         self._spent = 0.0
-        waiting, clock = self._waiting, self.clock
-        if not waiting or self._held:
-            return  # it goes on when the disk has done with an earlier turn
+        links, clock = self._links, self.clock
+        # What is held goes on when the disk has done with an earlier turn.
+        waiting: deque[Callable[[], bool]] = deque() if self._held else self._waiting
+        if not waiting and not links:
+            return
         self.turns += 1
         begun = clock()
-        while waiting:
-            piece = waiting.popleft()
-            try:
-                more = piece()
-            except Exception:
-                logger.exception("a piece of work failed")
-                more = False
-            if more:
-                waiting.append(piece)
-            self._spent = clock() - begun
-            if self._spent >= SLICE:
-                break
-        if self.disk is not None:
+        written = bool(waiting)
+        while (waiting or links) and self._spent < SLICE:
+            for pieces in (links, waiting):
+                if pieces and self._spent < SLICE:
+                    _do(pieces)
+                    self._spent = clock() - begun
+        if self.disk is not None and written:
             self._unstable += 1
             self.disk.when_stable(self._stable)
-        if waiting:
+        if waiting or links:
             self._plan()
+
+
+def _do(pieces: deque[Callable[[], bool]]) -> None:
+    """Do the first one; it is the last one then, if there is more of it."""
+    piece = pieces.popleft()
+    try:
+        more = piece()
+    except Exception:
+        logger.exception("a piece of work failed")
+        more = False
+    if more:
+        pieces.append(piece)
 
 
 class Portion:
