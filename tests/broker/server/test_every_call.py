@@ -46,7 +46,24 @@ XML = """
   <px:management><px:enabled>false</px:enabled></px:management>
 </configuration>
 """
+#: Nobody listens on either port: it has no backup.
+REPLICATED = """
+    <connectors><connector name="own">tcp://127.0.0.1:1</connector><connector name="o">tcp://127.0.0.1:2</connector></connectors>
+    <cluster-user>twins</cluster-user>
+    <cluster-password>the password of the cluster</cluster-password>
+    <cluster-connections>
+      <cluster-connection name="c">
+        <connector-ref>own</connector-ref>
+        <static-connectors><connector-ref>o</connector-ref></static-connectors>
+      </cluster-connection>
+    </cluster-connections>
+    <ha-policy><replication><primary><manager>
+      <class-name>file</class-name>
+      <properties><property key="locks-folder" value="{locks}"/></properties>
+    </manager></primary></replication></ha-policy>
+"""
 POLICIES = {
+    "replicated": REPLICATED,
     "single": "",
     "primary": "<ha-policy><shared-store><primary/></shared-store></ha-policy>",
     "backup": "<ha-policy><shared-store><backup/></shared-store></ha-policy>",
@@ -59,7 +76,7 @@ AGAIN = 0.1
 AT_A_TIME = 12
 #: So many calls of each scene fail once, and for a while, each in a play of its own; which ones is up to the seed. All
 #: of them (150 of a scene) were played when this was written, and take minutes.
-ONCE, FOR_A_WHILE = 25, 12
+ONCE, FOR_A_WHILE = 20, 10
 SEED = int(os.environ.get("POLLUX_CALL_SEED", "18"))
 _RANDOM = re.compile(r"[0-9a-f]{6,}|[0-9]+")
 
@@ -85,7 +102,8 @@ class Service:
     async def live(self) -> None:
         """Begin a life; again for as long as it ends before it serves, and is proven to."""
         while True:
-            text = XML.format(policy=POLICIES[self.policy])
+            policy = POLICIES[self.policy].format(locks=self.directory / "data" / "locks")
+            text = XML.format(policy=policy)
             self.broker = broker = Broker(loads(text, file=str(self.directory / "broker.xml")))
             try:
                 await broker.start()
@@ -164,6 +182,8 @@ SCENES: list[tuple[str, Scene]] = [
     ("primary", starts),
     ("primary", stops),
     ("backup", takes_over),
+    ("replicated", starts),
+    ("replicated", stops),
 ]
 
 
