@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pollux.store.checkpointer import Job, Result
     from pollux.store.files import FileOperations
     from pollux.store.pages import AddressPages
+    from pollux.store.recovered import Damage
     from pollux.store.settings import StoreSettings
     from support.lossy_disk import LossyDisk
 
@@ -51,6 +52,22 @@ def settings_of(directory: Path) -> StoreSettings:
     )
 
 
+#: The steps of a life, and how often each is taken.
+WEIGHTS = {
+    "plain": 6,
+    "transaction": 5,
+    "acknowledge": 5,
+    "bind": 2,
+    "large": 2,
+    "page": 4,
+    "drop": 1,
+    "prepare": 1,
+    "decide": 2,
+    "number": 2,
+    "checkpoint": 3,
+}
+
+
 class Life:
     """Drives one storage by seed, noting what it asks for and what is confirmed."""
 
@@ -60,6 +77,8 @@ class Life:
         self._draw = draw
         self._bodies = bodies
         self._unit = 0
+        #: What it found damaged when it began.
+        self.damage: list[Damage] = []
         self.held: deque[Held] = deque()
         #: Prepared transactions whose outcome is open, by xid: the number, and what they add and remove.
         self.prepared: dict[bytes, tuple[int, tuple[Place, ...], tuple[Place, ...]]] = {}
@@ -67,34 +86,33 @@ class Life:
     async def run(self, steps: int) -> None:
         """Some steps; ends early when the store fails."""
         draw = self._draw
-        kinds: list[tuple[Callable[[], Any], int]] = [
-            (self._plain, 6),
-            (self._transaction, 5),
-            (self._acknowledge, 5),
-            (self._bind, 2),
-            (self._large, 2),
-            (self._page, 4),
-            (self._drop, 1),
-            (self._prepare, 1),
-            (self._decide, 2),
-            (self._number, 2),
-            (self._checkpoint, 3),
-        ]
+        kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
         for _ in range(steps):
-            (step,) = draw.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])
-            try:
-                done = step()
-                if asyncio.iscoroutine(done):
-                    await done
-            except (StoreError, OSError):
+            if not await self.step(draw.choices(kinds, weights)[0]):
                 return
             if draw.random() < 0.5:
-                await self._stable()
+                await self.stable()
             elif draw.random() < 0.5:
                 await asyncio.sleep(0)
-        await self._stable()
+        await self.stable()
 
-    async def _stable(self) -> None:
+    async def step(self, kind: str, draw: random.Random | None = None) -> bool:
+        """One step (WEIGHTS); False: the store has failed."""
+        self._draw = draw or self._draw
+        try:
+            done = getattr(self, f"_{kind}")()
+            if asyncio.iscoroutine(done):
+                await done
+        except (StoreError, OSError):
+            return False
+        return True
+
+    async def end(self, *, cleanly: bool) -> None:
+        """End the threads, with or without what a stop writes."""
+        await _end(self._storage, cleanly=cleanly)
+
+    async def stable(self) -> None:
+        """Until everything asked for is confirmed, or the store has failed."""
         done = asyncio.get_running_loop().create_future()
         self._storage.when_stable(done.set_result)
         await asyncio.wait_for(done, 30)
@@ -306,19 +324,17 @@ def fold_on(disk: FileOperations) -> Callable[[Job], Result]:
     return fold
 
 
-async def live(disk: LossyDisk, seed: int, bodies: dict[int, bytes], *, steps: int) -> None:
-    """One life on ``disk``, to its end or to that of the power."""
-    draw = random.Random(seed)  # noqa: S311  (a reproducible test, no secret)
-    failures: list[StoreError] = []
+async def begin(disk: LossyDisk, draw: random.Random, bodies: dict[int, bytes]) -> Life | None:
+    """A life on ``disk`` that has recovered, and noted what it found; None where the power or the disk fails before."""
     loop = asyncio.get_running_loop()
     storage: Storage | None = None
     try:
-        storage = await Storage.open(settings_of(disk.root), loop=loop, on_failure=failures.append, files=disk)
+        storage = await Storage.open(settings_of(disk.root), loop=loop, on_failure=lambda _: None, files=disk)
         recovered = await storage.recover()
     except (StoreError, OSError):
         if storage is not None:
             await _end(storage, cleanly=False)
-        return
+        return None
     maintenance = storage._maintenance
     assert maintenance is not None
     fold = fold_on(disk)
@@ -330,18 +346,28 @@ async def live(disk: LossyDisk, seed: int, bodies: dict[int, bytes], *, steps: i
     found, held, _ = holdings(storage, recovered)
     disk.note(("recovered", found))
     one = Life(storage, disk, draw, bodies)
+    one.damage = recovered.damage
     for xid, (adds, removes) in found.prepared.items():
         (tx,) = (prepared.tx for prepared in recovered.prepared if prepared.xid == xid)
         one.prepared[xid] = (tx, tuple(sorted(adds)), tuple(sorted(removes)))
     taken = {place for _, _, removes in one.prepared.values() for place in removes}
     one.held.extend(message for message in held if message.place not in taken)
+    return one
+
+
+async def live(disk: LossyDisk, seed: int, bodies: dict[int, bytes], *, steps: int) -> None:
+    """One life on ``disk``, to its end or to that of the power."""
+    draw = random.Random(seed)  # noqa: S311  (a reproducible test, no secret)
+    one = await begin(disk, draw, bodies)
+    if one is None:
+        return
     if (room := draw.choice((None,) * 15 + (draw.randrange(1 << 16),))) is not None:
         # A full disk, and for some of them room again later.
         disk.room = room
         if draw.random() < 0.7:
-            loop.call_later(0.3, disk.make_room)
+            asyncio.get_running_loop().call_later(0.3, disk.make_room)
     await one.run(steps)
-    await _end(storage, cleanly=draw.random() < 0.3)
+    await one.end(cleanly=draw.random() < 0.3)
 
 
 async def _end(storage: Storage, *, cleanly: bool) -> None:

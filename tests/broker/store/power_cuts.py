@@ -75,7 +75,7 @@ def wrong_in(
         storage._bindings.close()
         storage._reader.close()
     words = promises.wrong(found)
-    words += [str(damage) for damage in recovered.damage if not _explained(damage)]
+    words += [str(damage) for damage in recovered.damage if not explained(damage)]
     for message_id in {one.place[1] for one in held}:
         message = messages.get(message_id)
         if message is None:
@@ -89,7 +89,7 @@ def wrong_in(
     return words
 
 
-def _explained(damage: Damage) -> bool:
+def explained(damage: Damage) -> bool:
     """Whether a power cut alone leaves it.
 
     A page does not tell which of its writes was the last: that is reported rather than hidden.
