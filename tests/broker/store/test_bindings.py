@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,12 @@ from hypothesis import strategies as st
 
 from pollux.errors import StoreError
 from pollux.store import records
-from pollux.store.bindings import Bindings, newest_file, read_bindings
+from pollux.store.bindings import Bindings, newest_file, read_bindings, read_newest
 from pollux.store.files import FileOperations
 from pollux.store.format import FRAME_SIZE, HEADER_SIZE, DamagedRange, frame
 from pollux.store.format import records as scan
 from pollux.store.records import RecordType
+from support.lossy_disk import LossyDisk, materialise
 
 from .helpers import NODE, opened, settings_in, stable
 
@@ -224,3 +226,30 @@ def test_what_was_confirmed_and_is_zeros_is_damage(tmp_path: Path, where: str) -
     data[sector : sector + 512] = bytes(512)
     path.write_bytes(data)
     assert [one.kind for one in read_bindings(path, NODE)[1]] == ["corrupt"]
+
+
+def test_what_is_deleted_does_not_come_back_with_a_file_that_was_set_aside(tmp_path: Path) -> None:
+    """A map that may lack something is completed from an earlier file that somebody put back: a power cut is nobody."""
+    root, left = tmp_path / "disk", tmp_path / "left"
+    root.mkdir()
+    first = Bindings(root, FileOperations(), node_id=NODE, epoch=1, salt=9)
+    first.load(NODE)
+    first.write([first.put("queue", "a", b"1")])
+    end = first._position
+    first.write([first.put("queue", "b", b"2")])
+    first.close()
+    path = newest_file(root)
+    assert path is not None
+    data = bytearray(path.read_bytes())
+    data[end + 30] ^= 1
+    path.write_bytes(data)
+    disk = LossyDisk(root)
+    second = Bindings(root, disk, node_id=NODE, epoch=2, salt=8)
+    assert second.load(NODE)[0] == {("queue", "a"): b"1"}
+    second.write([second.put("queue", "a", None)])
+    second.close()
+    for seed in range(50):
+        left.mkdir()
+        materialise(disk.account.left(random.Random(seed)), left)  # noqa: S311  (a reproducible test, no secret)
+        assert ("queue", "a") not in read_newest(left, NODE, expected=True)[0]
+        shutil.rmtree(left)

@@ -276,6 +276,9 @@ class Bindings:
                     self._files.rename(other, other.with_suffix(".damaged"))
                 else:
                     self._files.unlink(other)
+        if INCOMPLETE in self._live:
+            # Else a power cut puts an earlier file back, and what is deleted from now on comes back with it.
+            self._files.sync_directory(self._directory)
         return values, damage
 
     def _keep(self, key: Key, record: bytes) -> None:
