@@ -41,17 +41,30 @@ def generate_key() -> bytes:
 
 
 def write_key(path: Path, key: bytes) -> None:
-    """Write a key file with mode 0600; raise :class:`MaskingError` when it exists already."""
+    """Write a key file with mode 0600; raise :class:`MaskingError` when it exists already.
+
+    It is on stable storage, whole, when this returns: passwords are masked with it next.
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(base64.b64encode(key) + b"\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.link(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
     except FileExistsError:
         raise MaskingError(f"{path} exists already; a key in use must not be overwritten") from None
     except OSError as error:
         raise MaskingError(f"{path} cannot be created: {error.strerror}") from error
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(base64.b64encode(key) + b"\n")
-        stream.flush()
-        os.fsync(stream.fileno())
 
 
 def read_key(path: Path) -> bytes:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from pollux.errors import PolluxError
 from pollux.ha.locks import close, try_lock
-from pollux.store.files import FileOperations, replace_file
+from pollux.store.files import FileOperations, make_directories, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +97,9 @@ class FileCoordinator:
         """Make the directory."""
         del on_change  # files tell nobody: members look again
         try:
-            self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+            make_directories(FileOperations(), self._directory)
+            # It may be there, but not be on stable storage: whoever made it was killed just then.
+            FileOperations().sync_directory(self._directory.parent)
         except OSError as error:
             raise CoordinationError(f"{self._directory}: {error}") from error
 
@@ -162,7 +164,7 @@ class FileCoordinator:
         """Make the group's file, unless it is there."""
         path = self._groups / group_name(group) / GROUP_NODE
         try:
-            path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            make_directories(FileOperations(), path.parent)
             with tempfile.NamedTemporaryFile(dir=path.parent) as stream:
                 os.fchmod(stream.fileno(), 0o640)
                 stream.write(node_id.encode("ascii"))
@@ -170,6 +172,7 @@ class FileCoordinator:
                 os.fsync(stream.fileno())
                 with suppress(FileExistsError):
                     os.link(stream.name, path)
+            FileOperations().sync_directory(path.parent)
             return path.read_text(encoding="ascii")
         except OSError as error:
             raise CoordinationError(f"{path}: {error}") from error
