@@ -116,6 +116,10 @@ POLLUX_XML = """<?xml version="1.0"?>
         <auto-delete-queues>false</auto-delete-queues>
         <auto-delete-addresses>false</auto-delete-addresses>
       </address-setting>
+      <address-setting match="topic.#">
+        <default-address-routing-type>MULTICAST</default-address-routing-type>
+        <default-queue-routing-type>MULTICAST</default-queue-routing-type>
+      </address-setting>
     </address-settings>
     <addresses>
       {addresses}
