@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.errors import StoreError
 from pollux.store import checkpointer
+from pollux.store.files import FileOperations
 from pollux.store.storage import Storage
 
 from .helpers import abandon, message_of, settings_in
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from pollux.message import Message
     from pollux.store.checkpointer import Job, Result
-    from pollux.store.files import FileOperations
     from pollux.store.pages import AddressPages
     from pollux.store.recovered import Damage
     from pollux.store.settings import StoreSettings
@@ -324,12 +324,22 @@ def fold_on(disk: FileOperations) -> Callable[[Job], Result]:
     return fold
 
 
-async def begin(disk: LossyDisk, draw: random.Random, bodies: dict[int, bytes]) -> Life | None:
-    """A life on ``disk`` that has recovered, and noted what it found; None where the power or the disk fails before."""
+async def begin(
+    disk: LossyDisk,
+    draw: random.Random,
+    bodies: dict[int, bytes],
+    *,
+    elsewhere: tuple[Path, FileOperations] | None = None,
+) -> Life | None:
+    """A life on ``disk`` that has recovered, and noted what it found; None where the power or the disk fails before.
+
+    ``elsewhere``: it is there, and only its notes are on the disk (of a replica).
+    """
+    root, files = elsewhere or (disk.root, disk)
     loop = asyncio.get_running_loop()
     storage: Storage | None = None
     try:
-        storage = await Storage.open(settings_of(disk.root), loop=loop, on_failure=lambda _: None, files=disk)
+        storage = await Storage.open(settings_of(root), loop=loop, on_failure=lambda _: None, files=files)
         recovered = await storage.recover()
     except (StoreError, OSError):
         if storage is not None:
@@ -337,7 +347,7 @@ async def begin(disk: LossyDisk, draw: random.Random, bodies: dict[int, bytes]) 
         return None
     maintenance = storage._maintenance
     assert maintenance is not None
-    fold = fold_on(disk)
+    fold = fold_on(disk if elsewhere is None else FileOperations())
 
     async def in_thread(segments: list[checkpointer.Source]) -> Result:
         return await asyncio.to_thread(fold, maintenance._job(segments))

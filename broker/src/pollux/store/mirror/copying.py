@@ -164,6 +164,8 @@ def adopt(mirror: Mirror, path: Path) -> None:
         with mirror.lock:
             if path.exists():
                 mirror.submit_to(link, Operation(OperationType.RENAME, unfinished, data=name.encode()))
+                # The other process did so here: what it makes superfluous is deleted next.
+                mirror.submit_to(link, Operation(OperationType.SYNC_DIRECTORY, name))
             else:
                 mirror.submit_to(link, Operation(OperationType.UNLINK, unfinished))
 
