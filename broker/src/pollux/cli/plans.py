@@ -149,7 +149,6 @@ def _message(operation: dict[str, Any]) -> dict[str, Any]:
 def _large_size(operation: dict[str, Any]) -> int:
     """What the journal says the large message's file has, in bytes; -1: nothing that can be read."""
     try:
-        _, size = json.loads(operation.get("properties") or "")["large"]
-        return int(size)
-    except (ValueError, KeyError, TypeError):
+        return int(json.loads(operation.get("properties") or "")["large"][1])
+    except (ValueError, LookupError, TypeError):
         return -1
