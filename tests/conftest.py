@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Iterator
 
 # No deadline for an example, and no check that examples are quickly made (too_slow): both are wall-clock times, which
 # say how much else the machine does and nothing about Pollux; a test that fails for that is one that is run again until
@@ -53,3 +57,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def starts_brokers(found: object) -> bool:
     """Whether this is support.broker.BrokerProcess or made from it, like a pair's Member."""
     return isinstance(found, type) and any(each.__name__ == "BrokerProcess" for each in found.__mro__)
+
+
+#: How Python collects garbage and switches threads where no broker has said otherwise.
+COLLECTOR, SWITCH = gc.get_threshold(), sys.getswitchinterval()
+#: Open files of this process above which what tests dropped is collected: cycles hold files, and select(2) knows 1,024.
+MANY_FILES = 300
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """A broker in this process makes the collector its own, as if nothing else lived here; a test's end undoes that."""
+    yield
+    if gc.get_threshold() != COLLECTOR or not gc.isenabled():
+        gc.unfreeze()
+        gc.set_threshold(*COLLECTOR)
+        gc.enable()
+        sys.setswitchinterval(SWITCH)
+    if len(list(Path("/proc/self/fd").iterdir())) > MANY_FILES:
+        gc.collect()

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from .mqtt_harness import Broker
 
 MANY = 400
+#: Seconds.
+PATIENCE = 60
 FILTERS = [f"t/{number}" for number in range(MANY)]
 #: Pieces in one turn (one more where their sum is not exact), by a clock of which each look takes a quarter of a slice.
 PIECES = 4
@@ -42,18 +44,20 @@ def _counted(broker: Broker) -> None:
 
 
 async def turns(done: Callable[[], int], wanted: int) -> list[int]:
-    """How much ``done`` grew in each turn of the loop, until it is ``wanted``; at most so many turns as that."""
+    """How much ``done`` grew in each turn of the loop, until it is ``wanted``.
+
+    Not every turn has its piece: some wait until those before are on disk, as long as that takes.
+    """
     grown = []
     before = done()
-    for _ in range(10 * MANY):
-        await asyncio.sleep(0)
-        now = done()
-        if now != before:
-            grown.append(abs(now - before))
-        before = now
-        if now == wanted:
-            return grown
-    raise AssertionError(f"{before} and not {wanted} after {grown}")
+    async with asyncio.timeout(PATIENCE):
+        while before != wanted:
+            await asyncio.sleep(0)
+            now = done()
+            if now != before:
+                grown.append(abs(now - before))
+            before = now
+    return grown
 
 
 def queues(broker: Broker) -> int:

@@ -97,7 +97,7 @@ def test_no_collection_but_a_full_one_looks_at_very_many_objects() -> None:
     """Each stands still for everybody; one of a million objects takes half a second."""
     first, second, full = resources.COLLECTOR
     assert first * (second + 1) <= 50_000
-    assert first * second * full >= 50_000_000, "full ones stay rare"
+    assert first * (second + 1) * (full + 1) >= 50_000_000, "full ones stay rare"
 
 
 def test_resources() -> None:
