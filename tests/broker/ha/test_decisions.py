@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
-from pollux.ha.machine import STANDBY, TRANSITIONS, IllegalTransitionError, Machine, Phase
+from pollux.ha.machine import ENDING, STANDBY, TRANSITIONS, EndedError, IllegalTransitionError, Machine, Phase
 from pollux.ha.node_state import Holder, NodeState, StoreState
 from pollux.ha.shared_store import Action, Role, Settings, Snapshot, decide
 from support.strategies import records
@@ -204,8 +204,9 @@ def test_the_machine_goes_only_where_the_table_allows() -> None:
                 assert machine.to(after, "because", 3)
                 assert machine.position == (after, "because", 3, 1)
             else:
-                with pytest.raises(IllegalTransitionError):
+                with pytest.raises(IllegalTransitionError) as caught:
                     machine.to(after, "because")
+                assert isinstance(caught.value, EndedError) == (before in ENDING)
     assert set(TRANSITIONS) == set(Phase)
 
 

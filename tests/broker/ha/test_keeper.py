@@ -126,6 +126,26 @@ def test_a_state_file_that_is_damaged_while_a_member_asks_for_the_store_is_looke
     ]
 
 
+def test_a_stop_between_a_look_and_what_follows_from_it_is_no_failure(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Breaks when a standby that is stopped cannot become ready any more, and tells that with a traceback."""
+    store.member("a", PRIMARY).start().serve()
+    backup = store.member("b", BACKUP).start().wait_for(Phase.READY)
+    stopped = threading.Event()
+
+    def late(snapshot: Snapshot, settings: Settings, now: float) -> Decision:
+        if snapshot.me == "b-id" and not stopped.is_set():
+            backup.machine.to(Phase.STOPPING, "SIGTERM")
+            stopped.set()
+        return decide(snapshot, settings, now)
+
+    monkeypatch.setattr(keeper_module, "decide", late)
+    assert stopped.wait(PATIENCE)
+    backup.keeper.submit(lambda: None).result(PATIENCE)  # its thread goes on
+    assert not [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 def test_the_former_live_stays_a_standby_after_a_switchover_and_its_own_restarts(store: Store) -> None:
     """Maintenance on the former live restarts it several times; each time it waits until it is asked."""
     store.member("a", PRIMARY).start().serve().leave(StoreState.LIVE, stay=True)

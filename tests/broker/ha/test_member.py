@@ -13,9 +13,10 @@ from broker.ha.group import wait_until
 from pollux.ha.lease import Lease
 from pollux.ha.machine import Machine, Phase
 from pollux.ha.replication import local
+from pollux.ha.replication import member as member_module
 from pollux.ha.replication.coordination import CoordinationError, FileCoordinator
 from pollux.ha.replication.local import LocalState
-from pollux.ha.replication.member import Member, RefusedError
+from pollux.ha.replication.member import Member, RefusedError, Snapshot, Wish, decide
 from pollux.server.exits import EXIT_STORE
 from pollux.server.failures import exit_code
 
@@ -153,6 +154,28 @@ def test_a_disk_that_fails_at_a_takeover_is_told_as_one(
     assert exit_code(one.listener.error) == EXIT_STORE
     assert str(one.listener.error).startswith(f"{one.journal}: the store cannot be used:")
     assert not any(record.exc_info for record in caplog.records)
+
+
+def test_a_stop_between_a_look_and_what_follows_from_it_is_no_failure(
+    make: Callable[..., One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when a member that is stopped as it is about to serve takes that for a reason to be refused."""
+    one = make()
+    looked = threading.Event()
+
+    def late(snapshot: Snapshot) -> tuple[Wish, str]:
+        found = decide(snapshot)
+        if not looked.is_set():
+            one.machine.to(Phase.JOINING, "started")
+            one.machine.to(Phase.STOPPING, "SIGTERM")
+            looked.set()
+        return found
+
+    monkeypatch.setattr(member_module, "decide", late)
+    one.member.start()
+    assert looked.wait(TIMEOUT)
+    one.member.stop(release=True)
+    assert not one.listener.said.is_set(), one.listener.error
 
 
 def test_a_number_that_somebody_else_raised_is_not_taken_for_ours(make: Callable[..., One], tmp_path: Path) -> None:

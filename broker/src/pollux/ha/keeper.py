@@ -24,7 +24,7 @@ from pollux.ha.journal_facts import newest_epoch, read_facts
 from pollux.ha.lease import Lease, boot_clock
 from pollux.ha.lock_queue import LockQueue
 from pollux.ha.locks import LockFile, LockTimeoutError, ShortLock, is_locked
-from pollux.ha.machine import STANDBY, Machine, Phase
+from pollux.ha.machine import STANDBY, EndedError, Machine, Phase
 from pollux.ha.members import Heartbeat, MemberFile
 from pollux.ha.node_state import (
     Activation,
@@ -211,6 +211,8 @@ class Keeper:
             self._run_jobs()
             try:
                 wait = self._turn()
+            except EndedError:
+                wait = 0.0  # the next turn proves what is left to be proven
             except (OSError, LockTimeoutError, StateFileError) as error:
                 # A state file that was damaged since the last look: whoever has the store, or gets it, writes it anew.
                 self._failed(error, str(error))
@@ -250,8 +252,9 @@ class Keeper:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             with suppress(OSError):
                 (self._directory / RESERVE).unlink(missing_ok=True)
-        if self.machine.phase in STANDBY:
-            self.machine.to(self.machine.phase, text)
+        with suppress(EndedError):
+            if (phase := self.machine.phase) in STANDBY:
+                self.machine.to(phase, text)
 
     def _run_jobs(self) -> None:
         while self._jobs:

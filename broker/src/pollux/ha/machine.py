@@ -55,10 +55,16 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 REASONS, REASON_PERIOD = 8, 10.0
 #: The phases of a broker that waits for its turn.
 STANDBY = frozenset({Phase.JOINING, Phase.CATCHING_UP, Phase.READY})
+#: Those of one that will do nothing more.
+ENDING = frozenset({Phase.STOPPING, Phase.FENCED})
 
 
 class IllegalTransitionError(PolluxError):
     """A transition that the table does not have: a defect, never a matter of configuration."""
+
+
+class EndedError(IllegalTransitionError):
+    """The broker stops or was fenced while its policy was about to do something else, which it then lets be."""
 
 
 class Position(NamedTuple):
@@ -102,7 +108,8 @@ class Machine:
     def to(self, phase: Phase, reason: str, epoch: int | None = None) -> bool:
         """Go to ``phase`` and log it; False when the machine is there already, for another reason perhaps.
 
-        ``epoch`` None keeps the last one. Raises IllegalTransitionError.
+        ``epoch`` None keeps the last one. Raises IllegalTransitionError, and EndedError when the broker ends already:
+        a stop is asked for in another thread, and may come between any look and what follows from it.
         """
         with self._lock:
             before = self.position
@@ -137,7 +144,8 @@ class Machine:
 
     def _go(self, before: Position, phase: Phase, reason: str, epoch: int | None) -> Position:
         if phase not in TRANSITIONS[before.phase]:
-            raise IllegalTransitionError(f"a broker that is {before.phase} cannot become {phase} ({reason})")
+            error = EndedError if before.phase in ENDING else IllegalTransitionError
+            raise error(f"a broker that is {before.phase} cannot become {phase} ({reason})")
         self.position = Position(phase, reason, before.epoch if epoch is None else epoch, self._wall_ms())
         self._logged, self._unlogged = reason, 0
         return self.position

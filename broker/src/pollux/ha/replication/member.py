@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 
 from pollux.errors import PolluxError, StoreError
 from pollux.ha.lease import Lease, boot_clock
-from pollux.ha.machine import STANDBY, Machine
+from pollux.ha.machine import STANDBY, EndedError, Machine
 from pollux.ha.machine import Phase as MachinePhase
 from pollux.ha.node_state import Activation
 from pollux.ha.replication import local
@@ -260,6 +260,8 @@ class Member:
             while self._going_on():
                 self._prove()
                 self._woken.wait(self.lease.seconds / _PROOFS)
+        except EndedError:
+            logger.debug("stopped while it was about to take part")
         except PolluxError as error:
             self._end(error)
         except OSError as error:
