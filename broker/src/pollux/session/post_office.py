@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from pollux.config.address_settings import DiskFullPolicy
@@ -90,6 +90,8 @@ class PostOffice:
         )
         self.memory = Memory(self.accounts, configuration.state_limit(memory))
         self.registry = Registry(self)
+        #: What all sessions of one protocol share, by the protocol's name: nobody else's business.
+        self.shared: dict[str, Any] = {}
         #: Routing type -> names messages were sent to -> their accounts; the registry clears it when something changes.
         self._sendable = self.registry.sendable
         self.undeliverable = Undeliverable(self)

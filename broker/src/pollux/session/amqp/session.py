@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from pollux.errors import LimitError, PolluxError
 from pollux.session.amqp.attach import attach_link
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from pollux.session.amqp.coordinator import Coordinator
     from pollux.session.amqp.transactions import LocalTransaction
     from pollux.session.base import Transport
-    from pollux.session.post_office import PostOffice
     from pollux.session.security import Identity
     from pollux.session.services import Services
     from pollux.wire.amqp.guard import Attach, Open
@@ -54,8 +52,6 @@ CLOSE_TIMEOUT = 5.0
 MAX_UNSTABLE = 16 << 20
 #: Handles of one session; more links than this need more sessions.
 _HANDLES = 1024
-#: User and container id -> its connections, per broker: for sole-connection-for-container and stolen links.
-_containers: WeakKeyDictionary[PostOffice, dict[tuple[str, str], set[AmqpSession]]] = WeakKeyDictionary()
 
 try:
     VERSION = version("pollux-broker")
@@ -72,6 +68,8 @@ class AmqpSession(Session):
         self.transport = transport
         self.services = services
         self.post = services.post
+        #: User and container id -> its connections: for sole-connection-for-container and stolen links.
+        self._containers: dict[tuple[str, str], set[AmqpSession]] = self.post.shared.setdefault(self.protocol, {})
         self.settings = settings_of(services)
         self.identity: Identity | None = None
         self.user = None
@@ -408,7 +406,7 @@ class AmqpSession(Session):
 
     def _forget_container(self) -> None:
         if self.client_id is not None:
-            sessions = _containers.get(self.post, {})
+            sessions = self._containers
             same = sessions.get(self._container)
             if same is not None:
                 same.discard(self)
@@ -421,7 +419,7 @@ class AmqpSession(Session):
 
     def container_sessions(self) -> set[AmqpSession]:
         """All connections of this user with this client's container id."""
-        return _containers.get(self.post, {}).get(self._container, set())
+        return self._containers.get(self._container, set())
 
     # -- the engine's calls
 
@@ -434,7 +432,7 @@ class AmqpSession(Session):
             Symbol("platform"): "Python",
         }
         properties |= self._failover_info()
-        same = _containers.setdefault(self.post, {}).setdefault((self.user or "", remote.container_id), set())
+        same = self._containers.setdefault((self.user or "", remote.container_id), set())
         refused = bool(same) and (
             "sole-connection-for-container" in remote.desired or any(session.sole for session in same)
         )

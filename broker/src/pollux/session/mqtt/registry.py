@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
     from pollux.routing.queue import Queue
     from pollux.session.mqtt.session import MqttSession
-    from pollux.session.post_office import PostOffice
     from pollux.session.reading_rights import ReadingRights
     from pollux.session.services import Services
 
@@ -71,14 +69,11 @@ class Counters(Struct):
     takeovers: int = 0
 
 
-_registries: WeakKeyDictionary[PostOffice, MqttRegistry] = WeakKeyDictionary()
-
-
 def start(services: Services, loop: asyncio.AbstractEventLoop) -> MqttRegistry:
     """The registry of this broker; made, and filled from what was stored, on the first call."""
-    registry = _registries.get(services.post)
+    registry: MqttRegistry | None = services.post.shared.get("MQTT")
     if registry is None:
-        registry = _registries[services.post] = MqttRegistry(services, loop)
+        registry = services.post.shared["MQTT"] = MqttRegistry(services, loop)
         registry.restore()
     return registry
 
