@@ -48,6 +48,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         second.configuration.write_text(text)
         first.start()
         first.wait_for("live")
+        # It serves before it puts down how long that took.
+        wait_until(
+            lambda: (state := first.local) is not None and state.history[-1].duration_ms >= 0,
+            "the first's activation is put down whole",
+        )
         yield found
 
 

@@ -187,7 +187,9 @@ class Life:
 
     def _prepare(self) -> None:
         """The first phase: it survives this life until its outcome is known."""
-        tx, xid = self._storage.next_id(), self._draw.randbytes(8)
+        tx = self._storage.next_id()
+        # Nobody prepares two transactions with one xid, however often a step is drawn.
+        xid = tx.to_bytes(8)
         messages = [self._message() for _ in range(self._draw.randint(1, 3))]
         adds = tuple((self._draw.choice(QUEUES), message.id) for message in messages)
         gone = [one for one in self._take(self._draw.randint(0, 2)) if not one.page]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pollux.store.format import HEADER_SIZE
 from pollux.store.verify import verify
 
 from .helpers import ids_in, message_of, opened, segments, settings_in, stable
@@ -66,3 +67,27 @@ async def test_half_of_a_prepared_transaction_is_none_unless_it_was_confirmed(tm
             told = [damage.detail for damage in two.recovered.damage if "was prepared with 2 records" in damage.detail]
             assert len(told) == confirmed
             assert {damage.kind for damage in two.recovered.damage} == ({"corrupt"} if confirmed else {"torn-tail"})
+
+
+async def test_a_segment_whose_first_write_is_torn_is_there_at_later_starts_too(tmp_path: Path) -> None:
+    """The segment before it says that it follows, and a transaction was under way: nothing of it is missing."""
+    settings = settings_in(tmp_path, journal_file_size=8 << 10)
+    async with opened(settings, crash=True) as one:
+        kept = message_of(one.storage)
+        one.storage.append_message(kept, [1])
+        await stable(one.storage)
+        first, tx = one.storage._journal.segment, one.storage.next_id()
+        while one.storage._journal.segment is first:
+            one.storage.append_message(message_of(one.storage, b"x" * 2000), [1], tx)
+            await stable(one.storage)
+        last = one.storage._journal.segment
+        assert last is not None
+    data = bytearray(last.path.read_bytes())
+    data[HEADER_SIZE:512] = bytes(512 - HEADER_SIZE)
+    assert data[512:].strip(b"\0")
+    last.path.write_bytes(data)
+    for _ in range(3):
+        async with opened(settings, crash=True) as two:
+            assert ids_in(two.recovered) == {kept.id}
+            assert {damage.kind for damage in two.recovered.damage} <= {"torn-tail", "late-writes"}
+        assert verify(tmp_path).sound

@@ -91,7 +91,12 @@ def read_journal(
     finals = recovery.last_of_lives(readable)
     holed = recovery.holed_lives(journal.chain)
     numbers = {segment.sequence for segment in journal.chain}
-    ahead = {segment.key for segment in journal.empty if segment.header is not None}
+    # Those in which nothing counts are there all the same, if only with what a power cut left of a first write.
+    ahead = {
+        segment.key
+        for segment in (*journal.empty, *journal.fenced)
+        if segment.header is not None and (segment.limit is not None or segment.empty)
+    }
     for number, segment in enumerate(readable):
         if number < finished:
             segment.replay = done[number]
