@@ -221,6 +221,26 @@ async def test_a_torn_page_is_normal_and_a_cut_one_is_damage(tmp_path: Path, cut
         assert kinds == (["cut", "corrupt"] if cut else ["torn-tail"])
 
 
+async def test_a_last_write_and_the_end_of_its_page_damaged_are_no_torn_write(tmp_path: Path) -> None:
+    """The end is written when what is before it is stable: the message was confirmed, and its loss is told."""
+    settings = settings_in(tmp_path)
+    async with opened(settings) as one:
+        pages = one.storage.pages.address("a")
+        for _ in range(3):
+            pages.append(message_of(one.storage, b"p" * 100, address="a"), [1])
+            await stable(one.storage)
+        pages.close_page()
+        await stable(one.storage)
+    (path,) = files_below(settings.paging_directory, "*.page")
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"p" * 100)] ^= 1
+    data[-10] ^= 1
+    path.write_bytes(data)
+    async with opened(settings) as two:
+        assert len(await drain(two.storage.pages.addresses()["a"], 1)) == 2
+        assert [damage.kind for damage in two.recovered.damage] == ["corrupt"]
+
+
 async def test_full_disk_refuses_paging_too(tmp_path: Path) -> None:
     files = FaultyFiles()
     async with opened(settings_in(tmp_path, max_disk_usage=90, disk_scan_period=10), files=files) as one:

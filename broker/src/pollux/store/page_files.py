@@ -289,6 +289,7 @@ class _PageReader:
             if header is None:
                 return None
             page = Page(self._number, self._path, header.salt, closed=True, recovered=True, committed=self._committed)
+            page.length = header.length
             if cut := header.cut(size):
                 self._report("cut", size, 0, f"the file was cut: {size} bytes are no multiple of {header.length}")
             end = self._end(stream, header, size)
@@ -354,6 +355,7 @@ class _PageReader:
         for entry in scan(data, page.salt):
             if isinstance(entry, DamagedRange):
                 torn = entry.tail and not page.whole and entry.start >= last_write and not entry.several
+                torn = torn and not (page.length and _was_ended(data, entry.start))
                 kind = "torn-tail" if torn else "corrupt"
                 length = entry.end - entry.start
                 self._report(kind, entry.start, length, f"{length} bytes hold no valid record")
@@ -393,6 +395,14 @@ class _PageReader:
             page.duplicate = message_id
             if self._mark is not None and message_id >= self._mark:
                 self._found.duplicates.append(extension["duplicate_id"])
+
+
+def _was_ended(data: bytes, start: int) -> bool:
+    """Whether something was written at ``start``, and at the end of the file, where there is only the last record.
+
+    That is written when what is before it is stable, so that what is there was confirmed, readable or not.
+    """
+    return any(data[-4:]) and any(data[start : start + FRAME_SIZE])
 
 
 def _subtract(page: Page, gone: dict[int, set[int]]) -> None:
