@@ -141,7 +141,9 @@ PERMISSIONS = (
 POLLUX = str(Path(sys.executable).parent / "pollux")
 
 
-def write_pollux(directory: Path, port: int, *, queues: Sequence[str] = (), audit: bool = False) -> None:
+def write_pollux(
+    directory: Path, port: int, *, queues: Sequence[str] = (), audit: bool = False, program: str = POLLUX
+) -> None:
     """Write a durable broker's configuration and user into a directory; with `audit` every message is audited."""
     etc = directory / "etc"
     etc.mkdir(parents=True, exist_ok=True)
@@ -155,19 +157,21 @@ def write_pollux(directory: Path, port: int, *, queues: Sequence[str] = (), audi
     )
     (etc / "broker.xml").write_text(text)
     subprocess.run(
-        [POLLUX, "user", "add", USER, "--role", "bench", "--config", str(etc / "broker.xml")],
+        [program, "user", "add", USER, "--role", "bench", "--config", str(etc / "broker.xml")],
         input=PASSWORD.encode(),
         check=True,
         capture_output=True,
     )
 
 
-def start_pollux(directory: Path, *, queues: Sequence[str] = (), port: int = 0, audit: bool = False) -> Broker:
-    """Start `pollux run`."""
+def start_pollux(
+    directory: Path, *, queues: Sequence[str] = (), port: int = 0, audit: bool = False, program: str = POLLUX
+) -> Broker:
+    """Start `pollux run`; ``program``: another checkout's."""
     port = port or free_port()
-    write_pollux(directory, port, queues=queues, audit=audit)
+    write_pollux(directory, port, queues=queues, audit=audit, program=program)
     ready = directory / "ports.json"
-    process = spawn([POLLUX, "run", str(directory / "etc" / "broker.xml"), "--ports-file", str(ready)], directory)
+    process = spawn([program, "run", str(directory / "etc" / "broker.xml"), "--ports-file", str(ready)], directory)
     deadline = time.monotonic() + START_LIMIT
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > deadline:
