@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvloop
 from msgspec.structs import replace
 
 from broker.server.conftest import Authority
@@ -19,10 +20,11 @@ from pollux.config.acceptors import AcceptorSettings, Connector, ConnectorSettin
 from pollux.config.tls import TlsError
 from pollux.server.reach import Reach, UnreachableError, check_connectors, tell
 from pollux.session.core import CoreHub
+from pollux.session.core.connecting import CoreLink
 from pollux.wire.core import ClusterKey
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
 #: Nothing here takes this long.
@@ -91,6 +93,27 @@ async def test_both_ends_verify_each_other(authority: Authority) -> None:
         assert link.conversation.peer is not None
         assert link.conversation.peer.name == "pollux"
         link.close("done")
+
+
+@pytest.mark.parametrize("loops", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_connection_that_is_gone_before_its_options_are_set(
+    loops: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other end was killed as it accepted: a reason to try again, not a failed duty with a traceback."""
+    made = CoreLink.connection_made
+
+    def gone(link: CoreLink, transport: asyncio.BaseTransport) -> None:
+        made(link, transport)
+        transport.abort()  # type: ignore[attr-defined]
+
+    async def connect() -> None:
+        async with acceptor(AcceptorSettings()) as port:
+            with pytest.raises(UnreachableError, match="closed the connection without an answer"):
+                await Reach(hub("castor")).connect(Endpoint("tcp", "127.0.0.1", port), PATIENCE)
+
+    monkeypatch.setattr(CoreLink, "connection_made", gone)
+    with asyncio.Runner(loop_factory=loops) as runner:
+        runner.run(connect())
 
 
 async def test_an_unknown_authority(

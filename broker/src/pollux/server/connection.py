@@ -557,7 +557,8 @@ class Connection(asyncio.Protocol):
 
     def _forget_unsent(self) -> None:
         """Have the kernel drop, at the close, what it still holds for this client: it would keep megabytes for it."""
-        if self._raw is not None:
+        # One that is closing may have no socket any more.
+        if self._raw is not None and not self._raw.is_closing():
             opened = self._raw.get_extra_info("socket")
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
 

@@ -118,7 +118,9 @@ class Reach:
             server_hostname=(settings.sni_host or endpoint.host) if tls is not None else None,
             local_addr=local,
         )
-        _tune(transport.get_extra_info("socket"), settings)
+        # It may have broken off since: then there is no socket any more, and the link says why.
+        if not transport.is_closing():
+            _tune(transport.get_extra_info("socket"), settings)
         return link
 
 
