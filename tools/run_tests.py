@@ -42,8 +42,9 @@ LANES = {
     "bundle": (
         *("tests/ansible", "tests/benchmarks", "tests/harness"),
         *("tests/e2e/test_failover_random.py", "tests/e2e/test_raising.py", "tests/e2e/test_slow_readers.py"),
+        "tests/broker/server",
     ),
-    "e2e": ("tests/e2e", "tests/hostile", "tests/pipeline"),
+    "e2e": ("tests/e2e", "tests/hostile", "tests/pipeline", "tests/conformance", "tests/broker/cli"),
     "broker": (),
 }
 #: Lanes that are programs of their own, after those: what Python is told.
