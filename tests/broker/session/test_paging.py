@@ -106,6 +106,34 @@ async def test_queues_read_pages_at_their_own_pace(office: Office) -> None:
     assert not post.pages.active
 
 
+async def test_what_is_sent_after_a_purge_while_a_page_is_read_is_there(office: Office) -> None:
+    """The address goes on paging until the read is over; its old pages are all done, and their directory goes."""
+    paging_office(office)
+    post = await office.open()
+    queue = office.queue()
+    await office.send(*(b"%05d" % i + b"x" * 500 for i in range(100)))
+    receiver = Receiver()
+    post.attach(queue, receiver)
+    taken = 0
+    while not list(post.pages.tasks()):
+        await receiver.wait(taken + 1)
+        taken, part = len(receiver.got), receiver.got[taken:]
+        post.acknowledge(part)
+    post.detach(queue, receiver)
+    post.purge(queue)
+    assert post.pages.active
+    for number in range(3):
+        await office.send(b"after %d" % number)
+    post = await office.reopen()
+    receiver = Receiver()
+    post.attach(post.queue("orders"), receiver)
+    await receiver.wait(3)
+    assert receiver.bodies == [b"after 0", b"after 1", b"after 2"]
+    post.acknowledge(receiver.got)
+    await office.close()
+    assert page_files(office) == []
+
+
 async def test_a_deleted_queue_lets_go_of_its_pages(office: Office) -> None:
     paging_office(office)
     post = await office.open()

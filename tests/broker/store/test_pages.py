@@ -201,6 +201,51 @@ async def test_reading_the_page_being_written(tmp_path: Path) -> None:
         assert await drain(pages, 1) == [first.id, second.id]
 
 
+async def test_a_page_that_is_full_and_done_takes_no_next_message_with_it(tmp_path: Path) -> None:
+    """Its address had no other page: it is not forgotten, for the next one is begun at that moment."""
+    settings = settings_in(tmp_path, page_size_bytes=1000)
+    async with opened(settings) as one:
+        pages = one.storage.pages.address("a")
+        first = message_of(one.storage, b"p" * 1000, address="a")
+        pages.acknowledge(1, pages.append(first, [1]), [first.id])
+        await stable(one.storage)
+        second, third = (message_of(one.storage, b"p" * 1000, address="a") for _ in range(2))
+        pages.append(second, [1])
+        await stable(one.storage)
+        assert one.storage.pages.addresses() == {"a": pages}
+        one.storage.pages.address("a").append(third, [1])
+        await stable(one.storage)
+    async with opened(settings) as two:
+        assert two.recovered.damage == []
+        assert await drain(two.storage.pages.addresses()["a"], 1) == [second.id, third.id]
+
+
+@pytest.mark.parametrize("settled", [False, True])
+async def test_pages_that_are_written_to_again_when_all_were_done(tmp_path: Path, settled: bool) -> None:
+    """Whoever holds them goes on in another directory, at once or when the old one is gone."""
+    settings = settings_in(tmp_path)
+    async with opened(settings) as one:
+        pages = one.storage.pages.address("a")
+        kept = []
+        for _ in range(3):
+            first, second = message_of(one.storage, address="a"), message_of(one.storage, address="a")
+            number = pages.append(first, [1])
+            pages.close_page()
+            pages.acknowledge(1, number, [first.id])
+            assert pages.number not in kept
+            kept.append(pages.number)
+            if settled:
+                await stable(one.storage)
+                await until(lambda: not pages.directory.exists())
+        pages.append(second, [1])
+        await stable(one.storage)
+        assert one.storage.pages.addresses() == {"a": pages}
+    async with opened(settings) as two:
+        assert two.recovered.damage == []
+        assert await drain(two.storage.pages.addresses()["a"], 1) == [second.id]
+        await until(lambda: len(list(settings.paging_directory.iterdir())) <= 1)
+
+
 @pytest.mark.parametrize("cut", [False, True], ids=["torn", "cut"])
 async def test_a_torn_page_is_normal_and_a_cut_one_is_damage(tmp_path: Path, cut: bool) -> None:
     """A write that a crash broke off leaves the file as long as it was made; a file that is shorter was cut."""

@@ -98,7 +98,10 @@ class AddressPages:
         #: The last chunk that got a PAGE_MARK.
         self._marked = -1
         self._cache: OrderedDict[int, list[PagedMessage]] = OrderedDict()
-        self._made = False
+        #: Its last page was done: number and directory are never used again.
+        self._retired = False
+        #: The directory that was made last, for the writer thread.
+        self._made: Path | None = None
 
     @property
     def empty(self) -> bool:
@@ -242,12 +245,13 @@ class AddressPages:
 
     def _create(self, page: Page) -> None:
         files = self._owner.files
-        if not self._made:
-            make_directories(files, self.directory)
-            self._owner.write_name(self.directory, self.address)
+        directory = page.path.parent
+        if self._made != directory:
+            make_directories(files, directory)
+            self._owner.write_name(directory, self.address)
             if self._owner.sync:
-                files.sync_directory(self.directory)  # no page is there without whose it is
-            self._made = True
+                files.sync_directory(directory)  # no page is there without whose it is
+            self._made = directory
         fd = files.open(page.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         owner = self._owner
         created = time.time_ns() // 1_000_000
@@ -259,19 +263,22 @@ class AddressPages:
             write_all(files, fd, header.encode(), 0, sync=False)
             if owner.sync:
                 files.fsync(fd)
-                files.sync_directory(self.directory)
+                files.sync_directory(directory)
         except BaseException:
             files.close(fd)
             raise
         page.fd, page.written, page.file_size = fd, HEADER_SIZE, page.length
 
     def _roll(self) -> Page:
-        self.close_page()
+        if self._retired:
+            self._owner.renew(self)
         number = self._next
         self._next += 1
         page = Page(number, self.directory / f"{number:010d}.page", self._owner.salt)
         page.length = self.page_size if HEADER_SIZE < self.page_size <= _LONGEST else 0
+        # Before the full one ends: where nobody needs that any more, the address would be forgotten with it.
         self.pages[number] = page
+        self.close_page()
         self._current = page
         return page
 
@@ -407,13 +414,20 @@ class AddressPages:
         self._owner.append(records.page_done(self.number, page.number), 0)
         self._owner.delete_when_stable(page.path)
         if not self.pages and self._current is None:
+            self._retired = True
             self._owner.forget(self)
+
+    def begin_anew(self, number: int, directory: Path) -> None:
+        """Another message comes after the last page was done: pages go on, in another directory."""
+        self.number, self.directory = number, directory
+        self._retired = False
+        self._marked = -1
 
     def adopt(self, page: Page) -> None:
         """A page found at recovery."""
         self.pages[page.number] = page
         self._next = max(self._next, page.number + 1)
-        self._made = True
+        self._made = self.directory
 
 
 class PageStore:
@@ -471,12 +485,21 @@ class PageStore:
         pages = self._by_address.get(address)
         size = page_size_bytes or self._settings.page_size_bytes
         if pages is None:
-            number = self._next_id()
-            pages = AddressPages(self, address, number, self._settings.paging_directory / str(number), size)
-            self._by_address[address] = pages
+            pages = self._by_address[address] = AddressPages(self, address, *self._place(), size)
         elif page_size_bytes:
             pages.page_size = size
         return pages
+
+    def _place(self) -> tuple[int, Path]:
+        """A number that no address's pages had before, and their directory."""
+        number = self._next_id()
+        return number, self._settings.paging_directory / str(number)
+
+    def renew(self, pages: AddressPages) -> None:
+        """Somebody who still holds the pages of an address that were forgotten goes on with them."""
+        assert pages.address not in self._by_address, "an address has its pages in one place"  # noqa: S101
+        pages.begin_anew(*self._place())
+        self._by_address[pages.address] = pages
 
     def addresses(self) -> dict[str, AddressPages]:
         """The addresses that have pages."""
