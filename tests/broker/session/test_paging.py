@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -132,6 +133,34 @@ async def test_what_is_sent_after_a_purge_while_a_page_is_read_is_there(office: 
     post.acknowledge(receiver.got)
     await office.close()
     assert page_files(office) == []
+
+
+async def test_what_is_acknowledged_late_after_a_purge_is_not_counted_against_new_pages(office: Office) -> None:
+    """Breaks when an address that pages anew gives its pages the numbers of those whose messages are still out."""
+    paging_office(office)
+    post = await office.open()
+    queue = office.queue()
+    await office.send(*(b"%05d" % i + b"x" * 500 for i in range(100)))
+    receiver = Receiver()
+    post.attach(queue, receiver)
+    post.acknowledge(list(await receiver.wait(1)))
+    while reads := list(post.pages.tasks()):  # until as much as may be is with the consumer
+        await asyncio.wait(reads)
+    late = [reference for reference in receiver.got if reference.page]
+    post.purge(queue)
+    assert not post.pages.active
+    bodies = [b"after %03d" % i + b"x" * 500 for i in range(100)]
+    await office.send(*bodies)
+    post.acknowledge(late)
+    await office.stable()
+    post = await office.reopen()
+    receiver = Receiver()
+    post.attach(post.queue("orders"), receiver)
+    while len(receiver.got) < 100:
+        seen = len(receiver.got)
+        await receiver.wait(seen + 1)
+        post.acknowledge(receiver.got[seen:])
+    assert receiver.bodies == bodies
 
 
 async def test_a_deleted_queue_lets_go_of_its_pages(office: Office) -> None:

@@ -69,9 +69,8 @@ async def test_a_life_that_wakes_up_changes_no_page_of_its_successor(tmp_path: P
         for message in sent:
             pages.append(message, [1])
         await stable(one.storage)
-        zombie = one.storage.pages.address("a")
         (old,) = files_below(settings.paging_directory, "*.page")
-        salt, following = pages.pages[next(iter(pages.pages))].salt, zombie._next
+        salt, following = pages.pages[next(iter(pages.pages))].salt, one.storage.pages.new_page()
     async with opened(settings) as two:
         pages = two.storage.pages.address("a")
         late = message_of(None, b"late", address="a", message_id=999_999)

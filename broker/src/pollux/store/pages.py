@@ -92,8 +92,6 @@ class AddressPages:
         self.pages: dict[int, Page] = {}
         self._owner = owner
         self._current: Page | None = None
-        #: A life numbers its pages from its epoch on: a predecessor that wakes up never truncates one of them.
-        self._next = (owner.epoch << PAGE_SHIFT) + 1
         self._batch: Batch | None = None
         #: The last chunk that got a PAGE_MARK.
         self._marked = -1
@@ -272,8 +270,7 @@ class AddressPages:
     def _roll(self) -> Page:
         if self._retired:
             self._owner.renew(self)
-        number = self._next
-        self._next += 1
+        number = self._owner.new_page()
         page = Page(number, self.directory / f"{number:010d}.page", self._owner.salt)
         page.length = self.page_size if HEADER_SIZE < self.page_size <= _LONGEST else 0
         # Before the full one ends: where nobody needs that any more, the address would be forgotten with it.
@@ -426,7 +423,7 @@ class AddressPages:
     def adopt(self, page: Page) -> None:
         """A page found at recovery."""
         self.pages[page.number] = page
-        self._next = max(self._next, page.number + 1)
+        self._owner.seen(page.number)
         self._made = self.directory
 
 
@@ -478,6 +475,8 @@ class PageStore:
         self._threads = threads
         self._next_id = next_id
         self._by_address: dict[str, AddressPages] = {}
+        #: A life numbers its pages from its epoch on: a predecessor that wakes up never truncates one of them.
+        self._last = epoch << PAGE_SHIFT
         self._permits = asyncio.Semaphore(max(1, settings.page_max_concurrent_io))
 
     def address(self, address: str, *, page_size_bytes: int | None = None) -> AddressPages:
@@ -494,6 +493,17 @@ class PageStore:
         """A number that no address's pages had before, and their directory."""
         number = self._next_id()
         return number, self._settings.paging_directory / str(number)
+
+    def new_page(self) -> int:
+        """A number that no page of any address has: what consumers of pages that were purged acknowledge later names
+        pages by number, and their address may have new ones by then.
+        """
+        self._last += 1
+        return self._last
+
+    def seen(self, number: int) -> None:
+        """An earlier life's page has this number."""
+        self._last = max(self._last, number)
 
     def renew(self, pages: AddressPages) -> None:
         """Somebody who still holds the pages of an address that were forgotten goes on with them."""
