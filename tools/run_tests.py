@@ -44,7 +44,7 @@ LANES = {
         *("tests/e2e/test_failover_random.py", "tests/e2e/test_raising.py", "tests/e2e/test_slow_readers.py"),
         "tests/broker/server",
     ),
-    "e2e": ("tests/e2e", "tests/hostile", "tests/pipeline", "tests/conformance", "tests/broker/cli"),
+    "e2e": ("tests/e2e", "tests/hostile", "tests/pipeline", "tests/conformance", "tests/broker/cli", "tests/broker/ha"),
     "broker": (),
 }
 #: Lanes that are programs of their own, after those: what Python is told.
