@@ -38,10 +38,13 @@ if TYPE_CHECKING:
     Served = Callable[[], Awaitable[None]]
 
 #: Clients look for the live broker often and never give up; a dead connection is noticed after two seconds.
-CLIENT_OPTIONS = (
-    "reconnectAttempts=-1&retryInterval=10&maxRetryInterval=100&initialConnectAttempts=50&clientFailureCheckPeriod=2000"
+_CLIENTS = (
+    "reconnectAttempts=-1&retryInterval={}&maxRetryInterval={}&initialConnectAttempts=50&clientFailureCheckPeriod={}"
     "&callFailoverTimeout=-1"
 )
+#: The same for machines that are not to be asked often: a dozen clients that knock ten times a second, and take two
+#: seconds of silence for its death, keep an emulated broker from proving its right to serve.
+_CLIENT_TIMES, _SPARING_TIMES = (10, 100, 2_000), (100, 1_000, 10_000)
 #: Seconds of traffic before the fault, and at least in all.
 BEFORE, AT_LEAST = 1.0, 4.0
 #: What taking over, recovering, and becoming a complete pair again may take, seconds.
@@ -87,7 +90,8 @@ class Step:
     name: str = ""
     #: Messages a second, for each protocol.
     rate: int = 100
-    #: Seconds between two questions to a member; twenty a second may be more than an emulated one can answer.
+    #: Seconds between two questions to a member; twenty a second may be more than an emulated one can answer. With
+    #: more than usual the clients ask less, too.
     watch_seconds: float = WATCH_SECONDS
     #: Messages of each protocol that are confirmed before the fault and received at the end.
     backlog: int = 1000
@@ -124,6 +128,11 @@ class Step:
     def label(self) -> str:
         """What the report calls it."""
         return self.name or self.fault
+
+
+def client_options(watch_seconds: float) -> str:
+    """How a drill's clients behave on machines that are asked every so many seconds who is live."""
+    return _CLIENTS.format(*(_SPARING_TIMES if watch_seconds > WATCH_SECONDS else _CLIENT_TIMES))
 
 
 def may_serve(takeover: str, *, found: str, before: str) -> bool:
@@ -290,7 +299,7 @@ async def _drill(
 ) -> dict[str, Any]:
     urls = ",".join(member.url for member in manifest.members)
     plan = Plan(
-        target=parse_url(f"({urls})?{CLIENT_OPTIONS}"),
+        target=parse_url(f"({urls})?{client_options(step.watch_seconds)}"),
         protocols=tuple(Wire(name) for name in protocols),
         fault=None,
         seconds=AT_LEAST,

@@ -45,9 +45,10 @@ def test_who_may_serve_while_a_fault_lasts(takeover: str, castor: bool, pollux: 
     assert drill.may_serve(takeover, found="pollux", before="castor") == pollux
 
 
-def test_clients_of_a_drill_outlast_every_fault() -> None:
+@pytest.mark.parametrize("watch_seconds", [0.05, 0.5])
+def test_clients_of_a_drill_outlast_every_fault(watch_seconds: float) -> None:
     """A transaction that gave up after a minute would be taken for a broker that does not serve."""
-    options = parse_url(f"tcp://a?{drill.CLIENT_OPTIONS}").options
+    options = parse_url(f"tcp://a?{drill.client_options(watch_seconds)}").options
     assert (options.reconnect_attempts, options.call_failover_timeout) == (-1, -1)
 
 

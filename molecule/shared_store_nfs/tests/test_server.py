@@ -17,8 +17,8 @@ def test_it_runs_and_starts_at_boot(host: Host) -> None:
 
 
 def test_lease_and_grace_time_are_those_of_the_inventory(host: Host) -> None:
-    assert host.file("/proc/fs/nfsd/nfsv4leasetime").content_string.strip() == "10"
-    assert host.file("/proc/fs/nfsd/nfsv4gracetime").content_string.strip() == "10"
+    assert host.file("/proc/fs/nfsd/nfsv4leasetime").content_string.strip() == "20"
+    assert host.file("/proc/fs/nfsd/nfsv4gracetime").content_string.strip() == "20"
 
 
 def test_no_file_is_delegated_now_or_after_a_boot(host: Host) -> None:
