@@ -211,6 +211,8 @@ def test_a_lost_vote_is_remembered_until_the_broker_serves_again(make: Callable[
     one.member.stop(release=True)
     other = make()
     other.serve()
+    assert other.state.outvoted, "it may die before it has served anybody"
+    other.member.served()
     assert not other.state.outvoted
 
 

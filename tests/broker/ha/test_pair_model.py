@@ -317,3 +317,20 @@ def test_a_history_that_needs_a_rule(
     simulated(rule)
     with pytest.raises(BrokenError):
         live(rule)
+
+
+def test_who_finished_anothers_claim_and_died_is_not_stranded(simulated: Callable[[str], None]) -> None:
+    """The live claimed a number and lost its vote; its backup made that its own, and died before it served.
+
+    Breaks when the number is noted and not whose data it is: then the one has older data, and the other does not ask.
+    """
+    simulated("")
+    pair = PairWithVotes("", Counter())
+    pair.begin_with_votes(then=0.0)
+    pair.hand_over(then=1.0)
+    pair.part(who=LIVE, then=0.0)
+    pair.cut(who=LIVE, voter="b", then=0.0)
+    pair.strike(who=OTHER, kind="dies before", number=3, then=0.0)
+    pair.resume(then=9.0)
+    assert all(node.member is None for node in pair.world.nodes.values())
+    pair.teardown()

@@ -25,8 +25,8 @@ class LocalState(Struct, frozen=True):
     ``complete``: the data is a whole copy (or one's own). ``replica``: it was received, and nobody served with it
     since, so that it can be a prefix of the live's. ``stay``: it gave the right to serve away on request, and does not
     ask for it back by itself. ``history``: the activations of this data, oldest first. ``outvoted``: it served with
-    this data until it lost the vote on that, so somebody else may serve with a copy of it. ``aside``: the number of the
-    copy to which the data is being moved, 0: it is not.
+    this data until it lost the vote on that, or died before it served, so somebody else may serve with a copy of it.
+    ``aside``: the number of the copy to which the data is being moved, 0: it is not.
     """
 
     node_id: str

@@ -404,15 +404,17 @@ class Member:
         with self._raising:
             verdict = judge(state.sequence, coordinator.sequence())
             if verdict.action is Action.TAKE_OVER:
-                state = replace(state, sequence=verdict.sequence)
+                # From here on nobody else may have the newest data: a next life asks for the right with it.
+                state = replace(state, sequence=verdict.sequence, replica=False, outvoted=True)
                 local.write(self._journal, state)
             if verdict.action in (Action.TAKE_OVER, Action.REPAIR):
                 coordinator.change(-verdict.sequence, verdict.sequence)
             epoch = max(state.sequence, self._newest_epoch()) + 1
             previous = state.history[-1].holder if state.history else ""
             entry = Activation(epoch, previous, self._name, reason, time.time_ns() // 1_000_000)
-            mine = replace(state, replica=False, stay=False, outvoted=False, history=state.activated(entry))
-            self._state = self._raise(mine, epoch)
+            # Who dies before it has served somebody has to ask: another one may have been given the right since.
+            mine = replace(state, replica=False, stay=False, outvoted=True, history=state.activated(entry))
+            self._state = replace(self._raise(mine, epoch), outvoted=False)
             self._coordinated = self._state.sequence
             self._machine.to(MachinePhase.ACTIVATING, reason, epoch)
             self.right = Right(epoch, self._state.node_id, reason, began)
