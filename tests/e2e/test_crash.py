@@ -22,7 +22,7 @@ from support.traffic import SETTINGS
 if TYPE_CHECKING:
     from pathlib import Path
 
-KILLS = int(os.environ.get("POLLUX_KILLS", "120"))
+KILLS = int(os.environ.get("POLLUX_KILLS", "200"))
 #: After the last start, everything must be drained within this time.
 DRAIN_LIMIT = 120.0
 QUIET = 1.5

@@ -15,6 +15,9 @@ from pollux.message import RoutingType
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pollux.routing.queue import Queue
+    from pollux.session.post_office import PostOffice
+
 
 def page_files(office: Office) -> list[Path]:
     return sorted(office.configuration.paging_directory.rglob("*.page"))
@@ -107,14 +110,20 @@ async def test_queues_read_pages_at_their_own_pace(office: Office) -> None:
     assert not post.pages.active
 
 
-async def test_what_is_sent_after_a_purge_while_a_page_is_read_is_there(office: Office) -> None:
-    """The address goes on paging until the read is over; its old pages are all done, and their directory goes."""
+async def consumed_while_paging(office: Office) -> tuple[PostOffice, Queue, Receiver]:
+    """A queue with 100 messages, most of them in pages, and a consumer that has acknowledged none."""
     paging_office(office)
     post = await office.open()
     queue = office.queue()
     await office.send(*(b"%05d" % i + b"x" * 500 for i in range(100)))
     receiver = Receiver()
     post.attach(queue, receiver)
+    return post, queue, receiver
+
+
+async def test_what_is_sent_after_a_purge_while_a_page_is_read_is_there(office: Office) -> None:
+    """The address goes on paging until the read is over; its old pages are all done, and their directory goes."""
+    post, queue, receiver = await consumed_while_paging(office)
     taken = 0
     while not list(post.pages.tasks()):
         await receiver.wait(taken + 1)
@@ -137,12 +146,7 @@ async def test_what_is_sent_after_a_purge_while_a_page_is_read_is_there(office: 
 
 async def test_what_is_acknowledged_late_after_a_purge_is_not_counted_against_new_pages(office: Office) -> None:
     """Breaks when an address that pages anew gives its pages the numbers of those whose messages are still out."""
-    paging_office(office)
-    post = await office.open()
-    queue = office.queue()
-    await office.send(*(b"%05d" % i + b"x" * 500 for i in range(100)))
-    receiver = Receiver()
-    post.attach(queue, receiver)
+    post, queue, receiver = await consumed_while_paging(office)
     post.acknowledge(list(await receiver.wait(1)))
     while reads := list(post.pages.tasks()):  # until as much as may be is with the consumer
         await asyncio.wait(reads)
