@@ -235,6 +235,12 @@ def last_words(directory: Path) -> str:
     return text
 
 
+def told(seed: int, first: int, done: list[str], error: Exception, besides: str) -> str:
+    """What went wrong, in the first line and in the last: of a long report only one end may be left to read."""
+    cause = f"{type(error).__name__}: {error}"
+    return f"{cause.splitlines()[0][:400]}\n--seed {seed}, batch {first}: {' '.join(done)}\n{besides}{cause}"
+
+
 def run_batch(directory: str, seed: int, first: int, count: int) -> Batch:
     """Let one group live through ``count`` sequences from number ``first`` on.
 
@@ -261,6 +267,5 @@ def run_batch(directory: str, seed: int, first: int, count: int) -> Batch:
         shutil.rmtree(directory)
     except Exception as error:
         where = "".join(traceback.format_tb(error.__traceback__)[-2:])
-        told = f"{type(error).__name__}: {error}\n{where}{last_words(Path(directory))}"
-        problem = f"--seed {seed}, batch {first}: {' '.join(done)}\n{told}"
+        problem = told(seed, first, done, error, where + last_words(Path(directory)))
     return Batch(problem, sum("(" in one for one in done), max(waits, default=0.0))
