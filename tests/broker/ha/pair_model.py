@@ -38,6 +38,7 @@ TURN = 1.0
 FAULTS = (
     *("unanswered", "answer lost", "dies before", "dies after", "other acts before", "other acts after"),
     *("stands still before", "stands still after", "is slow before", "is slow after"),
+    *("other wakes before", "other wakes after"),
 )
 #: Longer than a session; nearly as long as a lease that was proven a turn ago. Seconds.
 STANDS_STILL, SLOW = 9.0, 2.75
@@ -226,6 +227,9 @@ class Node:
         if kind == f"other acts {when}":
             for other in self.others:
                 other.act()
+        if kind == f"other wakes {when}":
+            for other in self.others:
+                other.wake()
         if process != self.process:
             raise DiedError  # it ended meanwhile
 
@@ -306,6 +310,16 @@ class Node:
             self.world.breaks(f"{self.name} contradicts the coordination service: {error}")
         except DiedError:
             if process == self.process:
+                self.end()
+
+    def wake(self) -> None:
+        """If it stood still: it does what it was about to do before it looks at its clock again."""
+        if self.paused:
+            self.paused = False
+            try:
+                self.send()
+                self.settle()
+            except DiedError:
                 self.end()
 
     def hand_over(self) -> None:

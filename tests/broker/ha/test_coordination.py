@@ -66,6 +66,35 @@ def wait(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+def test_a_lock_that_is_lost_within_a_change_does_not_undo_the_next_holders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when the proof and what it allows are two steps for others."""
+    castor, pollux = (FileCoordinator(tmp_path, "pair") for _ in range(2))
+    for one in (castor, pollux):
+        one.connect(lambda: None)
+    assert castor.acquire()
+    refused: list[str] = []
+
+    def look() -> int:
+        (tmp_path / "pair" / "lock").unlink()
+        assert pollux.acquire()
+        try:
+            pollux.change(0, -1)
+        except CoordinationError as error:
+            refused.append(str(error))
+        return 0
+
+    monkeypatch.setattr(castor, "sequence", look)
+    castor.change(0, 1)
+    assert [one.rpartition(" is ")[2] for one in refused] == ["being changed by another member"]
+    with pytest.raises(CoordinationError, match="is 1, not 0"):
+        pollux.change(0, -1)
+    pollux.change(1, -2)
+    for one in (castor, pollux):
+        one.close()
+
+
 def test_one_holds_the_lock(make: Callable[[], Coordinator]) -> None:
     castor, pollux = make(), make()
     assert castor.acquire()

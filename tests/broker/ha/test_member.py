@@ -192,6 +192,55 @@ def test_a_number_that_somebody_else_raised_is_not_taken_for_ours(make: Callable
     assert one.state.sequence == 1
 
 
+def take_away(one: One, tmp_path: Path) -> FileCoordinator:
+    """Somebody else has got the lock, as after a session that ended while its holder stood still."""
+    (tmp_path / "locks" / "pair" / "lock").unlink()
+    other = FileCoordinator(tmp_path / "locks", "pair")
+    other.connect(lambda: None)
+    assert other.acquire()
+    return other
+
+
+def test_a_claim_of_somebody_else_is_not_gone_on_with(make: Callable[..., One], tmp_path: Path) -> None:
+    """The one that lost the lock and the one that has it raise from the same number.
+
+    Breaks when the claim that is found is taken for an own one: both have the newest number then, and when the other
+    has served with it and is gone, this one's data counts as the newest.
+    """
+    one = make()
+    one.serve()
+    other = take_away(one, tmp_path)
+    other.change(1, -2)
+    with pytest.raises(CoordinationError, match="not the file that was locked"):
+        one.member.raise_sequence()
+    other.close()
+    assert one.state.sequence == 1
+
+
+def test_a_claim_that_another_lock_holder_has_just_made_is_not_taken_over(
+    make: Callable[..., One], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is lost between the last proof and the look at the number. Breaks as above."""
+    one = make()
+    local.write(one.journal, LocalState(NODE, 1, 1, complete=True, replica=True))
+    one.coordinator.connect(lambda: None)
+    assert one.coordinator.acquire()
+    one.coordinator.change(0, 1)
+    to = one.machine.to
+    others: list[FileCoordinator] = []
+
+    def late(phase: Phase, reason: str, epoch: int = 0) -> None:
+        if phase is Phase.ACTIVATING and not others:
+            others.append(take_away(one, tmp_path))
+            others[0].change(1, -2)
+        to(phase, reason, epoch)
+
+    monkeypatch.setattr(one.machine, "to", late)
+    one.member._look()
+    others[0].close()
+    assert one.state.sequence == 1
+
+
 def test_data_that_was_there_before_keeps_its_epochs(make: Callable[..., One]) -> None:
     one = make(newest=41)
     assert one.serve().epoch == 42

@@ -88,11 +88,9 @@ class Pair(RuleBasedStateMachine):
 
     @rule(then=times)
     def resume(self, then: float) -> None:
-        """They do what they were about to do before they look at their clocks again."""
+        """Who stands still goes on."""
         for node in self.world.nodes.values():
-            if node.paused:
-                node.paused = False
-                node.send()
+            node.wake()
         self.world.pass_time(then)
 
     @rule(who=nodes, then=times)
@@ -204,6 +202,8 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
             monkeypatch.setattr(Member, "_raise", raise_without_claim)
         if without == "sequence":
             monkeypatch.setattr(module, "judge", lambda mine, _: judge(mine, mine))
+        if without == "whose claim":
+            monkeypatch.setattr(module, "_number", lambda coordinator: coordinator.sequence())
         if without == "began":
             extend = Lease.extend
             monkeypatch.setattr(Lease, "extend", lambda self, _: extend(self, World.current.now))
@@ -317,6 +317,28 @@ def test_a_history_that_needs_a_rule(
     simulated(rule)
     with pytest.raises(BrokenError):
         live(rule)
+
+
+def test_a_live_that_wakes_while_another_one_claims_does_not_take_that_for_its_own(
+    simulated: Callable[[str], None],
+) -> None:
+    """It stands still until its session is over, and wakes at each of the questions of whoever takes over."""
+
+    def wakes_at_each(without: str) -> None:
+        simulated(without)
+        for number in range(12):
+            pair = PairWithService(without, Counter())
+            pair.begin(ServiceWorld(without), 5.0)
+            pair.pause(LIVE, 5.0)
+            pair.strike(OTHER, number, "other wakes after", 5.0)
+            pair.kill(LIVE, 0.0)
+            pair.world.castor.start()
+            pair.world.pass_time(9.0)
+            pair.teardown()
+
+    wakes_at_each("")
+    with pytest.raises(BrokenError, match="serves without"):
+        wakes_at_each("whose claim")
 
 
 def test_who_finished_anothers_claim_and_died_is_not_stranded(simulated: Callable[[str], None]) -> None:

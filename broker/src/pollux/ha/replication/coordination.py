@@ -150,13 +150,19 @@ class FileCoordinator:
             raise NotOursError(f"{path} is not the file that was locked")
 
     def change(self, expected: int, new: int) -> None:
-        """Replace the number."""
-        self.prove()
-        found = self.sequence()
-        if found != expected:
-            raise CoordinationError(f"the coordinated sequence is {found}, not {expected}")
+        """Replace the number. Whoever gets a lock that was deleted meanwhile changes nothing until this is over."""
         try:
-            replace_file(FileOperations(), self._number, str(new).encode())
+            descriptor = os.open(self._directory / "changing", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            try:
+                if not try_lock(descriptor):
+                    raise CoordinationError(f"{self._number} is being changed by another member")
+                self.prove()
+                found = self.sequence()
+                if found != expected:
+                    raise CoordinationError(f"the coordinated sequence is {found}, not {expected}")
+                replace_file(FileOperations(), self._number, str(new).encode())
+            finally:
+                close(descriptor)
         except OSError as error:
             raise CoordinationError(f"{self._number}: {error}") from error
 

@@ -402,7 +402,7 @@ class Member:
     def _activate(self, coordinator: Coordinator, reason: str, began: float) -> None:
         state = self._state or LocalState(self._node_id(), 0, 0, complete=True, replica=False)
         with self._raising:
-            verdict = judge(state.sequence, coordinator.sequence())
+            verdict = judge(state.sequence, _number(coordinator))
             if verdict.action is Action.TAKE_OVER:
                 # From here on nobody else may have the newest data: a next life asks for the right with it.
                 state = replace(state, sequence=verdict.sequence, replica=False, outvoted=True)
@@ -430,7 +430,7 @@ class Member:
             raise CoordinationError("this member is stopping")
         following = state.sequence + 1
         raised = replace(state, sequence=following, epoch=epoch)
-        found = coordinator.sequence()
+        found = _number(coordinator)
         if found not in (following, -following):
             coordinator.change(state.sequence, -following)
         if found != following:
@@ -518,3 +518,15 @@ class Member:
         self._stop = True
         if self._machine.fence(reason):
             self._listener.fenced(reason)
+
+
+def _number(coordinator: Coordinator) -> int:
+    """The coordinated sequence, for who holds the lock. Raises CoordinationError.
+
+    A claim that is found is gone on with beside our journal, before anything is changed. It may be the one of somebody
+    who has got the lock since, as after a pause: then that one's data is to get the number, and ours never.
+    """
+    found = coordinator.sequence()
+    if found < 0:
+        coordinator.prove()
+    return found
