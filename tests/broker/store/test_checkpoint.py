@@ -139,12 +139,29 @@ async def test_a_sandbox_that_forbids_to_be_nice_forbids_no_checkpoint(
     def refused(_: int) -> int:
         raise PermissionError(1, "Operation not permitted")
 
+    monkeypatch.setattr(os, "nice", refused)
+    await carry_out(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(("urgent", "nice"), [(True, []), (False, [19])])
+async def test_producers_do_not_wait_for_somebody_who_lets_everybody_go_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, urgent: bool, nice: list[int]
+) -> None:
+    """On a machine that is busy with other things a nice checkpoint of small journals took 50 s."""
+    asked: list[int] = []
+    monkeypatch.setattr(os, "nice", asked.append)
+    await carry_out(tmp_path, monkeypatch, urgent=urgent)
+    assert asked == nice
+
+
+async def carry_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, urgent: bool = False) -> None:
+    """Let the checkpointer's program, in this process, do a job."""
     await mixed_traffic(tmp_path / "origin", 1, 300)
     target = copied(tmp_path / "origin", tmp_path / "copy")
-    asked = msgspec.json.encode(job_for(target.journal_directory, None, 0, 10_000))
+    job = job_for(target.journal_directory, None, 0, 10_000)
+    job.urgent = urgent
     said = io.BytesIO()
-    monkeypatch.setattr(os, "nice", refused)
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(asked)))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(msgspec.json.encode(job))))
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=said))
     assert checkpointer.main() == 0
     result = msgspec.json.decode(said.getvalue(), type=checkpointer.Result)

@@ -11,6 +11,7 @@ import pytest
 
 from pollux.errors import DiskFullError, StoreError
 from pollux.store.files import FileOperations
+from pollux.store.maintenance import Maintenance
 from pollux.store.reserve import RESERVE, Reserve
 from pollux.store.usage import DiskUsage, DiskWatch, Finder
 from support import system_calls
@@ -30,6 +31,7 @@ from .helpers import (
 )
 
 if TYPE_CHECKING:
+    from pollux.store.checkpointer import Job, Source
     from pollux.store.storage import Storage
 
 #: Nobody may wait for room in these tests: none comes by itself.
@@ -233,6 +235,30 @@ async def test_full_until_the_reserve_is_there_again(tmp_path: Path) -> None:
         files.free = 2 * settings.journal_file_size
         await until(lambda: not one.storage.full)
         assert (changes, len(files_below(tmp_path, RESERVE))) == ([True, False], 1)
+
+
+async def test_what_producers_wait_for_is_urgent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when the checkpoint that makes room lets everybody else on a busy machine go first."""
+    asked: list[bool] = []
+    job = Maintenance._job
+
+    def record(self: Maintenance, segments: list[Source]) -> Job:
+        found = job(self, segments)
+        asked.append(found.urgent)
+        return found
+
+    monkeypatch.setattr(Maintenance, "_job", record)
+    settings = settings_in(tmp_path, max_disk_usage=90, disk_scan_period=10)
+    async with opened(settings) as one:
+        one.storage.append_message(message_of(one.storage), [1])
+        await stable(one.storage)
+    assert asked == [False]
+    files = FaultyFiles()
+    async with opened(settings, files=files) as one:
+        files.free = 1
+        one.storage.append_message(message_of(one.storage), [1])
+        await until(lambda: one.storage.full)
+    assert asked[1:] == [True]
 
 
 def test_the_reserve_leaves_nothing_half_made(tmp_path: Path) -> None:

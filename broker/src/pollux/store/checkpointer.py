@@ -1,9 +1,9 @@
 """The checkpointer: folds sealed segments into a new checkpoint and rewrites sparse files.
 
-A subprocess of the broker (``python -m pollux.store.checkpointer``) at nice 19, so that its work
-never stalls the event loop. It reads one JSON job from standard input and writes one JSON result.
-It only ever adds files: killed at any point it leaves a ``.tmp`` or an unreferenced ``.bodies`` file,
-which the broker deletes when the next checkpoint is installed. Deleting is the broker's decision.
+A subprocess of the broker (``python -m pollux.store.checkpointer``), at nice 19 so that its work never stalls the event
+loop, unless producers wait for it (a full disk). It reads one JSON job from standard input and writes one JSON result.
+It only ever adds files: killed at any point it leaves a ``.tmp`` or an unreferenced ``.bodies`` file, which the broker
+deletes when the next checkpoint is installed. Deleting is the broker's decision.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class Job(msgspec.Struct):
     segment_size: int
     #: Process id of the broker: when it is gone the work is nobody's any more. 0: whoever asks.
     broker: int = 0
+    #: Producers are blocked until it is done: it gets its share of a busy machine.
+    urgent: bool = False
 
     def check(self) -> None:
         """Raises StoreError when the broker that asked has died."""
@@ -372,10 +374,11 @@ def unreferenced(directory: Path, checkpoint: Checkpoint) -> list[Path]:
 
 def main() -> int:
     """Read a job, do it, write the result."""
-    # Where a sandbox forbids even this, a checkpoint at the broker's own priority is better than none.
-    with contextlib.suppress(OSError):
-        os.nice(19)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
+    if not job.urgent:
+        # Where a sandbox forbids even this, a checkpoint at the broker's own priority is better than none.
+        with contextlib.suppress(OSError):
+            os.nice(19)
     result = run(job, FileOperations())
     sys.stdout.buffer.write(msgspec.json.encode(result))
     return 0

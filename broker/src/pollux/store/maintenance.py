@@ -78,6 +78,7 @@ class Maintenance:
         self._task: asyncio.Task[None] | None = None
         self._retry = _FIRST_RETRY
         self._timer: asyncio.TimerHandle | None = None
+        self._full = False
         self._stopping = False
         self._ended = False
         self._deleting: asyncio.Task[None] | None = None
@@ -86,6 +87,7 @@ class Maintenance:
 
     def room(self, *, full: bool) -> None:
         """The disk became full, or has room again."""
+        self._full = full
         if full:
             self._in_thread(self._reserve.release)
             self.consider(urgent=True)
@@ -188,6 +190,7 @@ class Maintenance:
             compact_percentage=settings.journal_compact_percentage,
             segment_size=settings.journal_file_size,
             broker=os.getpid(),
+            urgent=self._full,
         )
 
     async def _fold(self, segments: list[Source]) -> Result:
