@@ -23,6 +23,7 @@ from pollux.ha.replication import local
 from pollux.ha.replication import member as module
 from pollux.ha.replication.member import Member
 from pollux.ha.replication.sequence import judge
+from pollux.ha.replication.votes import Candidacy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -339,6 +340,38 @@ def test_a_live_that_wakes_while_another_one_claims_does_not_take_that_for_its_o
     wakes_at_each("")
     with pytest.raises(BrokenError, match="serves without"):
         wakes_at_each("whose claim")
+
+
+def test_who_was_told_of_newer_data_never_goes_on_alone(simulated: Callable[[str], None]) -> None:
+    """A live of old is told so by the one voter that it reaches, until that does not answer in time; the next life too.
+
+    Breaks when only the last answers count: then it serves without what was confirmed since.
+    """
+    for lives in (1, 2):
+        simulated("")
+        pair = PairWithVotes("", Counter())
+        pair.begin_with_votes(then=5.0)
+        castor, pollux = pair.world.members["castor"], pair.world.pollux
+        assert pollux in castor.in_sync
+        assert castor.member is not None
+        castor.member.served()
+        pair.kill(LIVE, 9.0)
+        assert pollux.confirms
+        pollux.end()
+        pair.cut(LIVE, "b", 0.0)  # castor is the first of them again
+        castor.start()
+        castor.candidacy = Candidacy(own=True, retries=2, wait=1.0)
+        pair.world.pass_time(2.0)
+        if lives == 2:
+            castor.end()
+            pair.cut(LIVE, "c", 0.0)
+            castor.start()
+            assert castor.candidacy._outvoted
+        castor.fault = Fault(0, "stands still before")
+        pair.world.pass_time(30.0)
+        assert castor.member is not None
+        assert not castor.live
+        pair.teardown()
 
 
 def test_who_finished_anothers_claim_and_died_is_not_stranded(simulated: Callable[[str], None]) -> None:

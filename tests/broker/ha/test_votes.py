@@ -203,7 +203,10 @@ def test_who_served_last_goes_on_alone_unless_somebody_knows_better(*, at_once: 
         assert not judged(other, [answer("b", yes=False, against=True), answer("c"), answer("d")], attempt * 5.0)
         assert other.reason == "live of b: it serves"
         assert other.may_ask(attempt * 5.0 + 5.0), "it may be gone the next time"
-    assert judged(Candidacy(own=True, retries=9, wait=5.0), [answer("b"), answer("c")]), "a majority is enough"
+    assert not judged(other, [], 100.0), "who knew better does not answer any more"
+    assert other.reason == "live of b: it serves"
+    assert judged(other, [answer("b"), answer("c")], 200.0), "a majority is enough"
+    assert judged(Candidacy(own=True, retries=9, wait=5.0), [answer("b"), answer("c")]), "likewise"
 
 
 def test_who_was_outvoted_goes_on_alone_only_where_nobody_else_can_have_a_majority() -> None:

@@ -33,6 +33,10 @@ class NotOursError(CoordinationError):
     """The lock is certainly not ours any more."""
 
 
+class NotNewestError(CoordinationError):
+    """Somebody knows that others have newer data than this member, or may have."""
+
+
 def group_name(group: str) -> str:
     """A group's name as one step of a path."""
     return quote(group, safe="").replace(".", "%2E")

@@ -22,7 +22,7 @@ from pollux.ha.machine import STANDBY, EndedError, Machine
 from pollux.ha.machine import Phase as MachinePhase
 from pollux.ha.node_state import Activation
 from pollux.ha.replication import local
-from pollux.ha.replication.coordination import CoordinationError, Coordinator, NotOursError
+from pollux.ha.replication.coordination import CoordinationError, Coordinator, NotNewestError, NotOursError
 from pollux.ha.replication.local import LocalState
 from pollux.ha.replication.sequence import Action, judge
 
@@ -317,6 +317,10 @@ class Member:
         except CoordinationError as error:
             self._coordinated = None
             reason = str(error)
+            if isinstance(error, NotNewestError) and self._state is not None and not self._state.outvoted:
+                # Whoever says so may not be there to say it when a next life asks.
+                self._state = replace(self._state, outvoted=True)
+                local.write(self._journal, self._state)
             self._say(Wish.FOLLOW, reason)
         if self.right is None and self._machine.phase is MachinePhase.ACTIVATING and not self.lease.held():
             self._lose(f"the right to serve could not be completed in time: {reason}")

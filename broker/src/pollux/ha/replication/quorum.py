@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from pollux.ha.replication.coordination import CoordinationError, NotOursError
+from pollux.ha.replication.coordination import CoordinationError, NotNewestError, NotOursError
 from pollux.ha.replication.votes import Answer, Candidacy, Count, count
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class QuorumCoordinator:
         if not self._held and self._candidacy.may_ask(self._clock()):
             self._vote()
         if not self._held:
-            raise CoordinationError(self._candidacy.reason)
+            raise (NotNewestError if self._candidacy.contradicted else CoordinationError)(self._candidacy.reason)
         return self._agreed
 
     def catch_up(self) -> None:

@@ -158,7 +158,8 @@ class Candidacy:
 
     ``own``: its data is what it served with last. It asks too, and whoever knows better is believed; but where no
     majority answers (all pairs are being started) it goes on after the last attempt, and ``at_once`` (a primary without
-    check-for-live-server) after the first. A copy may only be served when it was in sync at the moment at which its
+    check-for-live-server) after the first. Once somebody knew better it needs a majority, also when that one does not
+    answer any more (``contradicted``). A copy may only be served when it was in sync at the moment at which its
     live was lost: who has been left behind, or was started again, cannot know what was confirmed since. After the last
     lost vote it has to be in sync anew.
 
@@ -170,6 +171,8 @@ class Candidacy:
         self.own = own
         self._outvoted = outvoted
         self.handed_over = False
+        #: Somebody said that newer data than ours exists, or that somebody else serves.
+        self.contradicted = False
         self._retries = retries
         self._wait = wait
         #: The live that is followed has nothing that is not here.
@@ -189,7 +192,7 @@ class Candidacy:
 
     def followed(self) -> None:
         """A live has taken us as its backup: it is there, so there is nothing to ask for."""
-        self.in_sync = self.own = self.handed_over = False
+        self.in_sync = self.own = self.handed_over = self.contradicted = False
         self._left = 0
         self.reason = "a live is there"
 
@@ -232,10 +235,13 @@ class Candidacy:
         self._next = now + self._wait
         against = [one for one in answers if one.against]
         if self.own and against:
+            self.contradicted = True
             self.reason = f"{against[0].member}: {against[0].reason}"
             return False
         if result.won or self.handed_over:
             return True
+        if self.contradicted:
+            return False  # the reason stays that one
         self.reason = result.reason
         if self.own and self._left == 0:
             if not self._outvoted or silent < result.needed:
