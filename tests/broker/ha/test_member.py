@@ -14,7 +14,7 @@ from pollux.ha.lease import Lease
 from pollux.ha.machine import Machine, Phase
 from pollux.ha.replication import local
 from pollux.ha.replication import member as member_module
-from pollux.ha.replication.coordination import CoordinationError, FileCoordinator
+from pollux.ha.replication.coordination import CoordinationError, FileCoordinator, NotNewestError
 from pollux.ha.replication.local import LocalState
 from pollux.ha.replication.member import Member, RefusedError, Snapshot, Wish, decide
 from pollux.server.exits import EXIT_STORE
@@ -239,6 +239,34 @@ def test_a_claim_that_another_lock_holder_has_just_made_is_not_taken_over(
     one.member._look()
     others[0].close()
     assert one.state.sequence == 1
+
+
+class Contradicting(FileCoordinator):
+    """Somebody knows of newer data; ``meanwhile`` happens while it is asked."""
+
+    meanwhile: Callable[[], None] = staticmethod(lambda: None)
+
+    def sequence(self) -> int:
+        self.meanwhile()
+        raise NotNewestError("newer data exists")
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["waits", "is copied"])
+def test_what_somebody_knows_is_noted_and_nothing_else(
+    make: Callable[..., One], tmp_path: Path, *, copied: bool
+) -> None:
+    """Breaks when what a live has begun to write meanwhile is noted as a whole copy, as it was before."""
+    one = make()
+    known = LocalState(NODE, 1, 1, complete=True, replica=False)
+    begun = replace(known, complete=False, replica=True)
+    local.write(one.journal, known)
+    coordinator = Contradicting(tmp_path / "locks", "pair")
+    one.member._make_coordinator = lambda _: coordinator
+    if copied:
+        coordinator.meanwhile = lambda: local.write(one.journal, begun)
+    one.member._look()
+    assert one.state == (begun if copied else replace(known, outvoted=True))
+    assert one.listener.following
 
 
 def test_data_that_was_there_before_keeps_its_epochs(make: Callable[..., One]) -> None:

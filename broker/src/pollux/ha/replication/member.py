@@ -317,13 +317,30 @@ class Member:
         except CoordinationError as error:
             self._coordinated = None
             reason = str(error)
-            if isinstance(error, NotNewestError) and self._state is not None and not self._state.outvoted:
-                # Whoever says so may not be there to say it when a next life asks.
-                self._state = replace(self._state, outvoted=True)
-                local.write(self._journal, self._state)
+            if isinstance(error, NotNewestError) and self._machine.phase is not MachinePhase.ACTIVATING:
+                self._contradicted()
             self._say(Wish.FOLLOW, reason)
         if self.right is None and self._machine.phase is MachinePhase.ACTIVATING and not self.lease.held():
             self._lose(f"the right to serve could not be completed in time: {reason}")
+
+    def _contradicted(self) -> None:
+        """Somebody knows of newer data. Whoever says so may not be there to say it when a next life asks."""
+        if self._state is None or self._state.outvoted:
+            return
+        # A live may have taken us since we looked, and then our data is not what it was any more.
+        self._listener.stop_following()
+        try:
+            if local.read(self._journal) == self._state:
+                self._note_outvoted(self._state)
+        finally:
+            self._listener.follow_again()
+
+    def _note_outvoted(self, state: LocalState) -> None:
+        self._state = replace(state, outvoted=True)
+        try:
+            local.write(self._journal, self._state)
+        except OSError as error:
+            logger.warning("the lost vote could not be noted", extra={"fields": {"reason": error}})
 
     def _let_go(self) -> None:
         """A lock that an attempt has left which did not come to its end: whoever waits does not keep it from others."""
@@ -511,11 +528,7 @@ class Member:
         self.lease.drop()
         with self._raising:
             if self._state is not None:
-                self._state = replace(self._state, outvoted=True)
-                try:
-                    local.write(self._journal, self._state)
-                except OSError as error:
-                    logger.warning("the lost vote could not be noted", extra={"fields": {"reason": error}})
+                self._note_outvoted(self._state)
         self._lose(reason)
 
     def _lose(self, reason: str) -> None:
