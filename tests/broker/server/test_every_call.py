@@ -11,6 +11,7 @@ import os
 import random
 import re
 import shutil
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from pollux.config import loads
 from pollux.errors import PolluxError
 from pollux.server import broker as broker_module
 from pollux.server.broker import Broker
+from pollux.server.resources import SWITCH
 from support import system_calls
 from support.system_calls import Faults
 
@@ -238,3 +240,14 @@ async def test_a_call_that_fails_leaves_a_broker_that_serves_or_ends(
     numbers = different(await play(tmp_path / "none", policy, scene, None, 0.0))
     chosen = random.Random(SEED).sample(numbers, min(most, len(numbers)))  # noqa: S311
     await all_of(tmp_path / "some", policy, scene, chosen, seconds)
+
+
+@pytest.mark.parametrize("policy", ["single", "primary"])
+async def test_threads_that_come_back_from_the_disk_go_on_soon(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when, with or without a policy, the loop's thread goes on for as long as Python lets it: confirms wait."""
+    said: list[float] = []
+    monkeypatch.setattr(sys, "setswitchinterval", said.append)
+    await play(tmp_path, policy, starts, None, 0.0)
+    assert said == [SWITCH]

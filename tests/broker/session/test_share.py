@@ -79,6 +79,8 @@ async def test_few_steps_that_are_large_are_not_done_at_once(work: Work) -> None
 class Disk:
     """One that is behind, and has done with what was written when it is told so."""
 
+    crowded = False
+
     def __init__(self) -> None:
         self.behind = True
         self.waiting: list[Callable[[Exception | None], None]] = []

@@ -187,6 +187,7 @@ class Broker:
 
     async def _take_store(self, configuration: Configuration) -> int:
         """Wait until the store is ours. Returns the epoch of this activation, 0: the store shall find one."""
+        let_writers_in()
         if self.activation is None:
             self._lock.acquire(configuration.name)
             self.node_id = node_id(store_directory(configuration))
@@ -204,7 +205,6 @@ class Broker:
         if activation.exclusive or not runtime_directory(configuration).is_relative_to(store_directory(configuration)):
             self.write_status()  # in the store nothing is written before it was found to be the right one
         settle_collector()
-        let_writers_in()
         claim = await activation.wait()
         self.state = "activating"
         self.node_id = claim.node_id

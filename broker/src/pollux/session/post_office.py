@@ -33,6 +33,7 @@ from pollux.routing.lifecycle import expiration
 from pollux.routing.paging import Verdict, admit, rejects
 from pollux.session.accounts import Account, Accounts
 from pollux.session.cold import ColdMessages
+from pollux.session.entering import MANY, Entering
 from pollux.session.memory import DUPLICATE_IDS, Memory
 from pollux.session.orphans import Orphans
 from pollux.session.pages import Pages
@@ -56,8 +57,6 @@ log = logging.getLogger("pollux.post")
 
 StableCallback = Callable[[Exception | None], None]
 
-#: Queues that messages may be about to enter before whoever sends much has to wait: each takes some microseconds.
-_ENTERING = 1000
 #: Acknowledgements of messages on disk that go into one record.
 _ACKS = 1000
 
@@ -112,6 +111,7 @@ class PostOffice:
         self._unstable: deque[tuple[dict[Queue, list[MessageReference]], StableCallback | None]] = deque()
         #: How many queues they enter, counted for each turn of the loop.
         self._entering = 0
+        self._late_arrivals = Entering(self.share, self._enter)
         self._flush_planned = False
         self._dirty: dict[Queue, None] = {}
         #: Queues whose turn did not come in the turn of the loop they were woken in.
@@ -166,6 +166,7 @@ class PostOffice:
         queue = self.space.queue(name)
         if queue is None:
             raise NoSuchQueueError(f"queue {name!r} does not exist")
+        self._late_arrivals.finish(queue)
         return queue
 
     def address(self, name: str) -> Address | None:
@@ -177,8 +178,10 @@ class PostOffice:
         return RoutingType(self.space.settings(name).default_address_routing_type)
 
     def in_flight(self, queue: Queue) -> bool:
-        """Are there messages for this queue that are written but not yet stable?"""
-        return queue in self._arrivals or any(queue in arrivals for arrivals, _ in self._unstable)
+        """Are there messages for this queue that are written but not yet in it?"""
+        if queue in self._arrivals or queue in self._late_arrivals:
+            return True
+        return any(queue in arrivals for arrivals, _ in self._unstable)
 
     # -- sending
 
@@ -366,7 +369,12 @@ class PostOffice:
     @property
     def behind(self) -> bool:
         """Whether so much waits for the disk, or to enter queues, that whoever asks for much had better wait."""
-        return self._entering > _ENTERING or self.storage.behind
+        return self._entering > MANY or self.storage.behind
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so much that is on disk waits to enter queues that nobody may ask for more."""
+        return self._late_arrivals.crowded
 
     def _plan_flush(self) -> None:
         """Whoever sends without waiting (QoS 0) has its messages made visible all the same."""
@@ -386,18 +394,22 @@ class PostOffice:
         arrivals, callback = self._unstable.popleft()
         self._entering -= len(arrivals)
         if error is None and arrivals:
-            for queue, references in arrivals.items():
-                if queue.trail is not None:
-                    queue.trail.accepted([reference.message for reference in references])
-                self.arrive(queue, references)
+            self._late_arrivals.take(arrivals)
         if callback is not None:
             try:
                 callback(error)
             except Exception:
                 log.exception("a session failed while its messages were confirmed")
 
+    def _enter(self, queue: Queue, references: list[MessageReference]) -> None:
+        if queue.trail is not None:
+            queue.trail.accepted([reference.message for reference in references])
+        self.arrive(queue, references)
+
     def arrive(self, queue: Queue, references: list[MessageReference]) -> None:
         """Messages that are stored enter their queue."""
+        if queue in self._late_arrivals:
+            self._late_arrivals.finish(queue)  # they are earlier
         if self.space.queue_by_id(queue.id) is not queue:
             self.discard(queue, references)  # deleted meanwhile
             return
