@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
+from pollux.formats import records
+from pollux.formats.records import BATCH, MESSAGE_ONE, RecordType
+from pollux.formats.segments import FRAME, HEADER_SIZE, MARKER, Kind, SegmentHeader, frame
 from pollux.message import Encoding, Message, RoutingType
-from pollux.store import records
-from pollux.store.format import FRAME, HEADER_SIZE, MARKER, Kind, SegmentHeader, frame
-from pollux.store.records import BATCH, MESSAGE_ONE, RecordType
 from pollux.store.segments import segment_name
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ LANES = {
     "bundle": (
         *("tests/ansible", "tests/benchmarks", "tests/harness"),
         *("tests/e2e/test_failover_random.py", "tests/e2e/test_raising.py", "tests/e2e/test_slow_readers.py"),
-        "tests/broker/server",
+        "tests/broker/process",
     ),
     "e2e": ("tests/e2e", "tests/hostile", "tests/pipeline", "tests/conformance", "tests/broker/cli", "tests/broker/ha"),
     "broker": (),

@@ -71,7 +71,7 @@ def next_version(target: Path, *, broken: bool = False, places: Places = PLACES)
 
 
 #: Where the broker has the version that it tells.
-VERSION_FILE = "pollux/server/version.py"
+VERSION_FILE = "pollux/version.py"
 #: Takes the place of the broker's entry in a release that is meant to fail: it starts, and never becomes ready.
 BROKEN = (
     "\nif __import__('sys').argv[1:2] == ['run']:\n"

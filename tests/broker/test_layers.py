@@ -1,8 +1,8 @@
 """Imports only go downwards between the broker's layers, and the pure layers stay pure.
 
-The order is that of docs and README: cli > management > server > ha > cluster > session > routing > store > wire >
-config; `pollux.message`, `pollux.errors` and `pollux.multicast` are leaves. An import under `if TYPE_CHECKING:` never
-runs and is exempt.
+The order is that of docs and README: cli > management > process > node > ha > cluster > protocols > engine >
+routing > store > audit > formats > wire > config > logs; `pollux.message`, `pollux.errors` and others are leaves. An
+import under `if TYPE_CHECKING:` never runs and is exempt.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGE = Path(pollux.__file__).parent
-LAYERS = ("cli", "management", "server", "ha", "cluster", "session", "routing", "store", "wire", "config")
-LEAVES = ("message", "errors", "multicast", "checksum", "discreet")
-#: The client library stands beside the broker: it may use the codecs and what is below them.
-CLIENT_MAY_USE = ("client", "wire", "config", *LEAVES)
+LAYERS = (
+    *("cli", "management", "process", "node", "ha", "cluster", "protocols", "engine"),
+    *("routing", "store", "audit", "formats", "wire", "config", "logs"),
+)
+LEAVES = ("message", "errors", "multicast", "checksum", "discreet", "duties", "version")
+#: The client library stands beside the broker: it may use the codecs, the formats and what is below them.
+CLIENT_MAY_USE = ("client", "formats", "wire", "config", "logs", *LEAVES)
 #: The drill is a program that uses the client; only the command line knows it.
 DRILL_MAY_USE = ("drill", *CLIENT_MAY_USE)
 
@@ -114,16 +117,16 @@ def test_imports_go_downwards_and_pure_layers_stay_pure() -> None:
         ("wire", "import asyncio"),
         ("wire", "def f():\n    from asyncio import sleep"),
         ("wire", "from pollux.routing.queue import Queue"),
-        ("wire", "from pollux import session"),
-        ("store", "from ..session import base"),
+        ("wire", "from pollux import protocols"),
+        ("store", "from ..protocols import base"),
         ("routing", "import os.path"),
         ("routing", "import time"),
         ("message", "import pollux.wire.content"),
         ("config", "if 1:\n    import pollux.store"),
         ("wire", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    pass\nelse:\n    import asyncio"),
-        ("client", "import pollux.server"),
+        ("client", "import pollux.process"),
         ("client", "import pollux.drill"),
-        ("server", "import pollux.drill"),
+        ("process", "import pollux.drill"),
         ("drill", "import pollux.store.journal"),
     ],
 )
@@ -134,9 +137,9 @@ def test_the_check_finds(layer: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("layer", "source"),
     [
-        ("session", "from pollux.routing.queue import Queue\nimport asyncio"),
+        ("engine", "from pollux.routing.queue import Queue\nimport asyncio"),
         ("wire", "from pollux.message import Message\nfrom .sniff import sniff"),
-        ("wire", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pollux.server import Server"),
+        ("wire", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pollux.process.broker import Broker"),
         ("cli", "import pollux.management, pollux.config, pollux.errors"),
         ("client", "from pollux.wire import amqp"),
         ("drill", "from pollux.client.traffic import Publisher"),

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from pollux.cluster import vote_log
 from pollux.config.masking import read_key, write_key
 from pollux.config.users_editor import UsersEditor
 from pollux.config.verifiers import Verifier
-from pollux.ha.locks import LockFile, probe
 from pollux.ha.node_state import NodeState, read_state, write_state
-from pollux.ha.replication import local, remembered
+from pollux.ha.replication import local
 from pollux.ha.replication.coordination import GROUP_NODE, FileCoordinator, group_name
 from pollux.ha.replication.local import LocalState
-from pollux.server.lock import NODE_FILE, node_id
+from pollux.store.data_lock import NODE_FILE, node_id
+from pollux.store.locks import LockFile, probe
 from support.lossy_disk import Account, materialise
 from support.lossy_system import LossySystem
 
@@ -129,8 +130,8 @@ FILES = {
         lambda directory: one.sequence if (one := local.read(directory)) is not None else 0,
     ),
     "what other nodes said": Small(
-        lambda directory, number: remembered.write(directory, {"node": number}),
-        lambda directory: remembered.read(directory).get("node", 0),
+        lambda directory, number: vote_log.write(directory, {"node": number}),
+        lambda directory: vote_log.read(directory).get("node", 0),
     ),
     "the sequence in a file": Small(raise_sequence, sequence_in),
     "whose data a group has": Small(register, registered_in),

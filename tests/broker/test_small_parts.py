@@ -15,7 +15,7 @@ from pollux.config.kinds import Password
 from pollux.config.model import Configuration
 from pollux.config.schema import reachable, table_of
 from pollux.discreet import Discreet
-from pollux.session.stomp.connecting import read_connect
+from pollux.protocols.stomp.connecting import read_connect
 from pollux.wire.amqp.sasl import SaslInit, SaslResponse
 from pollux.wire.mqtt.packets import Auth, Connect, Will
 from pollux.wire.mqtt.properties import Properties, PropertyId
@@ -87,7 +87,7 @@ def test_the_checksum_is_crc_32c_whether_its_package_is_there_or_not(before: str
 def test_a_broker_starts_without_what_it_may_never_need() -> None:
     """Breaks when a start imports it: after a failure that is time without a broker (docs/decisions/0041)."""
     program = (
-        "import sys, pollux.server.process, pollux.management.server, pollux.store.checkpointer; print(*sys.modules)"
+        "import sys, pollux.process.main, pollux.management.server, pollux.store.checkpointer; print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(done.stdout.split())

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from e2e import wide_traffic
 from loadclient.connection import LoadError
 from loadclient.target import Target
-from pollux.client.ledger import Confirmed, Fault, check
+from pollux.formats.ledger import Confirmed, Fault, check
 from support import bad_disk as disk_program
 from support import traffic
 from support.broker import PASSWORD, POLLUX, USER, BrokerProcess
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from loadclient.connection import Connection
-    from pollux.client.ledger import Verdict
+    from pollux.formats.ledger import Verdict
 
 PRIMARY, BACKUP = "<primary>{}</primary>", "<backup>{}</backup>"
 SYMMETRIC = "<px:symmetric>{}</px:symmetric>"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pollux.cli import main
-from pollux.ha.locks import LockFile
 from pollux.ha.members import Heartbeat
 from pollux.store.files import FileOperations
+from pollux.store.locks import LockFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable

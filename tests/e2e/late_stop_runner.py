@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from pollux.cli import main
-from pollux.server.broker import Broker
+from pollux.process.broker import Broker
 
 LATE = Path("faults/late")
 run = Broker.run

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pollux.client.ledger import decode
+from pollux.formats.ledger import decode
 from support.broker import BrokerProcess
 from support.clients import Clients
 from support.traffic import SETTINGS

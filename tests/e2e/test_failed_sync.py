@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux.server.exits import EXIT_STORE
+from pollux.process.exits import EXIT_STORE
 from support import failing_sync
 from support.broker import BrokerProcess
 from support.clients import Clients

@@ -17,7 +17,7 @@ import pytest
 from e2e.failover import BACKUP, PATIENCE, PRIMARY, Group, wait_until
 from loadclient.stomp import StompConnection
 from loadclient.target import Target
-from pollux.store.format import HEADER_SIZE
+from pollux.formats.segments import HEADER_SIZE
 from support.broker import PASSWORD, USER
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """A member dies at each step of raising the activation sequence: who has the newest data serves, and nobody else.
 
-The rules are those of :mod:`pollux.ha.replication.sequence`; here with brokers, disks and a ZooKeeper that are real.
+The rules are those of :mod:`pollux.cluster.sequence`; here with brokers, disks and a ZooKeeper that are real.
 """
 
 from __future__ import annotations

@@ -11,14 +11,14 @@ import pytest
 
 from e2e.failover import wait_until
 from e2e.replication import CLUSTER_PASSWORD, Pair, file_manager
+from pollux.cluster.connector import Reach
+from pollux.cluster.link import CoreHub
+from pollux.cluster.link.connecting import CoreConnectionError
 from pollux.config.acceptors import Endpoint
 from pollux.ha.replication import local
-from pollux.ha.replication.following import Following
+from pollux.ha.replication.backup_side import Following
 from pollux.ha.replication.local import LocalState
-from pollux.server.exits import EXIT_STORE_REFUSED
-from pollux.server.reach import Reach
-from pollux.session.core import CoreHub
-from pollux.session.core.connecting import CoreConnectionError
+from pollux.process.exits import EXIT_STORE_REFUSED
 from pollux.wire.core import ClusterKey
 
 if TYPE_CHECKING:

@@ -59,7 +59,7 @@ def test_what_a_broker_imports_late_is_imported_before_it_forks() -> None:
     code = (
         "import importlib, sys; from support import forked\n"
         "for name in forked._IMPORTED: importlib.import_module(name)\n"
-        "from pollux.server.acceptor import SESSIONS\n"
+        "from pollux.process.acceptor import SESSIONS\n"
         "late = {module for module, _ in SESSIONS.values()} | {'pollux.management.routes', 'aiohttp.web'}\n"
         "sys.exit(' '.join(sorted(late - set(sys.modules))) or None)"
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.client.ledger import (
+from pollux.formats.ledger import (
     HEADER,
     Confirmed,
     Entry,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pollux.store.audit.format import Event, Messages, Run
+from pollux.formats.audit import Event, Messages, Run
 from pollux_pipeline.schemas import AUDIT
 from pollux_pipeline.sources.audit import AuditReader, AuditStreamReader
 from support.trails import TrailFile

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from journals import JournalFile
-from pollux.client.ledger import Confirmed, Received, Sent
+from pollux.formats.ledger import Confirmed, Received, Sent
 from pollux_pipeline.cli import Progress, running_tasks
 from support.histories import History
 from support.spark_cluster import SHORT_LIVED, UNCOMPILED
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from pollux.client.ledger import Entry
+    from pollux.formats.ledger import Entry
 
 PIPELINE = (sys.executable, "-m", "pollux_pipeline.cli")
 #: For little data.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollux.client.ledger import Confirmed, Fault, Received, Sent
-from pollux.store.audit.format import Event, Messages
-from pollux.store.audit.format import Run as Entry
+from pollux.formats.audit import Event, Messages
+from pollux.formats.audit import Run as Entry
+from pollux.formats.ledger import Confirmed, Fault, Received, Sent
 from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.jobs.reconcile import reconcile
 from pollux_pipeline.sources.inputs import find

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from journals import JournalFile
-from pollux.client.ledger import Confirmed, Sent
+from pollux.formats.ledger import Confirmed, Sent
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.jobs.archive import archive
 from pollux_pipeline.jobs.base import Run

@@ -23,8 +23,8 @@ from pyspark.sql.datasource import (
 )
 
 from journals import NODE, JournalFile
+from pollux.formats.segments import HEADER_SIZE
 from pollux.store import inspect
-from pollux.store.format import HEADER_SIZE
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.schemas import JOURNAL
 from pollux_pipeline.sources.files import plan

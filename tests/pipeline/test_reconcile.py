@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from journals import JournalFile
-from pollux.client.ledger import Confirmed, Fault, Received, Sent, check
+from pollux.formats.ledger import Confirmed, Fault, Received, Sent, check
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.jobs.reconcile import reconcile

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from loadclient.target import Target
-from pollux.client.ledger import Confirmed, Fault, check
+from pollux.formats.ledger import Confirmed, Fault, check
 from support.broker import PASSWORD, USER
 from support.traffic import (
     AmqpConsumer,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pollux.client.ledger import Verdict
+    from pollux.formats.ledger import Verdict
     from support.broker import BrokerProcess
 
 

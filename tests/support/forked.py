@@ -33,9 +33,10 @@ _LIMIT = 1 << 20
 #: What a broker has imported by the time that it serves all protocols, shared stores and replication, and was asked how
 #: it is: what it imports late itself (protocols, and what answers HTTP) is half of it.
 _IMPORTED = (
-    *("pollux.cli.start", "pollux.server.process", "pollux.server.shared_store", "pollux.server.replicated"),
-    *("pollux.session.amqp", "pollux.session.core", "pollux.session.mqtt", "pollux.session.stomp"),
-    *("pollux.management.server", "pollux.management.routes", "pollux.server.tls"),
+    *("pollux.cli.start", "pollux.process.main"),
+    *("pollux.ha.shared_store.activation", "pollux.ha.replication.activation"),
+    *("pollux.protocols.amqp", "pollux.cluster.link", "pollux.protocols.mqtt", "pollux.protocols.stomp"),
+    *("pollux.management.server", "pollux.management.routes", "pollux.process.tls"),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pollux.client.ledger import HEADER, Confirmed, Entry, Fault, Received, Sent, encode
+from pollux.formats.ledger import HEADER, Confirmed, Entry, Fault, Received, Sent, encode
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from broker.store.helpers import message_of, opened, segments, settings_in, stable, until
-from pollux.store.format import frame
-from pollux.store.records import acks
+from pollux.formats.records import acks
+from pollux.formats.segments import frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from loadclient import amqp, mqtt
 from loadclient.connection import LoadError
 from loadclient.stomp import StompConnection
-from pollux.client.ledger import HEADER, Confirmed, Entry, Fault, Received, Sent, encode
+from pollux.formats.ledger import HEADER, Confirmed, Entry, Fault, Received, Sent, encode
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pollux.store.audit.format import Kind, Messages, encode_block, encode_header, encode_messages, file_name
+from pollux.formats.audit import Kind, Messages, encode_block, encode_header, encode_messages, file_name
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 import proton
 
 from pollux.config.model import Configuration, resolve_address_settings
+from pollux.engine.post_office import PostOffice
+from pollux.engine.security import Identity
 from pollux.errors import AuthenticationError, NotPermittedError
+from pollux.protocols.amqp import AmqpSession
+from pollux.protocols.base import Peer
+from pollux.protocols.services import Services
 from pollux.routing.address import WildcardSyntax
 from pollux.routing.space import AddressSpace
-from pollux.session.amqp import AmqpSession
-from pollux.session.base import Peer
-from pollux.session.post_office import PostOffice
-from pollux.session.security import Identity
-from pollux.session.services import Services
 from pollux.store.settings import StoreSettings
 from pollux.store.storage import Storage
 from support.acceptors import acceptor_settings

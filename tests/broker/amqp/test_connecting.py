@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from pollux.config.verifiers import Verifier
-from pollux.session.scram import ScramExchange
-from pollux.session.security import Identity
+from pollux.engine.scram import ScramExchange
+from pollux.engine.security import Identity
 from pollux.wire.amqp.codec import Described, Symbol, decode_value, encode_value
 
 from .harness import Broker, message

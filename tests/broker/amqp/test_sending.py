@@ -412,7 +412,7 @@ async def test_lost_connection_with_unconfirmed_messages(broker: Broker) -> None
 
 
 async def test_slow_disk_holds_the_client_back(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pollux.session.amqp.session.MAX_UNSTABLE", 50_000)
+    monkeypatch.setattr("pollux.protocols.amqp.session.MAX_UNSTABLE", 50_000)
     client = await broker.client().opened()
     sender = await client.sender("q", capabilities=["queue"])
     held: list[Any] = []
@@ -433,7 +433,7 @@ async def test_slow_disk_holds_the_client_back(broker: Broker, monkeypatch: pyte
 
 
 async def test_unfinished_messages_are_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pollux.session.amqp.producer.MAX_PARTIAL", 100_000)
+    monkeypatch.setattr("pollux.protocols.amqp.producer.MAX_PARTIAL", 100_000)
     client = await broker.client().opened()
     session = client.begin()
     links = [await client.sender("q", f"s{i}", session=session, capabilities=["queue"]) for i in range(3)]

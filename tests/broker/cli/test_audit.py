@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pollux.server.exits import EXIT_DAMAGED, EXIT_FAILED
-from pollux.store.audit.format import Kind, encode_block, encode_header
+from pollux.formats.audit import Kind, encode_block, encode_header
+from pollux.process.exits import EXIT_DAMAGED, EXIT_FAILED
 from support.broker import PASSWORD, POLLUX, USER, BrokerProcess
 
 if TYPE_CHECKING:

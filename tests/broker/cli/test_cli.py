@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from pollux.cli.app import app
 from pollux.cli.output import size
 from pollux.config.users import load_users
-from pollux.server import exits
-from pollux.server.version import VERSION
+from pollux.process import exits
+from pollux.version import VERSION
 
 if TYPE_CHECKING:
     from broker.conftest import Instance

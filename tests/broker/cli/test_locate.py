@@ -10,7 +10,7 @@ import pytest
 
 from pollux.cli import locate
 from pollux.cli.output import CommandError
-from pollux.server.runtime import STATUS_FILE, TOKEN_FILE
+from pollux.ha.runtime import STATUS_FILE, TOKEN_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path

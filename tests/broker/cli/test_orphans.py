@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from broker.store.helpers import without_names
-from pollux.server import exits
+from pollux.process import exits
 
 if TYPE_CHECKING:
     from broker.conftest import Instance

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pollux.cli.start import Plain, parse, run_plain
-from pollux.server.exits import EXIT_USAGE
+from pollux.process.exits import EXIT_USAGE
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from pollux.client.dialer import Dialer
 from pollux.client.errors import ConnectionLostError
 from pollux.client.url import Endpoint, parse_url
+from pollux.cluster.discovery import Announcer
 from pollux.config import acceptors
 from pollux.config.clustering import BroadcastGroup
-from pollux.server.discovery import Announcer
 from pollux.wire.core import ClusterKey
 from support.broker import free_udp_port
 

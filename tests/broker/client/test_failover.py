@@ -24,9 +24,9 @@ from pollux.client import (
     TransactionRolledBackError,
     connect,
 )
-from pollux.client.ledger import Confirmed, Entry, Received, Sent, check
 from pollux.client.traffic import body_of, publisher, subscriber
 from pollux.client.url import Wire, parse_url
+from pollux.formats.ledger import Confirmed, Entry, Received, Sent, check
 from support.broker import PASSWORD, USER, BrokerProcess
 
 if TYPE_CHECKING:

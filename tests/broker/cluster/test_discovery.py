@@ -1,166 +1,232 @@
-"""The table of who was heard of: silence, new lives, old words, and its bound. The clock is the test's."""
+"""Discovery over real multicast on the loopback interface: who is found, forgotten, and not listened to."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import socket
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
 
-from pollux.cluster.discovery import GUESSES_OF_ONE, GUESSES_OF_STRANGERS, Guesses, endpoints
+from pollux.cluster.discovery import Announcer, Discovered, DiscoveryError, receiver, sender
+from pollux.config import loads
 from pollux.config.acceptors import ConnectorSettings, Endpoint
-from pollux.wire.core.announced import MAXIMUM_MEMBERS, Table
-from pollux.wire.core.datagram import Announcement, Reached
+from pollux.config.clustering import BroadcastGroup, DiscoveryGroup
+from pollux.node.policies import features
+from pollux.wire.core import ClusterKey
+from support.broker import free_udp_port
 
-SILENCE = 10.0
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
 
-
-def table() -> Table:
-    return Table("me", silence=SILENCE)
-
-
-def said(
-    member: str = "castor", number: int = 1, *, began: int = 1, port: int = 61616, leaving: bool = False
-) -> Announcement:
-    life = began.to_bytes(16, "little")
-    return Announcement(member, began, life, number, (Reached("host", port, tls=False),), leaving)
-
-
-def ports(found: Table) -> dict[str, int]:
-    return {name: one.port for name, (one,) in found.members().items()}
+KEY, OTHER = ClusterKey("cluster", "twins"), ClusterKey("cluster", "strangers")
+ADDRESS, LOCAL = "239.255.7.7", "127.0.0.1"
+#: Between two announcements, milliseconds.
+PERIOD = 50
+#: Nothing here takes this long.
+PATIENCE = 30.0
+CASTOR = Endpoint("tcp", "castor", 61616)
+SECURE = ConnectorSettings(ssl_enabled=True, trust_store_path=Path("ca.pem"))
 
 
-def test_a_member_is_there_until_it_was_silent_for_the_refresh_timeout() -> None:
-    found = table()
-    assert found.due() is None
-    assert found.heard(said(), 0.0) == ""
-    assert found.heard(said(number=2), 6.0) == ""
-    assert found.due() == 16.0
-    assert found.expire(15.9) == []
-    assert ports(found) == {"castor": 61616}
-    assert found.expire(16.0) == ["castor"]
-    assert ports(found) == {}
-    assert found.heard(said(number=3), 17.0) == "", "it is back"
-    assert ports(found) == {"castor": 61616}
+class Group:
+    """A group-port of this test's own, its listener and its announcers."""
+
+    def __init__(self) -> None:
+        self.port = free_udp_port()
+        self.open: list[Discovered | Announcer] = []
+
+    def listen(
+        self,
+        template: ConnectorSettings = ConnectorSettings(),  # noqa: B008  (frozen)
+        period: float = PERIOD / 1000,
+        **more: Any,
+    ) -> Discovered:
+        group = DiscoveryGroup("g", ADDRESS, self.port, local_bind_address=LOCAL, **more)
+        found = Discovered(group, KEY, template, member="me", period=period)
+        found.start()
+        self.open.append(found)
+        return found
+
+    def announce(
+        self, *connectors: Endpoint, key: ClusterKey = KEY, member: str = "castor", period: int = PERIOD
+    ) -> Announcer:
+        group = BroadcastGroup("b", LOCAL, group_address=ADDRESS, group_port=self.port, broadcast_period=period)
+        made = Announcer(group, connectors or (CASTOR,), key, member=member)
+        made.open()
+        made.start()
+        self.open.append(made)
+        return made
 
 
-def test_our_own_words_come_back_by_multicast() -> None:
-    found = table()
-    assert found.heard(said("me"), 0.0) == "own"
-    assert ports(found) == {}
+@asynccontextmanager
+async def made() -> AsyncIterator[Group]:
+    group = Group()
+    try:
+        yield group
+    finally:
+        for one in group.open:
+            one.stop()
 
 
-def test_words_that_were_said_before_count_no_more() -> None:
-    found = table()
-    assert found.heard(said(number=5, port=1), 0.0) == ""
-    assert found.heard(said(number=5, port=2), 1.0) == "old"
-    assert found.heard(said(number=4, port=2), 1.0) == "old"
-    assert found.due() == 10.0, "and do not keep it alive"
-    assert found.heard(said(number=1, began=2, port=3), 1.0) == "", "a later life counts anew"
-    assert found.heard(said(number=99, began=1, port=4), 1.0) == "old"
-    assert ports(found) == {"castor": 3}
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110  (sockets)
+            await asyncio.sleep(0.005)
 
 
-def test_one_that_leaves_is_gone_and_not_brought_back_by_its_earlier_words() -> None:
-    found = table()
-    found.heard(said(number=1), 0.0)
-    assert found.heard(said(number=2, leaving=True), 1.0) == ""
-    assert ports(found) == {}
-    assert found.heard(said(number=1), 2.0) == "old"
-    assert found.heard(said(number=1, began=2), 3.0) == ""
-    assert ports(found) == {"castor": 61616}
+async def test_a_member_is_found_and_gone_when_it_leaves() -> None:
+    async with made() as group:
+        found = group.listen(refresh_timeout=60_000)
+        changes: list[tuple[Endpoint, ...]] = []
+        found.on_change.append(lambda: changes.append(found.endpoints))
+        castor = group.announce()
+        await asyncio.wait_for(found.first(), PATIENCE)
+        assert found.endpoints == (CASTOR,)
+        group.announce(Endpoint("tcp", "::1", 7), Endpoint("tcp", "third", 8), member="third")
+        await until(lambda: len(found.endpoints) == 3)
+        castor.stop()
+        await until(lambda: CASTOR not in found.endpoints)
+        both = (Endpoint("tcp", "::1", 7), Endpoint("tcp", "third", 8))
+        assert changes == [(CASTOR,), (CASTOR, *both), both]
+        assert found.dropped.total == 0
 
 
-def test_who_was_never_there_does_not_leave() -> None:
-    found = table()
-    assert found.heard(said(leaving=True), 0.0) == ""
-    assert found.due() is None
+async def test_one_that_is_silent_is_forgotten() -> None:
+    """It was killed: the socket is closed without a word."""
+    async with made() as group:
+        found = group.listen(refresh_timeout=300)
+        castor = group.announce()
+        await until(lambda: found.endpoints)
+        assert castor._timer is not None
+        castor._timer.cancel()
+        await until(lambda: not found.endpoints)
+        castor._again()
+        await until(lambda: found.endpoints)
 
 
-def test_the_table_is_bounded_and_who_is_in_it_stays() -> None:
-    found = table()
-    for number in range(MAXIMUM_MEMBERS):
-        assert found.heard(said(f"m{number}"), 0.0) == ""
-    assert found.heard(said("one more"), 1.0) == "full"
-    assert found.heard(said("m0", number=2), 1.0) == ""
-    assert found.heard(said("one more", leaving=True), 1.0) == ""
-    assert len(found.members()) == MAXIMUM_MEMBERS
-    assert len(found.expire(10.0)) == MAXIMUM_MEMBERS - 1
-    assert found.heard(said("one more"), 10.0) == ""
+async def test_the_first_one_heard_need_not_be_the_one_that_matters() -> None:
+    """A start waits until all have had time to say that they are there."""
+    async with made() as group:
+        found = group.listen(period=3600.0)
+        began = asyncio.ensure_future(found.first())
+        group.announce(Endpoint("tcp", "another", 1), member="live of another pair")
+        await until(lambda: found.endpoints)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not began.done()
+        began.cancel()
 
 
-EVENTS = st.tuples(
-    st.sampled_from(["me", "a", "b", "c"]), st.integers(0, 3), st.integers(0, 5), st.booleans(), st.integers(0, 8)
+async def test_whoever_waits_is_woken_by_a_new_member() -> None:
+    async with made() as group:
+        found = group.listen()
+        pause = asyncio.ensure_future(found.pause(10 * PATIENCE))
+        group.announce()
+        await asyncio.wait_for(pause, PATIENCE)
+        group.announce(Endpoint("tcp", "pollux", 1), member="pollux")
+        await until(lambda: len(found.endpoints) == 2)
+        await asyncio.wait_for(found.pause(10 * PATIENCE), PATIENCE)  # it came before anybody waited
+
+
+async def test_the_first_announcement_is_waited_for_only_so_long() -> None:
+    async with made() as group:
+        found = group.listen(initial_wait_timeout=20)
+        await asyncio.wait_for(found.first(), PATIENCE)
+        assert found.endpoints == ()
+
+
+async def test_strangers_are_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """One line for each reason, with its source and what to do; none for each datagram."""
+    async with made() as group:
+        found = group.listen()
+        group.announce(Endpoint("tcp", "evil", 1), key=OTHER, member="stranger")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            stranger.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(LOCAL))
+            stranger.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 0)
+            for size in (0, 1, 40, 1400, 9000):
+                for _ in range(20):
+                    stranger.sendto(b"x" * size, (ADDRESS, group.port))
+        await until(lambda: found.dropped.total >= 103)
+        group.announce()
+        await until(lambda: found.endpoints)
+        assert found.endpoints == (CASTOR,)
+    lines = [one.__dict__["fields"] for one in caplog.records if one.getMessage() == "announcements dropped"]
+    # At this period a wrong password may be taken for guesses as well.
+    told = [line["reason"] for line in lines if line["reason"] != "guesses"]
+    assert sorted(told) == ["foreign", "password", "size"]
+    assert all(line["source"] == LOCAL and line["remedy"] for line in lines)
+    assert "twins" not in caplog.text
+
+
+async def test_with_tls_a_plain_connector_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    async with made() as group:
+        found = group.listen(SECURE)
+        group.announce(CASTOR, Endpoint("tcp", "castor", 61617, ConnectorSettings(ssl_enabled=True)))
+        await until(lambda: found.endpoints)
+        assert found.endpoints == (Endpoint("tcp", "castor", 61617, SECURE),)
+    (line,) = [one.__dict__["fields"] for one in caplog.records if one.getMessage() == "announcements dropped"]
+    assert line["reason"] == "plain"
+    assert "sslEnabled=true" in line["remedy"]
+
+
+async def test_a_network_that_comes_and_goes(caplog: pytest.LogCaptureFixture) -> None:
+    """What cannot be sent is told once, and tried again."""
+    caplog.set_level(logging.WARNING)
+    async with made() as group:
+        found = group.listen()
+        castor = group.announce(period=10)
+        await until(lambda: found.endpoints)
+        assert castor._socket is not None
+        good, castor._socket = castor._socket, socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        before = castor._number
+        await until(lambda: castor._number > before + 3)
+        castor._socket.close()
+        castor._socket = good
+        assert caplog.text.count("this broker cannot be announced") == 1
+
+
+def test_a_group_that_cannot_be_used_is_named() -> None:
+    nowhere = "192.0.2.1"
+    with pytest.raises(DiscoveryError, match=r"-group 'g': 239\.255\.7\.7:9 cannot be used on 192\.0\.2\.1: .*set"):
+        receiver(DiscoveryGroup("g", ADDRESS, 9, local_bind_address=nowhere))
+    with pytest.raises(DiscoveryError, match=r"broadcast-group 'b': .* set local-bind-address"):
+        sender(BroadcastGroup("b", nowhere, group_address=ADDRESS, group_port=9))
+    many = [Endpoint("tcp", "h" * 250, port) for port in range(1, 9)]
+    with pytest.raises(DiscoveryError, match="announce fewer connectors"):
+        Announcer(BroadcastGroup("b", group_address=ADDRESS, group_port=9), many, KEY, member="m")
+
+
+CLUSTER = (
+    '<connectors><connector name="a">tcp://a:1</connector></connectors><cluster-password>p</cluster-password>'
+    '<discovery-groups><discovery-group name="g">{group}</discovery-group></discovery-groups>'
+    '<cluster-connections><cluster-connection name="c"><connector-ref>a</connector-ref>'
+    '<discovery-group-ref discovery-group-name="g"/></cluster-connection></cluster-connections>'
+    "<ha-policy>{policy}</ha-policy>"
 )
+UDP = "<group-address>231.7.7.7</group-address><group-port>9876</group-port>"
+REPLICATION = "<replication><primary/></replication>"
 
 
-@given(st.lists(EVENTS, max_size=40))
-def test_who_is_in_it_spoke_within_the_refresh_timeout_and_its_newest_words_count(
-    events: list[tuple[str, int, int, bool, int]],
-) -> None:
-    found, now = table(), 0.0
-    last: dict[str, tuple[float, int, int]] = {}
-    for member, began, number, leaving, pause in events:
-        now += pause
-        for gone in found.expire(now):
-            assert now - last.pop(gone)[0] >= SILENCE
-        outcome = found.heard(said(member, number, began=began, leaving=leaving), now)
-        if outcome == "old":
-            assert (began, number) <= last[member][1:]
-        elif outcome == "" and (member in last or not leaving):
-            assert member not in last or (began, number) > last[member][1:]
-            last[member] = (now, began, number)
-        assert set(found.members()) <= set(last) - {"me"}
+@pytest.mark.parametrize(
+    ("group", "policy", "missing"),
+    [
+        (UDP, REPLICATION, set()),
+        ("<jgroups-channel>x</jgroups-channel><jgroups-file>y</jgroups-file>", REPLICATION, {"jgroups"}),
+        (UDP, "<shared-store><primary/></shared-store>", {"discovery-groups", "cluster-connections"}),
+    ],
+)
+def test_where_discovery_is_not_used_it_is_refused_by_name(group: str, policy: str, missing: set[str]) -> None:
+    text = CLUSTER.format(group=group, policy=policy)
+    core = f'<core xmlns="urn:activemq:core">{text}</core>'
+    found = loads(f'<configuration xmlns="urn:activemq">{core}</configuration>', {})
+    assert {feature.name for feature in found.unsupported_features(features(found))} == missing
 
 
-def test_members_are_reached_as_our_own_connector_says() -> None:
-    plain, secure = Reached("a", 1, tls=False), Reached("b", 2, tls=True)
-    own = ConnectorSettings(tcp_no_delay=False)
-    found, refused = endpoints({"a": (plain,), "b": (secure, secure)}, own)
-    encrypted = ConnectorSettings(ssl_enabled=True, tcp_no_delay=False)
-    assert found == (Endpoint("tcp", "a", 1, own), Endpoint("tcp", "b", 2, encrypted))
-    assert refused == []
-
-
-def test_with_tls_nobody_is_reached_without() -> None:
-    own = ConnectorSettings(ssl_enabled=True, trust_store_path=Path("ca.pem"))
-    found, refused = endpoints({"a": (Reached("a", 1, tls=False),), "b": (Reached("b", 2, tls=True),)}, own)
-    assert found == (Endpoint("tcp", "b", 2, own),)
-    assert refused == ["a"]
-
-
-def looked_at(guesses: Guesses, sources: list[str], now: float) -> int:
-    """How many wrong ones of these are looked at."""
-    looked = 0
-    for source in sources:
-        if guesses.may_look(source, now):
-            looked += 1
-            guesses.wrong(source, now)
-    return looked
-
-
-def test_guesses_of_the_password_by_datagram_are_few() -> None:
-    guesses = Guesses()
-    assert looked_at(guesses, ["stranger"] * 1000, 0.0) == GUESSES_OF_ONE
-    # Who sends from invented addresses guesses no faster.
-    assert looked_at(guesses, [f"stranger {number}" for number in range(1000)], 0.5) == (
-        GUESSES_OF_STRANGERS - GUESSES_OF_ONE
-    )
-    assert looked_at(guesses, ["stranger"] * 1000, 1.0) == GUESSES_OF_ONE
-
-
-def test_a_member_is_heard_while_strangers_guess() -> None:
-    guesses = Guesses()
-    guesses.right("castor")
-    looked_at(guesses, [f"stranger {number}" for number in range(1000)], 0.0)
-    assert guesses.may_look("castor", 0.0)
-    # Its address proves nothing: whoever uses it does not guess faster either.
-    assert looked_at(guesses, ["castor"] * 1000, 0.0) == GUESSES_OF_ONE
-
-
-def test_what_is_remembered_of_guesses_is_bounded() -> None:
-    guesses = Guesses()
-    for number in range(5000):
-        guesses.right(f"member {number}")
-        looked_at(guesses, [f"stranger {number}"], float(number))
-    assert len(guesses) <= 1000
+def test_what_is_said_on_the_loopback_stays_there() -> None:
+    for local, hops in ((LOCAL, 0), (None, 1)):
+        with sender(BroadcastGroup("b", local, group_address=ADDRESS, group_port=9)) as used:
+            assert used.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL) == hops

@@ -11,8 +11,8 @@ from pollux.config.manager import ZooKeeperTimes
 from pollux.ha.replication.settings import Settings, make_coordinator
 from pollux.ha.replication.settings import settings_of as replication_settings
 from pollux.ha.replication.zookeeper import ZooKeeperCoordinator
-from pollux.ha.shared_store import Role
-from pollux.server.shared_store import settings_of
+from pollux.ha.shared_store.activation import settings_of
+from pollux.ha.shared_store.policy import Role
 
 PRIMARY = "<ha-policy><shared-store><primary/></shared-store></ha-policy>"
 BACKUP = "<ha-policy><shared-store><backup><allow-failback>false</allow-failback></backup></shared-store></ha-policy>"

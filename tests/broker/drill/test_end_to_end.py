@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pollux.client.ledger import Confirmed, Fault, Received, Sent, check, decode
+from pollux.formats.ledger import Confirmed, Fault, Received, Sent, check, decode
 
 if TYPE_CHECKING:
     from .conftest import DrillBroker, DrillGroup

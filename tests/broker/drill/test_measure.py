@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pollux.client.ledger import Confirmed, Entry, Fault, Received, Sent
 from pollux.client.url import Wire, parse_url
 from pollux.drill import measure, plots
 from pollux.drill.faults import Fault as Kind
@@ -19,6 +18,7 @@ from pollux.drill.flows import Kind as FlowKind
 from pollux.drill.page import render
 from pollux.drill.report import build
 from pollux.drill.run import Outcome, Plan
+from pollux.formats.ledger import Confirmed, Entry, Fault, Received, Sent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

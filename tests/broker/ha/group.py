@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 
-from pollux.ha.keeper import Keeper
 from pollux.ha.machine import Machine, Phase
 from pollux.ha.node_state import Holder, StoreState, read_state
 from pollux.ha.places import Places
-from pollux.ha.shared_store import Role, Settings
+from pollux.ha.shared_store.node_manager import Keeper
+from pollux.ha.shared_store.policy import Role, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from pollux.errors import PolluxError
-    from pollux.ha.keeper import Claim
-    from pollux.ha.locks import LockFile
     from pollux.ha.node_state import NodeState
+    from pollux.ha.shared_store.node_manager import Claim
+    from pollux.store.locks import LockFile
 
 #: Nothing here takes this long; a test that waits for it has failed.
 PATIENCE = 30.0

@@ -13,8 +13,8 @@ from broker.ha.test_stream import End
 from pollux.config import load
 from pollux.ha.machine import Phase
 from pollux.ha.replication import local
-from pollux.server.notify import Notifier
-from pollux.server.replicated import ReplicatedActivation
+from pollux.ha.replication.activation import ReplicatedActivation
+from pollux.process.notify import Notifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from pollux.ha.machine import ENDING, STANDBY, TRANSITIONS, EndedError, IllegalTransitionError, Machine, Phase
 from pollux.ha.node_state import Holder, NodeState, StoreState
-from pollux.ha.shared_store import Action, Role, Settings, Snapshot, decide
+from pollux.ha.shared_store.policy import Action, Role, Settings, Snapshot, decide
 from support.strategies import records
 
 NODE = bytes(range(16))

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from broker.ha.group import wait_until
 from broker.ha.test_every_call import AT_A_TIME, BOUND, SPANS, often_enough
+from pollux.cluster.votes import Answer, Candidacy
 from pollux.config.manager import ZooKeeperTimes
 from pollux.errors import PolluxError
 from pollux.ha.machine import Machine, Phase
@@ -27,7 +28,6 @@ from pollux.ha.replication.local import LocalState
 from pollux.ha.replication.member import Member
 from pollux.ha.replication.quorum import QuorumCoordinator
 from pollux.ha.replication.settings import Votes
-from pollux.ha.replication.votes import Answer, Candidacy
 from pollux.ha.replication.zookeeper import ZooKeeperCoordinator
 from support import system_calls
 from support.system_calls import Faults

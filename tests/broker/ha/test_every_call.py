@@ -17,19 +17,19 @@ import pytest
 from msgspec.structs import replace
 
 from broker.ha.group import BACKUP, PRIMARY, SYMMETRIC, Party, Store, wait_until
-from pollux.ha import keeper as keeper_module
-from pollux.ha.locks import LockFile
 from pollux.ha.machine import Phase
 from pollux.ha.members import Heartbeat
 from pollux.ha.node_state import Holder, NodeState, StoreState, write_state
 from pollux.ha.places import LIVE_LOCK
+from pollux.ha.shared_store import node_manager as manager_module
+from pollux.store.locks import LockFile
 from support import system_calls
 from support.system_calls import Faults
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pollux.ha.shared_store import Settings
+    from pollux.ha.shared_store.policy import Settings
 
 #: How long calls fail, seconds: the members look much more often than usual, so it is many of their looks.
 A_WHILE = 0.3
@@ -177,7 +177,7 @@ Scene = Callable[[Store, Faults], list[Supervised]]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper_module, "STANDBY_PERIOD", PERIOD)
+    monkeypatch.setattr(manager_module, "STANDBY_PERIOD", PERIOD)
     system_calls.install(monkeypatch)
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from pollux.ha.replication.quorum import LostVoteError
-from pollux.server.replicas import Replicas
+from pollux.ha.replication.replicas import Replicas
 from pollux.store.mirror import Link
 
 if TYPE_CHECKING:

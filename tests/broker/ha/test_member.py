@@ -17,8 +17,8 @@ from pollux.ha.replication import member as member_module
 from pollux.ha.replication.coordination import CoordinationError, FileCoordinator, NotNewestError
 from pollux.ha.replication.local import LocalState
 from pollux.ha.replication.member import Member, RefusedError, Snapshot, Wish, decide
-from pollux.server.exits import EXIT_STORE
-from pollux.server.failures import exit_code
+from pollux.process.exits import EXIT_STORE
+from pollux.process.failures import exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

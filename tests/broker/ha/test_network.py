@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from broker.cluster.test_votes import NODE, answer
 from broker.ha.test_member import One
-from broker.ha.test_votes import NODE, answer
+from pollux.cluster.votes import HANDED_OVER, Candidacy, count
 from pollux.ha.machine import Phase
 from pollux.ha.network import Checked, NetworkSettings, current, judge
-from pollux.ha.replication.votes import HANDED_OVER, Candidacy, count
-from pollux.server.network_check import NetworkCheck
-from pollux.server.replicas import Replicas
-from pollux.server.replicated import ReplicatedActivation
+from pollux.ha.network_check import NetworkCheck
+from pollux.ha.replication.activation import ReplicatedActivation
+from pollux.ha.replication.replicas import Replicas
 from pollux.store.mirror import Link
 
 if TYPE_CHECKING:

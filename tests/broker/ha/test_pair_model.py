@@ -18,12 +18,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.ha.pair_model import FAULTS, BrokenError, Fault, Node, World, raise_without_claim
 from broker.ha.service_model import ServiceWorld
 from broker.ha.voters_model import VOTERS, VotesWorld
+from pollux.cluster.sequence import judge
+from pollux.cluster.votes import Candidacy
 from pollux.ha.lease import Lease
 from pollux.ha.replication import local
 from pollux.ha.replication import member as module
 from pollux.ha.replication.member import Member
-from pollux.ha.replication.sequence import judge
-from pollux.ha.replication.votes import Candidacy
 
 if TYPE_CHECKING:
     from collections.abc import Callable

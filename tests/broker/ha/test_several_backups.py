@@ -9,7 +9,7 @@ import pytest
 
 from broker.ha.replicated_group import Peer, until
 from pollux.ha.machine import Phase
-from pollux.server.replicated import ReplicatedActivation
+from pollux.ha.replication.activation import ReplicatedActivation
 from support.ports import free_port
 
 if TYPE_CHECKING:

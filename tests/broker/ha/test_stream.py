@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from broker.store.test_mirror import contents, roots_in
+from pollux.cluster.link import Conversation, CoreHub
+from pollux.formats.segments import Kind, SegmentHeader
 from pollux.ha.replication import local
-from pollux.ha.replication.following import PURPOSE, Following
+from pollux.ha.replication.backup_side import PURPOSE, Following
+from pollux.ha.replication.live_side import Serving
 from pollux.ha.replication.local import LocalState
-from pollux.ha.replication.saved import move_aside
-from pollux.ha.replication.serving import Serving
-from pollux.session.core import Conversation, CoreHub
-from pollux.store.format import Kind, SegmentHeader
+from pollux.ha.replication.old_replicas import move_aside
 from pollux.store.mirror import Mirror, MirroredFiles
 from pollux.store.segments import segment_name
 from pollux.wire.core import ClusterKey

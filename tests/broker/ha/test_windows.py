@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pollux.ha.keeper import Keeper
-from pollux.ha.locks import LockFile
 from pollux.ha.machine import Machine, Phase
 from pollux.ha.members import Beat, Heartbeat, MemberFile
 from pollux.ha.node_state import Activation, Holder, NodeState, with_holder, write_state
 from pollux.ha.places import LIVE_LOCK, Places
-from pollux.ha.shared_store import Role, Settings
+from pollux.ha.shared_store.node_manager import Keeper
+from pollux.ha.shared_store.policy import Role, Settings
+from pollux.store.locks import LockFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from pollux.errors import PolluxError
-    from pollux.ha.keeper import Claim
+    from pollux.ha.shared_store.node_manager import Claim
 
 NODE = bytes(range(16))
 EPOCH = 5

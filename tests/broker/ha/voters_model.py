@@ -1,7 +1,7 @@
 """The pair of :mod:`broker.ha.pair_model` without a coordination service: the lives of two other pairs vote.
 
 The votes are the product's: :class:`QuorumCoordinator`, :class:`Candidacy`, :class:`Register`. Simulated are the
-connections, whose ends notice at different times that they are broken, and what :class:`pollux.server.electorate` does
+connections, whose ends notice at different times that they are broken, and what :class:`pollux.cluster.electorate` does
 with them: a promise lasts as long as the connection by which it was given.
 
 With vote-on-replication-failure and check-for-live-server. Left out is one case in which docs/replication.md lets a
@@ -15,10 +15,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.ha.pair_model import NAMES, NODE, SESSION, Node, World
+from pollux.cluster.votes import HANDED_OVER, Answer, Candidacy, Register, votes_needed
 from pollux.ha.replication.coordination import CoordinationError
 from pollux.ha.replication.quorum import LostVoteError, QuorumCoordinator
 from pollux.ha.replication.settings import Votes
-from pollux.ha.replication.votes import HANDED_OVER, Answer, Candidacy, Register, votes_needed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

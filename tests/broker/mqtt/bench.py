@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pollux.config.acceptors import AcceptorSettings
 from pollux.config.model import Configuration
+from pollux.engine.security import Identity
+from pollux.engine.share import Share
 from pollux.message import Message, MessageReference, RoutingType
-from pollux.session.base import Peer
-from pollux.session.mqtt import MqttSession
-from pollux.session.security import Identity
-from pollux.session.services import Services
-from pollux.session.share import Share
+from pollux.protocols.base import Peer
+from pollux.protocols.mqtt import MqttSession
+from pollux.protocols.services import Services
 from pollux.wire.mqtt.decoder import Decoder
 from pollux.wire.mqtt.encode import encode, encode_acks
 from pollux.wire.mqtt.packets import V5, Connect, Filter, Publish, Subscribe

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pollux.session.share import SLICE
+from pollux.engine.share import SLICE
 from pollux.wire.mqtt.packets import (
     ConnAck,
     Connect,

@@ -9,8 +9,8 @@ import pytest
 
 from pollux.config.acceptors import AcceptorSettings
 from pollux.errors import DiskFullError
-from pollux.session.mqtt import inbound
-from pollux.session.mqtt.delivery import MAX_PARKED, WINDOW_311
+from pollux.protocols.mqtt import inbound
+from pollux.protocols.mqtt.delivery import MAX_PARKED, WINDOW_311
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.encode import encode
 from pollux.wire.mqtt.packets import V5, V311, Ack, Disconnect, Filter, Packet, PingReq, PingResp, Publish

@@ -137,7 +137,7 @@ async def test_a_flood_before_the_log_in_is_bounded(broker: Broker) -> None:
 
 
 async def test_a_session_may_have_so_many_subscriptions(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pollux.session.mqtt import session
+    from pollux.protocols.mqtt import session
 
     monkeypatch.setattr(session, "MAX_SUBSCRIPTIONS", 3)
     client = broker.client()

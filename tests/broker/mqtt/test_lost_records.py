@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pollux.formats.segments import DamagedRange
+from pollux.formats.segments import records as scan
 from pollux.store.bindings import newest_file, read_bindings
-from pollux.store.format import DamagedRange
-from pollux.store.format import records as scan
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import Ack
 

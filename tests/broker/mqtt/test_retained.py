@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollux.config.address_settings import AddressSettings
+from pollux.engine.accounts import Accounts
+from pollux.engine.memory import Memory
 from pollux.errors import LimitError
-from pollux.session.accounts import Accounts
-from pollux.session.memory import Memory
-from pollux.session.mqtt.retained import RetainedStore
+from pollux.protocols.mqtt.retained import RetainedStore
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import V311, Ack, Filter, Publish, Will
 from pollux.wire.mqtt.reasons import ReasonCode

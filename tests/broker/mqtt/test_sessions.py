@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pollux.session.mqtt import start
+from pollux.protocols.mqtt import start
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import V5, V311, Ack, Disconnect, Filter, Publish
 from pollux.wire.mqtt.reasons import ReasonCode

@@ -14,8 +14,8 @@ from pollux.config.model import Configuration, SecuritySetting
 from pollux.config.model import Security as SecurityConfig
 from pollux.config.users import Users, normalise_dn
 from pollux.config.verifiers import MINIMUM_ITERATIONS, Verifier
-from pollux.session.reading_rights import admits
-from pollux.session.security import Security
+from pollux.engine.reading_rights import admits
+from pollux.engine.security import Security
 
 if TYPE_CHECKING:
     from pathlib import Path

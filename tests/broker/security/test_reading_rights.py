@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from broker.amqp.harness import message
 from broker.security.hub import Hub, frames, setting
 from pollux.config.address_settings import AddressSettings
+from pollux.engine.security import Permission
 from pollux.message import Encoding, Message, MessageReference, RoutingType
 from pollux.routing.queue import Queue, QueueSpec
-from pollux.session.security import Permission
 from pollux.wire.mqtt.packets import Ack, Publish
 from pollux.wire.mqtt.properties import PUBACK
 

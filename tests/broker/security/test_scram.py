@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollux.config.verifiers import Verifier
+from pollux.engine.scram import ScramError, ScramExchange
 from pollux.errors import AuthenticationError
-from pollux.session.scram import ScramError, ScramExchange
 
 ClientFinal = Callable[..., tuple[str, str]]
 PENCIL = Verifier.create("pencil", iterations=4096, salt=base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ=="))

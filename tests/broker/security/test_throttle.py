@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pollux.session.throttle import FORGET_AFTER, FREE_USERS, MAXIMUM_USER_DELAY, Throttle
+from pollux.engine.throttle import FORGET_AFTER, FREE_USERS, MAXIMUM_USER_DELAY, Throttle
 
 
 def test_nobody_waits_without_failures() -> None:

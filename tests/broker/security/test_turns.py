@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pollux.session.turns import Turns
+from pollux.engine.turns import Turns
 
 
 async def test_one_at_a_time_and_in_order() -> None:

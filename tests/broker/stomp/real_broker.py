@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.config.model import Configuration
 from pollux.config.resolve import resolve_address_settings
+from pollux.engine.post_office import PostOffice
 from pollux.routing.address import WildcardSyntax
 from pollux.routing.space import AddressSpace
-from pollux.session.post_office import PostOffice
 from pollux.store.settings import StoreSettings
 from pollux.store.storage import Storage
 from support.acceptors import acceptor_settings

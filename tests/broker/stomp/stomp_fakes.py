@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pollux.config.address_settings import AddressSettings
 from pollux.config.model import Configuration
+from pollux.engine.accounts import Accounts
+from pollux.engine.memory import Memory
+from pollux.engine.security import Identity
+from pollux.engine.share import Share
 from pollux.errors import AuthenticationError, InvalidRequestError, NoSuchQueueError, NotPermittedError, SendError
 from pollux.message import Message, MessageReference, RoutingType
+from pollux.protocols.base import Peer
+from pollux.protocols.stomp import StompSession
 from pollux.routing.spec import QueueSpec
-from pollux.session.accounts import Accounts
-from pollux.session.base import Peer
-from pollux.session.memory import Memory
-from pollux.session.security import Identity
-from pollux.session.share import Share
-from pollux.session.stomp import StompSession
 from pollux.wire.stomp.decoder import SERVER_TRANSITIONS, Decoder, Event, Frame, Limits
 from pollux.wire.stomp.headers import Version, parse_headers
 from support.acceptors import acceptor_settings

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pollux.config.extensions import Limits
 from pollux.config.model import Configuration
 from pollux.message import Encoding, Message
-from pollux.session.stomp.settings import StompSettings, settings_of
+from pollux.protocols.stomp.settings import StompSettings, settings_of
 from pollux.wire.content import Content
 from pollux.wire.stomp.content import decode_content, is_text
 from pollux.wire.stomp.encoder import Delivery, frame, identity_text, identity_value

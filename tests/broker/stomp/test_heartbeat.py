@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.session.stomp.heartbeat import HeartBeat, negotiate, parse_heart_beat
+from pollux.protocols.stomp.heartbeat import HeartBeat, negotiate, parse_heart_beat
 from pollux.wire.stomp.headers import StompError
 
 from .stomp_fakes import Broker, Client, FakeTransport

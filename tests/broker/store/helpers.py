@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pollux.formats.records import RecordType
+from pollux.formats.segments import FRAME_SIZE, HEADER_SIZE, DamagedRange, decode_header, frame
+from pollux.formats.segments import records as scan
 from pollux.message import Encoding, Message
 from pollux.store.files import FileOperations
-from pollux.store.format import FRAME_SIZE, HEADER_SIZE, DamagedRange, decode_header, frame
-from pollux.store.format import records as scan
-from pollux.store.records import RecordType
 from pollux.store.settings import StoreSettings
 from pollux.store.storage import Storage
 

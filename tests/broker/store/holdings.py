@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from pollux.formats.records import decode_message
 from pollux.store.index import plan, records_of
 from pollux.store.large import LargeMessage
-from pollux.store.records import decode_message
 
 from .helpers import contents
 from .promises import Found, Key, Place

@@ -13,12 +13,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from pollux.errors import StoreError
-from pollux.store import records
+from pollux.formats import records
+from pollux.formats.records import RecordType
+from pollux.formats.segments import FRAME_SIZE, HEADER_SIZE, DamagedRange, frame
+from pollux.formats.segments import records as scan
 from pollux.store.bindings import Bindings, newest_file, read_bindings, read_newest
 from pollux.store.files import FileOperations
-from pollux.store.format import FRAME_SIZE, HEADER_SIZE, DamagedRange, frame
-from pollux.store.format import records as scan
-from pollux.store.records import RecordType
 from support.lossy_disk import LossyDisk, materialise
 
 from .helpers import NODE, opened, settings_in, stable

@@ -18,11 +18,11 @@ import pytest
 from msgspec.structs import replace
 
 from pollux.errors import StoreError
+from pollux.formats.segments import decode_header
 from pollux.store import checkpointer
 from pollux.store.checkpoint import read_checkpoint
 from pollux.store.checkpointer import Job, Source
 from pollux.store.files import FileOperations
-from pollux.store.format import decode_header
 from pollux.store.index import Reader
 from pollux.store.maintenance import due_bytes
 

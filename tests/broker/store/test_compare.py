@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from pollux.cli.app import app
 from pollux.errors import StoreError
-from pollux.ha.locks import try_lock
 from pollux.ha.replication import local
 from pollux.ha.replication.local import LocalState
-from pollux.server import exits
+from pollux.process import exits
 from pollux.store.compare.verdict import Comparison, compare
+from pollux.store.locks import try_lock
 from pollux_pipeline.jobs.compare_journals import verdict as of_pipeline
 from support.parted_stores import PARTED, QUEUE, bind, later_life, send, went_on
 

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from pollux.formats.segments import HEADER_SIZE
 from pollux.store import checkpointer, ids, index, recovery
 from pollux.store.follower import Follower
-from pollux.store.format import HEADER_SIZE
 from pollux.store.maintenance import Maintenance
 
 from .helpers import contents, ids_in, message_of, opened, segments, settings_in, stable, until

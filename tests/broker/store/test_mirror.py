@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.session.conftest import Office, Receiver
+from broker.engine.conftest import Office, Receiver
 from pollux.errors import StoreError
 from pollux.store.files import FileOperations
 from pollux.store.mirror import Link, Mirror, MirroredFiles, Operation, OperationType, Replica, copying

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pollux.errors import DiskFullError
-from pollux.store import records
-from pollux.store.format import frame
+from pollux.formats import records
+from pollux.formats.segments import frame
 
 from .helpers import FaultyFiles, files_below, message_of, opened, settings_in, stable, until
 

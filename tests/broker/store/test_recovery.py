@@ -14,10 +14,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from pollux.errors import StoreError
-from pollux.store import records
-from pollux.store.format import FRAME_SIZE, HEADER_SIZE, Kind, SegmentHeader, decode_header, frame
-from pollux.store.format import records as scan
-from pollux.store.records import RecordType
+from pollux.formats import records
+from pollux.formats.records import RecordType
+from pollux.formats.segments import FRAME_SIZE, HEADER_SIZE, Kind, SegmentHeader, decode_header, frame
+from pollux.formats.segments import records as scan
 from pollux.store.segments import segment_name
 from pollux.store.state import PADDING, State
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pollux.errors import StoreError
+from pollux.formats.segments import Kind, SegmentHeader
 from pollux.ha.replication import local
-from pollux.ha.replication.following import Following
+from pollux.ha.replication.backup_side import Following
 from pollux.ha.replication.local import LocalState
-from pollux.store.format import Kind, SegmentHeader
 from pollux.store.mirror import Link, Mirror, Replica
 from pollux.store.mirror.copying import copy_store, inventory_of
 from pollux.store.mirror.operations import ROOTS, decode

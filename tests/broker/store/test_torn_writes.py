@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pollux.store.format import HEADER_SIZE
+from pollux.formats.segments import HEADER_SIZE
 from pollux.store.verify import verify
 
 from .helpers import ids_in, message_of, opened, segments, settings_in, stable

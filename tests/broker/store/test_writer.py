@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pollux.errors import StoreError
+from pollux.formats.segments import HEADER_SIZE
 from pollux.store.bindings import Bindings
 from pollux.store.files import FileOperations
-from pollux.store.format import HEADER_SIZE
 from pollux.store.journal import BATCH_SIZE
 from pollux.store.latency import LatencyHistogram
 from pollux.store.segments import segments_ahead

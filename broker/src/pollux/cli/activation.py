@@ -12,7 +12,7 @@ import typer
 
 from pollux.cli import api
 from pollux.cli.output import CommandError, Result, fail, print_table
-from pollux.server.exits import EXIT_UNAVAILABLE
+from pollux.process.exits import EXIT_UNAVAILABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ import typer
 from pollux.cli.client import Client as Client  # noqa: PLC0414  (the commands name it by this module)
 from pollux.cli.client import connect
 from pollux.cli.output import fail
-from pollux.server.exits import EXIT_USAGE
+from pollux.process.exits import EXIT_USAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,7 +26,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from pollux.server.version import VERSION
+        from pollux.version import VERSION
 
         print_line(f"pollux {VERSION}")
         raise typer.Exit

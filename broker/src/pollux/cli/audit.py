@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pollux.cli.output import fail, print_json, print_table
-from pollux.server.exits import EXIT_DAMAGED, EXIT_FAILED
-from pollux.server.logs import timestamp
+from pollux.logs import timestamp
+from pollux.process.exits import EXIT_DAMAGED, EXIT_FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pollux.store.audit.format import Run
+    from pollux.formats.audit import Run
 
 app = typer.Typer(
     help="Look into an audit trail; a running broker's too. Nothing is changed.",
@@ -84,7 +84,7 @@ def stat(trail: Trail = None, *, config: Config = None, as_json: Json = False) -
 def _entries(trail: Path | None, config: Path | None, *, messages: bool = True) -> Iterator[tuple[dict[str, Any], int]]:
     """Every event as a flat map, and how many it stands for: without ``messages`` one entry stands for a run."""
     from pollux.errors import StoreError
-    from pollux.store.audit.format import Lifecycle, Messages, read
+    from pollux.formats.audit import Lifecycle, Messages, read
 
     for path in _files(trail, config):
         try:
@@ -107,7 +107,7 @@ def _entries(trail: Path | None, config: Path | None, *, messages: bool = True) 
 
 
 def _run(run: Run) -> dict[str, Any]:
-    from pollux.store.audit.format import Event, Flag
+    from pollux.formats.audit import Event, Flag
 
     try:
         name = Event(run.event).name.lower().replace("_", "-")

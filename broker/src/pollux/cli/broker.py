@@ -12,7 +12,7 @@ import typer
 from pollux.cli import api
 from pollux.cli.output import Result, fail, print_json, print_line
 from pollux.cli.status import look
-from pollux.server.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from pollux.process.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 
 if TYPE_CHECKING:
     from pollux.config import Problem
@@ -70,7 +70,7 @@ def check(
 
     from pollux.config import Severity
     from pollux.config import check as check_file
-    from pollux.server import rules  # noqa: F401  (adds the rules that know selectors)
+    from pollux.process import rules  # noqa: F401  (adds the rules that know selectors)
 
     problems = check_file(file, {**os.environ, **_properties(define)})
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]

@@ -12,7 +12,7 @@ from urllib.parse import urlencode, urlsplit
 
 from pollux.cli.locate import find_status, process_exists
 from pollux.cli.output import CommandError, fail
-from pollux.server.exits import EXIT_DENIED, EXIT_FAILED, EXIT_UNAVAILABLE, EXIT_USAGE
+from pollux.process.exits import EXIT_DENIED, EXIT_FAILED, EXIT_UNAVAILABLE, EXIT_USAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

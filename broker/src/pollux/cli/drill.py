@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pollux.cli.output import fail, print_json, print_line, print_table
-from pollux.server.exits import EXIT_DENIED, EXIT_FAILED, EXIT_OK, EXIT_UNAVAILABLE, EXIT_USAGE
+from pollux.process.exits import EXIT_DENIED, EXIT_FAILED, EXIT_OK, EXIT_UNAVAILABLE, EXIT_USAGE
 
 if TYPE_CHECKING:
     from pollux.client.url import Target, Wire

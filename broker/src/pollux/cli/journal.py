@@ -15,7 +15,7 @@ import typer
 
 from pollux.cli import api, orphans
 from pollux.cli.output import Result, fail, print_error, print_json, print_line, print_pairs, print_table
-from pollux.server.exits import EXIT_DAMAGED, EXIT_FAILED, EXIT_LOCKED, EXIT_NOT_A_STORE, EXIT_OK, EXIT_USAGE
+from pollux.process.exits import EXIT_DAMAGED, EXIT_FAILED, EXIT_LOCKED, EXIT_NOT_A_STORE, EXIT_OK, EXIT_USAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -268,8 +268,8 @@ def _side(found: Comparison, name: str) -> dict[str, Any]:
 
 def _check_stopped(directory: Path) -> None:
     """Whoever writes to a journal that is compared makes the answer worthless."""
-    from pollux.ha.locks import is_locked
-    from pollux.server.lock import LOCK_FILE
+    from pollux.store.data_lock import LOCK_FILE
+    from pollux.store.locks import is_locked
 
     for place in (directory, directory / "journal"):
         try:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pollux.cli.output import CommandError, fail, print_error
-from pollux.server.exits import EXIT_UNAVAILABLE, EXIT_USAGE
-from pollux.server.runtime import RUN_VARIABLE, STATUS_FILE, TOKEN_FILE, runtime_directory
+from pollux.ha.runtime import RUN_VARIABLE, STATUS_FILE, TOKEN_FILE, runtime_directory
+from pollux.process.exits import EXIT_UNAVAILABLE, EXIT_USAGE
 
 if TYPE_CHECKING:
     from pollux.config.model import Configuration

@@ -13,7 +13,7 @@ import typer
 
 from pollux.cli import api
 from pollux.cli.output import CommandError, Result, fail, listed
-from pollux.server.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from pollux.process.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 
 app = typer.Typer(
     help="Messages whose queue nobody knows: list, restore, discard.",

@@ -8,7 +8,7 @@ import typer
 
 from pollux.cli import api
 from pollux.cli.output import Result, print_pairs, print_table
-from pollux.server.exits import EXIT_FAILED, EXIT_OK
+from pollux.process.exits import EXIT_FAILED, EXIT_OK
 
 app = typer.Typer(help="Queues and the messages in them.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pollux.cli.output import fail, print_json, print_line, print_pairs
-from pollux.server.exits import EXIT_FAILED, EXIT_LOCKED, EXIT_UNAVAILABLE, EXIT_USAGE
+from pollux.process.exits import EXIT_FAILED, EXIT_LOCKED, EXIT_UNAVAILABLE, EXIT_USAGE
 
 if TYPE_CHECKING:
     from pollux.config.model import Configuration
@@ -112,7 +112,7 @@ def close_session(*, config: Config = None, as_json: Json = False) -> None:
     from pollux.errors import PolluxError
     from pollux.ha.replication.coordination import CoordinationError
     from pollux.ha.replication.settings import SESSION_FILE
-    from pollux.server.lock import DirectoryLock, DirectoryLockedError
+    from pollux.store.data_lock import DirectoryLock, DirectoryLockedError
 
     configuration, settings = _configured(config)
     record = configuration.journal_directory / SESSION_FILE
@@ -144,7 +144,7 @@ def _set_local(configuration: Configuration, sequence: int, *, discard_newer: bo
 
     from pollux.errors import PolluxError
     from pollux.ha.replication import local
-    from pollux.server.lock import DirectoryLock, DirectoryLockedError
+    from pollux.store.data_lock import DirectoryLock, DirectoryLockedError
 
     lock = DirectoryLock([configuration.journal_directory])
     try:
@@ -261,7 +261,7 @@ def _local_view(state: LocalState | None) -> dict[str, Any] | None:
 
 
 def _meaning(state: LocalState | None, coordinated: int) -> str:
-    from pollux.ha.replication.sequence import judge
+    from pollux.cluster.sequence import judge
 
     if state is not None and not state.complete:
         return "our copy is not complete: it waits for a live"

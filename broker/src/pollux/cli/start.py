@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pollux.server.exits import EXIT_USAGE
+from pollux.process.exits import EXIT_USAGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ def run_plain(plain: Plain) -> int:
         properties[name] = value
     # Nothing that is made while starting is garbage; the collector is settled when the broker is ready.
     gc.disable()
-    from pollux.server.process import RunOptions, run_broker
+    from pollux.process.main import RunOptions, run_broker
 
     def components(broker: Any) -> list[Any]:
         from pollux.management.server import LazyManagement

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pollux.cli.client import connect
 from pollux.cli.output import CommandError, Result, fail, print_pairs, print_table, size
-from pollux.server.exits import EXIT_OK, EXIT_UNAVAILABLE, EXIT_USAGE
+from pollux.process.exits import EXIT_OK, EXIT_UNAVAILABLE, EXIT_USAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from pollux.cli.output import CommandError, Result, fail, print_json, print_table
-from pollux.server.exits import EXIT_FAILED, EXIT_USAGE
+from pollux.process.exits import EXIT_FAILED, EXIT_USAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 * :func:`connect`: an AMQP 1.0 connection to a list of brokers that survives the death of one (docs/client.md)
 * :mod:`pollux.client.traffic`: one small interface to publish and subscribe over AMQP, STOMP and MQTT
-* :mod:`pollux.client.ledger`: what was sent, confirmed and received, and whether the broker kept its word
+* :mod:`pollux.formats.ledger`: what was sent, confirmed and received, and whether the broker kept its word
 
 It stands beside the broker's layers: of Pollux it may use the codecs, the parsing of URIs, and the leaves.
 """

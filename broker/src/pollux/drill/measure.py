@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from pollux.client.ledger import Confirmed, Fault, Received, Sent
 from pollux.drill.flows import Kind
+from pollux.formats.ledger import Confirmed, Fault, Received, Sent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from pollux.client.ledger import Entry
+    from pollux.formats.ledger import Entry
 
 #: Milliseconds of one point of the throughput series.
 BUCKET = 100

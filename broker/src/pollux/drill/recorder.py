@@ -13,8 +13,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from pollux.client.ledger import HEADER, Confirmed, Entry, Fault, Received, Sent, encode
 from pollux.drill.members import DOWN, now
+from pollux.formats.ledger import HEADER, Confirmed, Entry, Fault, Received, Sent, encode
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from pollux.client.ledger import Fault, Verdict, check
 from pollux.drill import measure
+from pollux.formats.ledger import Fault, Verdict, check
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from pollux.client.ledger import Entry
     from pollux.client.url import Target, Wire
     from pollux.drill.manifest import Manifest, Member
+    from pollux.formats.ledger import Entry
 
     Say = Callable[[str], None]
     #: Says what was broken and when (milliseconds of the ledger's clock).

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pollux.errors import PolluxError
-from pollux.ha.locks import LockFile, close, is_current, is_locked, probe
+from pollux.store.locks import LockFile, close, is_current, is_locked, probe
 
 if TYPE_CHECKING:
     from pathlib import Path

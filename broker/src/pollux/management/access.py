@@ -14,16 +14,16 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from pollux.engine.security import MANAGEMENT_ADDRESS, Identity, Permission
 from pollux.errors import AuthenticationError
+from pollux.logs import event
 from pollux.management.errors import ApiError
-from pollux.server.logs import event
-from pollux.session.base import Peer
-from pollux.session.security import MANAGEMENT_ADDRESS, Identity, Permission
+from pollux.protocols.base import Peer
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler, Middleware
 
-    from pollux.server.broker import Broker
+    from pollux.process.broker import Broker
 
 logger = logging.getLogger("pollux.management")
 
@@ -114,7 +114,7 @@ def _peer(request: web.Request) -> Peer:
     connection = transport.get_extra_info("ssl_object") if transport is not None else None
     subject = None
     if connection is not None:
-        from pollux.server.tls import ServerTls
+        from pollux.process.tls import ServerTls
 
         subject = ServerTls.subject_of(connection)
     host, port = (str(address[0]), int(address[1])) if address else ("", 0)

@@ -10,16 +10,16 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from pollux.engine.dead_letters import ORIGINAL_ADDRESS, ORIGINAL_QUEUE
 from pollux.message import MessageReference
 from pollux.routing.selector import Selector, parse
-from pollux.session.undeliverable import ORIGINAL_ADDRESS, ORIGINAL_QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from pollux.message import Message
+    from pollux.process.broker import Broker
     from pollux.routing.queue import Queue
-    from pollux.server.broker import Broker
 
 log = logging.getLogger("pollux.management")
 

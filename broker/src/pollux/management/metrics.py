@@ -14,16 +14,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from pollux.ha.machine import Phase
-from pollux.server.version import VERSION
+from pollux.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from prometheus_client.metrics_core import Metric
 
+    from pollux.ha.activation import Activation
+    from pollux.process.broker import Broker
     from pollux.routing.queue import Queue
-    from pollux.server.activation import Activation
-    from pollux.server.broker import Broker
     from pollux.store.latency import LatencyHistogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from pollux.formats.records import message_head
 from pollux.management.errors import ApiError
 from pollux.management.openapi import Body
 from pollux.message import Encoding, Message, RoutingType
-from pollux.store.records import message_head
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from aiohttp import StreamReader
 
-    from pollux.server.broker import Broker
+    from pollux.process.broker import Broker
     from pollux.store.large import LargeWriter
 
 #: Messages sent between two waits for stable storage.

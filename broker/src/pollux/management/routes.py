@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from aiohttp.typedefs import Handler
 
+    from pollux.ha.activation import Activation
+    from pollux.process.broker import Broker
     from pollux.routing.queue import Queue
-    from pollux.server.activation import Activation
-    from pollux.server.broker import Broker
 
 MAXIMUM_PAGE = 1000
 DEFAULT_PAGE = 100

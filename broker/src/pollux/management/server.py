@@ -12,15 +12,15 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from pollux.errors import PolluxError
-from pollux.server.acceptor import ListenError
-from pollux.server.broker import make_tls
-from pollux.server.logs import event
+from pollux.logs import event
+from pollux.process.acceptor import ListenError
+from pollux.process.broker import make_tls
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from pollux.server.broker import Broker
-    from pollux.server.tls import ServerTls
+    from pollux.process.broker import Broker
+    from pollux.process.tls import ServerTls
 
 logger = logging.getLogger("pollux.management")
 
@@ -32,7 +32,7 @@ KEEPALIVE_TIMEOUT = 75.0
 
 
 class LazyManagement:
-    """The broker's component that serves HTTP (:class:`pollux.server.broker.Component`)."""
+    """The broker's component that serves HTTP (:class:`pollux.process.broker.Component`)."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

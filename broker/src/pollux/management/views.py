@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
-from pollux.server.resources import resident_bytes
-from pollux.server.version import VERSION
+from pollux.process.resources import resident_bytes
+from pollux.version import VERSION
 from pollux.wire.content import content_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pollux.message import Message, MessageReference
+    from pollux.process.broker import Broker
     from pollux.routing.queue import Queue
     from pollux.routing.space import Address
-    from pollux.server.broker import Broker
 
 #: Longest body shown of one message, bytes.
 MAXIMUM_BODY = 64 * 1024

@@ -18,10 +18,10 @@ from pollux.routing.groups import Group, GroupTable
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
+    from pollux.audit import QueueTrail
     from pollux.message import Message, MessageReference
     from pollux.routing.level import Level
     from pollux.routing.spec import QueueAttributes
-    from pollux.store.audit import QueueTrail
 
 #: Messages one consumer gets in one dispatch at most, so that others come to their turn too.
 MAX_BATCH = 1000

@@ -12,9 +12,9 @@ import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from pollux.store import records
-from pollux.store.files import FileOperations, write_all
-from pollux.store.format import (
+from pollux.formats import records
+from pollux.formats.records import RecordType
+from pollux.formats.segments import (
     FRAME_SIZE,
     DamagedHeaderError,
     DamagedRange,
@@ -25,8 +25,8 @@ from pollux.store.format import (
     decode_header,
     frame,
 )
-from pollux.store.format import records as scan
-from pollux.store.records import RecordType
+from pollux.formats.segments import records as scan
+from pollux.store.files import FileOperations, write_all
 from pollux.store.recovered import Damage
 
 if TYPE_CHECKING:

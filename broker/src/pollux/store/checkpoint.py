@@ -32,8 +32,8 @@ import msgspec
 from msgspec import Struct
 
 from pollux.checksum import crc32c
+from pollux.formats.segments import FormatError
 from pollux.store.files import FileOperations, write_all
-from pollux.store.format import FormatError
 from pollux.store.index import Index
 from pollux.store.state import Pending, State
 

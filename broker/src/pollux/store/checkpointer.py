@@ -22,11 +22,7 @@ from msgspec import Struct, field
 
 from pollux.checksum import crc32c
 from pollux.errors import StoreError
-from pollux.store import checkpoint as checkpoints
-from pollux.store import recovery
-from pollux.store.checkpoint import BodyFile, Checkpoint, read_checkpoint, write_checkpoint
-from pollux.store.files import FileOperations, write_all
-from pollux.store.format import (
+from pollux.formats.segments import (
     FRAME,
     FRAME_SIZE,
     HEADER_SIZE,
@@ -36,6 +32,10 @@ from pollux.store.format import (
     decode_header,
     valid_at,
 )
+from pollux.store import checkpoint as checkpoints
+from pollux.store import recovery
+from pollux.store.checkpoint import BodyFile, Checkpoint, read_checkpoint, write_checkpoint
+from pollux.store.files import FileOperations, write_all
 from pollux.store.recovery import SegmentFile
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK, State
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from pollux.errors import StoreError
+from pollux.formats.records import BATCH, RecordType
+from pollux.formats.segments import FRAME_SIZE, FormatError, valid_at
 from pollux.store import checkpoint as checkpoints
 from pollux.store import inventory, recovery
-from pollux.store.format import FRAME_SIZE, FormatError, valid_at
 from pollux.store.known_pages import KnownPages
-from pollux.store.records import BATCH, RecordType
 from pollux.store.recovered import NORMAL_DAMAGE
 from pollux.store.segments import segment_name
 from pollux.store.state import Replay, State

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pollux.store.format import valid_at
+from pollux.formats.segments import valid_at
 from pollux.store.ids import ascending
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK
 

@@ -10,11 +10,9 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pollux.store import records, recovery
-from pollux.store.bindings import NAME as BINDINGS_NAME
-from pollux.store.checkpoint import parse_name
-from pollux.store.checkpointer import BODIES_NAME
-from pollux.store.format import (
+from pollux.formats import records
+from pollux.formats.records import TX, RecordType
+from pollux.formats.segments import (
     FRAME_SIZE,
     HEADER_SIZE,
     DamagedRange,
@@ -22,9 +20,12 @@ from pollux.store.format import (
     SegmentHeader,
     decode_header,
 )
-from pollux.store.format import records as scan
+from pollux.formats.segments import records as scan
+from pollux.store import recovery
+from pollux.store.bindings import NAME as BINDINGS_NAME
+from pollux.store.checkpoint import parse_name
+from pollux.store.checkpointer import BODIES_NAME
 from pollux.store.large import LargeMessage
-from pollux.store.records import TX, RecordType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pollux.errors import StoreError
+from pollux.formats.segments import HEADER_SIZE, FormatError, decode_header
 from pollux.store.checkpoint import checkpoint_name, parse_name
-from pollux.store.format import HEADER_SIZE, FormatError, decode_header
 from pollux.store.recovered import Damage
 from pollux.store.recovery import ALLOW_MISSING
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from pollux.formats.segments import SegmentHeader
     from pollux.store.checkpoint import Checkpoint
-    from pollux.store.format import SegmentHeader
     from pollux.store.reading import Reading
     from pollux.store.recovery import Headers, SegmentFile, Start
 

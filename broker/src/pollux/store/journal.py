@@ -20,11 +20,11 @@ from queue import Empty, SimpleQueue
 
 from pollux.checksum import crc32c
 from pollux.errors import DiskFullError, StoreError
+from pollux.formats.records import BATCH, SEGMENT_END, RecordType, segment_end
+from pollux.formats.segments import FOLLOWS_UNSYNCED, FRAME, FRAME_SIZE, MARKER, frame
 from pollux.store.bindings import Changes
 from pollux.store.files import FileOperations, write_all
-from pollux.store.format import FOLLOWS_UNSYNCED, FRAME, FRAME_SIZE, MARKER, frame
 from pollux.store.latency import LatencyHistogram
-from pollux.store.records import BATCH, SEGMENT_END, RecordType, segment_end
 from pollux.store.segments import NO_ROOM, RETRY_SECONDS, Segment, SegmentPool
 
 logger = logging.getLogger(__name__)

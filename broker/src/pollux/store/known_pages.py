@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from pollux.store.format import HEADER_SIZE, FormatError, decode_header
+from pollux.formats.segments import HEADER_SIZE, FormatError, decode_header
 from pollux.store.page_files import PAGE_SHIFT, Page, read_page
 from pollux.store.recovered import Damage
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pollux.errors import StoreError
+from pollux.formats.segments import HEADER_SIZE
 from pollux.store.checkpoint import Checkpoint, read_checkpoint
 from pollux.store.checkpointer import Job, Result, Source, unreferenced
-from pollux.store.format import HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from pollux.store import records
+from pollux.formats import records
+from pollux.formats.records import RecordType
 from pollux.store.bindings import read_newest
 from pollux.store.compare.side import Places, read_pages
 from pollux.store.reading import Reading, read_journal
-from pollux.store.records import RecordType
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK
 
 if TYPE_CHECKING:

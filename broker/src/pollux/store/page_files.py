@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from pollux.store import records
-from pollux.store.format import (
+from pollux.formats import records
+from pollux.formats.records import DURABLE, TX, PageCounts, RecordType
+from pollux.formats.segments import (
     FRAME_SIZE,
     HEADER_SIZE,
     DamagedRange,
@@ -24,8 +25,7 @@ from pollux.store.format import (
     decode_header,
     valid_at,
 )
-from pollux.store.format import records as scan
-from pollux.store.records import DURABLE, TX, PageCounts, RecordType
+from pollux.formats.segments import records as scan
 from pollux.store.recovered import Damage
 
 if TYPE_CHECKING:

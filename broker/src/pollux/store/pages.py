@@ -22,9 +22,9 @@ from msgspec import Struct
 
 from pollux.checksum import crc32c
 from pollux.errors import StoreError
-from pollux.store import behind, records
-from pollux.store.files import make_directories, write_all
-from pollux.store.format import (
+from pollux.formats import records
+from pollux.formats.records import BATCH, RecordType
+from pollux.formats.segments import (
     FRAME,
     FRAME_SIZE,
     HEADER_SIZE,
@@ -34,9 +34,10 @@ from pollux.store.format import (
     SegmentHeader,
     frame,
 )
-from pollux.store.format import records as scan
+from pollux.formats.segments import records as scan
+from pollux.store import behind
+from pollux.store.files import make_directories, write_all
 from pollux.store.page_files import ADDRESS_FILE, PAGE_NAME, PAGE_SHIFT, Page, StorePages, counts, read_stores
-from pollux.store.records import BATCH, RecordType
 from pollux.store.recovered import Damage
 
 if TYPE_CHECKING:

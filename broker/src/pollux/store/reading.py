@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from pollux.formats.segments import FormatError
 from pollux.store import recovery
-from pollux.store.format import FormatError
 from pollux.store.recovered import NORMAL_DAMAGE
 from pollux.store.state import State
 

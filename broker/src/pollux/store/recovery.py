@@ -15,9 +15,9 @@ from msgspec import Struct, field
 
 from pollux.checksum import crc32c
 from pollux.errors import StoreError
-from pollux.store import records
-from pollux.store.checkpoint import Checkpoint, parse_name, read_checkpoint
-from pollux.store.format import (
+from pollux.formats import records
+from pollux.formats.records import RecordType
+from pollux.formats.segments import (
     FRAME_SIZE,
     HEADER_SIZE,
     DamagedRange,
@@ -27,7 +27,7 @@ from pollux.store.format import (
     decode_header,
     valid_at,
 )
-from pollux.store.records import RecordType
+from pollux.store.checkpoint import Checkpoint, parse_name, read_checkpoint
 from pollux.store.recovered import NORMAL_DAMAGE, Damage
 from pollux.store.state import OFFSET_MASK, PADDING, Replay, State
 

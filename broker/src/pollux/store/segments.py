@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pollux.errors import DiskFullError
+from pollux.formats.segments import HEADER_SIZE, Kind, SegmentHeader
 from pollux.store.files import FileOperations, write_all
-from pollux.store.format import HEADER_SIZE, Kind, SegmentHeader
 
 if TYPE_CHECKING:
     from collections.abc import Callable

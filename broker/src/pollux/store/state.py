@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from pollux.checksum import crc32c
-from pollux.store import ids as numbers
-from pollux.store import records
-from pollux.store.format import (
+from pollux.formats import records
+from pollux.formats.records import BATCH, EXTENDED, PAIR, TRIPLE, TX, U32, U64, RecordType
+from pollux.formats.segments import (
     FOLLOWS_UNSYNCED,
     FRAME_SIZE,
     HEADER_SIZE,
@@ -28,7 +28,7 @@ from pollux.store.format import (
     has_batch,
     resynchronise,
 )
-from pollux.store.records import BATCH, EXTENDED, PAIR, TRIPLE, TX, U32, U64, RecordType
+from pollux.store import ids as numbers
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable

@@ -21,11 +21,13 @@ from msgspec.structs import replace
 
 from pollux.checksum import crc32c
 from pollux.errors import DiskFullError, StoreError
-from pollux.store import behind, inventory, records, recovery
+from pollux.formats import records
+from pollux.formats.records import COUNT, DURABLE, MESSAGE_ONE, OUTCOME, SCHEDULE, RecordType
+from pollux.formats.segments import FRAME, FRAME_SIZE, MARKER
+from pollux.store import behind, inventory, recovery
 from pollux.store.bindings import NAME, Bindings, Changes
 from pollux.store.checkpoint import parse_name
 from pollux.store.files import FileOperations, make_directories
-from pollux.store.format import FRAME, FRAME_SIZE, MARKER
 from pollux.store.index import Index, Reader, Run, plan, records_of, sorted_index
 from pollux.store.inventory import INVENTORY, begun
 from pollux.store.journal import Journal, StableCallback
@@ -33,7 +35,6 @@ from pollux.store.large import LargeMessage, LargeMessages, lost_files
 from pollux.store.maintenance import Maintenance, source_of
 from pollux.store.pages import PageStore
 from pollux.store.reading import Reading, read_journal
-from pollux.store.records import COUNT, DURABLE, MESSAGE_ONE, OUTCOME, SCHEDULE, RecordType
 from pollux.store.recovered import NORMAL_DAMAGE, Damage, Recovered, lost_bodies, recovered_of
 from pollux.store.reserve import Reserve
 from pollux.store.segments import NO_ROOM, RETRY_SECONDS, Segment, SegmentPool, segments_ahead

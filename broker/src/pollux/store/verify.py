@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct, field
 
 from pollux.errors import StoreError
+from pollux.formats.segments import valid_at
 from pollux.store import inventory, recovery
 from pollux.store.bindings import NAME as BINDINGS_NAME
 from pollux.store.bindings import newest_file, read_newest
 from pollux.store.checkpoint import Checkpoint, parse_name
-from pollux.store.format import valid_at
 from pollux.store.large import LARGE_NAME, changed_files, lost_files
 from pollux.store.orphans import lost_queues
 from pollux.store.page_files import ADDRESS_FILE, PAGE_NAME, read_stores

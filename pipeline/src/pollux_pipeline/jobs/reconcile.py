@@ -1,9 +1,9 @@
 """`reconcile`: what happened to each message, from ledgers, journals and audit trails.
 
-The judgement is that of `pollux.client.ledger.check`, which tests hold it against; here it is DataFrame code that needs
-no more memory on the driver for 10 million entries than for ten. Journals add what clients cannot know: messages that
-wait in a queue still (`stuck`, not lost), duplicates the broker stored twice, and damaged bytes. Audit trails add what
-became of messages that no ledger tells of (`explained`, not lost), and when brokers became live.
+The judgement is that of `pollux.formats.ledger.check`, which tests hold it against; here it is DataFrame code that
+needs no more memory on the driver for 10 million entries than for ten. Journals add what clients cannot know: messages
+that wait in a queue still (`stuck`, not lost), duplicates the broker stored twice, and damaged bytes. Audit trails add
+what became of messages that no ledger tells of (`explained`, not lost), and when brokers became live.
 
 Within one ledger all times are of one clock. Several ledgers may be of several clocks: then the epochs of activations
 order what is compared between them, and only equal epochs are ordered by time.

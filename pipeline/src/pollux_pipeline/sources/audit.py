@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from pollux.store.audit.format import AuditError, Event, Flag, Kind, Messages, decode_header, decode_messages, scan
+from pollux.formats.audit import AuditError, Event, Flag, Kind, Messages, decode_header, decode_messages, scan
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.schemas import AUDIT
 from pollux_pipeline.sources.journal import paths_of

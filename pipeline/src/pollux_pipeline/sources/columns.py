@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 import pyarrow as pa
 
+from pollux.formats.records import DELETED, DURABLE, EXTENDED, TX, RecordType, message_extension
+from pollux.formats.segments import FRAME_SIZE
 from pollux.message import Encoding
-from pollux.store.format import FRAME_SIZE
-from pollux.store.records import DELETED, DURABLE, EXTENDED, TX, RecordType, message_extension
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -339,7 +339,7 @@ def _text(value: object) -> str:
 
 def _describe(record: memoryview) -> str:
     """A START, PUT or QUEUE record as JSON: which segments a life read; a binding."""
-    from pollux.store import records
+    from pollux.formats import records
 
     if record[FRAME_SIZE] == RecordType.START:
         ends, checkpoint = records.decode_start(record)

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from pollux.errors import StoreError
+from pollux.formats.segments import HEADER_SIZE, FormatError, Kind, SegmentHeader, decode_header
 from pollux.store import recovery
 from pollux.store.bindings import NAME as BINDINGS_NAME
 from pollux.store.checkpointer import BODIES_NAME
-from pollux.store.format import HEADER_SIZE, FormatError, Kind, SegmentHeader, decode_header
 from pollux.store.inventory import missing_sequences
 from pollux.store.recovery import SEGMENT_NAME, SegmentFile
 from pollux_pipeline.errors import InputError

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from pollux.store.records import RecordType
+from pollux.formats.records import RecordType
 from pollux_pipeline.errors import InputError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollux.client.ledger import HEADER
+from pollux.formats.ledger import HEADER
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.sources.files import directories
 

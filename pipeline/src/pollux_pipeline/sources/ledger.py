@@ -1,4 +1,4 @@
-"""Ledgers (the format is in `pollux.client.ledger`) as a DataFrame, one row for each line, malformed lines included.
+"""Ledgers (the format is in `pollux.formats.ledger`) as a DataFrame, one row for each line, malformed lines included.
 
 Read and split by Spark's own text reader, so that a large ledger is read by many tasks.
 """

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from pollux.formats.segments import FormatError
 from pollux.store.checkpoint import Checkpoint, read_checkpoint
-from pollux.store.format import FormatError
 from pollux_pipeline.sources.columns import Records
 from pollux_pipeline.sources.files import Part, Problem
 from pollux_pipeline.sources.filters import CHECKPOINT, DAMAGE, FOLDED, Conditions

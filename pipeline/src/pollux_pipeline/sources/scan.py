@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from crc32c import crc32c
 
-from pollux.store.format import (
+from pollux.formats.records import BATCH, RecordType
+from pollux.formats.segments import (
     FRAME,
     FRAME_SIZE,
     HEADER_SIZE,
@@ -21,7 +22,6 @@ from pollux.store.format import (
     is_gap,
     resynchronise,
 )
-from pollux.store.records import BATCH, RecordType
 
 Positions = np.ndarray[tuple[int], np.dtype[np.int64]]
 #: What a buffer must have behind its last record, so that columns can be gathered without looking at its end.

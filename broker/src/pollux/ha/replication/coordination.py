@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from pollux.errors import PolluxError
-from pollux.ha.locks import close, try_lock
 from pollux.store.files import FileOperations, make_directories, replace_file
+from pollux.store.locks import close, try_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from pollux.cluster.sequence import Action, judge
 from pollux.errors import PolluxError, StoreError
 from pollux.ha.lease import Lease, boot_clock
 from pollux.ha.machine import STANDBY, EndedError, Machine
@@ -24,7 +25,6 @@ from pollux.ha.node_state import Activation
 from pollux.ha.replication import local
 from pollux.ha.replication.coordination import CoordinationError, Coordinator, NotNewestError, NotOursError
 from pollux.ha.replication.local import LocalState
-from pollux.ha.replication.sequence import Action, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -442,7 +442,7 @@ class Member:
         self._listener.granted(self.right)
 
     def _raise(self, state: LocalState, epoch: int, tell: Callable[[LocalState], None] = lambda _: None) -> LocalState:
-        """The three steps; see :mod:`pollux.ha.replication.sequence`. ``tell`` is called before the last one.
+        """The three steps; see :mod:`pollux.cluster.sequence`. ``tell`` is called before the last one.
 
         When one of them failed it may have been carried out all the same: called again, it goes on from there.
         """

@@ -1,6 +1,6 @@
 """The coordination service of a pair without one: the other members' registers, asked over the core protocol.
 
-Implements :class:`pollux.ha.replication.coordination.Coordinator` by votes (:mod:`pollux.ha.replication.votes`). The
+Implements :class:`pollux.ha.replication.coordination.Coordinator` by votes (:mod:`pollux.cluster.votes`). The
 lock is a majority's promise and lasts as long as the connections by which it was given; the number is what a majority
 has recorded. Who cannot get a majority and may go on nevertheless is told by the settings.
 """
@@ -12,8 +12,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from pollux.cluster.votes import Answer, Candidacy, Count, count
 from pollux.ha.replication.coordination import CoordinationError, NotNewestError, NotOursError
-from pollux.ha.replication.votes import Answer, Candidacy, Count, count
 
 if TYPE_CHECKING:
     from collections.abc import Callable

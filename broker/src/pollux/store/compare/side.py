@@ -9,14 +9,14 @@ import msgspec
 from msgspec import Struct, field
 
 from pollux.errors import StoreError
+from pollux.formats.records import DURABLE, TX, U64, RecordType, lasting_queues, message_id
+from pollux.formats.segments import FRAME_SIZE, HEADER_SIZE, DamagedHeaderError, DamagedRange, Kind, decode_header
+from pollux.formats.segments import records as scan
 from pollux.store.bindings import newest_file, read_bindings
 from pollux.store.checkpoint import node_of, parse_name
-from pollux.store.format import FRAME_SIZE, HEADER_SIZE, DamagedHeaderError, DamagedRange, Kind, decode_header
-from pollux.store.format import records as scan
 from pollux.store.inventory import missing
 from pollux.store.page_files import PAGE_NAME, STORE_NAME
 from pollux.store.reading import read_journal
-from pollux.store.records import DURABLE, TX, U64, RecordType, lasting_queues, message_id
 from pollux.store.recovered import NORMAL_DAMAGE, Damage
 from pollux.store.recovery import SEGMENT_NAME
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct, field
 
 from pollux.errors import StoreError
+from pollux.formats.segments import FRAME_SIZE, HEADER_SIZE
 from pollux.store.compare.side import EPOCH_SHIFT, Position, read_side
-from pollux.store.format import FRAME_SIZE, HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,6 +1,6 @@
 """The two kinds of links, with their per-message loops on proton's C engine.
 
-The broker's producers and consumers (``pollux.session.amqp``) are subclasses that implement the
+The broker's producers and consumers (``pollux.protocols.amqp``) are subclasses that implement the
 hooks. Nothing here knows queues; a message is bytes, an outcome is a number.
 
 Pointers to deliveries are valid until they are settled here or their link is freed; ``abandon``

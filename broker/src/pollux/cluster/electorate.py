@@ -1,0 +1,477 @@
+"""The members of a cluster vote on who may serve: connections to all of them, what they ask, what is answered.
+
+Purpose ``quorum`` of the core protocol (docs/core-protocol.md). Every member keeps a connection to every other one; a
+live says by it that it serves. The decisions are in :mod:`pollux.cluster.votes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from concurrent.futures import CancelledError
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pollux.cluster import vote_log
+from pollux.cluster.connector import Reach, UnreachableError, tell
+from pollux.cluster.votes import Answer, Register, votes_needed
+from pollux.duties import carry_out
+from pollux.logs import event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pollux.cluster.discovery import Others
+    from pollux.cluster.link import Conversation, CoreHub
+    from pollux.cluster.link.connecting import CoreLink
+    from pollux.config.acceptors import Endpoint
+    from pollux.ha.replication.quorum import Enough
+    from pollux.ha.replication.settings import Settings
+
+logger = logging.getLogger("pollux.ha")
+
+PURPOSE = "quorum"
+SERVES, TAKE, RECORD, LOOK = "serves", "take", "record", "look"
+#: Longest time to connect to one member, and the pause before the next attempt, seconds.
+CONNECT_LIMIT = 5.0
+RETRY = 1.0
+#: How often it is asked how large a topology others have seen, seconds.
+LOOK_PERIOD = 2.0
+#: So long after its start a member cannot tell a node that is gone from one that has not come yet, seconds.
+YOUNG = 3.0
+#: How long a start waits for the first attempt to reach everybody, seconds.
+FIRST_LOOK = 6.0
+_SEQUENCES = 1 << 62
+
+
+class Mine(NamedTuple):
+    """What this member is now. ``node_id`` empty: it has no data; ``sequence`` of its data, if that is complete."""
+
+    node_id: str
+    serves: bool
+    sequence: int
+
+
+class Electorate:
+    """See the module. Implements :class:`pollux.ha.replication.quorum.Electorate` for the member's thread."""
+
+    def __init__(
+        self,
+        hub: CoreHub,
+        settings: Settings,
+        others: Others,
+        journal: Path,
+        *,
+        member: str,
+        mine: Callable[[], Mine],
+        coordinated: Callable[[], int],
+        superseded: Callable[[str], None],
+    ) -> None:
+        """``member`` names this one. ``superseded`` is called when a majority says that somebody else serves."""
+        self.loop = asyncio.get_running_loop()
+        self.register = Register(vote_log.read(journal), young_until=self.loop.time() + YOUNG)
+        self._reach = Reach(hub)
+        self._settings = settings
+        self._others = others
+        self._journal = journal
+        self._member = member
+        self._mine = mine
+        self._coordinated = coordinated
+        self._superseded = superseded
+        self._links: dict[str, CoreLink] = {}
+        self._beginning: asyncio.Task[None] | None = None
+        self._keeping: dict[Endpoint, asyncio.Task[None]] = {}
+        self._tried: set[str] = set()
+        #: Where nobody listens, as the machine there has said last.
+        self._absent: set[str] = set()
+        #: All who are there can have been found by now.
+        self._found = False
+        #: Everybody was tried once.
+        self.looked = asyncio.Event()
+        #: The channels by which the right is promised at each member, and those by which it is told that we serve.
+        self._promises: dict[str, _Asked] = {}
+        self._announced: dict[str, _Asked] = {}
+        #: How many channels of one holder there are: it is gone with the last one.
+        self._holding: Counter[tuple[str, str]] = Counter()
+        self._answering: set[asyncio.Task[None]] = set()
+        self._against: dict[str, str] = {}
+        #: What each member said last, so that it is logged once.
+        self._refusals: dict[str, str] = {}
+        self._writing = asyncio.Lock()
+        hub.purposes[PURPOSE] = self._open
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._others.on_change.append(self._meet)
+        self._beginning = self.loop.create_task(carry_out("meeting those who vote", self._begin))
+
+    async def _begin(self) -> None:
+        self._meet()
+        await self._others.first()
+        self._found = True
+        self._look()
+
+    def _meet(self) -> None:
+        """Connect to whoever is new."""
+        for endpoint in self._others.endpoints:
+            if endpoint not in self._keeping:
+                work = carry_out(f"votes of {_place(endpoint)}", partial(self._keep, endpoint), pause=RETRY)
+                self._keeping[endpoint] = self.loop.create_task(work)
+
+    async def stop(self) -> None:
+        """End all connections."""
+        tasks = [*self._keeping.values(), *([self._beginning] if self._beginning is not None else [])]
+        if self._meet in self._others.on_change:
+            self._others.on_change.remove(self._meet)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def size(self) -> int:
+        """The largest topology that was seen."""
+        return self.register.largest
+
+    @property
+    def others(self) -> int:
+        """How many other members there are, whether they answer or not."""
+        return int(self.view()["members"])
+
+    @property
+    def silent(self) -> int:
+        """See :class:`pollux.ha.replication.quorum.Electorate`. Any thread."""
+        heard = self._absent | set(self._links)
+        return sum(_place(endpoint) not in heard for endpoint in self._others.endpoints)
+
+    def view(self) -> dict[str, Any]:
+        """For management."""
+        return {"size": self.size, "connected": len(self._links), "members": len(self._others.endpoints)}
+
+    # -- connections
+
+    async def _keep(self, endpoint: Endpoint) -> None:
+        where, said = _place(endpoint), ""
+        while True:
+            try:
+                link = await self._reach.connect(endpoint, min(CONNECT_LIMIT, self._settings.connect_timeout))
+            except UnreachableError as error:
+                (self._absent.add if error.refused else self._absent.discard)(where)
+                # A member that waits does not listen: that is no news. Something to do is told, once.
+                if not said or (error.remedy and said != str(error)):
+                    said = str(error)
+                    tell(logger, "no vote from this member", where, error)
+                self._look(where)
+                if endpoint not in self._others.endpoints:
+                    del self._keeping[endpoint]  # nobody says any more that it is there
+                    return
+            else:
+                said = ""
+                await self._stay(where, link)
+            await asyncio.sleep(RETRY)
+
+    def _look(self, where: str = "") -> None:
+        self._tried.add(where)
+        if self._found and {_place(endpoint) for endpoint in self._others.endpoints} <= self._tried:
+            self.looked.set()
+
+    async def _stay(self, where: str, link: CoreLink) -> None:
+        self._links[where] = link
+        self._absent.discard(where)
+        self._look(where)
+        try:
+            looked = 0.0
+            while not link.conversation.ended:
+                if self.loop.time() >= looked:
+                    looked = self.loop.time() + LOOK_PERIOD
+                    await self._see(where)
+                if self._mine().serves and where not in self._announced:
+                    await self._announce(where)
+                # An announcement that was not taken is made again; the end of the connection wakes nobody earlier.
+                await asyncio.wait([link.over], timeout=RETRY)
+        finally:
+            self._links.pop(where, None)
+            self._promises.pop(where, None)
+            self._announced.pop(where, None)
+            self._against.pop(where, None)
+            link.close("this member votes no more")
+
+    async def _see(self, where: str) -> None:
+        """Who waits is told of nothing: it asks how large a topology others have seen, before it needs votes."""
+        asked = self._ask(where, LOOK, self._mine().node_id or bytes(16).hex(), 0)
+        answer = await asked.answered(CONNECT_LIMIT) if asked is not None else None
+        if asked is not None:
+            asked.close()
+        if answer is not None:
+            self.register.saw(answer.size)
+
+    async def _announce(self, where: str) -> None:
+        """Tell one member that this broker serves; as long as the channel is there it is believed."""
+        mine = self._mine()
+        asked = self._ask(where, SERVES, mine.node_id, self._coordinated())
+        answer = await asked.answered(CONNECT_LIMIT) if asked is not None else None
+        if asked is None or answer is None:
+            return
+        self.register.saw(answer.size)
+        if answer.yes:
+            self._announced[where] = asked
+            self._against.pop(where, None)
+            promise = self._promises.pop(where, None)
+            if promise is not None:
+                promise.close()
+            return
+        asked.close()
+        if self._refusals.get(where) != answer.reason:
+            self._refusals[where] = answer.reason
+            event(logger, logging.WARNING, "not taken for the live", member=answer.member, reason=answer.reason)
+        if answer.voter and answer.voter != mine.node_id and abs(answer.sequence) >= self._coordinated():
+            self._against[where] = answer.reason
+            if len(self._against) >= max(1, votes_needed(self.size)):
+                self._superseded(f"other pairs say: {answer.reason}")
+
+    async def announce(self) -> None:
+        """This broker serves now: tell everybody."""
+        await asyncio.gather(*(self._announce(where) for where in list(self._links)))
+
+    def _ask(self, where: str, kind: str, node_id: str, sequence: int) -> _Asked | None:
+        link = self._links.get(where)
+        if link is None or link.conversation.ended:
+            return None
+        asked = _Asked(link.conversation, self.loop)
+        asked.channel = link.conversation.open(
+            asked,
+            PURPOSE,
+            ask=kind,
+            node_id=node_id,
+            member=self._member,
+            sequence=sequence,
+            group=self._settings.group,
+        )
+        return asked
+
+    # -- the member's thread asks
+
+    def take(self, node_id: str, local: int, enough: Enough) -> list[Answer]:
+        """See :class:`pollux.ha.replication.quorum.Electorate`."""
+        return self._do(TAKE, node_id, local, enough)
+
+    def record(self, node_id: str, sequence: int, enough: Enough) -> list[Answer]:
+        """See :class:`pollux.ha.replication.quorum.Electorate`."""
+        return self._do(RECORD, node_id, sequence, enough)
+
+    def _do(self, kind: str, node_id: str, sequence: int, enough: Enough) -> list[Answer]:
+        work = self._vote(kind, node_id, sequence, enough)
+        try:
+            asked = asyncio.run_coroutine_threadsafe(work, self.loop)
+            return asked.result(self._settings.votes.answers + CONNECT_LIMIT)
+        except (TimeoutError, CancelledError, RuntimeError) as error:
+            logger.debug("a vote was not counted: %r", error)
+            return []
+
+    async def _vote(self, kind: str, node_id: str, sequence: int, enough: Enough) -> list[Answer]:
+        answers: list[Answer] = []
+        waiting: dict[asyncio.Task[Answer | None], tuple[str, _Asked]] = {}
+        for where in list(self._links):
+            held = self._promises.get(where) if kind == TAKE else None
+            if held is not None and (known := held.answer) is not None and known.yes:
+                answers.append(known)
+                continue
+            asked = self._ask(where, kind, node_id, sequence)
+            if asked is not None:
+                waiting[self.loop.create_task(asked.answered(self._settings.votes.answers))] = (where, asked)
+        pending = set(waiting)
+        while pending and not enough(answers):
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                where, asked = waiting[task]
+                answer = task.result()
+                if kind == TAKE and answer is not None and answer.yes:
+                    self._promises[where] = asked
+                else:
+                    asked.close()
+                if answer is not None:
+                    answers.append(answer)
+                    self.register.saw(answer.size)
+        for task in pending:
+            where, asked = waiting[task]
+            task.cancel()
+            if kind == TAKE:
+                # It may still say yes: the promise has to be given back with the others.
+                self._promises[where] = asked
+            else:
+                asked.close()
+        return answers
+
+    def leave(self, node_id: str) -> None:
+        """See :class:`pollux.ha.replication.quorum.Electorate`."""
+        del node_id
+        self.loop.call_soon_threadsafe(self._leave)
+
+    def _leave(self) -> None:
+        given = [*self._promises.values(), *self._announced.values()]
+        self._promises.clear()
+        self._announced.clear()
+        for asked in given:
+            asked.close()
+
+    # -- others ask
+
+    def _open(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> _Given | None:
+        try:
+            kind, node_id = str(content["ask"]), str(content["node_id"])
+            member, sequence = str(content["member"])[:255], int(content["sequence"])
+            readable = len(bytes.fromhex(node_id)) == 16 and bool(member) and abs(sequence) <= _SEQUENCES
+        except (KeyError, TypeError, ValueError) as error:
+            readable, kind, node_id, member, sequence = False, repr(error), "", "", 0
+        if not readable:
+            conversation.refuse(channel, f"a vote was asked for in a way that cannot be read: {kind[:100]}")
+            return None
+        before = self.register.sequences.get(node_id)
+        yes, against, reason = self._judge(kind, node_id, member, sequence, str(content.get("group", "")))
+        holder = (node_id, member) if yes and kind in (SERVES, TAKE) else None
+        if holder is not None:
+            self._holding[holder] += 1
+        given = _Given(self._let_go, holder)
+        mine = self._mine()
+        answer: dict[str, Any] = {
+            "member": self._member,
+            "voter": mine.node_id if mine.serves else "",
+            "yes": yes,
+            "against": against,
+            "reason": reason,
+            "sequence": self.register.sequences.get(node_id, 0),
+            "size": self.size,
+        }
+        if self.register.sequences.get(node_id) == before:
+            conversation.accept(channel, **answer)
+        else:
+            # What was recorded is on disk before it is answered.
+            task = self.loop.create_task(self._answer(conversation, channel, answer, given))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+        return given
+
+    def _let_go(self, holder: tuple[str, str]) -> None:
+        self._holding[holder] -= 1
+        if self._holding[holder] <= 0:
+            del self._holding[holder]
+            self.register.gone(*holder)
+
+    def _judge(self, kind: str, node_id: str, member: str, sequence: int, group: str) -> tuple[bool, bool, str]:
+        mine = self._mine()
+        if kind == LOOK:
+            return False, False, ""
+        if mine.node_id == node_id:
+            if mine.serves:
+                return False, True, f"{self._member} serves"
+            if mine.sequence > abs(sequence):
+                return False, True, f"{self._member} has newer data (sequence {mine.sequence}, not {sequence})"
+        if mine.serves and group and group == self._settings.group and node_id != mine.node_id:
+            what = "give it a group-name of its own, or make it a <backup> without data"
+            return False, True, f"{self._member} is the live of the group {group[:100]!r} with other data: {what}"
+        if kind == TAKE:
+            return self.register.take(node_id, member, sequence, self.loop.time())
+        if kind == RECORD:
+            yes, reason = self.register.record(node_id, member, sequence)
+            return yes, not yes, reason
+        reason = self.register.serves(node_id, member, sequence, mine.node_id)
+        return not reason, bool(reason), reason
+
+    async def _answer(self, conversation: Conversation, channel: int, answer: dict[str, Any], given: _Given) -> None:
+        try:
+            async with self._writing:
+                await asyncio.to_thread(vote_log.write, self._journal, self.register.sequences)
+        except OSError as error:
+            event(logger, logging.ERROR, "what another pair said could not be remembered", reason=error)
+            answer |= {"yes": False, "reason": f"{self._member} cannot remember it: {error}"}
+        if not given.ended:
+            conversation.accept(channel, **answer)
+            conversation.flush()
+
+
+def _place(endpoint: Endpoint) -> str:
+    return f"{endpoint.host}:{endpoint.port}"
+
+
+class _Channel:
+    """A channel on which nothing is sent but the question and the answer."""
+
+    def accepted(self, content: dict[str, Any]) -> None:
+        """The answer."""
+
+    def data(self, payload: bytes) -> None:
+        """Not used."""
+
+    def credited(self) -> None:
+        """Not used."""
+
+    def closed(self, code: str, text: str) -> None:
+        """The channel, or the whole connection, is gone."""
+        del code, text
+        self._over()
+
+    def _over(self) -> None:
+        raise NotImplementedError
+
+
+class _Asked(_Channel):
+    """The channel of a question."""
+
+    def __init__(self, conversation: Conversation, loop: asyncio.AbstractEventLoop) -> None:
+        self.channel = 0
+        self.answer: Answer | None = None
+        self._conversation = conversation
+        self._done = loop.create_future()
+        self._close = False
+
+    async def answered(self, seconds: float) -> Answer | None:
+        """The answer; None when there is none."""
+        await asyncio.wait([self._done], timeout=seconds)
+        return self.answer
+
+    def accepted(self, content: dict[str, Any]) -> None:
+        """The answer."""
+        try:
+            self.answer = Answer(
+                str(content["member"])[:255],
+                str(content["voter"]),
+                bool(content["yes"]),
+                bool(content["against"]),
+                str(content["reason"])[:500],
+                int(content["sequence"]),
+                min(int(content["size"]), 1000),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            logger.warning("a vote that cannot be read", extra={"fields": {"reason": repr(error)}})
+        self._over()
+        if self._close:
+            self.close()
+
+    def _over(self) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+    def close(self) -> None:
+        """The answer is of no use any more: what was promised is given back.
+
+        Without an answer that waits for it: another question on a channel of this number would be given this answer.
+        """
+        self._close = True
+        if self._done.done():
+            self._conversation.refuse(self.channel, "", "done")
+
+
+class _Given(_Channel):
+    """The other end of it. ``holder``: (node id, member) that holds the right by this channel; None: nobody."""
+
+    def __init__(self, let_go: Callable[[tuple[str, str]], None], holder: tuple[str, str] | None) -> None:
+        self.ended = False
+        self._let_go = let_go
+        self._holder = holder
+
+    def _over(self) -> None:
+        """Whoever held the right by this channel does not any more."""
+        self.ended = True
+        if self._holder is not None:
+            self._let_go(self._holder)

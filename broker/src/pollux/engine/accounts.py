@@ -1,0 +1,254 @@
+"""How much memory each address uses, and whether its producers may go on.
+
+An address is charged for each message it holds in memory, once, however many queues hold it. What a full
+address means is decided by :mod:`pollux.routing.paging`; this module keeps the gauges and calls those who wait.
+It stores and routes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pollux.config.address_settings import AddressFullPolicy, DiskFullPolicy
+from pollux.engine.memory import DUPLICATE_ID
+from pollux.routing.duplicates import DuplicateCache
+from pollux.routing.paging import Gauge, PageUsage, share_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pollux.config.address_settings import AddressSettings
+    from pollux.engine.memory import User
+
+
+#: Duplicate ids are accounted for as many at a time as there are, and at first so many.
+_FIRST_IDS = 32
+
+
+class Account:
+    """One address: what it holds in memory and in pages, its settings, who waits for it.
+
+    ``careful``: a message for it needs more than its route (a limit is near, pages, expiry settings).
+    """
+
+    __slots__ = (
+        "careful",
+        "counted_ids",
+        "duplicates",
+        "gauge",
+        "name",
+        "pages",
+        "settings",
+        "special",
+        "stamped",
+        "waiters",
+    )
+
+    def __init__(self, name: str, settings: AddressSettings) -> None:
+        self.name = name
+        self.gauge = Gauge()
+        self.pages = PageUsage()
+        self.careful = False
+        #: In the order in which they came (a dict for quick removal).
+        self.waiters: dict[Callable[[], None], None] = {}
+        self.duplicates: DuplicateCache | None = None
+        #: So many of its duplicate ids are accounted for.
+        self.counted_ids = 0
+        self.apply(settings)
+
+    def apply(self, settings: AddressSettings) -> None:
+        """Take new settings (at first, and on a reload)."""
+        self.settings = settings
+        self.gauge.limit(settings.max_size_bytes, settings.max_size_messages)
+        if self.duplicates is not None and self.duplicates.limit != settings.id_cache_size:
+            self.duplicates.resize(settings.id_cache_size)
+        #: Messages get the time they came in.
+        self.stamped = settings.enable_ingress_timestamp
+        #: The settings change the expiration of messages.
+        self.special = (
+            settings.no_expiry
+            or settings.expiry_delay >= 0
+            or settings.min_expiry_delay >= 0
+            or settings.max_expiry_delay >= 0
+        )
+        self.reconsider()
+
+    def reconsider(self) -> None:
+        """Is the short way of a message enough?"""
+        self.careful = self.special or self.pages.active or self.gauge.full
+
+    def is_new(self, duplicate_id: bytes, holder: User) -> bool:
+        """Remember a duplicate id, for which ``holder`` accounts; False when the address has seen it.
+
+        Raises LimitError when there is no room for more ids.
+        """
+        duplicates = self.duplicates
+        if duplicates is None:
+            duplicates = self.duplicates = DuplicateCache(self.settings.id_cache_size)
+        if len(duplicates) >= self.counted_ids and duplicate_id not in duplicates:
+            more = min(max(len(duplicates), _FIRST_IDS), max(duplicates.limit - self.counted_ids, 0))
+            holder.take(DUPLICATE_ID * more)
+            self.counted_ids += more
+        return duplicates.add(duplicate_id)
+
+    def restore_ids(self, ids: Iterable[bytes], holder: User) -> None:
+        """Remember the duplicate ids of before this start, oldest first."""
+        self.duplicates = DuplicateCache(self.settings.id_cache_size)
+        self.duplicates.restore(ids)
+        self.counted_ids = len(self.duplicates)
+        holder.take(DUPLICATE_ID * self.counted_ids, already=True)
+
+    def forget_all(self, holder: User) -> None:
+        """The address is gone: forget its duplicate ids."""
+        holder.give(DUPLICATE_ID * self.counted_ids)
+        self.counted_ids = 0
+
+    def forget(self, duplicate_id: bytes | None) -> None:
+        """The message with this id was not accepted after all."""
+        if duplicate_id is not None and self.duplicates is not None:
+            self.duplicates.remove(duplicate_id)
+
+
+class Accounts:
+    """All accounts, what they hold together, and the disk.
+
+    ``limit`` (bytes) and ``limit_messages`` are global-max-size and global-max-messages, ``page_above`` the bytes above
+    which addresses with more than their share page, -1 for none. Whoever waits for an address (:meth:`on_writable`) is
+    called once when it opens.
+    """
+
+    def __init__(
+        self, settings: Callable[[str], AddressSettings], limit: int, limit_messages: int = -1, page_above: int = -1
+    ) -> None:
+        self._settings = settings
+        self.total = Gauge(limit, limit_messages)
+        self._page_above = page_above
+        #: An address with more than this is looked at more closely (see :meth:`crowding`).
+        self._share = share_of(page_above, 1)
+        self.disk_full = False
+        #: No message takes the short way: the disk or all the memory is full.
+        self.pressure = False
+        self._accounts: dict[str, Account] = {}
+        self._waiting: set[str] = set()
+
+    def __iter__(self) -> Iterator[Account]:
+        return iter(self._accounts.values())
+
+    def get(self, address: str) -> Account:
+        """The account of an address, opened when it has none."""
+        account = self._accounts.get(address)
+        if account is None:
+            account = self._accounts[address] = Account(address, self._settings(address))
+            self._share = share_of(self._page_above, len(self._accounts))
+        return account
+
+    def drop(self, address: str, holder: User) -> None:
+        """The address is gone: forget its account once nothing of it is left in memory, for ``holder`` too."""
+        account = self._accounts.get(address)
+        if account is None:
+            return
+        if account.gauge.messages == 0 and not account.pages.active:
+            account.forget_all(holder)
+            del self._accounts[address]
+            self._share = share_of(self._page_above, len(self._accounts))
+        self._call(account)
+
+    def remembers_duplicates(self, address: str) -> bool:
+        """Whether duplicate ids of this address are known."""
+        account = self._accounts.get(address)
+        return account is not None and bool(account.duplicates)
+
+    def reload(self) -> None:
+        """The configuration changed: limits may be other ones now."""
+        for account in self._accounts.values():
+            account.apply(self._settings(account.name))
+        self._reconsider()
+
+    # -- what is held
+
+    def charge(self, account: Account, size: int) -> None:
+        """A message of ``size`` bytes is now in memory."""
+        gauge = account.gauge
+        gauge.bytes += size
+        gauge.messages += 1
+        total = self.total
+        total.bytes += size
+        total.messages += 1
+        if 0 <= gauge.max_bytes <= gauge.bytes or 0 <= gauge.max_messages <= gauge.messages:
+            account.careful = True
+        if 0 <= total.max_bytes <= total.bytes or 0 <= total.max_messages <= total.messages:
+            self.pressure = True
+        if gauge.bytes > self._share and self.crowding(account):
+            account.careful = True
+
+    def crowding(self, account: Account) -> bool:
+        """Is there much in memory, and more than its share of this address? Then it pages, if that is its policy."""
+        return self._page_above < self.total.bytes and account.gauge.bytes > self._share
+
+    def credit(self, account: Account, size: int, messages: int) -> None:
+        """Messages left memory."""
+        account.gauge.remove(size, messages)
+        self.total.remove(size, messages)
+        if self.pressure or account.careful:
+            account.reconsider()
+            self._reconsider()
+
+    def change(self, size: int) -> None:
+        """What clients make the broker hold beside messages has grown by ``size`` bytes (negative: shrunk)."""
+        total = self.total
+        total.bytes += size
+        if size > 0:
+            if 0 <= total.max_bytes <= total.bytes:
+                self.pressure = True
+        elif self.pressure:
+            self._reconsider()
+
+    # -- producers
+
+    def writable(self, address: str) -> bool:
+        """May a producer of this address send now? If not, see :meth:`on_writable`."""
+        account = self._accounts.get(address)
+        return account is None or self._open(account)
+
+    def _open(self, account: Account) -> bool:
+        settings = account.settings
+        if self.disk_full and settings.disk_full_policy is DiskFullPolicy.BLOCK:
+            return False
+        if settings.address_full_policy is not AddressFullPolicy.BLOCK:
+            return True
+        return not account.gauge.full and not self.total.full
+
+    def on_writable(self, address: str, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once, when the address is writable again, unless :meth:`off_writable` takes it back."""
+        self.get(address).waiters[callback] = None
+        self._waiting.add(address)
+
+    def off_writable(self, address: str, callback: Callable[[], None]) -> None:
+        """Who waited is gone: forget ``callback``, if it is still there."""
+        account = self._accounts.get(address)
+        if account is None:
+            return
+        account.waiters.pop(callback, None)
+        if not account.waiters:
+            self._waiting.discard(address)
+
+    def set_disk_full(self, full: bool) -> None:
+        """The store says whether there is room for new messages."""
+        self.disk_full = full
+        self._reconsider()
+
+    def _reconsider(self) -> None:
+        """Open what may be opened, and call who waits."""
+        self.pressure = self.disk_full or self.total.full
+        for address in list(self._waiting):
+            account = self._accounts.get(address)
+            if account is None or self._open(account):
+                self._waiting.discard(address)
+                if account is not None:
+                    self._call(account)
+
+    @staticmethod
+    def _call(account: Account) -> None:
+        waiters, account.waiters = account.waiters, {}
+        for waiter in waiters:
+            waiter()

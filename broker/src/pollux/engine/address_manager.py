@@ -1,0 +1,489 @@
+"""Addresses and queues as things that are created, deleted and survive a restart.
+
+The address space (:mod:`pollux.routing.space`) knows what exists now; this module also keeps it in the
+bindings journal, and creates and deletes automatically as the settings say. At the start
+:mod:`pollux.engine.restart` rebuilds it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from pollux.config.address_settings import ConfigDelete
+from pollux.config.model import PermissionType as Permission
+from pollux.engine.memory import DUPLICATE_IDS
+from pollux.engine.orphans import encode_queue
+from pollux.engine.owners import Owners
+from pollux.errors import InvalidRequestError, NoSuchAddressError, NoSuchQueueError
+from pollux.message import RoutingType
+from pollux.routing.address import join_fqqn, split_fqqn
+from pollux.routing.lifecycle import Creation, address_removable, plan_producer, queue_removable
+from pollux.routing.queue import Queue
+from pollux.routing.space import Address
+from pollux.routing.spec import QueueSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pollux.config.addressing import AddressConfig, QueueConfig
+    from pollux.config.model import Configuration
+    from pollux.engine.accounts import Account
+    from pollux.engine.post_office import PostOffice
+
+log = logging.getLogger("pollux.registry")
+
+ADDRESS = "address"
+QUEUE = "queue"
+#: Durable queues whose deliveries an operator paused.
+PAUSED = "paused"
+#: Numbers of queues that were deleted, until the journal says so too.
+DROPPED = "dropped"
+
+#: Address names (FQQNs too) whose account is remembered for sending.
+_SENDABLE_LIMIT = 20_000
+
+
+class Registry:
+    """See the module. Everything is in memory at once; ``when_stable`` tells when it is on disk too."""
+
+    def __init__(self, post: PostOffice) -> None:
+        self._post = post
+        self._space = post.space
+        self._owners = Owners(post.memory)
+        #: How many queues a user may have, -1 for any number; the server sets it.
+        self.queue_limit: Callable[[str], int] | None = None
+        #: Whether a user has a permission at an address (and queue): raises NotPermittedError; the server sets it.
+        self.ask: Callable[[str, Permission, str, str | None], None] | None = None
+        #: What is unused is being looked for.
+        self._reaping = False
+        #: By the routing type a message asks for: names to which such can be sent at once, with their accounts.
+        self.sendable: dict[RoutingType | None, dict[str, Account]] = {kind: {} for kind in (None, *RoutingType)}
+        #: Queues whose deletion is in the journal, and still in the bindings.
+        self._dropped: list[int] = []
+
+    # -- addresses
+
+    def create_address(
+        self,
+        name: str,
+        routing_types: Iterable[RoutingType],
+        *,
+        auto_created: bool = False,
+        temporary: bool = False,
+        internal: bool = False,
+        configuration_managed: bool = False,
+    ) -> Address:
+        """Create an address. Raises InvalidRequestError when it exists or the name cannot be one."""
+        address = self._space.add_address(
+            Address(
+                name,
+                routing_types,
+                auto_created=auto_created,
+                temporary=temporary,
+                internal=internal,
+                configuration_managed=configuration_managed,
+            )
+        )
+        address.unused_since = self._post.wall_ms()
+        self._keep_address(address)
+        self._post.trail.event("address-created", address=name)
+        log.info("address created name=%s routing=%s auto=%s", name, _types(address), auto_created)
+        return address
+
+    def ensure_address(
+        self, name: str, routing_type: RoutingType | None = None, *, auto: bool = True, user: str | None = None
+    ) -> Address:
+        """The address, created if need be (``auto``: only when auto-create-addresses allows it), for ``user``.
+
+        An existing address gets the routing type if it has not got it. Raises NoSuchAddressError, InvalidRequestError
+        or, when the user may hold no more, LimitError.
+        """
+        name = split_fqqn(name)[0]
+        settings = self._space.settings(name)
+        address = self._space.address(name)
+        if address is None:
+            if auto and not settings.auto_create_addresses:
+                raise NoSuchAddressError(
+                    f"address {name!r} does not exist and auto-create-addresses is off for it: create it in broker.xml "
+                    "or with 'pollux address create'"
+                )
+            wanted = routing_type if routing_type is not None else RoutingType(settings.default_address_routing_type)
+            self._owners.address_added(name, user)
+            return self.create_address(name, (wanted,), auto_created=auto)
+        if routing_type is not None and routing_type not in address.routing_types:
+            if auto and not settings.auto_create_addresses:
+                raise InvalidRequestError(
+                    f"address {name!r} is {_types(address)} and does not allow {routing_type.name}"
+                )
+            address.routing_types.add(routing_type)
+            self._keep_address(address)
+            self._changed()
+        return address
+
+    def delete_address(self, name: str, *, force: bool = False) -> None:
+        """Delete an address; with ``force`` its queues and their messages too."""
+        address = self._space.address(name)
+        if address is None:
+            raise NoSuchAddressError(f"address {name!r} does not exist")
+        if address.queues and not force:
+            raise InvalidRequestError(
+                f"address {name!r} has {len(address.queues)} queues: delete them first, or use force"
+            )
+        for queue in list(address.queues):
+            self.delete_queue(queue.name)
+        if self._space.address(name) is address:
+            self._space.remove_address(name)
+        self._post.storage.put(ADDRESS, name, None)
+        self._post.accounts.drop(name, self._post.memory.user(DUPLICATE_IDS))
+        self._owners.address_gone(name)
+        self._gone(address)
+        self._post.trail.event("address-deleted", address=name)
+        log.info("address deleted name=%s", name)
+
+    def ensure_sendable(self, name: str, routing_type: RoutingType | None, user: str | None = None) -> str:
+        """Make sure messages of ``user`` for ``name`` can be routed as far as settings allow it; the address's name.
+
+        An ANYCAST address without a queue gets one of its own name (auto-create-queues). Wildcard addresses that match
+        change nothing of that: what they get is a copy, and may be gone with who looks at it.
+        """
+        name = self.carry_out(plan_producer(self._space, name, routing_type), user)
+        address = self._space.address(name)
+        if address is not None:
+            address.sent_at = self._post.wall_ms()
+        return name
+
+    def remember(self, name: str, routing_type: RoutingType | None, account: Account) -> None:
+        """Messages of this routing type for ``name`` need nothing more, until something is created or deleted."""
+        known = self.sendable[routing_type]
+        if len(known) >= _SENDABLE_LIMIT:
+            known.clear()
+        known[name] = account
+
+    def carry_out(self, plan: Creation, user: str | None) -> str:
+        """Create what a request of ``user`` needs (see :mod:`pollux.routing.lifecycle`); the address's name."""
+        self.require(plan, user)
+        if plan.address or plan.add_routing_type:
+            self.ensure_address(plan.name, plan.routing_type, user=user)
+        if plan.queue is not None:
+            self.create_queue(replace(plan.queue, user=user))
+        return plan.name
+
+    def require(self, plan: Creation, user: str | None) -> None:
+        """Raise NotPermittedError unless ``user`` may have all of this created; None is the broker itself, which may.
+
+        Asked before anything is created, so nothing is left of what is refused half way.
+        """
+        if self.ask is None or user is None:
+            return
+        if plan.address or plan.add_routing_type:
+            self.ask(user, Permission.createAddress, plan.name, None)
+        if plan.queue is not None:
+            durable = plan.queue.durable
+            permission = Permission.createDurableQueue if durable else Permission.createNonDurableQueue
+            self.ask(user, permission, plan.name, plan.queue.name)
+
+    # -- queues
+
+    def create_queue(self, spec: QueueSpec, *, auto_address: bool = True, queue_id: int | None = None) -> Queue:
+        """Create a queue (its address too, where that is allowed). ``queue_id``: the number it had before.
+
+        With ``auto_address`` its user asks for it and has to have the permissions, for a missing address too unless the
+        queue is a temporary node. Raises NotPermittedError, InvalidRequestError when it exists or contradicts its
+        address, NoSuchAddressError, SelectorError, LimitError when its user has as many queues as it may.
+        """
+        if self._space.queue(spec.name) is not None:
+            raise InvalidRequestError(f"queue {spec.name!r} exists already")
+        if self.queue_limit is not None and spec.user is not None:
+            self._owners.check(spec, self.queue_limit(spec.user))
+        settings = self._space.settings(spec.address)
+        queue = Queue.create(spec, settings, self._post.storage.next_id() if queue_id is None else queue_id)
+        there = self._space.address(spec.address)
+        existed = there is not None
+        if auto_address:
+            missing = there is None and not (spec.temporary and spec.name == spec.address)
+            added = there is not None and queue.routing_type not in there.routing_types
+            self.require(Creation(spec.address, queue.routing_type, missing, added, spec), spec.user)
+        auto = spec.auto_created or auto_address
+        address = self.ensure_address(spec.address, queue.routing_type, auto=auto, user=spec.user)
+        if not existed and spec.temporary:
+            address.temporary = True
+            self._post.storage.put(ADDRESS, address.name, None)
+        if not existed and not spec.auto_created and not spec.temporary:
+            address.auto_created = False
+            self._keep_address(address)
+        self.add_queue(queue, already=False)
+        queue.unused_since = self._post.wall_ms()
+        if spec.durable and not spec.temporary:
+            value = encode_queue(queue)
+            self._post.storage.put(QUEUE, spec.name, value)
+            self._post.storage.append_queue(queue.id, value)
+        self._post.trail.event("queue-created", queue=spec.name, address=spec.address)
+        log.info(
+            "queue created name=%s address=%s routing=%s durable=%s auto=%s",
+            spec.name,
+            spec.address,
+            queue.routing_type.name,
+            spec.durable,
+            spec.auto_created,
+        )
+        return queue
+
+    def pause_queue(self, queue: Queue, *, paused: bool) -> None:
+        """Stop deliveries of a queue, or go on with them; that of a durable one outlives a restart."""
+        if paused:
+            queue.pause()
+        else:
+            queue.resume()
+            self._post.wake(queue)
+        if queue.durable and not queue.temporary:
+            self._post.storage.put(PAUSED, queue.name, b"" if paused else None)
+            self._post.storage.append_queue(queue.id, encode_queue(queue, paused=paused))
+
+    def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> None:
+        """Delete a queue with its messages. Raises NoSuchQueueError; InvalidRequestError when a condition fails."""
+        queue = self._space.queue(name)
+        if queue is None:
+            raise NoSuchQueueError(f"queue {name!r} does not exist")
+        if if_unused and queue.consumer_count:
+            raise InvalidRequestError(f"queue {name!r} has {queue.consumer_count} consumers")
+        if if_empty and self._post.message_count(queue):
+            raise InvalidRequestError(f"queue {name!r} has {self._post.message_count(queue)} messages")
+        post = self._post
+        for consumer in list(queue.consumers):
+            post.discard(queue, queue.acknowledge(queue.remove_consumer(consumer)))
+            closed = getattr(consumer, "queue_deleted", None)
+            if closed is not None:
+                closed(queue)
+        post.drop(queue)
+        self._space.remove_queue(queue.name)
+        self._owners.queue_gone(queue.spec)
+        if queue.durable and not queue.temporary:
+            post.storage.put(QUEUE, queue.name, None)
+            if queue.paused:
+                post.storage.put(PAUSED, queue.name, None)
+        self._gone(self._space.address(queue.address), queue.name)
+        post.trail.event("queue-deleted", queue=queue.name, address=queue.address)
+        log.info("queue deleted name=%s address=%s", queue.name, queue.address)
+        self._maybe_delete_address(queue.address, post.wall_ms())
+
+    def maybe_delete(self, queue: Queue, now: int | None = None) -> bool:
+        """Delete an automatically deleted queue whose time has come; true if it is gone."""
+        now = self._post.wall_ms() if now is None else now
+        if not queue_removable(queue, self._space.settings(queue.address), now) or self._post.in_flight(queue):
+            return False
+        if queue.attributes.auto_delete_message_count >= 0 and self._post.pages.unread(queue):
+            return False
+        self.delete_queue(queue.name)
+        return True
+
+    def _maybe_delete_address(self, name: str, now: int) -> None:
+        address = self._space.address(name)
+        if address is None or address.queues:
+            return
+        if not address.unused_since:
+            address.unused_since = now
+        # Who goes on sending is seen to between two looks: names that can be sent to are forgotten at each.
+        silence = 2 * self._post.configuration.address_queue_scan_period
+        settings = self._space.settings(name)
+        if address.temporary or address_removable(address, settings, now, hold=self._hold(name), silence=silence):
+            self.delete_address(name)
+
+    def _hold(self, name: str) -> int:
+        """Milliseconds that an address stays when nobody uses it: its duplicate ids go with it, and clients that lost
+        their connections at once come back and send again what was not confirmed.
+        """
+        remembers = self._post.accounts.remembers_duplicates(name)
+        return self._post.configuration.address_queue_scan_period if remembers else 0
+
+    def reap(self) -> None:
+        """Delete what is unused; called every address-queue-scan-period."""
+        now = self._post.wall_ms()
+        dropped, self._dropped = self._dropped, []
+        for queue_id in dropped:
+            self._post.storage.put(DROPPED, str(queue_id), None)
+        if not self._reaping:
+            self._reaping = True
+            self._post.share.work(self._reap(now))
+
+    def _reap(self, now: int) -> Iterator[None]:
+        """Bit by bit: there may be an address for each topic that anybody has sent to, and a queue for it."""
+        try:
+            for queue in list(self._space.queues):
+                if self._space.queue_by_id(queue.id) is queue:
+                    self.maybe_delete(queue, now)
+                yield
+            self._forget_sendable()
+            for address in list(self._space.addresses):
+                idle = not address.queues and (address.auto_created or address.temporary)
+                if idle and self._space.address(address.name) is address:
+                    self._maybe_delete_address(address.name, now)
+                yield
+        finally:
+            self._reaping = False
+
+    # -- configuration
+
+    def apply_configuration(self, configuration: Configuration) -> None:
+        """Create what broker.xml names and does not exist; on reload, delete what config-delete-* says."""
+        names = set()
+        queue_names = set()
+        for given in configuration.addresses:
+            names.add(given.name)
+            address = self._space.address(given.name)
+            types = _configured_types(given)
+            if address is None:
+                address = self.create_address(given.name, types, configuration_managed=True)
+            else:
+                address.configuration_managed = True
+                address.auto_created = False
+                if not types <= address.routing_types:
+                    address.routing_types |= types
+                self._keep_address(address)
+            for queue in given.queues:
+                queue_names.add(queue.name)
+                self._apply_queue(given.name, queue)
+        for queue_here in list(self._space.queues):
+            policy = self._space.settings(queue_here.address).config_delete_queues
+            gone = queue_here.spec.configuration_managed and queue_here.name not in queue_names
+            if gone and policy is ConfigDelete.FORCE:
+                self.delete_queue(queue_here.name)
+        for address in list(self._space.addresses):
+            policy = self._space.settings(address.name).config_delete_addresses
+            if address.configuration_managed and address.name not in names and policy is ConfigDelete.FORCE:
+                self.delete_address(address.name, force=True)
+        self._changed()
+
+    def _apply_queue(self, address: str, given: QueueConfig) -> None:
+        spec = QueueSpec(
+            name=given.name,
+            address=address,
+            routing_type=given.routing_type,
+            durable=given.durable,
+            selector=given.filter,
+            user=given.user,
+            configuration_managed=True,
+            **{
+                name: getattr(given, name)
+                for name in (
+                    "max_consumers",
+                    "purge_on_no_consumers",
+                    "exclusive",
+                    "group_rebalance",
+                    "group_rebalance_pause_dispatch",
+                    "group_buckets",
+                    "group_first_key",
+                    "last_value",
+                    "last_value_key",
+                    "non_destructive",
+                    "consumers_before_dispatch",
+                    "delay_before_dispatch",
+                    "ring_size",
+                    "enabled",
+                )
+            },
+        )
+        queue = self._space.queue(given.name)
+        if queue is None:
+            self.create_queue(spec, auto_address=False)
+        elif queue.address != address or queue.routing_type is not given.routing_type:
+            log.warning(
+                "queue %s is on address %s as %s, broker.xml wants %s on %s: delete the queue to have it changed",
+                given.name,
+                queue.address,
+                queue.routing_type.name,
+                given.routing_type.name,
+                address,
+            )
+
+    def read_by(self, queue: Queue, user: str) -> None:
+        """This user reads the queue of a pattern, too: it gets what he may have."""
+        if queue.readers is not None and user not in queue.readers:
+            queue.readers.add(user)
+            self._changed()
+
+    def reload_rights(self) -> None:
+        """Permissions changed: what queues of patterns get, and what their consumers may have, is decided anew."""
+        self._changed()
+        for queue in self._space.queues:
+            if queue.of_pattern:
+                queue.review()
+                self._post.wake(queue)
+
+    def reload_settings(self) -> None:
+        """Address settings changed: every cached decision is made anew."""
+        for queue in self._space.queues:
+            queue.apply_settings(self._space.settings(queue.address))
+        self._changed()
+
+    # -- for the start
+
+    def add_queue(self, queue: Queue, *, already: bool = True) -> None:
+        """A queue that is stored exists from here on. ``already``: nobody is asked whether its user may have it."""
+        self._owners.queue_added(queue.spec, already=already)
+        queue.trail = self._post.trail.queue(queue.address, queue.name)
+        self._space.add_queue(queue)
+
+    def keep(self, queue: Queue) -> None:
+        """Put a queue back into the bindings, which lost it; its address too."""
+        self._post.storage.put(QUEUE, queue.name, encode_queue(queue))
+        if queue.paused:
+            self._post.storage.put(PAUSED, queue.name, b"")
+        address = self._space.address(queue.address)
+        if address is not None:
+            self._keep_address(address)
+
+    def record_drop(self, queue_id: int) -> None:
+        """Put the deletion of a durable queue on record, for that it is not in the bindings means nothing.
+
+        What is on disk first, in the bindings, outlives a crash before the journal's record of it; that it is on
+        record there is forgotten when the journal has it (:meth:`reap`).
+        """
+        post = self._post
+        post.storage.put(DROPPED, str(queue_id), b"", first=True)
+        post.storage.append_drop_queue(queue_id)
+        post.storage.when_stable(lambda error: self._dropped.append(queue_id) if error is None else None)
+
+    # -- inside
+
+    def _keep_address(self, address: Address) -> None:
+        if address.temporary:
+            return
+        value = {
+            "routing_types": sorted(int(each) for each in address.routing_types),
+            "auto_created": address.auto_created,
+            "internal": address.internal,
+            "configuration_managed": address.configuration_managed,
+        }
+        self._post.storage.put(ADDRESS, address.name, msgspec.msgpack.encode(value))
+
+    def _gone(self, address: Address | None, queue: str = "") -> None:
+        """Forget the names to which nobody can send any more without more ado. (Very many may go, one by one.)
+
+        What is new takes nothing from anybody: then nothing is forgotten.
+        """
+        if address is None or address.wildcard:
+            self._forget_sendable()  # it may have been all there was for any name
+            return
+        for known in self.sendable.values():
+            for name in (address.name, join_fqqn(address.name, queue), join_fqqn("", queue)):
+                known.pop(name, None)
+
+    def _forget_sendable(self) -> None:
+        for known in self.sendable.values():
+            known.clear()
+
+    def _changed(self) -> None:
+        self._forget_sendable()
+        self._space.changed()
+
+
+def _types(address: Address) -> str:
+    return "+".join(sorted(each.name for each in address.routing_types)) or "without routing type"
+
+
+def _configured_types(given: AddressConfig) -> set[RoutingType]:
+    return set(given.routing_types) | {queue.routing_type for queue in given.queues}

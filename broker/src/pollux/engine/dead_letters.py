@@ -1,0 +1,215 @@
+"""Messages that could not be delivered or came too late: dead letters and expired messages.
+
+Such a message moves to another address with a note of where it comes from, in one transaction with its
+acknowledgement, so that a crash neither loses nor doubles it. Where nobody named an address to go to (no
+dead-letter-address, no expiry-address) it is dropped, and counted. An address that has no queue gets one of its name
+where auto-create-queues says so; else the message stays in its queue, is counted, and tries again after a while. Queues
+that end with their client do not count: what went only there would be gone with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pollux.errors import DiskFullError, PolluxError
+from pollux.formats.audit import Event
+from pollux.message import RoutingType
+from pollux.routing.lifecycle import dead_letter_queue, expiry_queue
+from pollux.routing.spec import QueueSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pollux.engine.post_office import PostOffice
+    from pollux.message import Message, MessageReference
+    from pollux.routing.queue import Queue
+
+log = logging.getLogger("pollux.undeliverable")
+
+ORIGINAL_ADDRESS = "_AMQ_ORIG_ADDRESS"
+ORIGINAL_QUEUE = "_AMQ_ORIG_QUEUE"
+ORIGINAL_ID = "_AMQ_ORIG_MESSAGE_ID"
+ORIGINAL_ROUTING = "_AMQ_ORIG_ROUTING_TYPE"
+ACTUAL_EXPIRY = "_AMQ_ACTUAL_EXPIRY"
+
+
+#: Milliseconds after which what stayed in its queue for want of another one tries again.
+STAY = 30_000
+
+
+class Undeliverable:
+    """Moves what the queues give up. ``dropped`` counts what nobody named a place for, ``stayed`` how often a message
+    stayed in its queue because there was none at its place.
+    """
+
+    def __init__(self, post: PostOffice) -> None:
+        self._post = post
+        self.dropped = 0
+        self.stayed = 0
+
+    def dead(self, queue: Queue, references: Sequence[MessageReference]) -> None:
+        """Messages that left ``queue`` because their deliveries failed or were rejected."""
+        settings = self._post.space.settings(queue.address)
+        target = settings.dead_letter_address
+        self._create(dead_letter_queue(settings, queue.address))
+        self._leave(queue, references, target, Event.DEAD_LETTERED, {})
+
+    def expired(self, queue: Queue, references: Sequence[MessageReference]) -> None:
+        """Messages that left ``queue`` because their time was over."""
+        settings = self._post.space.settings(queue.address)
+        target = settings.expiry_address
+        self._create(expiry_queue(settings, queue.address))
+        self._leave(queue, references, target, Event.EXPIRED, {ACTUAL_EXPIRY: self._post.wall_ms()})
+
+    def unrouted(self, message: Message) -> bool:
+        """A message that no queue took, where send-to-dla-on-no-route is set; whether it is kept."""
+        post = self._post
+        settings = post.space.settings(message.address.partition("::")[0])
+        target = settings.dead_letter_address
+        if target:
+            self._create(dead_letter_queue(settings, message.address.partition("::")[0]))
+            copy = post.copy(message, target, _origin(message, None))
+            if self._find_place(copy) and post.route_copy(copy, 0):
+                return True
+        self.dropped += 1
+        return False
+
+    def takes(self, queue: Queue, message: Message, target: str) -> bool:
+        """Whether :meth:`move` would find a queue for this message of ``queue`` at ``target``, created if need be."""
+        copy = self._moved_copy(queue, message, target, {})
+        try:
+            self._post.registry.ensure_sendable(target, copy.routing_type)
+        except PolluxError:  # it may not be made; others, for other places, go all the same
+            return False
+        return any(not taker.temporary for taker in self._post.space.takers(copy))
+
+    def move(self, queue: Queue, references: Sequence[MessageReference], target: str) -> int:
+        """Move messages that left ``queue`` to ``target`` (an address or FQQN); how many. The others are back in it."""
+        return self._move(queue, references, target, Event.MOVED, {})
+
+    def _leave(
+        self,
+        queue: Queue,
+        references: Sequence[MessageReference],
+        target: str | None,
+        event: Event,
+        notes: dict[str, str | int | bytes],
+    ) -> None:
+        if not references:
+            return
+        if not target or target == queue.address:
+            self.dropped += len(references)
+            log.warning(
+                "%d messages of queue %s %s and were dropped: address %s has no %s",
+                len(references),
+                queue.name,
+                "expired" if event is Event.EXPIRED else "could not be delivered",
+                queue.address,
+                "expiry-address" if event is Event.EXPIRED else "dead-letter-address",
+            )
+            if queue.trail is not None:
+                queue.trail.left(event, references, None)
+            self._post.discard(queue, references)
+            return
+        self._move(queue, references, target, event, notes)
+
+    def _move(
+        self,
+        queue: Queue,
+        references: Sequence[MessageReference],
+        target: str,
+        event: Event,
+        notes: dict[str, str | int | bytes],
+    ) -> int:
+        post = self._post
+        moved: list[MessageReference] = []
+        staying: list[MessageReference] = []
+        tx = post.storage.next_id()
+        try:
+            for reference in references:
+                copy = self._moved_copy(queue, reference.message, target, notes)
+                if (event is Event.MOVED or self._find_place(copy)) and post.route_copy(copy, tx):
+                    moved.append(reference)
+                else:
+                    staying.append(reference)
+        except DiskFullError as error:
+            # Nothing may be lost: what has no room at its new place stays where it was.
+            log.warning("queue %s: %d messages stay until the disk has room: %s", queue.name, len(references), error)
+        except PolluxError as error:
+            log.error("queue %s: messages cannot move to %s and stay: %s", queue.name, target, error)  # noqa: TRY400  (the text says it all)
+        if staying:
+            log.warning(
+                "queue %s: %d messages stay: address %s has no queue that takes them, and none may be created "
+                "(auto-create-queues, auto-create-addresses): create one",
+                queue.name,
+                len(staying),
+                target,
+            )
+        staying += references[len(moved) + len(staying) :]
+        if staying:
+            self._stay(queue, staying, at_once=event is Event.MOVED)
+        if moved:
+            if queue.trail is not None:
+                queue.trail.left(event, moved, target)
+            post.discard(queue, moved, tx)
+            post.storage.append_commit(tx)
+        return len(moved)
+
+    def _moved_copy(self, queue: Queue, message: Message, target: str, notes: dict[str, str | int | bytes]) -> Message:
+        """What goes to ``target`` in place of ``message``: back where it came from, in the way it came."""
+        known = message.annotations or {}
+        back = known.get(ORIGINAL_ADDRESS) == target and known.get(ORIGINAL_ROUTING) in tuple(RoutingType)
+        routing_type = RoutingType(int(known[ORIGINAL_ROUTING])) if back else None
+        copy = self._post.copy(message, target, {**_origin(message, queue), **notes}, routing_type)
+        if notes:
+            copy.expiration = 0
+        return copy
+
+    def _stay(self, queue: Queue, references: list[MessageReference], *, at_once: bool) -> None:
+        """Back into the queue. Not at once where that would only make them undeliverable again in the next moment."""
+        self.stayed += len(references)
+        now = self._post.wall_ms()
+        for reference in references:
+            reference.consumer = None
+            if not at_once:
+                reference.deliver_at = now + STAY
+        displaced = queue.add(references, now)
+        if displaced:
+            self._post.remove(queue, displaced, ())
+        self._post.plan_timer(queue)
+
+    def _find_place(self, copy: Message) -> bool:
+        """Whether a queue that lasts takes this message, at its own address if one may be created there."""
+        space = self._post.space
+        name, _, queue = copy.address.partition("::")
+        lasting = [taker for taker in space.takers(copy) if not taker.temporary]
+        if queue or any(taker.address == name for taker in lasting):
+            return True
+        address = space.address(name)
+        anycast = address is None or not address.routing_types or RoutingType.ANYCAST in address.routing_types
+        kind = RoutingType.ANYCAST if anycast else RoutingType.MULTICAST
+        if space.settings(name).auto_create_queues:
+            self._create(QueueSpec(name, name, routing_type=kind, auto_created=True))
+        return any(not taker.temporary for taker in space.takers(copy))
+
+    def _create(self, spec: QueueSpec | None) -> None:
+        """The queue for the undeliverable messages of one address, unless it is there."""
+        if spec is None or self._post.space.queue(spec.name) is not None:
+            return
+        try:
+            self._post.registry.create_queue(spec)
+        except PolluxError as error:
+            log.error("queue %s for undeliverable messages cannot be created: %s", spec.name, error)  # noqa: TRY400
+
+
+def _origin(message: Message, queue: Queue | None) -> dict[str, str | int | bytes]:
+    known = message.annotations or {}
+    notes: dict[str, str | int | bytes] = {
+        ORIGINAL_ADDRESS: known.get(ORIGINAL_ADDRESS, message.address),
+        ORIGINAL_ID: known.get(ORIGINAL_ID, message.id),
+    }
+    if queue is not None:
+        notes[ORIGINAL_QUEUE] = known.get(ORIGINAL_QUEUE, queue.name)
+        notes[ORIGINAL_ROUTING] = known.get(ORIGINAL_ROUTING, int(queue.routing_type))
+    return notes

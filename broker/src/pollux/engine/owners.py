@@ -1,0 +1,67 @@
+"""Whose the queues and addresses are: what counts for their users, in number and in bytes.
+
+Those of broker.xml and those that the broker made for itself are nobody's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pollux.engine.memory import ADDRESS, QUEUE
+from pollux.errors import LimitError
+
+if TYPE_CHECKING:
+    from pollux.engine.memory import Memory
+    from pollux.routing.spec import QueueSpec
+
+
+class Owners:
+    """See the module."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._queues: Counter[str] = Counter()
+        #: Address -> the user who had it made.
+        self._addresses: dict[str, str] = {}
+
+    def check(self, spec: QueueSpec, limit: int) -> None:
+        """May there be this queue, where its user may have ``limit`` (-1: any number)? Raises LimitError."""
+        user = _user(spec)
+        if user is not None and 0 <= limit <= self._queues[user]:
+            raise LimitError(
+                f"user {user!r} has {limit} queues already and may have no more (max-queues of "
+                "resource-limit-settings, max-queues-per-user): delete one, or raise the limit"
+            )
+
+    def queue_added(self, spec: QueueSpec, *, already: bool) -> None:
+        """There is this queue. ``already``: it was there before this start. Raises LimitError, and it must not be."""
+        user = _user(spec)
+        if user is not None:
+            self._memory.user(user).take(QUEUE, already=already)
+            self._queues[user] += 1
+
+    def queue_gone(self, spec: QueueSpec) -> None:
+        """It was deleted."""
+        user = _user(spec)
+        if user is not None:
+            self._memory.user(user).give(QUEUE)
+            self._queues[user] -= 1
+            if self._queues[user] <= 0:
+                del self._queues[user]
+
+    def address_added(self, name: str, user: str | None) -> None:
+        """A client had this address made. Raises LimitError, and it must not be."""
+        if user is not None:
+            self._memory.user(user).take(ADDRESS)
+            self._addresses[name] = user
+
+    def address_gone(self, name: str) -> None:
+        """It was deleted."""
+        user = self._addresses.pop(name, None)
+        if user is not None:
+            self._memory.user(user).give(ADDRESS)
+
+
+def _user(spec: QueueSpec) -> str | None:
+    return None if spec.configuration_managed or spec.internal else spec.user

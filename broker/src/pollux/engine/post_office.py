@@ -1,0 +1,817 @@
+"""The post office: what happens to a message between its producer's session and a consumer's.
+
+It joins the pure routing (:mod:`pollux.routing`) with the store (:mod:`pollux.store`): every decision
+of a queue that must survive is written, and nothing is shown to anybody before it is on disk. All
+methods are called in the event loop's thread and return at once; durability is awaited with
+:meth:`PostOffice.when_stable`. It knows no protocol.
+
+The life of a message: ``send`` routes it, writes it and keeps its references aside; when the store says
+that everything up to here is stable, the references enter their queues and the producer's callback
+runs. So no consumer ever sees a message that a crash could still undo.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from pollux.audit import Trail
+from pollux.config.address_settings import DiskFullPolicy
+from pollux.engine.accounts import Account, Accounts
+from pollux.engine.address_manager import Registry
+from pollux.engine.cold import ColdMessages
+from pollux.engine.dead_letters import Undeliverable
+from pollux.engine.entering import MANY, Entering
+from pollux.engine.memory import DUPLICATE_IDS, Memory
+from pollux.engine.orphans import Orphans
+from pollux.engine.pages import Pages
+from pollux.engine.restart import Restart
+from pollux.engine.share import AT_ONCE, Share
+from pollux.engine.transaction import Transaction
+from pollux.errors import (
+    AddressFullError,
+    DiskFullError,
+    InvalidRequestError,
+    NoSuchQueueError,
+    PolluxError,
+    StoreError,
+)
+from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Message, MessageReference, RoutingType
+from pollux.routing.lifecycle import expiration
+from pollux.routing.paging import Verdict, admit, rejects
+from pollux.store.bindings import INCOMPLETE
+
+if TYPE_CHECKING:
+    from pollux.config.model import Configuration
+    from pollux.routing.consumer import Consumer, Rights
+    from pollux.routing.queue import Queue
+    from pollux.routing.space import Address, AddressSpace
+    from pollux.store.recovered import Recovered
+    from pollux.store.storage import Storage
+
+log = logging.getLogger("pollux.post")
+
+StableCallback = Callable[[Exception | None], None]
+
+#: Acknowledgements of messages on disk that go into one record.
+_ACKS = 1000
+
+
+class PostOffice:
+    """Sends, acknowledgements and transactions; see the module."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        space: AddressSpace,
+        storage: Storage,
+        *,
+        memory: int,
+        wall_ms: Callable[[], int],
+        loop: asyncio.AbstractEventLoop,
+        trail: Trail | None = None,
+        share: Share | None = None,
+    ) -> None:
+        self.configuration = configuration
+        self.space = space
+        self.storage = storage
+        self.trail = trail or Trail.off()
+        self.wall_ms = wall_ms
+        self.accounts = Accounts(
+            space.settings,
+            configuration.global_limit(memory),
+            configuration.global_max_messages,
+            configuration.page_above,
+        )
+        self.memory = Memory(self.accounts, configuration.state_limit(memory))
+        self.registry = Registry(self)
+        #: What all sessions of one protocol share, by the protocol's name: nobody else's business.
+        self.shared: dict[str, Any] = {}
+        #: Routing type -> names messages were sent to -> their accounts; the registry clears it when something changes.
+        self._sendable = self.registry.sendable
+        self.undeliverable = Undeliverable(self)
+        self.pages = Pages(self)
+        self.cold = ColdMessages(self)
+        self.orphans = Orphans(self)
+        #: What the last start found wrong with queues and their messages, in words.
+        self.problems: list[str] = []
+        #: (kind, key) -> value of everything ``storage.put`` kept before this start.
+        self.recovered: dict[tuple[str, str], bytes] = {}
+        self.routed_total = 0
+        self.acknowledged_total = 0
+        self.loop = loop
+        self.share = share or Share(loop)
+        self.share.disk = self
+        #: References of messages that are written but not yet stable, by queue.
+        self._arrivals: dict[Queue, list[MessageReference]] = {}
+        self._unstable: deque[tuple[dict[Queue, list[MessageReference]], StableCallback | None]] = deque()
+        #: How many queues they enter, counted for each turn of the loop.
+        self._entering = 0
+        self._late_arrivals = Entering(self.share, self._enter)
+        self._flush_planned = False
+        self._dirty: dict[Queue, None] = {}
+        #: Queues whose turn did not come in the turn of the loop they were woken in.
+        self._late: dict[Queue, None] = {}
+        self._dispatch_planned = False
+        #: Expired messages are being looked for.
+        self._expiring = False
+        #: Large messages: id of the file -> references to it anywhere, hot or cold.
+        self._large: dict[int, int] = {}
+        self._transactions: WeakSet[Transaction] = WeakSet()
+        #: Recovered large messages: message id -> id of the file.
+        self._cold_large: dict[int, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0
+        #: Queues in which something is due at some time.
+        self._timed: dict[Queue, None] = {}
+        storage.on_full_change(lambda usage: self.accounts.set_disk_full(usage.full))
+
+    def restore(self, recovered: Recovered) -> None:
+        """Take over what the store recovered; before the first client."""
+        self.recovered = recovered.bindings
+        self._cold_large = recovered.large
+        for message_id, file_id in recovered.large.items():
+            self.hold_large(file_id, recovered.references.get(message_id, 1))
+        start = Restart(self, recovered)
+        start.run()
+        self.pages.restore(start.dropped)
+        self.orphans.settle()
+        self.problems = [*start.problems, *self.orphans.report()]
+        if self.problems:
+            self.storage.put(*INCOMPLETE, b"")
+
+    # -- names, for sessions
+
+    @property
+    def create_queue(self) -> Callable[..., Queue]:
+        """See :meth:`Registry.create_queue`."""
+        return self.registry.create_queue
+
+    @property
+    def delete_queue(self) -> Callable[..., None]:
+        """See :meth:`Registry.delete_queue`."""
+        return self.registry.delete_queue
+
+    @property
+    def ensure_address(self) -> Callable[..., object]:
+        """See :meth:`Registry.ensure_address`."""
+        return self.registry.ensure_address
+
+    def queue(self, name: str) -> Queue:
+        """The queue of that name (or FQQN). Raises NoSuchQueueError."""
+        queue = self.space.queue(name)
+        if queue is None:
+            raise NoSuchQueueError(f"queue {name!r} does not exist")
+        self._late_arrivals.finish(queue)
+        return queue
+
+    def address(self, name: str) -> Address | None:
+        """The address of that name (of an FQQN: its address part), None when it does not exist."""
+        return self.space.address(name.partition("::")[0])
+
+    def default_routing_type(self, name: str) -> RoutingType:
+        """What an address of that name is when whoever has it created does not say."""
+        return RoutingType(self.space.settings(name).default_address_routing_type)
+
+    def in_flight(self, queue: Queue) -> bool:
+        """Are there messages for this queue that are written but not yet in it?"""
+        if queue in self._arrivals or queue in self._late_arrivals:
+            return True
+        return any(queue in arrivals for arrivals, _ in self._unstable)
+
+    # -- sending
+
+    def send(self, message: Message, tx: Transaction | None = None) -> None:
+        """Route and write a message (with ``tx``: at its commit). Confirm it in ``when_stable``.
+
+        Raises NoSuchAddressError, NoSuchQueueError, NotPermittedError (its sender may not create what it needs),
+        AddressFullError, DiskFullError: then nothing was done. A duplicate
+        and a message for nobody are accepted silently, as their producer's work is done.
+        """
+        name = message.address
+        account = self._sendable[message.routing_type].get(name)
+        if account is None:
+            account = self._open(name, message.routing_type, self.memory.user_of(message.origin))
+        if account.stamped or message.user is not None:
+            self._annotate(message, stamped=account.stamped)
+        if tx is not None:
+            tx.add_send(message)
+            return
+        paged = False
+        if account.careful or self.accounts.pressure or message.duplicate_id is not None:
+            verdict = self._admit(account, message)
+            if verdict is Verdict.DROP:
+                return
+            paged = verdict is Verdict.PAGE
+        queues = self.space.route(message)
+        if queues:
+            self._store(account, message, queues, 0, paged=paged)
+        else:
+            self._unrouted(account, message)
+
+    def open(self, name: str, routing_type: RoutingType | None, user: str | None) -> None:
+        """Create what messages of ``user`` for ``name`` need; raises what :meth:`send` would."""
+        if name not in self._sendable[routing_type]:
+            self._open(name, routing_type, user)
+
+    def _open(self, name: str, routing_type: RoutingType | None, user: str | None = None) -> Account:
+        """Make sure that messages for ``name`` can be routed as far as settings allow; its account."""
+        account = self.accounts.get(self.registry.ensure_sendable(name, routing_type, user))
+        self.registry.remember(name, routing_type, account)
+        return account
+
+    def _account_of(self, message: Message) -> Account:
+        """See :meth:`_open`."""
+        account = self._sendable[message.routing_type].get(message.address)
+        return account if account is not None else self._open(message.address, message.routing_type)
+
+    def _annotate(self, message: Message, *, stamped: bool) -> None:
+        """Note who sent the message and, where the address wants it, when it came in."""
+        notes = dict(message.annotations or {})
+        if message.user is not None:
+            notes[VALIDATED_USER] = message.user
+        if stamped:
+            notes[INGRESS_TIMESTAMP] = self.wall_ms()
+        message.annotations = notes
+
+    def _admit(self, account: Account, message: Message) -> Verdict:
+        """The checks that most messages need not pass. DROP: accepted, and to be forgotten. Raises SendErrors."""
+        identity = message.duplicate_id
+        if identity is not None and not account.is_new(identity, self.memory.user(DUPLICATE_IDS)):
+            return Verdict.DROP
+        settings = account.settings
+        if self.accounts.disk_full and message.durable:
+            if settings.disk_full_policy is DiskFullPolicy.DROP:
+                return Verdict.DROP
+            account.forget(message.duplicate_id)
+            raise DiskFullError(
+                f"the disk is full: no message for {account.name!r} is accepted until there is room "
+                "(max-disk-usage, min-disk-free)"
+            )
+        accounts = self.accounts
+        verdict = admit(settings, account.gauge, accounts.total, account.pages, crowding=accounts.crowding(account))
+        if verdict is Verdict.FAIL or (verdict is Verdict.BLOCK and rejects(settings, account.gauge)):
+            account.forget(message.duplicate_id)
+            raise AddressFullError(
+                f"address {account.name!r} is full: {account.gauge.bytes} bytes in {account.gauge.messages} messages "
+                f"(max-size-bytes {settings.max_size_bytes}, address-full-policy {settings.address_full_policy.value})"
+            )
+        if account.special:
+            message.expiration = expiration(settings, message.expiration, self.wall_ms())
+        return verdict
+
+    def _store(
+        self, account: Account, message: Message, queues: Sequence[Queue], tx: int, *, paged: bool = False
+    ) -> None:
+        """Give the message its id, write it, and keep its references until that is stable."""
+        storage = self.storage
+        message.id = storage.next_id()
+        self.routed_total += 1
+        if paged:
+            self.pages.append(account, message, queues, tx)
+            for queue in queues:
+                if queue.trail is not None:
+                    queue.trail.accepted([message], paged=True)
+            return
+        if message.large is not None:
+            self.hold_large(message.large.id, len(queues))
+        if message.durable:
+            ids = queues[0].stored_as if len(queues) == 1 else [each for queue in queues for each in queue.stored_as]
+            if ids:
+                try:
+                    storage.append_message(message, ids, tx)
+                except DiskFullError:
+                    account.forget(message.duplicate_id)
+                    raise
+        message.references = len(queues)
+        self.accounts.charge(account, message.size)
+        arrivals = self._arrivals
+        for queue in queues:
+            waiting = arrivals.get(queue)
+            if waiting is None:
+                arrivals[queue] = [MessageReference(message, queue)]
+                self._plan_flush()
+            else:
+                waiting.append(MessageReference(message, queue))
+
+    def _unrouted(self, account: Account, message: Message) -> None:
+        address = self.space.address(account.name)
+        if address is not None:
+            address.unrouted += 1
+        trail = self.trail.queue(account.name, account.name)
+        if trail is not None:
+            trail.unrouted()
+        kept = account.settings.send_to_dla_on_no_route and self.undeliverable.unrouted(message)
+        if not kept and message.large is not None:
+            self.storage.large.delete(message.large.id)
+
+    def reachable(self, message: Message) -> bool:
+        """Whether a queue takes this message, created for it if settings allow that. Raises what :meth:`send` would."""
+        self._account_of(message)
+        return any(self.space.takers(message))
+
+    def copy(
+        self,
+        message: Message,
+        target: str,
+        notes: dict[str, str | int | bytes],
+        routing_type: RoutingType | None = None,
+    ) -> Message:
+        """The same message for another address, with the broker's notes on it. It has no id yet."""
+        twin = Message(
+            message.encoding,
+            target,
+            message.data,
+            durable=message.durable,
+            priority=message.priority,
+            expiration=message.expiration,
+            timestamp=message.timestamp,
+            group=message.group,
+            group_sequence=message.group_sequence,
+            last_value=message.last_value,
+            large=message.large,
+            user=message.user,
+        )
+        twin.routing_type = routing_type
+        twin.annotations = {**message.annotations, **notes} if message.annotations else dict(notes)
+        return twin
+
+    def route_copy(self, message: Message, tx: int) -> bool:
+        """Send a message the broker itself made or moves; limits of the address do not stop it.
+
+        False when no queue takes it. Raises DiskFullError and the errors of a name that cannot be created.
+        """
+        account = self._account_of(message)
+        queues = self.space.route(message)
+        message.address = account.name
+        if not queues:
+            return False
+        self._store(account, message, queues, tx)
+        return True
+
+    # -- stability
+
+    def when_stable(self, callback: StableCallback) -> None:
+        """Call back when everything done so far is on disk and visible; an error means that the broker stops.
+
+        Callbacks run in order, never within this call.
+        """
+        # A new dict even when this one is empty: what arrives later must not be in this entry as well.
+        arrivals, self._arrivals = self._arrivals, {}
+        self._entering += len(arrivals)
+        self._unstable.append((arrivals, callback))
+        self.storage.when_stable(self._stable)
+
+    @property
+    def behind(self) -> bool:
+        """Whether so much waits for the disk, or to enter queues, that whoever asks for much had better wait."""
+        return self._entering > MANY or self.storage.behind
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so much that is on disk waits to enter queues that nobody may ask for more."""
+        return self._late_arrivals.crowded
+
+    def _plan_flush(self) -> None:
+        """Whoever sends without waiting (QoS 0) has its messages made visible all the same."""
+        if not self._flush_planned:
+            self._flush_planned = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_planned = False
+        if self._arrivals:
+            arrivals, self._arrivals = self._arrivals, {}
+            self._entering += len(arrivals)
+            self._unstable.append((arrivals, None))
+            self.storage.when_stable(self._stable)
+
+    def _stable(self, error: StoreError | None) -> None:
+        arrivals, callback = self._unstable.popleft()
+        self._entering -= len(arrivals)
+        if error is None and arrivals:
+            self._late_arrivals.take(arrivals)
+        if callback is not None:
+            try:
+                callback(error)
+            except Exception:
+                log.exception("a session failed while its messages were confirmed")
+
+    def _enter(self, queue: Queue, references: list[MessageReference]) -> None:
+        if queue.trail is not None:
+            queue.trail.accepted([reference.message for reference in references])
+        self.arrive(queue, references)
+
+    def arrive(self, queue: Queue, references: list[MessageReference]) -> None:
+        """Messages that are stored enter their queue."""
+        if queue in self._late_arrivals:
+            self._late_arrivals.finish(queue)  # they are earlier
+        if self.space.queue_by_id(queue.id) is not queue:
+            self.discard(queue, references)  # deleted meanwhile
+            return
+        now = self.wall_ms()
+        displaced = queue.add(references, now)
+        queue.used = True
+        if displaced:
+            self.remove(queue, displaced, ())
+        if queue.scheduled:
+            self.plan_timer(queue)
+        if queue.consumers:
+            self.wake(queue)
+
+    # -- acknowledging
+
+    def acknowledge(self, references: list[MessageReference], tx: Transaction | None = None) -> None:
+        """Consumers are done with these messages (with ``tx``: at its commit)."""
+        if tx is not None:
+            tx.add_acknowledged(references)
+            return
+        for queue, mine in by_queue(references):
+            if queue.trail is not None:
+                queue.trail.acknowledged([reference.message.id for reference in mine])
+            self.discard(queue, queue.acknowledge(mine))
+            if queue.non_destructive:
+                self.wake(queue)
+        self.acknowledged_total += len(references)
+
+    def discard(self, queue: Queue, references: Sequence[MessageReference], tx: int = 0) -> None:
+        """The references left ``queue`` for good: write that, and give back their memory."""
+        if not references:
+            return
+        ids = []
+        paged = []
+        account = None
+        size = messages = 0
+        for reference in references:
+            message = reference.message
+            if reference.page:
+                paged.append(reference)
+            elif message.durable:
+                ids.append(message.id)
+            if message.large is not None:
+                self.release_large(message.large.id)
+            message.references -= 1
+            if message.references <= 0:
+                if account is None or account.name != message.address:
+                    if messages and account is not None:
+                        self.accounts.credit(account, size, messages)
+                        size = messages = 0
+                    account = self._charged(message.address)
+                size += message.size
+                messages += 1
+        if ids and queue.durable:
+            self.storage.append_acks(queue.id, ids, tx)
+        if paged:
+            self.pages.acknowledge(queue, paged, tx)
+        if messages and account is not None:
+            self.accounts.credit(account, size, messages)
+        if self.pages.active:
+            self.pages.feed(queue)
+
+    def _charged(self, name: str) -> Account:
+        return self.accounts.get(name.partition("::")[0] if "::" in name else name)
+
+    def hold_large(self, file_id: int, count: int) -> None:
+        """``count`` more references need the file of a large message."""
+        self._large[file_id] = self._large.get(file_id, 0) + count
+
+    def release_large(self, file_id: int) -> None:
+        """One reference less needs the file; the last one deletes it."""
+        left = self._large.get(file_id, 1) - 1
+        if left > 0:
+            self._large[file_id] = left
+            return
+        self._large.pop(file_id, None)
+        self.storage.large.delete(file_id)
+
+    def release(self, references: list[MessageReference], *, failed: bool) -> None:
+        """Consumers give messages back: to the head of their queues, or (``failed``) later, or as dead letters."""
+        now = self.wall_ms()
+        for queue, mine in by_queue(references):
+            if queue.trail is not None:
+                queue.trail.released(mine, failed=failed)
+            dead = queue.release(mine, failed=failed, now=now)
+            if failed and queue.durable:
+                for reference in mine:
+                    if reference.message.durable and not reference.page and reference.delivery_count:
+                        self.storage.append_delivery_count(queue.id, reference.message.id, reference.delivery_count)
+                        if reference.deliver_at:
+                            self.storage.append_schedule(queue.id, reference.message.id, reference.deliver_at)
+            self.tidy(queue)
+            if dead:
+                self.undeliverable.dead(queue, dead)
+            if queue.scheduled:
+                self.plan_timer(queue)
+            self.wake(queue)
+
+    def reject(self, references: list[MessageReference]) -> None:
+        """Consumers refuse the messages: dead letters now."""
+        for queue, mine in by_queue(references):
+            self.undeliverable.dead(queue, queue.kill(mine))
+
+    def set_aside(self, reference: MessageReference, error: PolluxError) -> None:
+        """The body of a large message is not there: the message leaves its queue, not the store.
+
+        No consumer is to fail for it again and again, and when its file is back a restart finds it again.
+        """
+        queue, message = reference.queue, reference.message
+        for _ in queue.set_aside([reference]):
+            message.references -= 1
+            if message.references <= 0:
+                self.accounts.credit(self._charged(message.address), message.size, 1)
+        self.storage.lost_body(message, str(error))
+        self.wake(queue)
+
+    def tidy(self, queue: Queue) -> None:
+        """Record what last values or the ring displaced inside the queue."""
+        displaced = queue.take_displaced()
+        if displaced:
+            self.remove(queue, displaced, ())
+
+    # -- transactions
+
+    def begin(self, origin: int = 0) -> Transaction:
+        """A new local transaction of the connection ``origin``. Raises LimitError."""
+        deadline = self.loop.time() + self.configuration.transaction_timeout / 1000
+        limit = self.configuration.limits.max_transaction_size
+        tx = Transaction(self.storage.next_id(), limit, deadline, self.memory.holder(origin))
+        self._transactions.add(tx)
+        return tx
+
+    def commit(self, tx: Transaction) -> None:
+        """Do all of it. Await ``when_stable``. Raises SendError, DiskFullError or InvalidRequestError (it was open for
+        longer than transaction-timeout): then nothing of it was done.
+        """
+        if tx.expired:
+            raise InvalidRequestError(
+                f"transaction {tx.id} was rolled back: it was open for longer than transaction-timeout "
+                f"({self.configuration.transaction_timeout} ms)"
+            )
+        admitted: list[tuple[Account, Message, Verdict]] = []
+        try:
+            for message in tx.sends:
+                account = self._account_of(message)
+                verdict = self._admit(account, message)
+                if verdict is not Verdict.DROP:
+                    admitted.append((account, message, verdict))
+            if tx.sends:
+                self._require_room()
+        except Exception:
+            for account, message, _ in admitted:
+                account.forget(message.duplicate_id)
+            raise
+        tx.end()
+        self._transactions.discard(tx)
+        for account, message, verdict in admitted:
+            queues = self.space.route(message)
+            if queues:
+                self._store(account, message, queues, tx.id, paged=verdict is Verdict.PAGE)
+            else:
+                self._unrouted(account, message)
+        for queue, mine in by_queue(tx.acknowledged):
+            if queue.trail is not None:
+                queue.trail.acknowledged([reference.message.id for reference in mine])
+            self.discard(queue, queue.acknowledge(mine), tx.id)
+        self.acknowledged_total += len(tx.acknowledged)
+        self.storage.append_commit(tx.id)
+
+    def expire_transactions(self) -> None:
+        """Roll back what is open for too long; called every transaction-timeout-scan-period."""
+        now = self.loop.time()
+        for tx in list(self._transactions):
+            if tx.ended:
+                self._transactions.discard(tx)
+            elif tx.deadline <= now and not tx.expired:
+                log.warning("transaction %d is open for longer than transaction-timeout: rolled back", tx.id)
+                for message in tx.sends:
+                    if message.large is not None:
+                        self.storage.large.delete(message.large.id)
+                tx.expire()
+
+    def _require_room(self) -> None:
+        if self.storage.full:
+            raise DiskFullError("the disk is full: no transaction that sends is committed until there is room")
+
+    def rollback(self, tx: Transaction) -> list[MessageReference]:
+        """Forget it. Returns what was acknowledged in it: still with its consumers, who release or keep it."""
+        tx.end()
+        self._transactions.discard(tx)
+        for message in tx.sends:
+            if message.large is not None:
+                self.storage.large.delete(message.large.id)
+        return tx.acknowledged
+
+    # -- consumers
+
+    def attach(self, queue: Queue, consumer: Consumer) -> None:
+        """A consumer begins to take from a queue. Raises LimitError (max-consumers)."""
+        now = self.wall_ms()
+        queue.add_consumer(consumer, now)
+        rights: Rights | None = getattr(consumer, "rights", None)
+        if rights is not None and not consumer.browsing:
+            self.registry.read_by(queue, rights.user)
+        queue.unused_since = 0
+        self.plan_timer(queue)
+        self.wake(queue)
+
+    def detach(self, queue: Queue, consumer: Consumer, *, failed: bool = False) -> None:
+        """A consumer is gone: what it held goes back to the queue."""
+        held = queue.remove_consumer(consumer)
+        if held:
+            self.release(held, failed=failed)
+        if not queue.consumers:
+            queue.unused_since = self.wall_ms()
+            if queue.purge_on_no_consumers:
+                self.purge(queue)
+            self.registry.maybe_delete(queue)
+        elif queue.consumers:
+            self.wake(queue)
+
+    def purge(self, queue: Queue) -> int:
+        """Remove every message that is not with a consumer; returns how many."""
+        references, cold = queue.purge()
+        self.remove(queue, references, cold)
+        count = len(references) + len(cold) + self.pages.drop(queue)
+        self.trail.event("queue-purged", queue=queue.name, address=queue.address, messages=count)
+        return count
+
+    def take_out(self, queue: Queue, ids: Container[int]) -> None:
+        """Acknowledge messages that wait in ``queue``, hot or cold, by id: their consumer has them."""
+        references, cold = queue.remove(ids)
+        if queue.trail is not None:
+            queue.trail.acknowledged([*(reference.message.id for reference in references), *cold])
+        self.discard(queue, references)
+        self._discard_cold(queue, cold)
+        self.acknowledged_total += len(references) + len(cold)
+
+    def remove(self, queue: Queue, references: Sequence[MessageReference], cold: Sequence[int]) -> None:
+        """Messages (``cold``: ids of those only on disk) left ``queue`` without having been consumed."""
+        if queue.trail is not None:
+            queue.trail.removed([*(reference.message.id for reference in references), *cold])
+        self.discard(queue, references)
+        self._discard_cold(queue, cold)
+
+    def _discard_cold(self, queue: Queue, ids: Sequence[int]) -> None:
+        for start in range(0, len(ids), _ACKS):
+            self.storage.append_acks(queue.id, ids[start : start + _ACKS])
+        self.release_cold(ids)
+
+    def release_cold(self, ids: Sequence[int]) -> None:
+        """These references to messages that are on disk only are gone: nor do they need a large message's file."""
+        if self._cold_large:
+            for number in ids:
+                file_id = self._cold_large.get(number)
+                if file_id is not None:
+                    self.release_large(file_id)
+
+    def drop(self, queue: Queue) -> None:
+        """Everything a queue holds is gone, because the queue is: one record, however much it is."""
+        references, cold = queue.purge()
+        self.discard(queue, references)
+        self.release_cold(cold)
+        if queue.durable:
+            self.registry.record_drop(queue.id)
+        self.pages.drop(queue)
+
+    def message_count(self, queue: Queue) -> int:
+        """All messages of a queue, paged ones too."""
+        return queue.message_count + (self.pages.unread(queue) if self.pages.active else 0)
+
+    def wake(self, queue: Queue) -> None:
+        """Somebody can take, or something can be taken: hand out messages, once for this loop turn."""
+        self._dirty[queue] = None
+        if not self._dispatch_planned:
+            self._dispatch_planned = True
+            self.loop.call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._dispatch_planned = False
+        dirty, self._dirty = self._dirty, {}
+        now = self.wall_ms()
+        if len(dirty) > AT_ONCE:
+            if not self._late:
+                self.share.add(self._dispatch_late)
+            self._late.update(dirty)
+            return
+        for queue in dirty:
+            self._dispatch_one(queue, now)
+
+    def _dispatch_late(self) -> bool:
+        """One of the queues that were woken with too many others for one turn; whether there is one more."""
+        queue = next(iter(self._late))
+        del self._late[queue]
+        self._dispatch_one(queue, self.wall_ms())
+        return bool(self._late)
+
+    def _dispatch_one(self, queue: Queue, now: int) -> None:
+        try:
+            if queue.dispatch(now):
+                self.wake(queue)
+        except Exception:
+            log.exception("a session failed to take messages from queue %s", queue.name)
+        expired = queue.expired(now, 0)
+        if expired:
+            self.undeliverable.expired(queue, expired)
+        if queue.cold:
+            self.cold.feed(queue)
+        if self.pages.active:
+            self.pages.feed(queue)
+
+    def charge(self, message: Message) -> None:
+        """A message that was on disk is in memory now."""
+        self.accounts.charge(self._charged(message.address), message.size)
+
+    # -- producers
+
+    def writable(self, address: str) -> bool:
+        """May a producer of this address send now?"""
+        return self.accounts.writable(address.partition("::")[0])
+
+    def on_writable(self, address: str, callback: Callable[[], None]) -> None:
+        """Call back once when :meth:`writable` is true again."""
+        self.accounts.on_writable(address.partition("::")[0], callback)
+
+    def off_writable(self, address: str, callback: Callable[[], None]) -> None:
+        """A session ends: it waits no more for :meth:`on_writable`."""
+        self.accounts.off_writable(address.partition("::")[0], callback)
+
+    # -- time
+
+    def plan_timer(self, queue: Queue) -> None:
+        """Look at the queue again when something in it is due, if anything is."""
+        at = queue.next_due()
+        if not at:
+            return
+        self._timed[queue] = None
+        if self._timer is not None and self._timer_at <= at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self.loop.call_later(max(at - self.wall_ms(), 0) / 1000, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        timed, self._timed = self._timed, {}
+        self.share.work(self._have_due(timed))
+
+    def _have_due(self, timed: Iterable[Queue]) -> Iterator[None]:
+        """Bit by bit, as there may be very many queues."""
+        for queue in timed:
+            if self.space.queue_by_id(queue.id) is queue:
+                now = self.wall_ms()
+                if 0 < queue.next_due() <= now:
+                    queue.due(now)
+                    self.tidy(queue)
+                    self.wake(queue)
+                self.plan_timer(queue)
+            yield
+
+    def expire(self) -> None:
+        """Look for expired messages in all queues; called every message-expiry-scan-period."""
+        if not self._expiring:
+            self._expiring = True
+            self.share.work(self._expire())
+
+    def _expire(self) -> Iterator[None]:
+        """Bit by bit, as there may be very many queues."""
+        try:
+            for queue in list(self.space.queues):
+                if self.space.queue_by_id(queue.id) is queue:
+                    expired = queue.expired(self.wall_ms())
+                    if expired:
+                        self.undeliverable.expired(queue, expired)
+                yield
+        finally:
+            self._expiring = False
+
+    async def close(self) -> None:
+        """Stop reading and planning; the store is closed by its owner."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.share.close()
+        tasks = [*self.cold.tasks(), *self.pages.tasks()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def by_queue(references: Sequence[MessageReference]) -> Iterable[tuple[Queue, Sequence[MessageReference]]]:
+    """Split by queue, in order within each; cheap when, as nearly always, there is only one queue."""
+    if not references:
+        return ()
+    queue = references[0].queue
+    for reference in references:
+        if reference.queue is not queue:
+            split: dict[Queue, list[MessageReference]] = {}
+            for each in references:
+                split.setdefault(each.queue, []).append(each)
+            return split.items()
+    return ((queue, references),)
+
+
+__all__ = ["PostOffice", "Transaction", "by_queue"]

@@ -1,0 +1,244 @@
+"""What a broker knows of its high availability policy: one small interface, and what every policy does alike.
+
+A policy decides in a thread of its own; here its words become tasks of the event loop. One class for each policy:
+:mod:`pollux.ha.shared_store.activation` (one store for all members) and
+:mod:`pollux.ha.replication.activation` (a copy for each). :mod:`pollux.node.policies` tells which one a configuration
+asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from pollux.cluster.topology import Topology
+from pollux.ha.machine import STANDBY, Machine, Phase, Position
+from pollux.ha.members import member_id
+from pollux.ha.node_state import Holder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pollux.cluster.link import CoreHub
+    from pollux.errors import PolluxError
+    from pollux.ha import neighbours, peers
+    from pollux.ha import node_state as states
+    from pollux.ha.lease import Lease
+    from pollux.ha.members import Member
+    from pollux.ha.shared_store.node_manager import Claim
+    from pollux.process.broker import Broker
+    from pollux.store.files import FileOperations
+    from pollux.store.follower import Follower
+    from pollux.store.spare import Spare
+
+logger = logging.getLogger("pollux.ha")
+
+#: How often the loop looks whether the lease still holds, seconds.
+GUARD_PERIOD = 0.1
+
+
+class Activation(ABC):
+    """The activation of one broker process: waits for the right to serve, watches it, gives it back.
+
+    Everything is called in the loop's thread unless it says otherwise.
+    """
+
+    #: Its name, in views and lock files.
+    policy = ""
+    #: The directories are this process's alone: they are locked before it waits, not after.
+    exclusive = False
+
+    def __init__(self, broker: Broker, role: str) -> None:
+        configuration = broker.configuration
+        self._broker = broker
+        self.machine = Machine(lambda: time.time_ns() // 1_000_000)
+        self.me = Holder(member_id(configuration.path), configuration.name, socket.gethostname(), os.getpid(), role)
+        #: Address of this member's management port, for the other members; empty without one.
+        self.management = ""
+        #: Whether the service manager is told that the broker is ready before it is live.
+        self.ready_early = True
+        #: The process shall start again as a standby once it has stopped.
+        self.restart = False
+        #: Stop quickly: somebody waits to serve instead.
+        self.hurry = False
+        #: What is wrong with other members, as last seen.
+        self.findings: list[neighbours.Finding] = []
+        #: The store's system calls, where they are not the ordinary ones.
+        self.files: FileOperations | None = None
+        #: What other brokers may ask for on the acceptors; None: nothing.
+        self.hub: CoreHub | None = None
+        #: Where clients find the other members.
+        self.topology = Topology(configuration, self.me.id)
+        #: A segment filled ahead.
+        self.spare: Spare | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._claim: asyncio.Future[Claim]
+        self._guard_timer: asyncio.TimerHandle | None = None
+
+    # -- the start
+
+    async def wait(self) -> Claim:
+        """Join the group and wait for the right to serve. Raises PolluxError when this member cannot take part."""
+        self._loop = asyncio.get_running_loop()
+        self._claim = self._loop.create_future()
+        self.machine.on_change(lambda before, after: self._in_loop(self._changed, before, after))
+        self.machine.on_reason(lambda position: self._in_loop(self._changed, position, position))
+        await self._join()
+        claim = await self._claim
+        self._watch_lease()
+        return claim
+
+    @abstractmethod
+    async def _join(self) -> None:
+        """Begin: from here on the policy's thread decides."""
+
+    @property
+    @abstractmethod
+    def lease(self) -> Lease:
+        """Until when this member may confirm."""
+
+    def guard(self) -> bool:
+        """Whether acknowledgements may leave (asked by the journal after each sync). Any thread."""
+        return self.lease.held()
+
+    @abstractmethod
+    def serving(self) -> None:
+        """The broker serves clients."""
+
+    @abstractmethod
+    def follower(self) -> Follower | None:
+        """What has read the journal along while this broker waited; it is the caller's from here on. Blocking."""
+
+    # -- the policy's words (from its thread)
+
+    def claimed(self, claim: Claim) -> None:
+        """Serve."""
+        self._in_loop(self._settle, claim, None)
+
+    def refused(self, error: PolluxError) -> None:
+        """This member cannot take part."""
+        self._in_loop(self._settle, None, error)
+
+    def fenced(self, reason: str) -> None:
+        """Stop at once; nothing may be confirmed any more."""
+        self._in_loop(self._broker.fenced, reason)
+
+    def _in_loop(self, function: Callable[..., object], *values: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *values)
+        except RuntimeError:
+            logger.debug("the event loop has ended")
+
+    def _settle(self, claim: Claim | None, error: PolluxError | None) -> None:
+        if self._claim.done():
+            return
+        if claim is not None:
+            self._claim.set_result(claim)
+        elif error is not None:
+            self._claim.set_exception(error)
+
+    def _changed(self, _before: Position, after: Position) -> None:
+        broker = self._broker
+        if after.phase in STANDBY:
+            broker.state = after.phase.value
+            broker.write_status()
+            broker.notifier.status(f"{after.phase.value}: {after.reason}")
+            if self.ready_early and self._waits_well(after.phase):
+                broker.notifier.ready(f"{after.phase.value}: {after.reason}")
+
+    def _waits_well(self, phase: Phase) -> bool:
+        """Whether a member in this phase does what a standby should do."""
+        return phase is Phase.READY
+
+    # -- while live
+
+    def _watch_lease(self) -> None:
+        if self.machine.phase not in (Phase.ACTIVATING, Phase.LIVE):
+            return
+        if not self.lease.held():
+            self.fence(
+                f"the right to serve could not be proven for {self.lease.seconds:g} s: this process stood still or"
+                f" {self._authority} does not answer"
+            )
+            return
+        self._guard_timer = self._loop.call_later(GUARD_PERIOD, self._watch_lease)
+
+    #: Who has to be asked for the right to serve.
+    _authority = "the store"
+
+    def fence(self, reason: str) -> None:
+        """Nothing leaves this broker any more. Any thread."""
+        self.lease.drop()
+        if self.machine.fence(reason):
+            self.fenced(reason)
+
+    @abstractmethod
+    async def others(self) -> list[Member]:
+        """The other members, alive or not."""
+
+    @abstractmethod
+    async def switchover(self) -> dict[str, Any]:
+        """Begin to hand over to a member that waits. Raises InvalidRequestError when none does."""
+
+    @abstractmethod
+    async def failback(self) -> dict[str, Any]:
+        """Let the preferred broker serve again: from a live backup to the waiting primary."""
+
+    def _handing_over(self, to: Iterable[Member]) -> dict[str, Any]:
+        """The answer to who asked for it."""
+        return {
+            "epoch": self.machine.position.epoch,
+            "from": self.me.name,
+            "to": [{"name": one.name, "management": one.management} for one in to],
+        }
+
+    # -- the end
+
+    def stopping(self, reason: str) -> None:
+        """The broker begins to stop."""
+        if self.machine.phase in (Phase.ACTIVATING, Phase.LIVE, *STANDBY):
+            self.machine.to(Phase.STOPPING, reason)
+
+    async def leave(self, *, graceful: bool) -> None:
+        """Everything is written (or, not graceful, lost its meaning): give the right to serve back."""
+        if self._guard_timer is not None:
+            self._guard_timer.cancel()
+        await self._leave(graceful=graceful)
+
+    @abstractmethod
+    async def _leave(self, *, graceful: bool) -> None:
+        """See :meth:`leave`."""
+
+    # -- views
+
+    @abstractmethod
+    def store_view(self) -> peers.View:
+        """For other members: who this is, and which store it sees."""
+
+    @abstractmethod
+    def view(self) -> dict[str, Any]:
+        """For the status: where this broker is and why."""
+
+    @abstractmethod
+    def history(self) -> list[dict[str, Any]]:
+        """Every activation that is remembered, oldest first."""
+
+
+def history_view(entries: Iterable[states.Activation]) -> list[dict[str, Any]]:
+    """Activations as management shows them."""
+    return [
+        {
+            "epoch": one.epoch,
+            "from": one.previous or None,
+            "to": one.holder,
+            "reason": one.reason,
+            "at": one.at,
+            "duration_ms": one.duration_ms if one.duration_ms >= 0 else None,
+        }
+        for one in entries
+    ]

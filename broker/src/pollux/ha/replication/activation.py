@@ -1,0 +1,516 @@
+"""The activation of a member of a replicated pair: every member has its own store and copies the live's.
+
+While it waits it follows (:mod:`pollux.ha.replication.follow_loop`); the member's thread
+(:mod:`pollux.ha.replication.member`) asks the coordination service; when it may serve, its store is opened with files
+that tell the backups of every change (:mod:`pollux.ha.replication.replicas`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from pollux.cluster import discovery, topology
+from pollux.cluster.connector import check_connectors
+from pollux.cluster.discovery import Announcer, Discovered, Others
+from pollux.cluster.electorate import FIRST_LOOK, Electorate, Mine
+from pollux.cluster.link import CoreHub
+from pollux.cluster.votes import Candidacy
+from pollux.errors import InvalidRequestError, PolluxError
+from pollux.ha import network_check, peers
+from pollux.ha.activation import Activation, history_view
+from pollux.ha.machine import STANDBY, Phase
+from pollux.ha.network_check import NetworkCheck
+from pollux.ha.replication import local
+from pollux.ha.replication.backup_side import PURPOSE
+from pollux.ha.replication.coordination import CoordinationError
+from pollux.ha.replication.follow_loop import FollowLoop
+from pollux.ha.replication.member import Member, RefusedError
+from pollux.ha.replication.quorum import QuorumCoordinator
+from pollux.ha.replication.replicas import TWO_LIVES, Replicas, member_of
+from pollux.ha.replication.settings import BACKUP, PEER, PRIMARY, SESSION_FILE, make_coordinator, settings_of
+from pollux.ha.shared_store.node_manager import Claim
+from pollux.ha.standby import Warm
+from pollux.logs import event
+from pollux.store.journal_facts import newest_epoch, read_facts
+from pollux.store.spare import Spare
+from pollux.wire.core import ClusterKey
+
+if TYPE_CHECKING:
+    from pollux.ha.lease import Lease
+    from pollux.ha.members import Member as MemberView
+    from pollux.ha.replication.coordination import Coordinator
+    from pollux.ha.replication.live_side import Serving
+    from pollux.ha.replication.local import LocalState
+    from pollux.ha.replication.member import Right
+    from pollux.process.broker import Broker
+    from pollux.store.follower import Follower
+
+logger = logging.getLogger("pollux.ha")
+
+#: How long what is being written may take to come to an end when this member may serve, seconds.
+STOP_FOLLOWING = 10.0
+#: How long ZooKeeper may take to end the session of a life that was killed, seconds.
+CLOSE_SESSION = 5.0
+#: How long one that hands over waits for the other to take over, before it starts again as a standby, seconds.
+SUCCESSION = 10.0
+
+
+class ReplicatedActivation(Activation):
+    """See the module. Implements :class:`pollux.ha.replication.member.Listener`."""
+
+    policy = "replication"
+    exclusive = True
+    _authority = "the coordination service"
+
+    def __init__(self, broker: Broker) -> None:
+        configuration = broker.configuration
+        settings = settings_of(configuration)
+        if settings is None:
+            raise PolluxError("this broker has no <replication>")
+        super().__init__(broker, settings.role)
+        self.settings = settings
+        self._configuration = configuration
+        self.roots = {
+            "journal": configuration.journal_directory,
+            "bindings": configuration.bindings_directory,
+            "large": configuration.large_messages_directory,
+            "paging": configuration.paging_directory,
+        }
+        self.member = Member(
+            configuration.journal_directory,
+            self._coordinator,
+            self.machine,
+            self,
+            identity=settings.identity,
+            equal=settings.equal,
+            data_node_id=self._data_node_id,
+            # Those who vote look at the groups themselves.
+            group=settings.group if settings.identity is None and settings.manager is not None else "",
+            session=settings.session,
+            part=settings.part,
+            name=self.me.name,
+            newest_epoch=lambda: newest_epoch(self.roots["journal"], self.roots["bindings"]),
+            cut_off=lambda: self._cut_off(self._lost_at),
+        )
+        self._replicas = Replicas(
+            self.roots,
+            settings,
+            self.member,
+            about=self._about,
+            on_synced=self._backup_synced,
+            on_following=self._heard,
+            cut_off=lambda: self._cut_off(self._loop.time()),
+        )
+        self.files = self._replicas.files
+        self.spare = Spare(configuration.journal_directory, self.me.id, configuration.journal_file_size, self.files)
+        #: Who else there is; where this broker says that it is there, once it serves.
+        self._others = Others(settings.endpoints)
+        self._announcers: list[Announcer] = []
+        self._warm: Warm | None = None
+        self._follow: FollowLoop | None = None
+        #: Who is followed, as it described itself.
+        self._live: dict[str, Any] | None = None
+        self._in_sync = False
+        self._stay = False
+        self._giving_up = False
+        self._noting: asyncio.Task[None] | None = None
+        self._announcing: asyncio.Task[None] | None = None
+        #: Whether this host is cut off (None: nobody is to be asked), and since when that has to be known.
+        self._network: NetworkCheck | None = None
+        self._lost_at = 0.0
+        #: Only without a <manager>: the members that vote, and what this one may ask them for.
+        self._electorate: Electorate | None = None
+        self._candidacy: Candidacy | None = None
+        self._quorum: QuorumCoordinator | None = None
+        self._most_others = 0
+        if settings.manager is None:
+            self._authority = "this process"
+
+    def _coordinator(self, identity: str) -> Coordinator:
+        if self._electorate is not None and self._candidacy is not None:
+            self._quorum = QuorumCoordinator(
+                identity,
+                self._electorate,
+                self._candidacy,
+                self.settings.votes,
+                local=lambda: self._sequence,
+                session=self.settings.session,
+                least=self._votes_at_least,
+            )
+            return self._quorum
+        record = self.roots["journal"] / SESSION_FILE
+        return make_coordinator(self.settings, identity, self.me.name, record=record)
+
+    def _votes_at_least(self) -> int:
+        """A pair alone has nobody to ask. Where there ever were more members one of them may be another backup."""
+        if self._electorate is not None:
+            self._most_others = max(self._most_others, self._electorate.others)
+        return 1 if self._most_others > 1 else 0
+
+    def _data_node_id(self) -> str | None:
+        """The node id of data that was never replicated."""
+        facts = read_facts(self.roots["journal"], self.roots["bindings"])
+        return facts.node_id.hex() if facts.node_id is not None else None
+
+    def _about(self) -> dict[str, Any]:
+        """What other members are told of this one."""
+        return {
+            "id": self.me.id,
+            "name": self.me.name,
+            "host": self.me.host,
+            "pid": self.me.pid,
+            "role": self.me.role,
+            "group": self.settings.group,
+            "management": self.management,
+            "clients": self.topology.mine.as_content(),
+        }
+
+    @property
+    def _sequence(self) -> int:
+        state = self.member.state
+        return state.sequence if state is not None else 0
+
+    def _mine(self) -> Mine:
+        """For those who vote."""
+        state = self.member.state
+        serves = self.member.right is not None and self.machine.phase in (Phase.ACTIVATING, Phase.LIVE)
+        if state is None:
+            return Mine("", serves=False, sequence=0)
+        return Mine(state.node_id, serves=serves, sequence=state.sequence if state.complete else 0)
+
+    # -- the start
+
+    async def _join(self) -> None:
+        configuration = self._configuration
+        await asyncio.to_thread(check_connectors, configuration.connectors)
+        key = await asyncio.to_thread(ClusterKey, configuration.cluster_user, configuration.cluster_password)
+        self.hub = CoreHub(key, name=self.me.name, node_id=b"", timeout=self.settings.silence)
+        self._find_others(key)
+        self._replicas.loop = self._loop
+        self.hub.purposes[PURPOSE] = self._replicas.open
+        self._follow = FollowLoop(
+            self.hub,
+            self.roots,
+            self.settings,
+            self._others,
+            about=self._about,
+            on_accepted=self._accepted,
+            on_synced=self._synced,
+            on_lost=self._live_lost,
+            on_refused=self._not_taken,
+        )
+        if (checks := network_check.settings_of(configuration)) is not None:
+            self._network = NetworkCheck(checks, self._network_changed)
+            self._network.start()
+        await asyncio.to_thread(self._close_old_session)
+        mine = await asyncio.to_thread(local.read, self.roots["journal"])
+        if self.settings.manager is None:
+            await self._join_electorate(mine)
+        self._follow.start()
+        if mine is None:
+            # Without data it cannot know whether others have some: who serves now does.
+            await self._follow.looked.wait()
+        elif self.settings.role == PRIMARY and self.settings.group:
+            # Nor whether somebody else was made the live of its group.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_LOOK + self._others.patience):
+                    await self._follow.looked.wait()
+        if not self._claim.done():
+            self.member.start()
+
+    def _find_others(self, key: ClusterKey) -> None:
+        """Listen for the others where they announce themselves. Raises DiscoveryError."""
+        group = self.settings.discovery
+        if group is not None:
+            often = discovery.period(self._configuration)
+            self._others = Discovered(group, key, self.settings.template, member=self.me.id, period=often)
+        self._announcers = discovery.announcers(self._configuration, key, self.me.id)
+        for announcer in self._announcers:
+            announcer.open()
+        self._others.start()
+
+    async def _join_electorate(self, mine: LocalState | None) -> None:
+        """Without a coordination service: meet those who vote."""
+        votes, role = self.settings.votes, self.settings.role
+        own = role != BACKUP if mine is None else mine.complete and not mine.replica
+        at_once = own and role != BACKUP and not votes.check_for_live
+        outvoted = mine is not None and mine.outvoted
+        self._candidacy = Candidacy(own=own, retries=votes.retries, wait=votes.wait, at_once=at_once, outvoted=outvoted)
+        if self.hub is None:
+            return
+        self._electorate = Electorate(
+            self.hub,
+            self.settings,
+            self._others,
+            self.roots["journal"],
+            member=f"{self.me.name} on {self.me.host}, process {self.me.pid}",
+            mine=self._mine,
+            coordinated=lambda: self.member.coordinated or 0,
+            superseded=self._superseded,
+        )
+        self._electorate.start()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK + self._others.patience):
+                await self._electorate.looked.wait()
+
+    def _superseded(self, reason: str) -> None:
+        event(logger, logging.ERROR, "somebody else serves with this data", reason=reason)
+        self.fence(reason)
+
+    def _close_old_session(self) -> None:
+        """What a killed life of this broker left in ZooKeeper; that life is gone, as its directories' lock is ours."""
+        record = self.roots["journal"] / SESSION_FILE
+        if not record.exists():
+            return
+        from pollux.ha.replication.zookeeper import close_recorded
+
+        try:
+            if close_recorded(record, CLOSE_SESSION, self.settings.tls):
+                event(logger, logging.INFO, "the session of the life before is closed")
+        except CoordinationError as error:
+            event(logger, logging.WARNING, "the session of the life before ends by its time-out", reason=error)
+
+    @property
+    def lease(self) -> Lease:
+        """See :class:`Activation`."""
+        return self.member.lease
+
+    def _waits_well(self, phase: Phase) -> bool:
+        return phase in (Phase.READY, Phase.CATCHING_UP)
+
+    def serving(self) -> None:
+        """The broker serves clients."""
+        self.machine.to(Phase.LIVE, self.machine.position.reason)
+        for announcer in self._announcers:
+            announcer.start()
+        if self._quorum is not None and self._electorate is not None:
+            self._quorum.serves()
+            self._announcing = self._loop.create_task(self._electorate.announce())
+        self._noting = self._loop.create_task(self._note())
+        if self._network is not None and self._network.problem:
+            self._network_changed(self._network.problem)
+
+    async def _note(self) -> None:
+        try:
+            await asyncio.to_thread(self.member.served)
+        except (PolluxError, OSError) as error:
+            event(logger, logging.ERROR, "how long the activation took could not be written", reason=error)
+
+    def follower(self) -> Follower | None:
+        """See :class:`Activation`."""
+        return self._warm.take() if self._warm is not None else None
+
+    # -- the network check
+
+    def _cut_off(self, since: float) -> str:
+        """Why this host was cut off at some time since ``since``; empty: it was not. Blocking, not in the loop."""
+        return self._network.ask(since) if self._network is not None else ""
+
+    def _network_changed(self, problem: str) -> None:
+        if self._candidacy is not None:
+            self._candidacy.cut_off(problem)
+        if problem and self.machine.phase is Phase.LIVE:
+            # In order: a backup that is reached on another way has everything, and takes over.
+            self._hand_back(problem, restart=True)
+        self.member.wake()
+
+    # -- the member's words (from its thread)
+
+    def stop_following(self) -> None:
+        """See :class:`pollux.ha.replication.member.Listener`."""
+        if self._follow is not None:
+            asyncio.run_coroutine_threadsafe(self._follow.hold(), self._loop).result(STOP_FOLLOWING)
+
+    def follow_again(self) -> None:
+        """See :class:`pollux.ha.replication.member.Listener`."""
+        if self._follow is not None:
+            self._in_loop(self._follow.again)
+
+    def granted(self, right: Right) -> None:
+        """See :class:`pollux.ha.replication.member.Listener`."""
+        self.claimed(Claim(bytes.fromhex(right.node_id), right.epoch, right.reason, right.began))
+
+    # -- while it follows
+
+    def _accepted(self, content: dict[str, Any]) -> None:
+        """A live takes us: what was read along of older data is of no use."""
+        self._live = content
+        self._heard(content)
+        if self._candidacy is not None:
+            self._candidacy.followed()
+        self._in_sync = False
+        self._cool()
+        self.member.wake()
+
+    def _heard(self, content: dict[str, Any]) -> None:
+        """A live or a backup described itself."""
+        self.topology.heard(topology.parse(str(content.get("id", ""))[:255], content.get("clients")))
+
+    def _synced(self, _state: LocalState) -> None:
+        self._in_sync = True
+        self._votes_at_least()  # who is there now may be gone when it is needed
+        if self._candidacy is not None:
+            self._candidacy.synced()
+        if self.spare is not None:
+            configuration = self._configuration
+            self._warm = Warm(
+                configuration.journal_directory,
+                configuration.id_cache_size,
+                self.spare,
+                self.member.wake,
+                paging=configuration.paging_directory,
+            )
+            self._warm.start()
+        self.member.wake()
+
+    def _live_lost(self, code: str, _reason: str) -> None:
+        self._live = None
+        # What the network was before says nothing about why the live is gone.
+        self._lost_at = self._loop.time()
+        if self._candidacy is not None:
+            self._candidacy.live_lost(code, time.monotonic())
+        self._in_sync = False
+        self.member.wake()
+
+    def _not_taken(self, code: str, text: str) -> None:
+        if code == TWO_LIVES and self.member.right is None:
+            self.refused(RefusedError(text))
+
+    def _cool(self) -> None:
+        if self._warm is not None:
+            self._warm.stop()
+            self._warm = None
+
+    # -- while it serves
+
+    def _backup_synced(self, serving: Serving) -> None:
+        if self.settings.allow_failback and self._replicas.wants_back(serving):
+            self._hand_back(f"failback: {serving.name}, the preferred broker, is in sync again")
+
+    def _hand_back(self, reason: str, *, restart: bool = False) -> None:
+        if self._giving_up:
+            return
+        self._giving_up = True
+        self.hurry = True
+        self.restart = restart or self.settings.restart_backup
+        self._broker.request_stop(reason)
+
+    async def others(self) -> list[MemberView]:
+        """The other members that are connected."""
+        if self._live is not None:
+            return [member_of(self._live, Phase.LIVE)]
+        return self._replicas.members()
+
+    async def switchover(self) -> dict[str, Any]:
+        """Begin to hand over to a backup in sync. Raises InvalidRequestError when there is none."""
+        ready = self._ready_to_take_over()
+        if not ready:
+            raise InvalidRequestError("no backup is in sync: nobody can take over without losing messages")
+        # The preferred broker does not ask for what it gave away on request.
+        self._stay = True
+        self._loop.call_later(0.02, lambda: self._hand_back("switchover asked for by an administrator", restart=True))
+        return self._handing_over(ready)
+
+    async def failback(self) -> dict[str, Any]:
+        """Let the preferred broker serve again: from a live backup to the primary that follows it."""
+        if self.settings.role == PEER:
+            raise InvalidRequestError("peers with a coordination-id are equals: use a switchover")
+        if self.settings.role != BACKUP:
+            raise InvalidRequestError("this is the preferred broker: there is nothing to fail back")
+        preferred = [one for one in self._ready_to_take_over() if one.role == "primary"]
+        if not preferred:
+            raise InvalidRequestError("the preferred broker is not in sync")
+        self._loop.call_later(0.02, lambda: self._hand_back("failback asked for by an administrator", restart=True))
+        return self._handing_over(preferred)
+
+    def _ready_to_take_over(self) -> list[MemberView]:
+        phase = self.machine.phase
+        if phase is not Phase.LIVE:
+            raise InvalidRequestError(f"this broker is {phase}, only a live one can hand over")
+        if self._giving_up:
+            raise InvalidRequestError("this broker is stopping already")
+        return self._replicas.members(ready=True)
+
+    # -- the end
+
+    async def _leave(self, *, graceful: bool) -> None:
+        self._cool()
+        for announcer in self._announcers:
+            announcer.stop()
+        if self._follow is not None:
+            await self._follow.stop()
+        if graceful and self.member.right is not None and self.machine.phase is Phase.STOPPING:
+            complete = await asyncio.to_thread(self._replicas.settle, one=self._quorum is not None)
+            seconds = SUCCESSION if complete and self.restart and self._quorum is None else 0.0
+            try:
+                taken = await asyncio.to_thread(
+                    self.member.hand_over, prefix=complete, stay=self._stay and complete, seconds=seconds
+                )
+            except (PolluxError, OSError) as error:
+                event(logger, logging.ERROR, "the right to serve could not be given back", reason=error)
+            else:
+                if seconds and not taken:
+                    event(logger, logging.WARNING, "nobody has taken over", seconds=seconds)
+                if complete and self._quorum is not None and (to := self._replicas.hand_over()):
+                    event(logger, logging.INFO, "handed over", backup=to)
+        self._replicas.close()
+        await asyncio.to_thread(self.member.stop, release=graceful)
+        if self._electorate is not None:
+            await self._electorate.stop()
+        self._others.stop()
+        if self._network is not None:
+            await self._network.stop()
+        if graceful and not self.restart and self.spare is not None:
+            await asyncio.to_thread(self.spare.remove)
+
+    # -- views
+
+    def store_view(self) -> peers.View:
+        """For other members. No two members of a replicated pair see the same store."""
+        state, position = self.member.state, self.machine.position
+        node = state.node_id if state is not None else ""
+        return peers.View(self.me.id, self.me.name, position.phase.value, position.epoch, node, None)
+
+    def view(self) -> dict[str, Any]:
+        """For the status: where this broker is and why, and who has copies."""
+        position = self.machine.position
+        state = self.member.state
+        serves = position.phase not in STANDBY
+        holder = self.me.name if serves and self.member.right is not None else (self._live or {}).get("name")
+        return {
+            "state": position.phase.value,
+            "role": self.me.role,
+            "policy": self.policy,
+            "node_id": state.node_id if state is not None else None,
+            "epoch": position.epoch,
+            "holder": holder,
+            "store_state": None,
+            "reason": position.reason,
+            "since": position.since,
+            "lease_left_ms": int(self.lease.left() * 1000),
+            "warnings": self._warnings(),
+            "replication": {
+                "sequence": state.sequence if state is not None else None,
+                "coordinated_sequence": self.member.coordinated,
+                "complete": state.complete if state is not None else None,
+                "in_sync": bool(self._replicas.mirror.in_sync) if serves else self._in_sync,
+                "warm": None if serves else self._warm is not None and self._warm.has_read,
+                "backups": self._replicas.backups(),
+                "quorum": self._electorate.view() if self._electorate is not None else None,
+            },
+        }
+
+    def _warnings(self) -> list[str]:
+        found = [self._network.problem] if self._network is not None and self._network.problem else []
+        if self.machine.phase is Phase.LIVE and not self._replicas.mirror.in_sync:
+            found.append("no backup is in sync: messages are on this broker's disk only")
+        return found
+
+    def history(self) -> list[dict[str, Any]]:
+        """Every activation of this data, oldest first."""
+        state = self.member.state
+        return history_view(state.history if state is not None else ())

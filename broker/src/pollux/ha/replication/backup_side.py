@@ -1,0 +1,245 @@
+"""The backup's side of the stream: says what it has, repeats the changes, confirms what is safe.
+
+Nothing of this member's data is touched before the live has accepted it. While it is being copied the data is marked as
+incomplete, so that a member that dies meanwhile never serves with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from pollux.errors import PolluxError, StoreError
+from pollux.ha.replication import local
+from pollux.ha.replication.local import LocalState, history_of
+from pollux.ha.replication.old_replicas import keep_state, move_aside, next_number
+from pollux.store.files import FileOperations, make_directories
+from pollux.store.journal_facts import read_facts
+from pollux.store.mirror.copying import inventory_of
+from pollux.store.mirror.operations import decode
+from pollux.store.mirror.replica import Replica
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pollux.cluster.link.conversation import Conversation
+    from pollux.store.mirror.copying import Inventory
+
+logger = logging.getLogger("pollux.ha")
+
+PURPOSE = "replication"
+#: Bytes of changes the live may send before they are repeated.
+WINDOW = 16 << 20
+#: Hashes in one message.
+_HASHES = 16_384
+
+
+class Following:
+    """The handler of the channel to the live. ``on_synced`` and ``on_end`` are called once each, in the loop."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        roots: Mapping[str, Path],
+        *,
+        loop: asyncio.AbstractEventLoop,
+        keep: int,
+        on_synced: Callable[[LocalState], None],
+        on_end: Callable[[str, str], None],
+        on_accepted: Callable[[dict[str, Any]], None] = lambda _: None,
+        about: Mapping[str, object] | None = None,
+        files: FileOperations | None = None,
+    ) -> None:
+        """``keep``: copies of older data that are kept (max-saved-replicated-journals-size).
+
+        ``about``: what the live is told of this member. ``on_accepted`` gets its answer, once the data is marked.
+        """
+        self.state: LocalState | None = None
+        self.applied = 0
+        self._conversation = conversation
+        self._roots = roots
+        self._loop = loop
+        self._keep = keep
+        self._on_synced = on_synced
+        self._on_end = on_end
+        self._on_accepted = on_accepted
+        self._about = about or {}
+        self._channel = 0
+        self._files = files or FileOperations()
+        self._replica = Replica(roots, self._marked, self._files)
+        self._waiting: deque[bytes] = deque()
+        self._arrived = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._ended = False
+        #: All reading and writing of files, one thing at a time.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="pollux-replica")
+
+    @property
+    def journal(self) -> Path:
+        """Where the state file is."""
+        return self._roots["journal"]
+
+    def begin(self) -> None:
+        """Ask the live for its data; the conversation is ready."""
+        try:
+            mine = local.read(self.journal)
+            node_id = mine.node_id if mine is not None else self._node_of_files()
+        except (PolluxError, OSError) as error:
+            self.closed("refused", str(error))
+            return
+        self._channel = self._conversation.open(
+            self,
+            PURPOSE,
+            **self._about,
+            node_id=node_id,
+            sequence=mine.sequence if mine is not None and mine.complete else 0,
+            replica=mine.replica if mine is not None else not node_id,
+            stay=mine is not None and mine.stay,
+        )
+
+    def _node_of_files(self) -> str:
+        """Whose data lies here that no state tells of: somebody served with it before there was replication."""
+        facts = read_facts(self._roots["journal"], self._roots["bindings"])
+        if facts.node_id is None and facts.epoch:
+            raise StoreError(
+                f"{self.journal}: holds data of a broker that cannot be told; move it away, or it would be lost"
+            )
+        return facts.node_id.hex() if facts.node_id is not None else ""
+
+    # -- from the live
+
+    def accepted(self, content: dict[str, Any]) -> None:
+        """The live takes us as its backup: ``node_id``, ``epoch``, ``prefix`` (what we have can be completed)."""
+        self._task = self._loop.create_task(self._follow(content))
+
+    def data(self, payload: bytes) -> None:
+        """Changes."""
+        self._waiting.append(payload)
+        self._arrived.set()
+
+    def credited(self) -> None:
+        """More may be sent: what is waited for is sent in order anyway."""
+        self._arrived.set()
+
+    async def _follow(self, content: dict[str, Any]) -> None:
+        try:
+            inventory = await self._loop.run_in_executor(self._thread, self._prepare, content)
+            self._on_accepted(content)
+            await self._tell(inventory)
+            del inventory
+            self._conversation.grant(self._channel, WINDOW)
+            while True:
+                await self._arrived.wait()
+                self._arrived.clear()
+                while self._waiting:
+                    await self._repeat()
+        except Exception as error:
+            # Whatever it is: a stream that nobody reads any more, and nobody ends, would be followed for ever.
+            if not isinstance(error, (PolluxError, OSError)):
+                logger.exception("the live cannot be followed")
+            if not self._ended:
+                self._conversation.refuse(self._channel, str(error), "failed")
+                self.closed("failed", str(error))
+
+    def _prepare(self, content: dict[str, Any]) -> Inventory:
+        """Mark our data as incomplete; move it aside if it is not the beginning of the live's."""
+        mine = local.read(self.journal)
+        node_id, epoch = str(content["node_id"]), int(content["epoch"])
+        for directory in self._roots.values():
+            make_directories(self._files, directory)
+        stay = mine is not None and mine.stay
+        if not content.get("prefix") or (mine is not None and mine.aside):
+            self._move_aside(mine)
+            mine = None
+        sequence = mine.sequence if mine is not None else 0
+        history = mine.history if mine is not None else ()
+        self.state = LocalState(node_id, sequence, epoch, complete=False, replica=True, stay=stay, history=history)
+        local.write(self.journal, self.state, self._files)
+        return inventory_of(self._roots)
+
+    def _move_aside(self, mine: LocalState | None) -> None:
+        """Nobody may serve with half of what is moved: it says that it is incomplete before the first file goes.
+
+        Whoever dies then goes on with the same number, and is told again that it has no beginning of the live's data.
+        """
+        number = mine.aside if mine is not None else 0
+        if not number:
+            number = next_number(self._roots)
+            if mine is not None:
+                keep_state(self.journal, number, self._files)
+            elif node_id := self._node_of_files():
+                mine = LocalState(node_id, 0, 0, complete=False, replica=False)
+            if mine is not None:
+                local.write(self.journal, replace(mine, complete=False, aside=number), self._files)
+        move_aside(self._roots, self._keep, self._files, number=number)
+
+    async def _tell(self, inventory: Inventory) -> None:
+        for file, (size, hashes) in inventory.items():
+            for at in range(0, max(len(hashes), 1), _HASHES):
+                await self._send({"file": file, "size": size, "at": at, "hashes": b"".join(hashes[at : at + _HASHES])})
+        await self._send({"complete": True})
+
+    async def _send(self, message: dict[str, object]) -> None:
+        while self._conversation.credit(self._channel) == 0:
+            if self._ended:
+                raise StoreError("the live is gone")
+            self._arrived.clear()
+            await self._arrived.wait()
+        self._conversation.send(self._channel, msgspec.msgpack.encode(message))
+
+    async def _repeat(self) -> None:
+        """Everything that waits, with one sync; then its confirmation."""
+        payloads = list(self._waiting)
+        self._waiting.clear()
+        size = sum(map(len, payloads))
+        before = self.state
+        self.applied = await self._loop.run_in_executor(self._thread, self._apply, payloads)
+        if self._ended:
+            return
+        await self._send({"confirm": self.applied})
+        self._conversation.grant(self._channel, size)
+        if self.state is not None and self.state.complete and (before is None or not before.complete):
+            self._on_synced(self.state)
+
+    def _apply(self, payloads: list[bytes]) -> int:
+        return self._replica.apply(operation for payload in payloads for operation in decode(payload))
+
+    def _marked(self, data: bytes) -> None:
+        """In the thread: everything before is safe, and the copy is complete with this sequence."""
+        content = msgspec.msgpack.decode(data, type=dict[str, Any])
+        self.state = LocalState(
+            str(content["node_id"]),
+            int(content["sequence"]),
+            int(content["epoch"]),
+            complete=True,
+            replica=True,
+            stay=self.state is not None and self.state.stay,
+            history=history_of(content.get("history", ())),
+        )
+        local.write(self.journal, self.state, self._files)
+
+    # -- the end
+
+    def closed(self, code: str, text: str) -> None:
+        """The live is gone, or does not take us."""
+        if self._ended:
+            return
+        self._ended = True
+        self._arrived.set()
+        self._waiting.clear()
+        if self._task is not None:
+            self._task.cancel()
+        self._thread.submit(self._replica.close)
+        self._on_end(code, text)
+
+    async def stop(self) -> None:
+        """Follow no more; returns when nothing is written any more."""
+        self.closed("stopping", "")
+        await asyncio.to_thread(self._thread.shutdown)

@@ -1,0 +1,158 @@
+"""A waiting member looks for a live among the other members and follows it, again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pollux.cluster.connector import Reach, UnreachableError, tell
+from pollux.duties import carry_out
+from pollux.ha.replication.backup_side import Following
+from pollux.logs import event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pollux.cluster.discovery import Others
+    from pollux.cluster.link import CoreHub
+    from pollux.config.acceptors import Endpoint
+    from pollux.ha.replication.local import LocalState
+    from pollux.ha.replication.settings import Settings
+
+logger = logging.getLogger("pollux.ha")
+
+#: Longest time to connect to one member, and the pause after a connection that was of use, seconds.
+CONNECT_LIMIT = 5.0
+_SOON = 0.2
+
+
+class FollowLoop:
+    """See the module. All callbacks are called in the loop."""
+
+    def __init__(
+        self,
+        hub: CoreHub,
+        roots: Mapping[str, Path],
+        settings: Settings,
+        others: Others,
+        *,
+        about: Callable[[], dict[str, Any]],
+        on_accepted: Callable[[dict[str, Any]], None],
+        on_synced: Callable[[LocalState], None],
+        on_lost: Callable[[str, str], None],
+        on_refused: Callable[[str, str], None],
+    ) -> None:
+        """``on_refused(code, text)``: a live does not take us."""
+        self._reach = Reach(hub)
+        self._roots = roots
+        self._settings = settings
+        self._others = others
+        self._about = about
+        self._on_accepted = on_accepted
+        self._on_synced = on_synced
+        self._on_lost = on_lost
+        self._on_refused = on_refused
+        self._allowed = asyncio.Event()
+        self._allowed.set()
+        #: Set when every member was tried once, or one has taken us.
+        self.looked = asyncio.Event()
+        self._following: Following | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._task: asyncio.Task[None] | None = None
+        #: What each member said last, so that it is logged once.
+        self._said: dict[str, str] = {}
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.get_running_loop().create_task(carry_out("following a live", self._run))
+
+    async def hold(self) -> None:
+        """Follow nobody until :meth:`again`; returns when nothing is written any more."""
+        self._allowed.clear()
+        if self._following is not None:
+            self._following.closed("stopping", "this member may serve")
+        await self._idle.wait()
+
+    def again(self) -> None:
+        """Follow again."""
+        self._allowed.set()
+
+    async def stop(self) -> None:
+        """End; returns when nothing is written any more."""
+        await self.hold()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        await self._others.first()
+        while True:
+            followed = False
+            for endpoint in self._others.endpoints:
+                await self._allowed.wait()
+                self._idle.clear()
+                try:
+                    followed = await self._follow(endpoint) or followed
+                finally:
+                    self._idle.set()
+            self.looked.set()
+            await self._others.pause(_SOON if followed else self._settings.retry)
+
+    async def _follow(self, endpoint: Endpoint) -> bool:
+        """Follow this member if it is live, as long as it is. Whether it was."""
+        where = f"{endpoint.host}:{endpoint.port}"
+        try:
+            link = await self._reach.connect(endpoint, min(CONNECT_LIMIT, self._settings.connect_timeout))
+        except UnreachableError as error:
+            self._say(where, error)
+            return False
+        ended: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
+        accepted = False
+
+        def taken(content: dict[str, Any]) -> None:
+            nonlocal accepted
+            accepted = True
+            self._said.pop(where, None)
+            event(logger, logging.INFO, "follows", live=content.get("name"), completes=content.get("prefix"))
+            self.looked.set()
+            self._on_accepted(content)
+
+        def over(code: str, text: str) -> None:
+            if not ended.done():
+                ended.set_result((code, text))
+
+        following = Following(
+            link.conversation,
+            self._roots,
+            loop=asyncio.get_running_loop(),
+            keep=self._settings.keep,
+            on_synced=self._on_synced,
+            on_end=over,
+            on_accepted=taken,
+            about=self._about(),
+        )
+        try:
+            if not self._allowed.is_set():
+                return False
+            self._following = following
+            following.begin()
+            code, text = await ended
+        finally:
+            self._following = None
+            link.close("this member does not follow any more")
+            await following.stop()
+        if accepted:
+            event(logger, logging.WARNING, "the live is gone", live=where, reason=f"{code}: {text}" if text else code)
+            self._on_lost(code, text)
+        else:
+            self._say(where, UnreachableError(f"{code}: {text}" if text else code))
+            self._on_refused(code, text)
+        return accepted
+
+    def _say(self, where: str, error: UnreachableError) -> None:
+        if self._said.get(where) != str(error):
+            self._said[where] = str(error)
+            tell(logger, "cannot follow", where, error)

@@ -1,0 +1,299 @@
+"""The activation of a member of a group that shares a store: the keeper's words become tasks of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from pollux.cluster import topology
+from pollux.duties import carry_out
+from pollux.errors import InvalidRequestError, PolluxError
+from pollux.ha import neighbours, peers
+from pollux.ha.activation import Activation, history_view
+from pollux.ha.machine import STANDBY, Phase, Position
+from pollux.ha.node_state import StoreState
+from pollux.ha.places import Places
+from pollux.ha.runtime import store_directory
+from pollux.ha.shared_store import filesystem
+from pollux.ha.shared_store.node_manager import Keeper
+from pollux.ha.shared_store.policy import Role, Settings
+from pollux.ha.standby import Warm
+from pollux.logs import event
+from pollux.store.data_lock import check_no_single_broker
+from pollux.store.spare import Spare
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from pollux.config.model import Configuration
+    from pollux.ha.lease import Lease
+    from pollux.ha.members import Member
+    from pollux.process.broker import Broker
+    from pollux.store.follower import Follower
+
+logger = logging.getLogger("pollux.ha")
+
+#: Seconds the state may take to be written when the store is given up.
+RELEASE_TIMEOUT = 5.0
+#: How often the other members are looked at, seconds.
+NEIGHBOURS_PERIOD = 5.0
+
+
+def settings_of(configuration: Configuration) -> Settings | None:
+    """The shared-store settings in broker.xml; None when there is no such policy."""
+    if not configuration.shares_store:
+        return None
+    own = configuration.high_availability
+    patience = configuration.journal_lock_acquisition_timeout
+    settings = Settings(
+        Role.PRIMARY,
+        lease=own.lease_guard / 1000,
+        margin=own.lease_margin / 1000,
+        proof_limit=configuration.journal_lock_monitor_timeout / 1000,
+        patience=patience / 1000 if patience >= 0 else None,
+    )
+    if own.symmetric is not None:
+        keep_alive = own.symmetric.lock_keep_alive_period / 1000
+        return replace(
+            settings,
+            role=Role.SYMMETRIC,
+            keep_alive=keep_alive,
+            proof_limit=min(settings.proof_limit, keep_alive or settings.proof_limit),
+            poll=own.symmetric.lock_acquire_sleep_interval / 1000,
+        )
+    store = configuration.ha_policy.shared_store if configuration.ha_policy is not None else None
+    if store is not None and store.backup is not None:
+        return replace(settings, role=Role.BACKUP, allow_failback=store.backup.allow_failback)
+    return settings
+
+
+class SharedStoreActivation(Activation):
+    """The activation of one broker process. Implements :class:`pollux.ha.shared_store.node_manager.Listener`."""
+
+    policy = "shared-store"
+
+    def __init__(self, broker: Broker, settings: Settings) -> None:
+        super().__init__(broker, settings.role.value)
+        configuration = broker.configuration
+        store = configuration.ha_policy.shared_store if configuration.ha_policy is not None else None
+        part = (store.backup or store.primary) if store is not None else None
+        self._restart_backup = bool(store and store.backup and store.backup.restart_backup)
+        # Of equals another one takes over whenever one stops, as in the groups of ActiveMQ classic.
+        self._failover_on_shutdown = part.failover_on_shutdown if part is not None else True
+        self.ready_early = store is None or store.primary is None or not store.primary.wait_for_activation
+        self.places = Places(
+            store_directory(configuration),
+            configuration.journal_directory,
+            configuration.bindings_directory,
+            (configuration.paging_directory, configuration.large_messages_directory),
+        )
+        self.keeper = Keeper(
+            settings,
+            self.places,
+            self.me,
+            self.machine,
+            self,
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+        )
+        self.keeper.prepared = False
+        self.keeper.peers = configuration.high_availability.peers
+        self.spare = Spare(configuration.journal_directory, self.me.id, configuration.journal_file_size)
+        self._warm = Warm(
+            configuration.journal_directory,
+            configuration.id_cache_size,
+            self.spare,
+            self._prepared,
+            paging=configuration.paging_directory,
+        )
+        self._reads_along = False
+        #: What is left in the state file when the broker stops: None is decided by failover-on-shutdown.
+        self._left: StoreState | None = None
+        self._stay = False
+        self._neighbours: asyncio.Task[None] | None = None
+
+    # -- the start
+
+    async def _join(self) -> None:
+        self.keeper.management = self.management
+        self.keeper.clients = self.topology.mine.as_content()
+        await asyncio.to_thread(self._check_directories)
+        self.keeper.start()
+        self._neighbours = self._loop.create_task(carry_out("watching the others", self._watch_neighbours))
+
+    def _check_directories(self) -> None:
+        for directory in self.places.directories:
+            filesystem.check_access(directory)
+        check_no_single_broker(self.places.directories)
+
+    @property
+    def lease(self) -> Lease:
+        """See :class:`Activation`."""
+        return self.keeper.lease
+
+    def serving(self) -> None:
+        """The broker serves clients."""
+        self._log_failure(self.keeper.serving())
+
+    def follower(self) -> Follower | None:
+        """See :class:`Activation`."""
+        return self._warm.take() if self._reads_along else None
+
+    def _prepared(self) -> None:
+        """In the thread that reads along."""
+        self.keeper.prepared = True
+        self.keeper.wake()
+
+    # -- the keeper's words (from its thread)
+
+    def hand_back(self, reason: str) -> None:
+        """See :class:`pollux.ha.shared_store.node_manager.Listener`."""
+        self._in_loop(self._give_up, reason)
+
+    def _changed(self, before: Position, after: Position) -> None:
+        if after.phase is Phase.CATCHING_UP and not self._reads_along:
+            self._reads_along = True
+            self._warm.start()
+        super()._changed(before, after)
+
+    def _give_up(self, reason: str) -> None:
+        """Failback: the preferred broker waits for the lock."""
+        if self._left is not None:
+            return
+        self._left = StoreState.FAILING_BACK
+        self.hurry = True
+        self.restart = self._restart_backup
+        self._broker.request_stop(reason)
+
+    # -- while live
+
+    async def _watch_neighbours(self) -> None:
+        """Tell about duplicate node ids and a store that is not shared: once when it begins, once when it ends."""
+        suspects: set[tuple[str, str]] = set()
+        while True:
+            await asyncio.sleep(NEIGHBOURS_PERIOD)
+            if self.keeper.identity is None:
+                continue
+            try:
+                await self._look_at_topology()
+                found = await asyncio.to_thread(neighbours.look, self.store_view(), self.keeper.peers, self.places.node)
+            except OSError as error:
+                logger.debug("the other members cannot be looked at: %s", error)
+                continue
+            # One who says that he is live may be on his way out: he has to say it twice.
+            seen = {(one.kind, one.about) for one in found}
+            self._tell_findings([one for one in found if one.kind != neighbours.ALSO_LIVE or one[:2] in suspects])
+            suspects = seen
+
+    async def _look_at_topology(self) -> None:
+        """What the members wrote about where clients find them. Raises OSError."""
+        for one in await self.others():
+            self.topology.heard(topology.parse(one.id, one.clients))
+
+    def _tell_findings(self, found: list[neighbours.Finding]) -> None:
+        before, after = ({one[:2] for one in findings} for findings in (self.findings, found))
+        for one in found:
+            if one[:2] not in before:
+                event(logger, logging.WARNING, one.kind, reason=one.text, epoch=self.machine.position.epoch)
+        for kind, about in before - after:
+            event(logger, logging.INFO, f"{kind} is over", member=about)
+        self.findings = found
+        refused = next((one for one in found if one.kind == neighbours.NOT_SHARED), None)
+        if refused is not None and self.machine.phase in STANDBY:
+            # Of no use as a standby, and dangerous: it would serve other data under the same addresses.
+            self._settle(None, filesystem.StoreDirectoryError(refused.text))
+
+    async def others(self) -> list[Member]:
+        """The other members, alive or not."""
+        return await asyncio.to_thread(self.keeper.others)
+
+    async def switchover(self) -> dict[str, Any]:
+        """Begin to hand the store over to a member that waits for it. Raises InvalidRequestError when none does."""
+        phase = self.machine.phase
+        if phase is not Phase.LIVE:
+            raise InvalidRequestError(f"this broker is {phase}, only a live one can hand over")
+        ready = [one for one in await self.others() if one.alive and one.phase == Phase.READY]
+        if not ready:
+            raise InvalidRequestError("no other member is ready to take over")
+        if self.machine.phase is not Phase.LIVE or self._left is not None:
+            raise InvalidRequestError("this broker is stopping already")
+        self._left, self._stay, self.hurry, self.restart = StoreState.LIVE, True, True, True
+        self._loop.call_later(0.02, self._broker.request_stop, "switchover asked for by an administrator")
+        return self._handing_over(ready)
+
+    async def failback(self) -> dict[str, Any]:
+        """Let the preferred broker have the store again: from a live backup to the waiting primary."""
+        if self.machine.phase is not Phase.LIVE:
+            raise InvalidRequestError(f"this broker is {self.machine.phase}, only a live one can fail back")
+        if self.keeper.settings.role is Role.SYMMETRIC:
+            raise InvalidRequestError("the members of a symmetric group are equals: use a switchover")
+        if self.keeper.settings.role is not Role.BACKUP:
+            raise InvalidRequestError("the preferred broker is live: there is nothing to fail back")
+        preferred = [one for one in await self.others() if one.alive and one.role == Role.PRIMARY]
+        if not preferred:
+            raise InvalidRequestError("the preferred broker is not running")
+        await asyncio.wrap_future(self.keeper.allow_failback())
+        self._restart_backup = True
+        return self._handing_over(preferred)
+
+    # -- the end
+
+    async def _leave(self, *, graceful: bool) -> None:
+        self._warm.stop()
+        if self._neighbours is not None:
+            self._neighbours.cancel()
+        if graceful and self.machine.phase is Phase.STOPPING and self.machine.position.epoch:
+            left = self._left
+            if left is None:
+                left = StoreState.LIVE if self._failover_on_shutdown else StoreState.PAUSED
+            future = self.keeper.release(left, stay=self._stay)
+            try:
+                await asyncio.wait_for(asyncio.wrap_future(future), RELEASE_TIMEOUT)
+            except (TimeoutError, PolluxError, OSError) as error:
+                event(logger, logging.ERROR, "the state of the store could not be written", reason=error)
+        if graceful and not self.restart and self.spare is not None:
+            await asyncio.to_thread(self.spare.remove)
+        await asyncio.to_thread(self.keeper.close)
+
+    # -- views
+
+    def store_view(self) -> peers.View:
+        """For other members: who this is, and which store it sees."""
+        state, position = self.keeper.state, self.machine.position
+        node = state.node_id.hex() if state is not None and state.epoch else ""
+        return peers.View(self.me.id, self.me.name, position.phase.value, position.epoch, node, self.keeper.identity)
+
+    def view(self) -> dict[str, Any]:
+        """For the status: where this broker is and why."""
+        position = self.machine.position
+        state = self.keeper.state
+        return {
+            "state": position.phase.value,
+            "role": self.me.role,
+            "policy": self.policy,
+            "node_id": state.node_id.hex() if state is not None else None,
+            "epoch": position.epoch,
+            "holder": state.holder.name if state is not None and state.holder is not None else None,
+            "store_state": state.state.value if state is not None else None,
+            "reason": position.reason,
+            "since": position.since,
+            "lease_left_ms": int(self.keeper.lease.left() * 1000),
+            "warnings": [one.text for one in self.findings],
+        }
+
+    def history(self) -> list[dict[str, Any]]:
+        """Every activation that the state file remembers, oldest first."""
+        state = self.keeper.state
+        return history_view(state.history if state is not None else ())
+
+    @staticmethod
+    def _log_failure(future: Future[None]) -> None:
+        def done(future: Future[None]) -> None:
+            error = future.exception()
+            if error is not None:
+                event(logger, logging.ERROR, "the state file could not be written", reason=error)
+
+        future.add_done_callback(done)

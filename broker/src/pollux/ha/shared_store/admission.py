@@ -1,0 +1,103 @@
+"""May this member use this store? Everything that is checked at a start, before the first byte is written."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from pollux.errors import PolluxError
+from pollux.ha import members, peers
+from pollux.ha.node_state import ForeignStateError, NodeState, StateFileError, StoreState, read_state
+from pollux.ha.shared_store import filesystem
+from pollux.ha.shared_store.filesystem import StoreDirectoryError
+from pollux.ha.shared_store.policy import Role
+from pollux.store.journal_facts import ForeignJournalError, JournalFacts, bindings_node, read_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pollux.ha.places import Places
+
+logger = logging.getLogger("pollux.ha")
+
+
+class Admission(NamedTuple):
+    """What was found. ``problem``: why a backup must wait although it may stay; empty when nothing is wrong."""
+
+    #: Type of the file system of the lock directory.
+    kind: str
+    facts: JournalFacts
+    state: NodeState | None
+    problem: str
+
+
+def admit(places: Places, role: Role, me: str, addresses: Sequence[str] = ()) -> Admission:
+    """Read what is there. Raises StoreDirectoryError with thing, place and remedy, OSError; nothing was written then.
+
+    ``me`` is this member's id, ``addresses`` are those of other members' management ports.
+    """
+    kinds = [filesystem.check_kind(one) for one in places.directories]
+    for one in places.directories:
+        filesystem.check_access(one)
+    try:
+        facts = read_facts(places.journal, places.bindings)
+    except ForeignJournalError as error:
+        raise StoreDirectoryError(str(error)) from error
+    state, problem = _read_state(places)
+    _check_node(places, facts, state)
+    check_shared(places, me, addresses)
+    if problem and role is not Role.BACKUP:
+        if facts.node_id is None:
+            raise PolluxError(
+                f"{problem}; the journal is empty and cannot prove the node id; remove the file if this store is new"
+            )
+        logger.warning(
+            "state file recovered from the journal",
+            extra={"fields": {"problem": problem, "node": facts.node_id.hex(), "epoch": facts.epoch}},
+        )
+        # PAUSED: others may not take over before this broker has the store.
+        state = NodeState(facts.node_id, StoreState.PAUSED, facts.epoch)
+        problem = ""
+    for one in places.directories:
+        filesystem.probe(one)
+    return Admission(kinds[0], facts, state, problem)
+
+
+def _read_state(places: Places) -> tuple[NodeState | None, str]:
+    try:
+        return read_state(places.node), ""
+    except ForeignStateError as error:
+        raise StoreDirectoryError(str(error)) from error
+    except StateFileError as error:
+        return None, str(error)
+
+
+def _check_node(places: Places, facts: JournalFacts, state: NodeState | None) -> None:
+    """Journal, bindings and state are those of one node."""
+    found = {
+        places.node: state.node_id if state is not None else None,
+        places.journal: facts.node_id,
+        places.bindings: bindings_node(places.bindings),
+    }
+    nodes = [(place, node) for place, node in found.items() if node is not None]
+    for place, node in nodes[1:]:
+        first, expected = nodes[0]
+        if node != expected:
+            raise StoreDirectoryError(
+                f"{place}: belongs to node {node.hex()}, but {first} to node {expected.hex()}; the directories of one"
+                " broker must stay together: name those of one node in broker.xml"
+            )
+
+
+def check_shared(places: Places, me: str, addresses: Sequence[str]) -> None:
+    """Compare with the members that answer. Raises StoreDirectoryError when one of them sees another store."""
+    found = [one for one in members.members(places.node) if one.id != me]
+    # A member whose lock is seen here shares the directory: its process holds that very file.
+    near = {one.id for one in found if one.alive}
+    wanted = [*addresses, *(one.management for one in found if not one.alive)]
+    answers = [one for one in peers.ask_all(wanted) if one.id != me and one.id not in near]
+    mine = peers.read_identity(places.node)  # after the answers: what they have seen before must be here now
+    for view in answers:
+        reason = peers.difference(mine, view, places.node)
+        if reason and not members.is_alive(places.node, view.id):
+            raise StoreDirectoryError(reason)

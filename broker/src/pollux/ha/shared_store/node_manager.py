@@ -1,0 +1,628 @@
+"""Carries out the shared-store policy: looks at the store, asks ``shared_store.decide``, does what it says.
+
+All file operations on the shared directory run in one thread of its own (waiting for the live lock in another), so
+that a store that hangs stops neither the event loop nor the lease guard. Knows nothing of queues and clients: it
+tells the server when it may serve (:class:`Claim`), when it must stop, and why.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections import deque
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from msgspec.structs import replace
+
+from pollux.errors import PolluxError, StoreError
+from pollux.ha import members, peers
+from pollux.ha.lease import Lease, boot_clock
+from pollux.ha.machine import STANDBY, EndedError, Machine, Phase
+from pollux.ha.members import Heartbeat, MemberFile
+from pollux.ha.node_state import (
+    Activation,
+    ForeignStateError,
+    NodeState,
+    StateFileError,
+    StoreState,
+    read_state,
+    sync_directory,
+    with_holder,
+    write_state,
+)
+from pollux.ha.places import FAILBACK_LOCK, LIVE_LOCK, STATE_LOCK, STORE_ID
+from pollux.ha.shared_store.admission import admit
+from pollux.ha.shared_store.lock_queue import LockQueue
+from pollux.ha.shared_store.policy import Action, Decision, Role, Settings, Snapshot, decide
+from pollux.ha.shared_store.proof import STATE_LOCK_SECONDS, Proof
+from pollux.store.journal_facts import newest_epoch, read_facts
+from pollux.store.locks import LockFile, LockTimeoutError, ShortLock, is_locked
+from pollux.store.segments import NO_ROOM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pollux.ha.members import Member
+    from pollux.ha.node_state import Holder
+    from pollux.ha.places import Places
+
+logger = logging.getLogger("pollux.ha")
+
+#: How often a waiting member looks at the store, seconds. A lock that becomes free wakes it at once.
+STANDBY_PERIOD = 0.2
+#: How often a member that waits on NFS looks, and tries the live lock by itself, seconds: a look is fifty questions to
+#: the server, whom the live needs. What it finds (a file replaced, a sign of life) nobody waits for in a shorter time.
+NETWORK_PERIOD = 0.5
+#: A little room on the store, given up when it is full: for the state file and lock files of a takeover.
+RESERVE, RESERVE_BYTES = "pollux.reserve", 64 << 10
+
+
+class Claim(NamedTuple):
+    """The right to serve. ``began`` is by the keeper's clock: when the store was found free."""
+
+    node_id: bytes
+    epoch: int
+    reason: str
+    began: float
+
+
+class Listener(Protocol):
+    """The server, told from the keeper's thread."""
+
+    def claimed(self, claim: Claim) -> None:
+        """Serve."""
+
+    def hand_back(self, reason: str) -> None:
+        """Stop gracefully, the preferred broker waits."""
+
+    def fenced(self, reason: str) -> None:
+        """Stop at once; nothing may be confirmed any more."""
+
+    def refused(self, error: PolluxError) -> None:
+        """This member cannot take part."""
+
+
+class Keeper:
+    """One member of a group that shares a store. Call ``start``; everything else comes through the listener."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        places: Places,
+        me: Holder,
+        machine: Machine,
+        listener: Listener,
+        *,
+        wall_ms: Callable[[], int],
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
+        self.settings = settings
+        self.machine = machine
+        self.me = me
+        self.lease = Lease(settings.lease, clock)
+        #: The state as last read or written; None before the first look and on a new store.
+        self.state: NodeState | None = None
+        #: Addresses of management ports: this member's own and, from broker.xml, those of the others.
+        self.management = ""
+        #: Where clients find this member, for the others (:mod:`pollux.cluster.topology`).
+        self.clients: dict[str, Any] = {}
+        self.peers: tuple[str, ...] = ()
+        #: Which store this member sees; None before it has joined.
+        self.identity: peers.Identity | None = None
+        #: Set by the server: a standby that has everything it needs.
+        self.prepared = True
+        self._places = places
+        self._directory = places.node
+        self._listener = listener
+        self._wall_ms = wall_ms
+        self._clock = clock
+        self._member = MemberFile(places.node, me.id)
+        self._heartbeat = Heartbeat(places.node)
+        self._beat: members.Beat | None = None
+        self._beat_at = 0.0
+        self._problem = ""
+        self._announcement: LockFile | None = None
+        self._announced_at = 0.0
+        self._epoch = 0
+        self._proof: Proof | None = None
+        self._last_error = ""
+        #: What could not be told to the other members, as it was logged last.
+        self._untold = ""
+        #: The right to serve that the server has not taken yet, and since when it is to.
+        self._unclaimed: Claim | None = None
+        self._claimed_at = 0.0
+        self._jobs: deque[tuple[Callable[[], None], Future[None]]] = deque()
+        self._wake = threading.Event()
+        self._period = STANDBY_PERIOD
+        self._queue = LockQueue(
+            places.node,
+            self._wake.set,
+            clock,
+            in_line=settings.role is not Role.PRIMARY,
+            patience=settings.margin,
+            poll=settings.poll,
+        )
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="pollux-ha", daemon=True)
+
+    @property
+    def _lock(self) -> LockFile | None:
+        """The live lock, when it is ours."""
+        return self._queue.lock
+
+    # -- any thread --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Join the group."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look again at once."""
+        self._wake.set()
+
+    def others(self) -> list[Member]:
+        """The other members, also those that do not run. Blocking."""
+        return [one for one in members.members(self._directory) if one.id != self.me.id]
+
+    def submit(self, job: Callable[[], None]) -> Future[None]:
+        """Run ``job`` in the keeper's thread."""
+        future: Future[None] = Future()
+        self._jobs.append((job, future))
+        self._wake.set()
+        return future
+
+    def serving(self) -> Future[None]:
+        """The server serves: note how long it took."""
+        self.machine.to(Phase.LIVE, self.machine.position.reason)
+        duration = int((self._clock() - self._queue.lock_since) * 1000)
+        return self.submit(lambda: self._note_duration(duration))
+
+    def release(self, state: StoreState, *, stay: bool = False) -> Future[None]:
+        """Everything is written: leave ``state`` behind and let go of the store."""
+        return self.submit(lambda: self._release_store(state, stay=stay))
+
+    def allow_failback(self) -> Future[None]:
+        """Forget that the preferred broker shall not ask by itself."""
+        return self.submit(lambda: self._change(lambda state: replace(state, stay=False, refused="")))
+
+    def close(self) -> None:
+        """End the thread and let go of every lock (the state stays as it is)."""
+        self._closing = True
+        self._wake.set()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=1.0)
+        self._queue.release()
+        if self._announcement is not None:
+            self._announcement.close()
+            self._announcement = None
+        self._member.close()
+        self._heartbeat.close()
+
+    # -- the thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        if not self._joined():
+            return
+        while not self._closing:
+            self._wake.clear()
+            self._run_jobs()
+            try:
+                wait = self._turn()
+            except EndedError:
+                wait = 0.0  # the next turn proves what is left to be proven
+            except (OSError, LockTimeoutError, StateFileError) as error:
+                # A state file that was damaged since the last look: whoever has the store, or gets it, writes it anew.
+                self._failed(error, str(error))
+                wait = self._period
+            except Exception as error:
+                if repr(error) != self._last_error:
+                    logger.exception("the activation failed")
+                self._failed(error, repr(error))
+                wait = self._period
+            if not self._jobs and not self._closing:
+                self._wake.wait(wait)
+
+    def _joined(self) -> bool:
+        """Join; on a full disk as soon as there is room. False: this member cannot take part, or shall not any more."""
+        while not self._closing:
+            try:
+                self._join()
+            except PolluxError as error:
+                self._listener.refused(error)
+                return False
+            except Exception as error:
+                if not isinstance(error, OSError) or error.errno not in NO_ROOM:
+                    reason = f"{self._directory}: the shared store cannot be used: {error}"
+                    self._listener.refused(StoreError(reason))
+                    return False
+                self._failed(error, str(error))
+                self._wake.wait(STANDBY_PERIOD)
+            else:
+                return True
+        return False
+
+    def _failed(self, error: Exception, text: str) -> None:
+        """What was to be done could not be done now: say so once, and try again. Raises nothing."""
+        if text != self._last_error and isinstance(error, (OSError, PolluxError)):
+            logger.warning("the store cannot be used now", extra={"fields": {"reason": text}})
+        self._last_error = text
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            with suppress(OSError):
+                (self._directory / RESERVE).unlink(missing_ok=True)
+        with suppress(EndedError):
+            if (phase := self.machine.phase) in STANDBY:
+                self.machine.to(phase, text)
+
+    def _run_jobs(self) -> None:
+        while self._jobs:
+            job, future = self._jobs.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue  # whoever asked does not wait any more (a client of the HTTP port that went away)
+            try:
+                job()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
+    def _turn(self) -> float:
+        serving = self.machine.phase in (Phase.ACTIVATING, Phase.LIVE)
+        # Time counts up to the moment of the look, not of the decision: who stands still in between must not take
+        # a sign of life that it has not read for silence.
+        now = self._clock()
+        if serving:
+            if self._proof is not None:
+                self.state = self._proof.make(self.state)
+            self._hand_over()
+        elif self.machine.phase not in STANDBY:
+            return self._prove_while_stopping()
+        else:
+            self._look()
+        snapshot = self._snapshot()
+        decision = decide(snapshot, self.settings, now)
+        again = self._carry_out(decision, snapshot)
+        if serving:
+            self._tell(self.machine.phase.value)
+            return self.settings.proof_period
+        return 0.0 if again else self._period
+
+    def _prove_while_stopping(self) -> float:
+        """What clients are told last, and the store's last writes, need the right to serve as all before them did; and
+        a store that takes longer to close than a lease is nobody else's yet."""
+        if self._proof is None or self.machine.phase is not Phase.STOPPING:
+            return self._period
+        self.state = self._proof.make(self.state)
+        if self._proof.lost:
+            self.fence(self._proof.lost)
+        return self.settings.proof_period
+
+    # -- joining -----------------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        """Check the directory. Nothing is written before everything was found to be right."""
+        kind, facts, state, problem = admit(self._places, self.settings.role, self.me.id, self.peers)
+        if kind.startswith("nfs"):
+            if self._queue.poll is None:
+                self._queue.poll = NETWORK_PERIOD
+            # The lock is tried at a look: whoever wants it tried more often has it looked at more often.
+            self._period = max(STANDBY_PERIOD, min(NETWORK_PERIOD, self._queue.poll))
+        self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self.me = replace(self.me, lock=self._member.lock())
+        LockFile.open(self._directory / STORE_ID).close()  # makes it, with a random content, when it is missing
+        self.identity = peers.read_identity(self._directory)
+        self.state, self._problem = state, problem
+        if state is None and not problem and self.settings.role is not Role.BACKUP:
+            self.state = NodeState(facts.node_id or uuid.uuid4().bytes, StoreState.NOT_STARTED, facts.epoch)
+        self._beat_at = self._clock()
+        self.machine.to(Phase.JOINING, "looks at the store", self.state.epoch if self.state else 0)
+        self._tell(Phase.JOINING.value)
+
+    def _tell(self, phase: str) -> None:
+        """Tell the other members, which decides nothing: what fails is logged once, and told with the next look."""
+        try:
+            self._member.write(
+                {
+                    "name": self.me.name,
+                    "host": self.me.host,
+                    "pid": self.me.pid,
+                    "role": self.me.role,
+                    "phase": phase,
+                    "management": self.management,
+                    "clients": self.clients,
+                }
+            )
+        except Exception as error:
+            if str(error) != self._untold:
+                logger.warning("the other members cannot be told", extra={"fields": {"reason": str(error)}})
+            self._untold = str(error)
+        else:
+            self._untold = ""
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        # The lock before the state: whoever releases the lock has written the state before, never after.
+        self._queue.look()
+        if self._announcement is not None and not self._announcement.is_current():
+            self._announcement.close()  # nobody sees it: ask again
+            self._announcement = None
+        self._read_state()
+        beat = self._heartbeat.read()
+        if beat != self._beat:
+            self._beat = beat
+            self._beat_at = self._clock()
+
+    def _read_state(self) -> None:
+        try:
+            state = read_state(self._directory)
+        except StateFileError as error:
+            if self.state is None or isinstance(error, ForeignStateError):
+                self._problem = str(error)
+            # A state seen in this life is as good as the file: whoever gets the lock writes it anew.
+            return
+        if state is not None:
+            self.state = state
+        self._problem = ""
+
+    def _snapshot(self) -> Snapshot:
+        state = self.state
+        now = self._clock()
+        serving = self.machine.phase in (Phase.ACTIVATING, Phase.LIVE)
+        failing_back = state is not None and state.state is StoreState.FAILING_BACK
+        announcer = failing_back and self._announcement is None and is_locked(self._directory / FAILBACK_LOCK)
+        if failing_back and not self._announced_at:
+            self._announced_at = now
+        elif not failing_back:
+            self._announced_at = 0.0
+        waiting = 0
+        if serving and announcer:
+            waiting = sum(one.alive for one in self.others())
+        return Snapshot(
+            self.machine.phase,
+            state,
+            problem=self._problem,
+            me=self.me.id,
+            has_lock=self._lock is not None,
+            queued=self._queue.waiting,
+            first=self._queue.first,
+            waits_since=self._queue.waits_since,
+            lock_since=self._queue.lock_since,
+            lock_known=self._lock is not None and state is not None and self._lock.nonce == state.lock,
+            holder_gone=not serving and self._holder_gone(state),
+            heartbeat_at=self._beat_at,
+            announcer_alive=announcer,
+            announced_at=self._announced_at,
+            announced_by_me=self._announcement is not None,
+            lost=self._proof.lost if self._proof is not None else "",
+            lease_left=self.lease.left(),
+            waiting=waiting,
+        )
+
+    def _holder_gone(self, state: NodeState | None) -> bool:
+        if state is None or (state.holder is None and not state.was_lost):
+            return True
+        beat, holder = self._beat, state.holder
+        if (
+            beat is not None
+            and beat.ended
+            and beat.epoch == state.epoch
+            and (holder is None or beat.holder == holder.id)
+        ):
+            return True
+        return holder is not None and members.has_ended(self._directory, holder.id, holder.lock)
+
+    # -- acting ------------------------------------------------------------------------------------
+
+    def _carry_out(self, decision: Decision, snapshot: Snapshot) -> bool:
+        """Do it; True when there is something to decide again at once."""
+        action, reason = decision
+        match action:
+            case Action.WAIT | Action.HOLD:
+                self._show_waiting(reason, snapshot)
+            case Action.QUEUE:
+                self._queue.enter()
+                # A lock that is free is ours within this time; deciding before would see somebody who is not there.
+                self._wake.wait(0.05)
+                return True
+            case Action.LEAVE_QUEUE:
+                self._queue.leave()
+                self._show_waiting(reason, snapshot)
+            case Action.RELEASE:
+                self._queue.release()
+                self._show_waiting(reason, snapshot)
+            case Action.ANNOUNCE:
+                self._announce(reason)
+            case Action.BREAK:
+                return self._break(reason)
+            case Action.ACTIVATE:
+                self._activate(reason)
+                return True
+            case Action.HAND_BACK:
+                self._listener.hand_back(reason)
+            case Action.REFUSE:
+                self._change(lambda state: replace(state, state=StoreState.LIVE, refused=reason))
+                logger.warning("failback refused", extra={"fields": {"reason": reason, "epoch": self._epoch}})
+            case Action.FENCE:
+                self.fence(reason)
+            case Action.GIVE_UP:
+                self._closing = True
+                self._listener.refused(LockTimeoutError(f"{self._directory / LIVE_LOCK}: {reason}"))
+        return False
+
+    def _show_waiting(self, reason: str, snapshot: Snapshot) -> None:
+        if snapshot.phase not in STANDBY:
+            return
+        epoch = self.state.epoch if self.state is not None else 0
+        queued = self._queue.waiting or self._lock is not None
+        wanted = Phase.JOINING if not queued else Phase.READY if self.prepared else Phase.CATCHING_UP
+        self.machine.to(wanted, reason, epoch)
+        self._tell(wanted.value)
+
+    def _announce(self, reason: str) -> None:
+        lock = LockFile.open(self._directory / FAILBACK_LOCK)
+
+        def ask(state: NodeState) -> NodeState:
+            return replace(state, state=StoreState.FAILING_BACK) if state.state is StoreState.LIVE else state
+
+        try:
+            if lock.try_lock():
+                self._change(ask)
+                self._announcement = lock
+                logger.info("failback asked for", extra={"fields": {"reason": reason}})
+        finally:
+            if self._announcement is not lock:
+                lock.close()
+
+    def _break(self, reason: str) -> bool:
+        """Take the lock away from a holder that gives no sign of life. Its own guard has expired before."""
+        with ShortLock(self._directory / STATE_LOCK, STATE_LOCK_SECONDS):
+            state = read_state(self._directory)
+            if self._heartbeat.read() != self._beat or state is None or state != self.state:
+                return True
+            lock = LockFile.replace(self._directory / LIVE_LOCK)
+            try:
+                sync_directory(self._directory)
+            except BaseException:
+                lock.close()  # else it would be nobody's for as long as this process lives
+                raise
+        logger.warning("live lock broken", extra={"fields": {"reason": reason, "epoch": state.epoch}})
+        self._queue.take(lock)
+        return True
+
+    def _activate(self, reason: str) -> None:
+        """Write the claim: from here on this member is the holder, whatever happens to it."""
+        lock, state = self._lock, self.state
+        if lock is None:
+            return
+        began = self._clock()
+        with ShortLock(self._directory / STATE_LOCK, STATE_LOCK_SECONDS):
+            if not lock.is_current() or not lock.try_lock():
+                return
+            self._read_state()
+            if self.state != state or self._problem:
+                return  # somebody asked for the store, or left it, since the decision was made: decide again
+            if state is None:
+                facts = read_facts(self._places.journal, self._places.bindings)
+                state = NodeState(facts.node_id or uuid.uuid4().bytes)
+            previous = state.holder.name if state.holder is not None else ""
+            newest = newest_epoch(self._places.journal, self._places.bindings)
+            if state.holder is None and newest > state.epoch:
+                self.state = replace(state, epoch=newest)
+                return  # somebody has served since this member joined, and left no state: decide again
+            epoch = max(state.epoch, newest) + 1
+            entry = Activation(epoch, previous, self.me.name, reason, self._wall_ms())
+            claimed = with_holder(state, self.me, epoch, lock.nonce, entry)
+            if self.settings.role is Role.PRIMARY:
+                claimed = replace(claimed, stay=False)
+            write_state(self._directory, claimed)
+            self._heartbeat.write(epoch, self.me.id)
+            touched = lock.touch()
+        self._proof = Proof(
+            self._directory,
+            lock,
+            epoch,
+            self.me.id,
+            heartbeat=self._heartbeat,
+            lease=self.lease,
+            clock=self._clock,
+            touched=touched if self.settings.role is Role.SYMMETRIC else None,
+        )
+        self._queue.served()
+        self.state, self._epoch = claimed, epoch
+        if self._announcement is not None:
+            self._announcement.close()
+            self._announcement = None
+        if self._clock() - began < self.settings.proof_period:
+            self.lease.extend(began)
+        else:
+            # A server of NFS first calls back what it has delegated to a member that is gone, and that takes as long as
+            # its lease. The claim stands, but proves little or nothing by now: look again, while the store answers.
+            self.state = self._proof.make(claimed)
+        self._unclaimed = Claim(claimed.node_id, epoch, reason, self._queue.lock_since)
+        self._claimed_at = self._clock()
+        self.machine.to(Phase.ACTIVATING, reason, epoch)
+        self._hand_over()
+        self._tell(Phase.ACTIVATING.value)
+
+    def _hand_over(self) -> None:
+        """Have the server serve; where it cannot be told it is told again, and after a lease it is the end."""
+        claim = self._unclaimed
+        if claim is None:
+            return
+        try:
+            self._listener.claimed(claim)
+        except Exception as error:
+            logger.exception("the server cannot be told that it may serve")
+            if self._clock() - self._claimed_at >= self.lease.seconds:
+                self.fence(f"the right to serve could not be handed to the server: {error}")
+        else:
+            self._unclaimed = None
+
+    # -- serving -----------------------------------------------------------------------------------
+
+    def fence(self, reason: str) -> None:
+        """Nothing leaves this broker any more. Also called by the server when it notices first."""
+        self.lease.drop()
+        if self.machine.fence(reason):
+            self._listener.fenced(reason)
+
+    def _change(self, change: Callable[[NodeState], NodeState]) -> None:
+        """Read, change and write the state under its lock."""
+        with ShortLock(self._directory / STATE_LOCK, STATE_LOCK_SECONDS):
+            try:
+                state = read_state(self._directory) or self.state
+            except StateFileError:
+                if self._lock is None:
+                    raise  # whoever has the store writes it anew
+                state = self.state
+            if state is None:
+                return
+            after = change(state)
+            if after != state:
+                write_state(self._directory, after)
+            self.state = after
+
+    def _note_duration(self, duration: int) -> None:
+        def note(state: NodeState) -> NodeState:
+            if state.epoch != self._epoch:
+                return state
+            entries = [one for one in state.history if one.epoch == self._epoch]
+            if not entries:
+                return state
+            return replace(state, history=state.activated(replace(entries[-1], duration_ms=duration)))
+
+        self._change(note)
+        self._set_room_aside()
+
+    def _set_room_aside(self) -> None:
+        reserve = self._directory / RESERVE
+        try:
+            if not reserve.exists():
+                reserve.write_bytes(bytes(RESERVE_BYTES))
+        except OSError as error:
+            with suppress(OSError):
+                reserve.unlink(missing_ok=True)
+            logger.warning("no room can be set aside for a full disk", extra={"fields": {"reason": str(error)}})
+
+    def _release_store(self, left: StoreState, *, stay: bool) -> None:
+        self._proof = None
+        if self._lock is None:
+            return
+
+        def leave(state: NodeState) -> NodeState:
+            if state.epoch != self._epoch or state.holder is None or state.holder.id != self.me.id:
+                return state
+            # Whoever asked for the store while it was being closed still gets it.
+            asked = state.state is StoreState.FAILING_BACK and left is StoreState.LIVE
+            return replace(state, state=state.state if asked else left, stay=stay)
+
+        self._change(leave)
+        try:
+            self._heartbeat.write(self._epoch, self.me.id, ended=True)
+        except OSError as error:
+            # The others are only faster with it: the lock tells them.
+            logger.warning("the other members cannot be told", extra={"fields": {"reason": str(error)}})
+        self._queue.release()

@@ -1,0 +1,42 @@
+"""Which high availability policy a configuration asks for, and what of it this version provides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pollux.config.model import Configuration
+    from pollux.ha.activation import Activation
+    from pollux.process.broker import Broker
+
+
+def features(configuration: Configuration) -> frozenset[str]:
+    """The features beyond a single broker that this version provides for ``configuration``."""
+    built = {"shared-store"}
+    if not configuration.takes_turns:
+        return frozenset(built)
+    replication = configuration.replication_part
+    if replication is not None:
+        built |= {"replication", "core-protocol", "broadcast-groups", "discovery-groups", "network-check"}
+    # The members of a pair know each other from static connectors, or find each other where they talk to each other.
+    if all(
+        cluster.static_connectors is not None or (cluster.discovery_group_ref is not None and replication is not None)
+        for cluster in configuration.cluster_connections
+    ):
+        built.add("cluster-connections")
+    return frozenset(built)
+
+
+def make_activation(broker: Broker) -> Activation | None:
+    """The activation that broker.xml asks for; None for a single broker."""
+    configuration = broker.configuration
+    if configuration.shares_store:
+        from pollux.ha.shared_store.activation import SharedStoreActivation, settings_of
+
+        settings = settings_of(configuration)
+        return SharedStoreActivation(broker, settings) if settings is not None else None
+    if configuration.replication_part is not None:
+        from pollux.ha.replication.activation import ReplicatedActivation
+
+        return ReplicatedActivation(broker)
+    return None

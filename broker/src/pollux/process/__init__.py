@@ -1,0 +1,1 @@
+"""What one operating system process needs: start and stop, acceptors, connections, TLS, limits, the watchdog."""

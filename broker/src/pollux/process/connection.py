@@ -1,0 +1,598 @@
+"""One client's connection: tells the protocol, wraps TLS, builds the session, and bounds what a client may cost.
+
+It is the asyncio protocol of the socket and the :class:`pollux.protocols.base.Transport` of the session. It knows
+nothing of what the bytes mean. Timeouts are not timers of their own but deadlines looked at by the
+registry's sweep (:mod:`pollux.process.connections`): 5,000 idle connections cost no timer each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import socket
+import struct
+from asyncio import sslproto
+from typing import TYPE_CHECKING, Any, cast
+
+from pollux.cluster import tls_advice
+from pollux.engine.share import Portion
+from pollux.errors import PolluxError
+from pollux.logs import event
+from pollux.process.strangers import TLS
+from pollux.protocols.base import Peer
+from pollux.wire.sniff import Protocol, SniffError, sniff
+
+if TYPE_CHECKING:
+    from pollux.process.acceptor import Listener
+    from pollux.protocols.base import Session
+
+logger = logging.getLogger("pollux.connection")
+
+#: Bytes beyond the high-water mark that answers may pile up to before the client is no longer read.
+ANSWER_ALLOWANCE = 1024 * 1024
+#: Seconds a closing connection has to take what is queued for it.
+CLOSE_TIMEOUT = 5.0
+TLS_SHUTDOWN_TIMEOUT = 2.0
+#: Bytes written in one turn beyond which they go out before it ends.
+_OUT_LIMIT = 64 << 10
+#: The headers of a TLS record and a handshake message, whose end is the size of the ClientHello; the largest one.
+_HELLO_HEAD = 9
+_HELLO = 16 << 10
+
+#: SO_LINGER's on and 0 seconds.
+_RESET_AT_CLOSE = struct.pack("ii", 1, 0)
+
+_SLOW = 2  # the client does not take its answers
+_SESSION = 4  # the session asked for it
+_BEHIND = 8  # what was read is not handled yet
+_HTTP_HINT = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+    b"This port speaks AMQP, STOMP and MQTT. The HTTP API is on the management port.\n"
+)
+
+
+class Connection(asyncio.Protocol):
+    """See the module. All methods are called in the loop's thread."""
+
+    __slots__ = (
+        "_behind",
+        "_buffer",
+        "_catching_up",
+        "_closing",
+        "_ending",
+        "_listener",
+        "_measured_at",
+        "_out",
+        "_out_size",
+        "_paused",
+        "_portion",
+        "_position",
+        "_raw",
+        "_taken_before",
+        "_transport",
+        "_writing_paused",
+        "active",
+        "bytes_in",
+        "bytes_out",
+        "close_reason",
+        "deadline",
+        "hard_limit",
+        "loop",
+        "measured",
+        "opened",
+        "peer",
+        "session",
+        "stranger",
+        "ttl",
+    )
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self.loop = listener.loop
+        self._raw: asyncio.Transport | None = None
+        self._transport: asyncio.Transport
+        self._buffer = b""
+        #: What was written this turn behind the first write; None: nothing was written yet.
+        self._out: list[bytes] | None = None
+        self._out_size = 0
+        #: Why the client is not being read: the bits above; 0 reads.
+        self._paused = 0
+        self._writing_paused = False
+        #: What was read and waits for its turn, from the position on, and whether that is asked for.
+        self._behind = b""
+        self._position = 0
+        self._catching_up = False
+        self._portion = Portion()
+        #: close() or abort() was called; shutdown() was called.
+        self._closing = False
+        self._ending = False
+        self._taken_before = 0
+        self.peer = Peer(0, "", 0)
+        self.session: Session | None = None
+        #: It has not logged in, and counts with those that have not.
+        self.stranger = True
+        self.opened = 0.0
+        #: When (loop time) the sweep has to act: log-in, silence, close or write timeout; infinity: never.
+        self.deadline = 0.0
+        self.ttl = listener.ttl
+        #: Set by every byte received, cleared by the sweep.
+        self.active = True
+        #: What :meth:`measure` found last, and after how many bytes in and out.
+        self.measured = 0
+        self._measured_at = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.hard_limit = 0
+        self.close_reason = ""
+
+    # -- asyncio's view
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is accepted, or (a second time) its TLS handshake is done."""
+        # uvloop's transports have the interface without the base class.
+        self._transport = made = cast("asyncio.Transport", transport)
+        if self._raw is None:
+            self._raw = made
+            self._accepted(made)
+        else:
+            self._secured(made)
+
+    def _accepted(self, transport: asyncio.Transport) -> None:
+        listener = self._listener
+        address = transport.get_extra_info("peername") or ("", 0)
+        self.opened = self.loop.time()
+        self.peer = Peer(listener.registry.next_id(), str(address[0]), int(address[1]), acceptor=listener.name)
+        self.deadline = self.opened + listener.handshake_timeout
+        refusal = listener.admit(self)
+        if refusal is not None:
+            listener.registry.log_refusal(self.peer, refusal)
+            self._closing = True
+            transport.abort()
+            return
+        listener.tune(transport)
+        transport.set_write_buffer_limits(listener.high_water, listener.low_water)
+        self.hard_limit = listener.high_water + ANSWER_ALLOWANCE
+
+    def _secured(self, transport: asyncio.Transport) -> None:
+        connection = transport.get_extra_info("ssl_object")
+        self.peer = Peer(
+            self.peer.connection_id,
+            self.peer.address,
+            self.peer.port,
+            tls=True,
+            certificate_subject=self._listener.certificate_subject(connection),
+            sni=self._listener.asked_name(connection),
+            acceptor=self._listener.name,
+        )
+        transport.set_write_buffer_limits(self._listener.high_water, self._listener.low_water)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client."""
+        self.active = True
+        self.bytes_in += len(data)
+        session = self.session
+        if self.stranger:
+            self._said_by_stranger(len(data))
+            if self._closing:
+                return
+        if session is not None:
+            self._take(session, data)
+            buffers = self._listener.registry.buffers
+            buffers.unseen += len(data)
+            if buffers.unseen > buffers.often:
+                self._listener.registry.look_at_buffers()
+        elif not self._closing:
+            self._first_bytes(data)
+
+    def _take(self, session: Session, data: bytes) -> None:
+        """Hand bytes to the session; what is more than this client's portion waits until others had their turn."""
+        share, size = self._listener.registry.share, len(data)
+        if self._behind or size > self._portion.size or (size > self._portion.size >> 3 and not share.room):
+            self._behind = self._behind[self._position :] + data if self._behind else data
+            self._position = 0
+            self._pause(_BEHIND)
+            self._catch_up_later()
+        else:
+            self._handle(session, data)
+
+    def _handle(self, session: Session, data: bytes) -> None:
+        share = self._listener.registry.share
+        begun = share.clock()
+        session.data_received(data)
+        took = share.clock() - begun
+        self._portion.took(len(data), took)
+        share.spent(took)
+        if self._writing_paused and self._transport.get_write_buffer_size() > self.hard_limit:
+            # It sends but does not read the answers: what piles up for it is bounded by not reading it.
+            self._pause(_SLOW)
+
+    def _catch_up_later(self) -> None:
+        if not self._catching_up and not self._paused & ~_BEHIND:
+            self._catching_up = True
+            of_broker = self.session is not None and self.session.of_broker
+            self._listener.registry.share.add(self._catch_up, of_broker=of_broker)
+
+    def _catch_up(self) -> bool:
+        """The next portion of what is behind; whether there is one more."""
+        session = self.session
+        if self._closing or session is None:
+            self._behind = b""
+        elif self._paused & ~_BEHIND:
+            self._catching_up = False
+            return False  # goes on when it is read again
+        else:
+            self.active = True
+            start, self._position = self._position, self._position + self._portion.size
+            portion = self._behind[start : self._position]
+            if self._position >= len(self._behind):
+                self._behind = b""
+            self._handle(session, portion)
+        if self._behind:
+            return True
+        self._catching_up = False
+        self._resume(_BEHIND)
+        return False
+
+    def _said_by_stranger(self, size: int) -> None:
+        if self.session is not None and self.session.user is not None:
+            self.known()
+        else:
+            self._listener.registry.strangers.grew(self, size)
+
+    def known(self) -> None:
+        """It has logged in."""
+        self.stranger = False
+        self._listener.registry.strangers.remove(self)
+
+    def eof_received(self) -> bool:
+        """The client will send no more: close (no protocol here has half-open connections)."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The write buffer is above its high-water mark."""
+        self._writing_paused = True
+        self._taken_before = self._taken()
+        if not self.closing:
+            self.deadline = min(self.deadline, self.loop.time() + self._listener.write_timeout)
+        if self.session is not None:
+            self.session.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The write buffer is below its low-water mark."""
+        self._writing_paused = False
+        if not self.closing:
+            # The next sweep looks again and sets the deadline that now holds (log-in, silence, none).
+            self.deadline = max(self.loop.time(), self.opened + self._listener.handshake_timeout)
+        self._resume(_SLOW)
+        if self.session is not None:
+            self.session.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._lost(exc)
+
+    def _lost(self, error: BaseException | None) -> None:
+        registry = self._listener.registry
+        if registry.remove(self) is None:
+            return  # refused, or already handled (a failed TLS handshake)
+        self._closing = True
+        self.deadline = float("inf")
+        session = self.session
+        if session is not None:
+            try:
+                session.connection_lost(error if isinstance(error, Exception) else None)
+            except Exception:
+                logger.exception("session failed to end", extra={"fields": {"connection": self.peer.connection_id}})
+        self._listener.released(self)
+        level = logging.INFO if session is not None else logging.DEBUG
+        fields = {
+            "connection": self.peer.connection_id,
+            "source": self.peer.address,
+            "protocol": session.protocol if session is not None else None,
+            "user": session.user if session is not None else None,
+            "reason": self.close_reason or (str(error) if error else "client closed it"),
+            "bytes_in": self.bytes_in,
+            "bytes_out": self.bytes_out,
+            "seconds": round(self.loop.time() - self.opened, 3),
+        }
+        event(logger, level, "connection closed", **fields)
+        if session is not None:
+            registry.trail.event("client-disconnected", **fields)
+
+    # -- before there is a session
+
+    def _first_bytes(self, data: bytes) -> None:
+        data = self._buffer + data if self._buffer else data
+        try:
+            protocol = sniff(data)
+        except SniffError as error:
+            self._refuse(str(error))
+            return
+        if protocol is None:
+            self._buffer = data
+            return
+        if protocol is Protocol.TLS and len(data) < _HELLO_HEAD:
+            self._buffer = data
+            return
+        self._buffer = b""
+        if protocol is Protocol.TLS:
+            self._start_tls(data)
+        elif protocol is Protocol.HTTP:
+            self._transport.write(_HTTP_HINT)
+            self._refuse("HTTP on a messaging port", abort=False)
+        else:
+            self._start_session(protocol, data)
+
+    def _start_tls(self, data: bytes) -> None:
+        listener = self._listener
+        if listener.tls is None or self._transport is not self._raw:
+            missing = "TLS is not configured on this acceptor (sslEnabled=true is missing)"
+            self._refuse(missing if listener.tls is None else "TLS inside TLS")
+            return
+        if (size := int.from_bytes(data[_HELLO_HEAD - 3 : _HELLO_HEAD], "big")) > _HELLO:
+            # OpenSSL takes and keeps 128 KiB of it; nobody's has more than two or three.
+            self._refuse(f"a TLS ClientHello of {size} bytes; at most {_HELLO} are allowed")
+            return
+        listener.registry.strangers.grew(self, TLS)
+        if self._closing:
+            return
+        raw = self._raw
+        # The handshake's outcome comes through the waiter: a protocol that was never made is not told it is lost.
+        waiter: asyncio.Future[None] = self.loop.create_future()
+        waiter.add_done_callback(self._tls_done)
+        layer = listener.tls_layer(
+            self.loop,
+            self,
+            listener.tls.context,
+            waiter,
+            server_side=True,
+            call_connection_made=True,
+            ssl_handshake_timeout=max(0.1, self.deadline - self.loop.time()),
+            ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT,
+        )
+        raw.set_protocol(layer)
+        layer.connection_made(raw)
+        position = 0
+        while position < len(data):
+            buffer = layer.get_buffer(len(data) - position)
+            part = data[position : position + len(buffer)]
+            buffer[: len(part)] = part
+            layer.buffer_updated(len(part))
+            position += len(part)
+
+    def _tls_done(self, waiter: asyncio.Future[None]) -> None:
+        error = None if waiter.cancelled() else waiter.exception()
+        if self.deadline == float("inf"):
+            return  # dropped, and counted out
+        # Cut off from here in the middle of it, the layer reports neither an error nor a connection.
+        if waiter.cancelled() or error is not None or self._transport is self._raw:
+            advice = tls_advice.accepting(self._listener.acceptor.settings, error)
+            event(
+                logger,
+                logging.WARNING,
+                "TLS handshake failed",
+                connection=self.peer.connection_id,
+                source=self.peer.address,
+                acceptor=self.peer.acceptor,
+                reason=advice.reason,
+                file=advice.file or None,
+                remedy=advice.remedy,
+            )
+            self.close_reason = "TLS handshake failed"
+            self._lost(error)
+
+    def _start_session(self, protocol: Protocol, data: bytes) -> None:
+        listener = self._listener
+        if listener.tls_required and self._transport is self._raw:
+            self._refuse("this acceptor takes TLS only (sslEnabled=true without sslAllowPlain=true)")
+            return
+        factory = listener.session_factory(protocol)
+        if factory is None:
+            self._refuse(f"{protocol.value} is not spoken on this acceptor (protocols=)")
+            return
+        try:
+            self.session = session = factory(self, listener.services)
+        except PolluxError as error:
+            self._refuse(str(error))
+            return
+        fields = {
+            "connection": self.peer.connection_id,
+            "source": self.peer.address,
+            "port": self.peer.port,
+            "acceptor": self.peer.acceptor,
+            "protocol": protocol.value,
+            "tls": self.peer.tls,
+            "certificate": self.peer.certificate_subject,
+        }
+        event(logger, logging.INFO, "connection opened", **fields)
+        listener.registry.trail.event("client-connected", **fields)
+        self._take(session, data)
+
+    def _refuse(self, reason: str, *, abort: bool = True) -> None:
+        self.close_reason = reason
+        self._listener.registry.log_refusal(self.peer, reason)
+        if abort:
+            self.abort()
+        else:
+            self.close()
+
+    # -- the session's view (Transport)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Queue bytes for sending.
+
+        The transport makes a system call of each write. So the first of a turn goes out at once, as there is mostly
+        no other, and those behind it (deliveries from many queues) go out together when the turn ends.
+        """
+        size = len(data)
+        self.bytes_out += size
+        out = self._out
+        if out is None:
+            self._out = []
+            self.loop.call_soon(self._end_turn)
+            self._transport.write(data)
+            return
+        out.append(data if type(data) is bytes else bytes(data))
+        self._out_size += size
+        if self._out_size > _OUT_LIMIT:
+            self._flush()  # now, so that the transport can say that the client is slow
+
+    def writelines(self, data: list[bytes]) -> None:
+        """Queue several buffers for sending as one."""
+        self.write(b"".join(data))
+
+    def _end_turn(self) -> None:
+        self._flush()
+        self._out = None
+
+    def _flush(self) -> None:
+        out = self._out
+        if out:
+            self._out = []
+            self._out_size = 0
+            if self._transport.is_closing():
+                return  # cut off since it was queued; uvloop raises for a write to a handle that is closed
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def close(self) -> None:
+        """Close after everything queued was sent; the sweep aborts it when that takes too long."""
+        if not self._closing:
+            self._closing = True
+            self.deadline = self.loop.time() + CLOSE_TIMEOUT
+            self._flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._closing = True
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        """Stop taking bytes from the client (back pressure)."""
+        self._pause(_SESSION)
+
+    def resume_reading(self) -> None:
+        """Take bytes again."""
+        self._resume(_SESSION)
+
+    def _pause(self, why: int) -> None:
+        if not self._paused and not self._closing:
+            self._transport.pause_reading()
+        self._paused |= why
+
+    def _resume(self, why: int) -> None:
+        if self._paused & why:
+            self._paused &= ~why
+            if self._behind:
+                self._catch_up_later()
+            if not self._paused and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    # -- the server's view
+
+    @property
+    def closing(self) -> bool:
+        """Whether it is being closed."""
+        return self._closing or self._ending
+
+    @property
+    def reading_paused(self) -> bool:
+        """Whether the client is not being read."""
+        return bool(self._paused)
+
+    def measure(self) -> int:
+        """Bytes that its buffers hold, when it has logged in (before, they count elsewhere)."""
+        moved = self.bytes_in + self.bytes_out
+        if self.measured or moved != self._measured_at:
+            self._measured_at = moved
+            session = self.session
+            if session is None or self.stranger or self._closing:
+                self.measured = 0
+            else:
+                waiting = self._out_size + (len(self._behind) - self._position if self._behind else 0)
+                self.measured = waiting + session.buffered() + self._transport.get_write_buffer_size()
+        return self.measured
+
+    def drop(self, reason: str) -> None:
+        """Cut it off for what it costs, without a word to it, and count it out at once."""
+        self._refuse(reason)
+        self._lost(None)
+
+    def shutdown(self, reason: str) -> None:
+        """End it in the protocol's own words, or at once when no protocol is known yet."""
+        self.close_reason = self.close_reason or reason
+        session = self.session
+        if session is None:
+            self.abort()
+            return
+        # The session says farewell and may wait for the client's answer: not for ever.
+        self._ending = True
+        self.deadline = self.loop.time() + CLOSE_TIMEOUT
+        session.shutdown(reason)
+
+    def expire(self, now: float) -> None:
+        """The sweep found the deadline passed: act on what it was for."""
+        session = self.session
+        if self._closing or self._ending:
+            self.close_reason = self.close_reason or "did not take what was queued for it"
+            self.abort()
+        elif session is None or session.user is None:
+            self._refuse(f"no log-in within {self._listener.handshake_timeout:g} s")
+        elif self._writing_paused:
+            taken = self._taken()
+            if taken == self._taken_before:
+                self._forget_unsent()
+                self._refuse(f"took nothing for {self._listener.write_timeout:g} s (write-timeout)")
+            else:
+                self._taken_before = taken
+                self.deadline = now + self._listener.write_timeout
+        elif self.ttl <= 0.0:
+            self.deadline = float("inf")
+        elif self.active or self._paused:
+            self.active = False
+            self.deadline = now + self.ttl
+        else:
+            self.shutdown(f"silent for {self.ttl:g} s (connection-ttl)")
+
+    def _forget_unsent(self) -> None:
+        """Have the kernel drop, at the close, what it still holds for this client: it would keep megabytes for it."""
+        # One that is closing may have no socket any more.
+        if self._raw is not None and not self._raw.is_closing():
+            opened = self._raw.get_extra_info("socket")
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
+
+    def _taken(self) -> int:
+        """Bytes the client has taken so far (for TLS an estimate that grows alike)."""
+        return self.bytes_out - self._transport.get_write_buffer_size()
+
+    def describe(self) -> dict[str, Any]:
+        """For management: values that can be written as JSON."""
+        session = self.session
+        peer = self.peer
+        return {
+            "id": peer.connection_id,
+            "source": peer.address,
+            "port": peer.port,
+            "acceptor": peer.acceptor,
+            "protocol": session.protocol if session is not None else None,
+            "user": session.user if session is not None else None,
+            "clientId": session.client_id if session is not None else None,
+            "tls": peer.tls,
+            "certificateSubject": peer.certificate_subject,
+            "bytesIn": self.bytes_in,
+            "bytesOut": self.bytes_out,
+            "writeBuffer": self._transport.get_write_buffer_size() if not self._transport.is_closing() else 0,
+            "writingPaused": self._writing_paused,
+            "readingPaused": self.reading_paused,
+            "seconds": round(self.loop.time() - self.opened, 3),
+        }
+
+
+def tls_layer_of(loop: asyncio.AbstractEventLoop) -> Any:
+    """The TLS layer of this loop: uvloop's own (compiled) on uvloop, else asyncio's; both are built alike."""
+    module = type(loop).__module__
+    if module.partition(".")[0] == "uvloop":
+        # uvloop's stubs do not know it; start_tls itself is built on it.
+        return importlib.import_module("uvloop.loop").SSLProtocol
+    return sslproto.SSLProtocol

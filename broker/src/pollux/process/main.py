@@ -1,0 +1,192 @@
+"""The broker as a process: logging, event loop, signals, exit code. Everything the command line needs to run one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import uvloop
+from msgspec import Struct, field
+
+from pollux import logs
+from pollux.config import ConfigError, load
+from pollux.errors import PolluxError, StoreError
+from pollux.logs import event
+from pollux.process import rules as _rules  # noqa: F401  (adds the rules that know selectors)
+from pollux.process.broker import Broker
+from pollux.process.exits import EXIT_FAILED, EXIT_USAGE
+from pollux.process.failures import exit_code
+from pollux.process.status import write_private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pollux.config.model import Configuration
+    from pollux.process.broker import Component
+
+logger = logging.getLogger("pollux.server")
+
+#: Not an exit code: the process replaces itself.
+_AGAIN = -1
+#: What asks for the end of the process.
+_ENDS = (signal.SIGTERM, signal.SIGINT)
+#: Seconds in which the loop looks at its descriptors once more.
+_LAST_LOOK = 0.001
+
+
+class RunOptions(Struct, frozen=True):
+    """What the command line says. ``log_*`` None: as broker.xml says."""
+
+    path: Path
+    properties: Mapping[str, str] = field(default_factory=dict)
+    ports_file: Path | None = None
+    log_level: str | None = None
+    log_json: bool | None = None
+    #: Makes the components that run beside the broker, once it is built.
+    components: Callable[[Broker], list[Component]] = lambda _broker: []
+
+
+def run_broker(options: RunOptions) -> int:
+    """Run a broker until it is stopped; returns the exit code (:mod:`pollux.process.exits`)."""
+    logs.configure(options.log_level or "INFO", json_lines=bool(options.log_json))
+    try:
+        configuration = _load(options)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(problem.render(), file=sys.stderr)
+        return EXIT_USAGE
+    configure_logs(options, configuration)
+    code = uvloop.run(_run(options, configuration))
+    if code == _AGAIN:
+        # The broker handed its store over and becomes a standby: a new life in the same process.
+        logging.shutdown()
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606  (ourselves, no shell)
+    if code:
+        # Threads may hang in system calls on a store that failed; waiting for them would wait for ever.
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+def configure_logs(options: RunOptions, configuration: Configuration) -> None:
+    """Log as the command line says, else as broker.xml says."""
+    settings = configuration.logging
+    json_lines = options.log_json if options.log_json is not None else settings.format.value == "JSON"
+    stream = None
+    if settings.file is not None:
+        settings.file.parent.mkdir(parents=True, exist_ok=True)
+        stream = settings.file.open("a", encoding="utf-8", buffering=1)
+    logs.configure(options.log_level or settings.level.value, json_lines=json_lines, stream=stream)
+
+
+def _load(options: RunOptions) -> Configuration:
+    return load(options.path, {**os.environ, **options.properties})
+
+
+async def _run(options: RunOptions, configuration: Configuration) -> int:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_unhandled)
+    if options.ports_file is not None and configuration.takes_turns:
+        with suppress(OSError):
+            options.ports_file.unlink(missing_ok=True)  # of the life before, when this process started itself again
+    broker = Broker(configuration, load=lambda: _load(options))
+    broker.components = options.components(broker)
+    asked: list[str] = []
+
+    def end(name: str) -> None:
+        asked.append(name)
+        broker.request_stop(name)
+
+    for number in _ENDS:
+        loop.add_signal_handler(number, end, signal.Signals(number).name)
+    reloads: set[asyncio.Task[None]] = set()
+
+    def hang_up() -> None:
+        task = loop.create_task(_reload(broker))
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
+    start = loop.create_task(_start(broker))
+    start.add_done_callback(lambda _: gc.enable())
+    stop = loop.create_task(broker.stop_wanted())
+    await asyncio.wait((start, stop), return_when=asyncio.FIRST_COMPLETED)
+    if not start.done():
+        start.cancel()
+        await asyncio.gather(start, return_exceptions=True)
+        return broker.exit_code
+    stop.cancel()
+    code = start.result()
+    if code is not None:
+        return code
+    if options.ports_file is not None:
+        _write_ports(options.ports_file, broker)
+    code = await broker.run()
+    if code or broker.activation is None or not broker.activation.restart:
+        return code
+    # Whoever asks for its end now means the process, not the life that is over: it must not begin another one. From
+    # here on it dies of the signal; what came before is heard of when the loop has looked once more.
+    for number in _ENDS:
+        signal.signal(number, signal.SIG_DFL)
+    await asyncio.sleep(_LAST_LOOK)
+    return code if asked else _AGAIN
+
+
+def _write_ports(path: Path, broker: Broker) -> None:
+    """Tell whoever started the broker where it listens. A broker that cannot tell it serves all the same."""
+    try:
+        write_private(path, json.dumps(broker.ports()) + "\n")
+    except OSError as error:
+        event(logger, logging.ERROR, "the file of the ports cannot be written", file=path, reason=error)
+
+
+async def _start(broker: Broker) -> int | None:
+    """Start the broker; None when it runs, else the exit code, with the reason logged."""
+    try:
+        await broker.start()
+    except ConfigError as error:
+        for problem in error.problems:
+            event(logger, logging.ERROR, problem.render())
+        return exit_code(error)
+    except PolluxError as error:
+        event(logger, logging.CRITICAL if isinstance(error, StoreError) else logging.ERROR, str(error))
+        return exit_code(error)
+    except OSError as error:
+        event(logger, logging.ERROR, "the broker cannot start", reason=error)
+        return exit_code(error)
+    except Exception:
+        # Its end must not wait for threads that may hang: see run_broker.
+        logger.exception("the broker cannot start")
+        return EXIT_FAILED
+    return None
+
+
+async def _reload(broker: Broker) -> None:
+    try:
+        await broker.reload()
+    except PolluxError:
+        return  # logged with its reason
+    except Exception:
+        logger.exception("reload failed")
+
+
+def _unhandled(_loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    """What the loop could not hand to anybody: one line with its traceback, never the loop's own format."""
+    error = context.get("exception")
+    if isinstance(error, (ConnectionError, TimeoutError)):
+        return  # a connection that went away while something was sent to it
+    logger.error(
+        "unhandled error in the event loop",
+        exc_info=error if isinstance(error, BaseException) else None,
+        extra={"fields": {"what": context.get("message")}},
+    )

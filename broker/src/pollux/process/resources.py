@@ -1,0 +1,100 @@
+"""What the operating system lets this process use: descriptors, memory, and the collector's manners."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import resource
+import sys
+from pathlib import Path
+
+from pollux.logs import event
+
+logger = logging.getLogger("pollux.server")
+
+#: Descriptors kept for the store, logs and management when connections use up the rest.
+RESERVED_DESCRIPTORS = 256
+_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def raise_descriptor_limit() -> int:
+    """Raise RLIMIT_NOFILE's soft limit to the hard one; returns how many descriptors there may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
+
+
+def connection_limit(configured: int) -> int:
+    """``max-connections``, or less when the process may not open as many descriptors (said once in the log)."""
+    possible = raise_descriptor_limit() - RESERVED_DESCRIPTORS
+    if configured > possible:
+        event(
+            logger,
+            logging.WARNING,
+            "max-connections is more than the open-files limit allows; raise LimitNOFILE or lower max-connections",
+            configured=configured,
+            possible=possible,
+        )
+    return max(1, min(configured, possible))
+
+
+def memory_limit() -> int:
+    """Bytes of memory this process may use: the machine's, its control group's or RLIMIT_AS, whichever is least."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in (*_own_cgroup(), *_CGROUP_LIMITS):
+        try:
+            text = path.read_text("ascii").strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            limits.append(int(text))
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        limits.append(soft)
+    return min(limits)
+
+
+def _own_cgroup() -> list[Path]:
+    """The memory limits of the version 2 control group this process is in, and of those above it."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text("utf-8").splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        if line.startswith("0::/"):
+            group = Path("/sys/fs/cgroup") / line[4:]
+            return [parent / "memory.max" for parent in (group, *group.parents) if parent.name]
+    return []
+
+
+#: Objects after which the collector looks at the new ones; so many of these before it looks at those that survived one;
+#: so many of those before a full collection. What it looks at is looked at twice, however many that is at a time.
+COLLECTOR = (2_000, 1, 15_000)
+#: Seconds after which the loop's thread lets another one go on that has come back from the disk: a write of the journal
+#: comes back two or three times, and everybody's confirm waits for that.
+SWITCH = 0.0003
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM."""
+    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def settle_collector() -> None:
+    """After start-up: what lives now lives for ever, and full collections must not stall the loop for messages.
+
+    Messages and references hold no cycles, so counting frees them; the collector only has to find
+    what sessions leave behind, rarely. The collections before a full one look at what is new: that is kept little, as
+    each of them stands still for everybody (a million objects, which is ten thousand queues, take half a second).
+    """
+    gc.enable()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECTOR)
+
+
+def let_writers_in() -> None:
+    """The loop may be busy all the time; threads that only write are not to wait long for it."""
+    sys.setswitchinterval(SWITCH)

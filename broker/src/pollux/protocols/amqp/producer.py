@@ -1,0 +1,324 @@
+"""A link a client sends on: from transfers to messages in the post office, and their confirmation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pollux.errors import LimitError, NoSuchAddressError, PolluxError, SendError
+from pollux.message import Encoding, Message, RoutingType
+from pollux.protocols.amqp.conditions import condition_of
+from pollux.protocols.amqp.large import LargeReceiver
+from pollux.protocols.amqp.subscription import delete_temporary
+from pollux.wire.amqp.codec import DecodeError
+from pollux.wire.amqp.links import IncomingLink
+from pollux.wire.amqp.proton import ACCEPTED, TRANSACTIONAL, Pointer, lib
+from pollux.wire.amqp.sections import inspect, plain_header
+
+if TYPE_CHECKING:
+    from pollux.engine.transaction import Transaction
+    from pollux.protocols.amqp.session import AmqpSession
+    from pollux.protocols.amqp.transactions import LocalTransaction
+
+_AMQP = Encoding.AMQP
+_NEVER = 1 << 62
+#: Bytes a connection may have in messages whose last frame has not come, beside large ones in files.
+MAX_PARTIAL = 16 << 20
+_ROUTING_TYPES = {0: RoutingType.MULTICAST, 1: RoutingType.ANYCAST}
+
+
+class Producer(IncomingLink):
+    """A client's sender. ``address`` None: an anonymous relay, each message says where it goes."""
+
+    __slots__ = (
+        "_full",
+        "_large",
+        "_low",
+        "_min_large",
+        "_ordinary",
+        "_over",
+        "_partial",
+        "_second",
+        "_temporary",
+        "_waiting",
+        "address",
+        "last_value_key",
+        "pending",
+        "received",
+        "routing_type",
+        "session",
+        "touched",
+        "unconfirmed",
+    )
+
+    def __init__(
+        self,
+        session: AmqpSession,
+        pointer: Pointer,
+        name: str,
+        address: str | None,
+        *,
+        routing_type: RoutingType | None,
+        last_value_key: str | None,
+        second: bool = False,
+        temporary: str | None = None,
+    ) -> None:
+        super().__init__(pointer, name)
+        self.session = session
+        self.address = address
+        self.routing_type = routing_type
+        self.last_value_key = (last_value_key or "_AMQ_LVQ_NAME").encode()
+        #: Deliveries of this pass to be confirmed.
+        self.pending: list[Pointer] = []
+        self.touched = False
+        self.unconfirmed = 0
+        self.received = 0
+        self._low = session.settings.low_credits
+        self._full = session.settings.credits
+        self._over = False
+        self._waiting = False
+        self._min_large = session.settings.min_large if session.settings.min_large >= 0 else _NEVER
+        #: Larger messages than this are looked at twice.
+        self._ordinary = min(self._min_large, session.settings.max_message_size or _NEVER)
+        #: Bytes kept of the message the client is sending.
+        self._partial = 0
+        #: The message the client is sending, when it is large.
+        self._large: LargeReceiver | None = None
+        #: Receiver settle mode second: the client settles after us, see on_settled.
+        self._second = second
+        self._temporary = temporary
+
+    def describe(self) -> dict[str, object]:
+        """For management."""
+        return {
+            "name": self.name,
+            "role": "producer",
+            "address": self.address,
+            "credit": self.credit,
+            "unsettled": self.unconfirmed,
+            "messages": self.received,
+        }
+
+    # -- the engine's calls
+
+    def on_message(self, delivery: Pointer, data: bytes, settled: bool) -> None:
+        """See :class:`IncomingLink`."""
+        session = self.session
+        if not self.touched:
+            self.touched = True
+            session.touched.append(self)
+        self.received += 1
+        session.received_bytes += len(data)
+        if self._partial:
+            self._forget_partial()
+        local: LocalTransaction | None = None
+        large = self._large
+        try:
+            if not settled and lib.pn_delivery_remote_state(delivery) == TRANSACTIONAL:
+                local = session.transaction_of(delivery)
+            transaction = None if local is None else local.transaction
+            if large is not None or len(data) > self._ordinary:
+                self._send_extraordinary(data, transaction)
+            else:
+                self._send(data, transaction)
+        except PolluxError as error:
+            self._refuse(delivery, settled, error)
+            return
+        if settled:
+            return
+        if local is not None:
+            local.accept(self, delivery)
+            return
+        self.unconfirmed += 1
+        self.pending.append(delivery)
+
+    def _send(self, data: bytes, transaction: Transaction | None) -> None:
+        session = self.session
+        address = self.address
+        header = plain_header(data) if address is not None else None
+        if header is None or address is None:
+            session.post.send(self._inspected(data), transaction)
+            return
+        message = Message(
+            _AMQP, address, data, durable=header[0], priority=header[1], timestamp=session.now, origin=session.origin
+        )
+        message.routing_type = self.routing_type
+        if header[2]:
+            message.expiration = session.now + header[2]
+        if session.settings.populate_user:
+            message.user = session.user
+        session.post.send(message, transaction)
+
+    def _send_extraordinary(self, data: bytes, transaction: Transaction | None) -> None:
+        """A message that is large, or larger than allowed."""
+        limit = self.session.settings.max_message_size
+        if limit and len(data) > limit:
+            raise LimitError(f"a message has more than {limit} bytes (max-message-size)")
+        if self._large is not None or len(data) > self._min_large:
+            self._send_large(data, transaction)
+        else:
+            self._send(data, transaction)
+
+    def _send_large(self, data: bytes, transaction: Transaction | None) -> None:
+        session = self.session
+        large = self._large
+        if large is None:
+            large = LargeReceiver(session)
+        self._large = None
+        try:
+            large.write(data)
+            message = self._inspected(large.head(), partial=True)
+            message.large = large.finish(durable=message.durable)
+        except PolluxError:
+            large.abort()
+            raise
+        try:
+            session.post.send(message, transaction)
+        except PolluxError:
+            session.post.storage.large.delete(message.large.id)
+            raise
+
+    def _inspected(self, data: bytes, *, partial: bool = False) -> Message:
+        """A message with more to it than a header and a body. ``partial``: the head of a large one."""
+        session = self.session
+        address = self.address
+        inspected = inspect(data, last_value_key=self.last_value_key, partial=partial)
+        if address is None:
+            address = inspected.to
+            if not address:
+                raise NoSuchAddressError("a message on an anonymous link has no 'to'")
+            address = session.anonymous_address(address)
+            if not session.post.writable(address):
+                self._wait_for(address)
+        now = session.now
+        expiration = 0
+        if inspected.ttl:
+            expiration = now + inspected.ttl
+        elif inspected.absolute_expiry:
+            expiration = inspected.absolute_expiry
+        routing_type = self.routing_type
+        if inspected.routing_type is not None:
+            routing_type = _ROUTING_TYPES[inspected.routing_type]
+        return Message(
+            _AMQP,
+            address,
+            data if partial else inspected.data,
+            durable=inspected.durable,
+            priority=inspected.priority,
+            expiration=expiration,
+            timestamp=inspected.creation_time or now,
+            deliver_at=inspected.deliver_at or (now + inspected.deliver_delay if inspected.deliver_delay else 0),
+            group=inspected.group,
+            group_sequence=inspected.group_sequence,
+            last_value=inspected.last_value,
+            duplicate_id=inspected.duplicate_id if session.settings.duplicate_detection else None,
+            routing_type=routing_type,
+            origin=session.origin,
+            user=session.user if session.settings.populate_user else None,
+        )
+
+    def _refuse(self, delivery: Pointer, settled: bool, error: PolluxError) -> None:
+        """A message that was not taken: rejected, or, when the client wants no outcome, the link ends."""
+        if settled:
+            if not isinstance(error, SendError | DecodeError):
+                self.session.close_link(self, condition_of(error), str(error))
+            return
+        self.reject(delivery, condition_of(error), str(error))
+
+    def on_part(self, delivery: Pointer, total: int) -> bool:  # noqa: ARG002  (the hook's signature)
+        """See :class:`IncomingLink`."""
+        limit = self.session.settings.max_message_size
+        if limit and total > limit:
+            self.session.close_link(
+                self, "amqp:link:message-size-exceeded", f"a message has more than {limit} bytes (max-message-size)"
+            )
+            return False
+        if self._large is None and total > self._min_large:
+            self._large = LargeReceiver(self.session)
+        session = self.session
+        if self._large is not None:
+            self._large.write(b"".join(self.take_parts()))
+            total = 0
+        session.partial_bytes += total - self._partial
+        self._partial = total
+        if session.partial_bytes > MAX_PARTIAL:
+            session.close_link(
+                self,
+                "amqp:resource-limit-exceeded",
+                f"unfinished messages of this connection have more than {MAX_PARTIAL} bytes",
+            )
+            return False
+        return True
+
+    def _forget_partial(self) -> None:
+        self.session.partial_bytes -= self._partial
+        self._partial = 0
+
+    def on_aborted(self) -> None:
+        """See :class:`IncomingLink`."""
+        self._forget_partial()
+        if self._large is not None:
+            self._large.abort()
+            self._large = None
+        self.replenish()
+
+    def on_overrun(self) -> None:
+        """See :class:`IncomingLink`."""
+        self.session.close_link(self, "amqp:link:transfer-limit-exceeded", "a transfer came without credit")
+
+    # -- credit
+
+    def replenish(self) -> None:
+        """Give the client credit again when little is left, unless its address takes nothing now."""
+        if self.credit > self._low or not self.attached or self._waiting or self.unconfirmed > 2 * self._full:
+            return
+        address = self.address
+        post = self.session.post
+        if address is not None and not post.writable(address):
+            self._wait_for(address)
+            return
+        self.grant(self._full - self.credit)
+
+    def _wait_for(self, address: str) -> None:
+        """Give no credit until the address takes messages again."""
+        if not self._waiting:
+            self._waiting = True
+            self.session.await_writable(address, self)
+
+    def writable(self) -> None:
+        """The address that was waited for takes messages again."""
+        self._waiting = False
+        if self.attached:
+            self.replenish()
+            self.session.schedule_flush()
+
+    def confirm(self, deliveries: list[Pointer]) -> None:
+        """These messages are durable."""
+        if self._second:
+            # They stay unsettled, and counted, until the client has settled them.
+            for delivery in deliveries:
+                lib.pn_delivery_update(delivery, ACCEPTED)
+        else:
+            self.accept(deliveries)
+            self.unconfirmed -= len(deliveries)
+        self.replenish()
+
+    def on_settled(self, delivery: Pointer) -> None:
+        """See :class:`IncomingLink`: the last step of receiver settle mode second."""
+        if self._second and lib.pn_delivery_local_state(delivery):
+            lib.pn_delivery_settle(delivery)
+            self.unconfirmed -= 1
+            self.replenish()
+
+    def end(self, *, closed: bool) -> None:  # noqa: ARG002  (a producer leaves nothing behind either way)
+        """The link is over."""
+        if self._over:
+            return
+        self._over = True
+        self.abandon()
+        self.pending = []
+        self._forget_partial()
+        if self._large is not None:
+            self._large.abort()
+            self._large = None
+        if self._temporary is not None:
+            delete_temporary(self.session, self._temporary)

@@ -1,0 +1,49 @@
+"""What of a consumer's queue ends with its link."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from pollux.errors import PolluxError
+
+if TYPE_CHECKING:
+    from pollux.protocols.amqp.session import AmqpSession
+    from pollux.routing.queue import Queue
+
+
+class Subscription(Struct):
+    """``delete_always``: with the link. ``delete_when_closed``: when the client closes (and not only detaches)
+    its last link. ``delete_when_unused``: when the last link is gone. ``temporary``: the node made for it.
+    """
+
+    delete_always: bool = False
+    delete_when_closed: bool = False
+    delete_when_unused: bool = False
+    temporary: str | None = None
+
+    def ended(self, session: AmqpSession, queue: Queue, *, closed: bool) -> None:
+        """The link of this subscription is over."""
+        post = session.post
+        unused = not queue.consumer_count
+        if post.space.queue(queue.name) is queue and (
+            self.delete_always
+            or (self.delete_when_unused and unused)
+            or (self.delete_when_closed and closed and unused)
+        ):
+            post.delete_queue(queue.name)
+        if self.temporary is not None:
+            delete_temporary(session, self.temporary)
+
+
+#: A consumer of a queue that is there for everybody.
+NOTHING = Subscription()
+
+
+def delete_temporary(session: AmqpSession, name: str) -> None:
+    """Delete a node that was made for a link, with everything in it."""
+    if session.post.space.address(name) is not None:
+        with suppress(PolluxError):
+            session.post.registry.delete_address(name, force=True)

@@ -1,0 +1,94 @@
+"""What a protocol session is to the server, and what the server's connection is to a session.
+
+A session turns bytes from one client into calls on the post office and back. It owns no
+socket: the connection (``pollux.process.connection``) gives it a :class:`Transport`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    import asyncio
+
+#: Seconds from the timer that finds a client silent to the one that may end it. Timers have their turn before sockets,
+#: so a loop that stood still finds every client silent, and what they sent meanwhile unread.
+SECOND_LOOK = 0.05
+
+
+class Peer(Struct, frozen=True):
+    """Who is at the other end. ``certificate_subject`` is the verified client certificate's DN (RFC 4514)."""
+
+    connection_id: int
+    address: str
+    port: int
+    tls: bool = False
+    certificate_subject: str | None = None
+    sni: str | None = None
+    acceptor: str = ""
+
+
+class Transport(Protocol):
+    """The writing side of a connection, as a session sees it. All calls are from the loop's thread."""
+
+    peer: Peer
+    loop: asyncio.AbstractEventLoop
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Queue bytes for sending; never blocks. See :meth:`Session.pause_writing`."""
+
+    def writelines(self, data: list[bytes]) -> None:
+        """Queue several buffers for sending as one."""
+
+    def close(self) -> None:
+        """Close after everything queued was sent, within a bounded time."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+    def pause_reading(self) -> None:
+        """Stop taking bytes from the client (back pressure)."""
+
+    def resume_reading(self) -> None:
+        """Take bytes again."""
+
+
+class Session(ABC):
+    """One client's conversation, whatever its protocol."""
+
+    #: "AMQP", "STOMP", "MQTT": for management and logs.
+    protocol: str = ""
+    #: Set once the client is authenticated.
+    user: str | None = None
+    client_id: str | None = None
+    #: Another broker is at the other end: it stays until the store is closed.
+    of_broker = False
+
+    @abstractmethod
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client. Must not raise: a violation answers with the protocol's error and closes."""
+
+    @abstractmethod
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is gone: give back every message held, end what was temporary."""
+
+    @abstractmethod
+    def shutdown(self, reason: str) -> None:
+        """The broker stops or an administrator closes this client: say so in the protocol's words, then close."""
+
+    def pause_writing(self) -> None:  # noqa: B027  (a session without deliveries has nothing to hold back)
+        """The client does not keep up: stop delivering until :meth:`resume_writing`."""
+
+    def resume_writing(self) -> None:  # noqa: B027
+        """The client keeps up again."""
+
+    def buffered(self) -> int:
+        """Bytes held of what the client sent: the start of a frame, and what waits until it can go on."""
+        return 0
+
+    def describe(self) -> dict[str, object]:
+        """For management: what this session has open (links, subscriptions, credit, unacknowledged)."""
+        return {}

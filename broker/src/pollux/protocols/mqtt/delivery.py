@@ -1,0 +1,805 @@
+"""Messages from queues to one MQTT client: packet identifiers, the window, acknowledgements, redelivery.
+
+The hot path is :meth:`Delivery.deliver`: one pass over a batch, one ``join``, one write. States of a QoS 1 delivery:
+sent -> (PUBACK) done; of a QoS 2 delivery: sent -> (PUBREC) released -> (PUBCOMP) done (MQTT 5, section 4.3, figure
+4.3). ``ClientState`` holds them, so they outlive the connection; for a durable session each step of QoS 2 is in the
+journal before the packet that tells of it leaves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pollux.engine.dead_letters import ORIGINAL_ADDRESS
+from pollux.errors import LostBodyError
+from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Encoding
+from pollux.protocols.mqtt.large import stream, translate
+from pollux.protocols.mqtt.state import RELEASED, SENT, encode_out
+from pollux.wire.content import content_of
+from pollux.wire.mqtt import properties as p
+from pollux.wire.mqtt.content import encode_content, property_pairs
+from pollux.wire.mqtt.encode import encode_ack, encode_acks
+from pollux.wire.mqtt.packets import V5
+from pollux.wire.mqtt.primitives import MAX_VARIABLE_INTEGER, encode_variable
+from pollux.wire.mqtt.reasons import ReasonCode, violation
+from pollux.wire.mqtt.stored import REPLAY, block_end, topic_end, with_properties, without_user_property
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from pollux.message import Message, MessageReference
+    from pollux.protocols.base import Transport
+    from pollux.protocols.mqtt.outlet import Outlet
+    from pollux.protocols.mqtt.registry import MqttRegistry
+    from pollux.protocols.mqtt.state import ClientState
+    from pollux.protocols.mqtt.subscription import Subscription
+    from pollux.routing.queue import Queue
+
+logger = logging.getLogger("pollux.mqtt")
+
+#: Unacknowledged deliveries to one client at most, whatever receive maximum it allows.
+MAX_WINDOW = 8_192
+#: The same for MQTT 3.1.1 clients, which cannot say.
+WINDOW_311 = 1_024
+#: Messages in one batch, and the bytes a batch aims at.
+MAX_BURST = 512
+BURST_BYTES = 1024 * 1024
+#: QoS 0 messages kept for a client that does not keep up; what comes after them is dropped.
+MAX_PARKED = 1_000
+MAX_PARKED_BYTES = 1024 * 1024
+#: Topics that get an alias on one connection, and the shortest worth one.
+MAX_ALIASES = 256
+_MIN_ALIASED = 5
+
+_DOLLAR = 0x24
+#: The broker's annotations as user properties; others keep their names.
+_ANNOTATIONS = {VALIDATED_USER: "JMSXUserID", INGRESS_TIMESTAMP: "ingress-timestamp"}
+
+if TYPE_CHECKING:
+    Job = Callable[[Outlet], Awaitable[None]]
+
+
+class Delivery:
+    """The sending side of one connection."""
+
+    __slots__ = (
+        "_aliases",
+        "_backlog",
+        "_burst",
+        "_closed",
+        "_done",
+        "_done_scheduled",
+        "_foreign",
+        "_hungry",
+        "_loop",
+        "_max_aliases",
+        "_max_packet",
+        "_met",
+        "_outlet",
+        "_parked",
+        "_parked_bytes",
+        "_paused",
+        "_post",
+        "_reading_files",
+        "_registry",
+        "_releasing",
+        "_send",
+        "_stable",
+        "_state",
+        "_v5",
+        "_wall_ms",
+        "_window",
+        "dropped",
+        "limit",
+        "sent",
+        "too_large",
+    )
+
+    def __init__(
+        self,
+        registry: MqttRegistry,
+        state: ClientState,
+        transport: Transport,
+        outlet: Outlet,
+        *,
+        receive_maximum: int,
+        max_packet: int,
+        alias_maximum: int,
+    ) -> None:
+        """``max_packet`` 0 is no limit; ``receive_maximum`` as the client says (3.1.1: pass :data:`WINDOW_311`)."""
+        self._registry = registry
+        self._post = registry.post
+        self._wall_ms = registry.wall_ms
+        self._state = state
+        self._loop = transport.loop
+        self._outlet = outlet
+        self._send = outlet.send
+        outlet.on_idle(self._go_on)
+        self._v5 = state.version == V5
+        self.limit = min(receive_maximum, MAX_WINDOW)
+        self._window = self.limit
+        self._max_packet = max_packet
+        self._max_aliases = min(alias_maximum, MAX_ALIASES)
+        self._aliases: dict[bytes, int] = {}
+        self._burst = MAX_BURST
+        self._paused = False
+        self._closed = False
+        #: Subscriptions whose queue may have more than the credit it was given.
+        self._hungry: dict[Subscription, None] = {}
+        #: Identifiers to send again after a reconnect, oldest first.
+        self._backlog: deque[int] = deque()
+        #: References that are done without a word from the client.
+        self._done: list[MessageReference] = []
+        #: Keys of those of them that the client has since an earlier connection.
+        self._met: list[tuple[int, int]] = []
+        self._done_scheduled = False
+        #: QoS 0 deliveries kept while the client does not keep up.
+        self._parked: deque[tuple[Subscription, MessageReference]] = deque()
+        self._parked_bytes = 0
+        #: Large QoS 0 messages on their way: nothing else remembers them.
+        self._reading_files: dict[MessageReference, None] = {}
+        #: Packets that wait until what they tell of is durable.
+        self._stable: deque[list[bytes | Job]] = deque()
+        #: What the client received while the record of that is on its way to the disk.
+        self._releasing: deque[tuple[int, MessageReference | None]] = deque()
+        self._foreign: tuple[Message, bytes] | None = None
+        self.sent = 0
+        self.dropped = 0
+        self.too_large = 0
+
+    # -- the consumer's side
+
+    def credit(self, subscription: Subscription) -> int:
+        """How many messages ``subscription`` may be handed now."""
+        window = MAX_BURST if subscription.qos == 0 else self._window
+        if window <= 0 or self._backlog or self._outlet.busy or (self._paused and subscription.qos):
+            self._hungry[subscription] = None
+            return 0
+        return min(window, self._burst)
+
+    def deliver(self, subscription: Subscription, references: list[MessageReference]) -> None:
+        """Send a batch to the client."""
+        if len(references) >= self._burst or len(references) >= self._window:
+            self._hungry[subscription] = None
+            self._schedule()
+        if self._paused and subscription.qos == 0:
+            self._park(subscription, references)
+            return
+        state = self._state
+        general = self._max_packet or self._max_aliases or subscription.extra or state.redeliver or state.received
+        if general or subscription.restricted:
+            self._write([(subscription, reference) for reference in references])
+            return
+        unacked = state.unacked
+        heads = subscription.heads
+        hide_dollar = subscription.hide_dollar
+        v5 = self._v5
+        mqtt = Encoding.MQTT
+        parts: list[bytes] = []
+        append = parts.append
+        packet_id = state.next_packet_id
+        last_size = last_first = first = 0
+        head = b""
+        slow: list[tuple[Subscription, MessageReference]] = []
+        used = 0
+        for reference in references:
+            message = reference.message
+            data = message.data
+            end = 0
+            if message.encoding is mqtt:
+                end = 3 + (data[1] << 8 | data[2])
+                first = heads[data[0] & 15]
+            if (
+                not end
+                or message.expiration
+                or first & 4
+                or message.large is not None
+                or message.annotations is not None
+                or reference.notes is not None
+                or (hide_dollar and data[3] == _DOLLAR)
+                or not (v5 or data[end] == 0)
+            ):
+                # To keep the order, what follows goes the same way.
+                slow = [(subscription, later) for later in references[references.index(reference) :]]
+                break
+            if first & 2:
+                packet_id = packet_id + 1 if packet_id < 65_535 else 1
+                if packet_id in unacked:
+                    packet_id = self._free_packet_id(packet_id)
+                unacked[packet_id] = reference
+                used += 1
+                size = len(data) + 1
+                if reference.redelivered:
+                    first |= 8
+                rest = packet_id.to_bytes(2, "big") + (data[end:] if v5 else data[end + 1 :])
+            else:
+                self._done.append(reference)
+                size = len(data) - 1
+                rest = data[end:] if v5 else data[end + 1 :]
+            if not v5:
+                size -= 1
+            if size != last_size or first != last_first:
+                head = bytes((first,)) + encode_variable(size)
+                last_size, last_first = size, first
+            append(head)
+            append(data[1:end])
+            append(rest)
+        state.next_packet_id = packet_id
+        self._window -= used
+        if parts:
+            block = b"".join(parts)
+            count = len(parts) // 3
+            self.sent += count
+            self._burst = max(4, min(MAX_BURST, BURST_BYTES * count // len(block)))
+            self._send(block)
+        if slow:
+            self._write(slow)
+        if self._done:
+            self._schedule()
+
+    def _free_packet_id(self, packet_id: int) -> int:
+        """The next identifier not in use; the window is far smaller than their number."""
+        unacked = self._state.unacked
+        while packet_id in unacked:
+            packet_id = packet_id + 1 if packet_id < 65_535 else 1
+        return packet_id
+
+    def _write(self, deliveries: list[tuple[Subscription, MessageReference]]) -> None:
+        """The general case of :meth:`deliver`."""
+        now = self._wall_ms()
+        parts: list[bytes] = []
+        stable: list[bytes | Job] = []
+        for subscription, reference in deliveries:
+            made = self._make(subscription, reference, now)
+            if made is None:
+                self._done.append(reference)
+                continue
+            packet, first, packet_id = made
+            self.sent += 1
+            large = reference.message.large is not None
+            if packet_id:
+                self._state.unacked[packet_id] = reference
+                self._window -= 1
+            elif large:
+                self._reading_files[reference] = None
+            else:
+                self._done.append(reference)
+            if first & 4 and self._begin_qos2(packet_id, reference):
+                stable.append(self._job(subscription, reference, first, packet_id) if large else packet)
+            elif not large:
+                parts.append(packet)
+            else:
+                if parts:
+                    self._send(b"".join(parts))
+                    parts = []
+                self._outlet.run(self._job(subscription, reference, first, packet_id))
+        if parts:
+            self._send(b"".join(parts))
+        if stable:
+            self._stable.append(stable)
+            self._post.when_stable(self._stable_now)
+        if self._done:
+            self._schedule()
+
+    def _make(self, subscription: Subscription, reference: MessageReference, now: int) -> tuple[bytes, int, int] | None:
+        """Packet, first byte and identifier of a delivery; None when there is nothing to send and it is done."""
+        message = reference.message
+        state = self._state
+        if state.received and (reference.queue.id, message.id) in state.received:
+            self._met.append((reference.queue.id, message.id))
+            return None
+        if subscription.hide_dollar and message.address.startswith("$"):
+            return None
+        if 0 < message.expiration <= now:
+            self._registry.count_expired(1)
+            return None
+        data = self._stored(message)
+        if data[0] & REPLAY and subscription.restricted and not self._registry.may_have(subscription, data):
+            return None  # the right is gone since it was put into the queue
+        first = subscription.heads[data[0] & 15]
+        packet_id = state.redeliver.pop((reference.queue.id, message.id), 0) if state.redeliver else 0
+        if packet_id:
+            first = first & 0xF9 | 4  # what began as QoS 2 ends as QoS 2
+        if first & 6:
+            if not packet_id:
+                packet_id = self._free_packet_id(state.next_packet_id % 65_535 + 1)
+                state.next_packet_id = packet_id
+            if reference.redelivered:
+                first |= 8
+        if message.large is not None:
+            return b"", first, packet_id  # made when its file is read
+        packet = self._packet(subscription, reference, (data, first, packet_id), now)
+        if packet is None:
+            # MQTT-3.1.2-24, -25: as if it had been sent.
+            self.too_large += 1
+            self._registry.count_too_large(1)
+            return None
+        return packet, first, packet_id
+
+    def _begin_qos2(self, packet_id: int, reference: MessageReference) -> bool:
+        """Note a QoS 2 delivery; whether its PUBLISH must wait until that is durable."""
+        state = self._state
+        state.qos2.add(packet_id)
+        if not state.durable:
+            return False
+        value = encode_out(reference.queue.id, reference.message.id, SENT)
+        self._registry.record_out(state, packet_id, value)
+        return True
+
+    def _job(self, subscription: Subscription, reference: MessageReference, first: int, packet_id: int) -> Job:
+        """What sends a large message."""
+        return partial(self._send_large, subscription, reference, first, packet_id)
+
+    async def _send_large(
+        self, subscription: Subscription, reference: MessageReference, first: int, packet_id: int, outlet: Outlet
+    ) -> None:
+        """One large message, from its file."""
+        try:
+            await self._send_body(subscription, reference, first, packet_id, outlet)
+        except LostBodyError as error:
+            # Nothing was sent yet: free the identifier again.
+            self._forget(packet_id)
+            self._reading_files.pop(reference, None)
+            self._post.set_aside(reference, error)
+
+    async def _send_body(
+        self, subscription: Subscription, reference: MessageReference, first: int, packet_id: int, outlet: Outlet
+    ) -> None:
+        message = reference.message
+        storage = self._post.storage
+        large = message.large
+        if large is None:
+            raise RuntimeError("a large message without its file")
+        payload = 0
+        data: bytes | None = message.data
+        if message.encoding is Encoding.MQTT:
+            payload = large.size - len(message.data)
+        else:
+            data = await translate(storage, message, self._registry.mapping)
+        form = None if data is None else (data, first, packet_id)
+        packet = None if form is None else self._packet(subscription, reference, form, self._wall_ms(), payload)
+        if packet is None:
+            # Nothing was sent yet: free the identifier again, the message is a dead letter.
+            self.too_large += 1
+            self._registry.count_too_large(1)
+            self._forget(packet_id)
+            self._reading_files.pop(reference, None)
+            self._post.reject([reference])
+            return
+        if payload:
+            await stream(outlet, storage, large, len(message.data), packet)
+        else:
+            await outlet.chunk(packet)
+        if not packet_id and self._reading_files.pop(reference, True) is None:
+            self._post.acknowledge([reference])
+
+    def _forget(self, packet_id: int) -> None:
+        """An identifier that was taken for a message that cannot be sent."""
+        state = self._state
+        if state.unacked.pop(packet_id, None) is None:
+            return
+        self._window += 1
+        if packet_id in state.qos2:
+            state.qos2.discard(packet_id)
+            self._registry.record_out(state, packet_id, None)
+
+    def _stored(self, message: Message) -> bytes:
+        """The stored form of ``message``, also when another protocol sent it."""
+        if message.encoding is Encoding.MQTT:
+            return message.data
+        if message.large is not None:
+            # Read and translated when its turn comes; until then only what decides the QoS is needed.
+            return b"\x32\0\0" if message.durable else b"\x30\0\0"
+        if self._foreign is not None and self._foreign[0] is message:
+            return self._foreign[1]
+        mapping = self._registry.mapping
+        data = encode_content(content_of(message), mapping.topic(message.address), 1 if message.durable else 0, mapping)
+        self._foreign = (message, data)
+        return data
+
+    def _packet(
+        self,
+        subscription: Subscription,
+        reference: MessageReference,
+        form: tuple[bytes, int, int],
+        now: int,
+        more: int = 0,
+    ) -> bytes | None:
+        """One PUBLISH from its stored ``form``, first byte and identifier; None when it is too large for the client.
+
+        ``more`` bytes of payload will follow from a file.
+        """
+        message = reference.message
+        data, first, packet_id = form
+        end = topic_end(data)
+        topic = data[1:end]
+        annotations = message.annotations or {}
+        if ORIGINAL_ADDRESS in annotations and message.encoding is Encoding.MQTT:
+            # It was moved (dead letter, expiry): the topic is where it is now.
+            raw = self._registry.mapping.topic(message.address).encode("utf-8", "replace")[:65_535]
+            topic = len(raw).to_bytes(2, "big") + raw
+        identifier = packet_id.to_bytes(2, "big") if packet_id else b""
+        if not self._v5:
+            body = b"".join((topic, identifier, data[block_end(data, end) :]))
+            if self._too_large(len(body) + more):
+                return None
+            return bytes((first,)) + encode_variable(len(body) + more) + body
+        extra = subscription.extra
+        if message.expiration:
+            # What is left of it, in seconds (MQTT-3.3.2-6).
+            extra += b"\x02" + (-(-(message.expiration - now) // 1000)).to_bytes(8, "big")[-4:]
+        if annotations or reference.notes is not None:
+            shown = {_ANNOTATIONS.get(name, name): value for name, value in annotations.items()}
+            for name in _ANNOTATIONS.values():
+                if name in shown:
+                    data = without_user_property(data, end, name)
+            pairs = property_pairs({**shown, **(reference.notes or {})})
+            extra += p.encode_properties({p.PropertyId.USER_PROPERTY: pairs})[1:] if pairs else b""
+        alias = 0
+        if self._max_aliases:
+            alias = self._aliases.get(topic, 0)
+            if alias:
+                topic = b"\0\0"
+            elif len(self._aliases) < self._max_aliases and len(topic) >= _MIN_ALIASED:
+                alias = len(self._aliases) + 1
+            if alias:
+                extra += b"\x23" + alias.to_bytes(2, "big")
+        if extra:
+            block, payload = with_properties(data, end, extra)
+            body = b"".join((topic, identifier, block, payload))
+        else:
+            body = b"".join((topic, identifier, data[end:]))
+        if self._too_large(len(body) + more):
+            return None
+        if alias and topic != b"\0\0":
+            self._aliases[topic] = alias
+        return bytes((first,)) + encode_variable(len(body) + more) + body
+
+    def _too_large(self, length: int) -> bool:
+        """Whether a packet with this remaining length may not be sent (section 3.1.2.11.4)."""
+        if length > MAX_VARIABLE_INTEGER:
+            return True
+        return bool(self._max_packet) and 1 + len(encode_variable(length)) + length > self._max_packet
+
+    # -- a slow client
+
+    def _park(self, subscription: Subscription, references: list[MessageReference]) -> None:
+        """Keep some QoS 0 messages for later; the rest is dropped (section 4.3.1 allows it) and counted."""
+        dropped = 0
+        for reference in references:
+            if len(self._parked) < MAX_PARKED and self._parked_bytes < MAX_PARKED_BYTES:
+                self._parked.append((subscription, reference))
+                self._parked_bytes += reference.message.size
+            else:
+                self._done.append(reference)
+                dropped += 1
+        if dropped:
+            if not self.dropped:
+                logger.warning("client %r does not keep up: QoS 0 messages are dropped", self._state.client_id)
+            self.dropped += dropped
+            self._registry.count_dropped(dropped)
+            self._schedule()
+
+    def pause(self) -> None:
+        """The client's socket is full."""
+        self._paused = True
+        self._outlet.pause()
+
+    def resume(self) -> None:
+        """The client's socket takes bytes again."""
+        self._paused = False
+        self._outlet.resume()
+        while self._parked and not self._paused:
+            batch = [self._parked.popleft() for _ in range(min(len(self._parked), 64))]
+            self._parked_bytes -= sum(reference.message.size for _, reference in batch)
+            self._write(batch)
+        self._send_backlog()
+        self._feed_hungry()
+
+    # -- what the client answers
+
+    def acknowledged(self, packet_ids: list[int]) -> None:
+        """PUBACKs without an error (the hot path)."""
+        unacked = self._state.unacked
+        qos2 = self._state.qos2
+        references: list[MessageReference] = []
+        if self._backlog:
+            # Acknowledged before it was sent again: it took no room yet.
+            again = set(self._backlog).intersection(packet_ids)
+            self._window -= sum(unacked.get(packet_id) is not None for packet_id in again)
+        for packet_id in packet_ids:
+            if qos2 and packet_id in qos2:
+                raise violation("PUBACK for a QoS 2 message")
+            reference = unacked.pop(packet_id, None)
+            if reference is not None:
+                references.append(reference)
+        if references:
+            self._post.acknowledge(references)
+        self._returned(len(references))
+
+    def received(self, packet_id: int, reason: int) -> None:
+        """PUBREC: the client owns the message now, or refuses it (sections 3.5, 4.3.3)."""
+        state = self._state
+        if packet_id in state.released:  # a PUBREC again: the PUBREL again
+            self._send_when_stable(encode_acks(p.PUBREL, (packet_id,)))
+            return
+        if packet_id not in state.unacked:
+            self._send(encode_ack(p.PUBREL, packet_id, state.version, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+            return
+        reference = state.unacked[packet_id]
+        if reference is not None and packet_id not in state.qos2:
+            raise violation("PUBREC for a QoS 1 message")
+        state.qos2.discard(packet_id)
+        if packet_id in self._backlog:
+            self._window -= 1  # the client has it from an earlier connection
+        if reason >= 0x80:
+            if reference is not None:
+                self._post.acknowledge([reference])
+            del state.unacked[packet_id]
+            self._registry.record_out(state, packet_id, None)
+            self._returned(1)
+            return
+        key = (0, 0) if reference is None else (reference.queue.id, reference.message.id)
+        if reference is None:
+            # Of a message that is gone, or that was delivered before the broker's restart.
+            key = next((each for each, known in state.redeliver.items() if known == packet_id), key)
+            if state.redeliver.pop(key, 0):
+                state.received[key] = packet_id
+        state.unacked[packet_id] = None
+        state.released[packet_id] = None
+        if not state.durable:
+            if reference is not None:
+                self._post.acknowledge([reference])
+            self._send_when_stable(encode_acks(p.PUBREL, (packet_id,)))
+            return
+        self._registry.record_out(state, packet_id, encode_out(*key, RELEASED))
+        self._releasing.append((packet_id, reference))
+        self._post.when_stable(self._release_recorded)
+
+    def _release_recorded(self, error: Exception | None) -> None:
+        """The record that the client has a message is durable: acknowledge it, then (durably) tell the client."""
+        packet_id, reference = self._releasing.popleft()
+        if error is not None:
+            return
+        if reference is not None:
+            self._post.acknowledge([reference])
+        if not self._closed:
+            self._send_when_stable(encode_acks(p.PUBREL, (packet_id,)))
+
+    def completed(self, packet_id: int) -> None:
+        """PUBCOMP: the identifier is free again."""
+        state = self._state
+        if packet_id not in state.released:
+            return  # late or unknown: nothing is left to end
+        del state.released[packet_id]
+        if packet_id in state.received.values():
+            # Without its record, a crash before the message is acknowledged would send it again.
+            state.completed.add(packet_id)
+        else:
+            state.unacked.pop(packet_id, None)
+            self._registry.record_out(state, packet_id, None)
+        self._returned(1)
+
+    def _returned(self, count: int) -> None:
+        """Room for ``count`` more."""
+        self._window = min(self._window + count, self.limit)
+        if self._backlog:
+            self._send_backlog()
+        if self._hungry:
+            self._feed_hungry()
+
+    def _feed_hungry(self) -> None:
+        """Let the queues that wait for room go on, in turn, no more of them than there is room for."""
+        if self._closed or self._outlet.busy:
+            return
+        hungry = self._hungry
+        if self._paused:
+            # QoS 0 goes on: what does not fit is dropped, not kept in the queue.
+            for subscription in [each for each in hungry if each.qos == 0]:
+                del hungry[subscription]
+                self._post.wake(subscription.queue)
+            return
+        room = self._window
+        for _ in range(len(hungry)):
+            if room <= 0:
+                return
+            subscription = next(iter(hungry))
+            del hungry[subscription]
+            if subscription.attached:
+                queue = subscription.queue
+                self._post.wake(queue)
+                # One that only pages or has nothing after all takes no room from the others.
+                room -= queue.waiting > 0
+
+    # -- the turn's end
+
+    def _schedule(self) -> None:
+        if not self._done_scheduled:
+            self._done_scheduled = True
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        """What a delivery may not do inside the queue's dispatch."""
+        self._done_scheduled = False
+        self._acknowledge_done()
+        self._feed_hungry()
+
+    def _acknowledge_done(self) -> None:
+        if self._done:
+            done, self._done = self._done, []
+            self._post.acknowledge(done)
+        if self._met:
+            met, self._met = self._met, []
+            self._post.when_stable(partial(self._registry.settle, self._state, met))
+
+    def _send_when_stable(self, packets: bytes) -> None:
+        self._stable.append([packets])
+        self._post.when_stable(self._stable_now)
+
+    def _stable_now(self, error: Exception | None) -> None:
+        packets = self._stable.popleft()
+        if error is not None or self._closed:
+            return
+        for packet in packets:
+            if isinstance(packet, bytes):
+                self._send(packet)
+            else:
+                self._outlet.run(packet)
+
+    # -- begin and end of a connection
+
+    def start(self) -> None:
+        """Send again what an earlier connection left (MQTT-4.4.0-1), then open the subscriptions."""
+        state = self._state
+        if state.released:
+            self._window -= len(state.released)
+            # The acknowledgements of their messages may be on their way to the disk.
+            self._send_when_stable(encode_acks(p.PUBREL, list(state.released)))
+        self._backlog.extend(packet_id for packet_id, reference in state.unacked.items() if reference is not None)
+        self._send_backlog()
+        for subscription in state.subscriptions.values():
+            if self._registry.may_go_on(state, subscription):
+                self.open(subscription)
+
+    def open(self, subscription: Subscription) -> None:
+        """Let a subscription's queue deliver here."""
+        subscription.delivery = self
+        subscription.origin = self._registry.origin_of(self._state)
+        subscription.rights = self._registry.rights_of(self._state, subscription)
+        own = subscription.origin if subscription.exclude_own else 0
+        if subscription.queue.no_local_origin != own:
+            subscription.queue.no_local_origin = own
+            self._post.space.changed()
+        if not subscription.attached:
+            subscription.attached = True
+            self._post.attach(subscription.queue, subscription)
+        self._post.wake(subscription.queue)
+
+    def _send_backlog(self) -> None:
+        """Deliveries of an earlier connection, in order, with their identifiers, as far as the window goes."""
+        if not self._backlog:
+            return
+        state = self._state
+        by_queue = {subscription.queue.id: subscription for subscription in state.subscriptions.values()}
+        now = self._wall_ms()
+        parts: list[bytes] = []
+        while self._backlog and self._window > 0 and not self._paused and not self._outlet.busy:
+            packet_id = self._backlog.popleft()
+            reference = state.unacked.get(packet_id)
+            if reference is None:
+                continue
+            subscription = by_queue.get(reference.queue.id)
+            if subscription is None:
+                state.unacked[packet_id] = None
+                continue
+            data = self._stored(reference.message)
+            first = subscription.heads[data[0] & 15]
+            # The subscription may have been downgraded meanwhile; what began as QoS 2 ends as QoS 2.
+            first = first & 0xF9 | (4 if packet_id in state.qos2 else 2) | 8
+            if reference.message.large is not None:
+                self._window -= 1
+                if parts:
+                    self._send(b"".join(parts))
+                    parts = []
+                self._outlet.run(self._job(subscription, reference, first, packet_id))
+                continue
+            packet = self._packet(subscription, reference, (data, first, packet_id), now)
+            if packet is None:
+                state.unacked[packet_id] = None
+                state.qos2.discard(packet_id)
+                self._done.append(reference)
+                self._schedule()
+                continue
+            self._window -= 1
+            parts.append(packet)
+            if len(parts) >= MAX_BURST:
+                break
+        if parts:
+            self._send(b"".join(parts))
+        if self._backlog and self._window > 0 and not self._paused and not self._outlet.busy:
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if not self._closed:
+            self._send_backlog()
+            self._feed_hungry()
+
+    def stop(self) -> None:
+        """The connection is gone. What a durable session had unacknowledged stays with it."""
+        if self._closed:
+            return
+        self._closed = True
+        self._outlet.stop()
+        state = self._state
+        self._done += [reference for _, reference in self._parked]
+        self._parked.clear()
+        self._acknowledge_done()
+        for place, (packet_id, reference) in enumerate(self._releasing):
+            # Detaching would give it back to its queue. Should the broker die just now, the client keeps an
+            # identifier that is never released; the message is neither lost nor sent again.
+            if reference is not None:
+                self._post.acknowledge([reference])
+                self._releasing[place] = (packet_id, None)
+        if self._reading_files:
+            self._post.release(list(self._reading_files), failed=False)
+            self._reading_files.clear()
+        for subscription in state.subscriptions.values():
+            subscription.delivery = None
+        kept = self._give_back()
+        leaving = deque(each for each in state.subscriptions.values() if each.attached and each.queue not in kept)
+        self._post.share.work(self._leave(leaving))
+        self._hungry.clear()
+
+    def _give_back(self) -> set[Queue]:
+        """Let others have what this client did not acknowledge. Returns the queues that keep something for it.
+
+        They hold what this session must send again with the same identifiers. Section 4.8.2: of a shared subscription
+        others get it, but not what began at QoS 2.
+        """
+        state = self._state
+        private: set[Queue] = set()
+        if state.durable and state.unacked:
+            private = {each.queue for each in state.subscriptions.values() if each.share is None}
+        kept: set[Queue] = set()
+        back: list[MessageReference] = []
+        for packet_id, reference in list(state.unacked.items()):
+            if reference is None:
+                continue
+            if state.durable and (reference.queue in private or packet_id in state.qos2):
+                kept.add(reference.queue)
+                continue
+            del state.unacked[packet_id]
+            state.qos2.discard(packet_id)
+            back.append(reference)
+        if back:
+            self._post.release(back, failed=False)
+        return kept
+
+    def _leave(self, subscriptions: deque[Subscription]) -> Iterator[None]:
+        """Detach from the queues, which may be thousands, bit by bit; not from one that a connection has by then.
+
+        They are let go one by one as well: to free thousands takes as long.
+        """
+        while subscriptions:
+            subscription = subscriptions.popleft()
+            if subscription.attached and subscription.delivery is None:
+                subscription.attached = False
+                self._post.detach(subscription.queue, subscription)
+            yield
+
+    def describe(self) -> dict[str, object]:
+        """For management."""
+        return {
+            "window": self._window,
+            "unacknowledged": len(self._state.unacked),
+            "awaiting_pubcomp": len(self._state.released),
+            "to_resend": len(self._backlog),
+            "parked": len(self._parked),
+            "paused": self._paused,
+            "sent": self.sent,
+            "dropped_qos0": self.dropped,
+            "too_large": self.too_large,
+        }

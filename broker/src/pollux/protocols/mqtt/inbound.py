@@ -1,0 +1,637 @@
+"""Messages from one MQTT client to the broker: publishing, confirmation, QoS 2, back pressure.
+
+States of a QoS 1 message: received -> stored -> (PUBACK) done; of a QoS 2 message: received -> stored -> (PUBREC) ->
+(PUBREL) -> (PUBCOMP) done (MQTT 5, section 4.3, method B of figure 4.3: the message goes on at once, the packet
+identifier is kept until PUBREL). No answer leaves before what it confirms is durable.
+
+**Exactly once across a crash** (durable sessions): the identifier's record, holding a duplicate id, is durable before
+the message is sent with that duplicate id. A client that sends again after a restart is either known and its message
+a duplicate to the address's id cache, or the message never got in and is taken now.
+
+**Back pressure**: while an address takes no messages, PUBLISHes are parked and nothing is confirmed; acknowledgements
+of deliveries are still read. Beyond ``MAX_PARKED_BYTES`` reading pauses. What was parked goes on in order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from pollux.engine.memory import PACKET
+from pollux.engine.security import Permission
+from pollux.errors import (
+    AddressFullError,
+    DiskFullError,
+    InvalidRequestError,
+    LimitError,
+    NoSuchAddressError,
+    NotPermittedError,
+    PolluxError,
+    SendError,
+)
+from pollux.message import Encoding, Message
+from pollux.protocols.mqtt.large import LARGE, LargeRest
+from pollux.protocols.mqtt.reading import PARKED
+from pollux.protocols.mqtt.state import QOS2_IN_KIND, packet_key
+from pollux.wire.mqtt import properties as p
+from pollux.wire.mqtt.encode import encode_ack, encode_words
+from pollux.wire.mqtt.packets import V5
+from pollux.wire.mqtt.reasons import ProtocolError, ReasonCode, violation
+from pollux.wire.mqtt.stored import block_end, scan_properties
+from pollux.wire.mqtt.topics import check_topic_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pollux.engine.security import Identity, Security
+    from pollux.protocols.base import Transport
+    from pollux.protocols.mqtt.reading import Reading
+    from pollux.protocols.mqtt.registry import MqttRegistry
+    from pollux.protocols.mqtt.state import ClientState
+    from pollux.wire.mqtt.decoder import PublishTuple
+
+logger = logging.getLogger("pollux.mqtt")
+
+#: Bytes (and messages) of PUBLISHes kept while an address takes none; beyond them reading pauses.
+MAX_PARKED_BYTES = 1024 * 1024
+MAX_PARKED = 4_096
+#: Topics a connection remembers as checked.
+_MAX_TOPICS = 1_024
+_PUBACK = 0x4002_0000
+_PUBREC = 0x5002_0000
+_PUBCOMP = 0x7002_0000
+
+#: First byte of a PUBLISH -> flags of the stored form: all but DUP, which says nothing about the message.
+_FLAGS = [bytes((first & 0xF7,)) for first in range(256)]
+
+_REASONS: tuple[tuple[type[Exception], ReasonCode], ...] = (
+    (NotPermittedError, ReasonCode.NOT_AUTHORIZED),
+    (AddressFullError, ReasonCode.QUOTA_EXCEEDED),
+    (DiskFullError, ReasonCode.QUOTA_EXCEEDED),
+    (LimitError, ReasonCode.QUOTA_EXCEEDED),
+    (NoSuchAddressError, ReasonCode.TOPIC_NAME_INVALID),
+    (InvalidRequestError, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR),
+    (SendError, ReasonCode.UNSPECIFIED_ERROR),
+)
+
+
+class RefusedError(PolluxError):
+    """A PUBLISH is not taken; ``reason`` is what its acknowledgement says."""
+
+    def __init__(self, reason: ReasonCode, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+def reason_of(error: Exception) -> ReasonCode:
+    """The reason code that tells a client of ``error``."""
+    if isinstance(error, (ProtocolError, RefusedError)):
+        return error.reason
+    for kind, reason in _REASONS:
+        if isinstance(error, kind):
+            return reason
+    return ReasonCode.UNSPECIFIED_ERROR
+
+
+def apply_special(message: Message, special: dict[str, str]) -> None:
+    """User properties with Artemis's names that mean something to the broker; values that do not parse mean nothing."""
+    duplicate_id = special.get("_AMQ_DUPL_ID")
+    if duplicate_id:
+        message.duplicate_id = duplicate_id.encode("utf-8")
+    deliver_at = special.get("_AMQ_SCHED_DELIVERY", "")
+    if deliver_at.isascii() and deliver_at.isdigit() and len(deliver_at) < 16:
+        message.deliver_at = int(deliver_at)
+    message.last_value = special.get("_AMQ_LVQ_NAME")
+    message.group = special.get("JMSXGroupID")
+    sequence = special.get("JMSXGroupSeq", "")
+    if sequence.lstrip("-").isdigit() and sequence.isascii() and len(sequence) < 11:
+        message.group_sequence = int(sequence)
+
+
+class Inbound:
+    """The receiving side of one connection."""
+
+    __slots__ = (
+        "_again",
+        "_aliases",
+        "_answers",
+        "_awaited",
+        "_awaiting",
+        "_close_unauthorized",
+        "_closed",
+        "_identity",
+        "_in_flight",
+        "_packets",
+        "_parked",
+        "_parked_bytes",
+        "_post",
+        "_problem_info",
+        "_reading",
+        "_receive_maximum",
+        "_registry",
+        "_second",
+        "_security",
+        "_send",
+        "_state",
+        "_topics",
+        "_transport",
+        "_unfinished",
+        "_user",
+        "_v5",
+        "alias_maximum",
+        "dropped",
+        "received",
+        "refused",
+        "violate",
+    )
+
+    def __init__(
+        self,
+        registry: MqttRegistry,
+        state: ClientState,
+        transport: Transport,
+        reading: Reading,
+        *,
+        send: Callable[[bytes], None],
+        violate: Callable[[ProtocolError], None],
+        security: Security,
+        identity: Identity,
+        receive_maximum: int,
+        alias_maximum: int,
+        problem_info: bool,
+        close_unauthorized: bool,
+        populate_user: bool,
+    ) -> None:
+        """``violate`` ends the connection; ``receive_maximum`` is what CONNACK told a MQTT 5 client (else 65,535).
+
+        ``populate_user``: messages note who sent them (populate-validated-user).
+        """
+        self._registry = registry
+        self._post = registry.post
+        self._state = state
+        self._transport = transport
+        self._send = send
+        self.violate = violate
+        self._security = security
+        self._identity = identity
+        #: A re-authentication is by the same user.
+        self._user = identity.user if populate_user else None
+        self._v5 = state.version == V5
+        self._receive_maximum = receive_maximum
+        self.alias_maximum = alias_maximum
+        self._problem_info = problem_info
+        self._close_unauthorized = close_unauthorized
+        self._closed = False
+        #: Topic as on the wire -> address, for topics that are well formed.
+        self._topics: dict[bytes, str] = {}
+        self._aliases: dict[int, bytes] = {}
+        #: Answers of this turn, in order: words of four bytes, or whole packets.
+        self._answers: list[int | bytes] = []
+        #: Whether there are packets among them, and how many do not end a message (PUBREC).
+        self._packets = False
+        self._unfinished = 0
+        #: Answers waiting for ``when_stable``: packets, and how many messages they end.
+        self._awaiting: deque[tuple[bytes, int]] = deque()
+        #: QoS 1 and 2 messages received and not finished (section 3.1.2.11.3).
+        self._in_flight = 0
+        self._parked: deque[PublishTuple] = deque()
+        self._parked_bytes = 0
+        #: Addresses that what is parked waits for.
+        self._awaited: set[str] = set()
+        self._reading = reading
+        #: QoS 2 messages whose record is on its way to the disk.
+        self._second: deque[PublishTuple] = deque()
+        #: Repetitions of those.
+        self._again: deque[PublishTuple] = deque()
+        self.received = 0
+        self.refused = 0
+        self.dropped = 0
+
+    # -- PUBLISH
+
+    def publish(self, packets: list[PublishTuple]) -> None:
+        """Take the PUBLISHes of one wake-up, in order. :meth:`end_turn` confirms. Raises ProtocolError."""
+        self.received += len(packets)
+        if self._parked or self._closed:
+            for packet in packets:
+                self._park(packet)
+            return
+        topics = self._topics
+        send = self._post.send
+        answers = self._answers
+        encoding = Encoding.MQTT
+        now = self._registry.wall_ms()
+        origin = self._transport.peer.connection_id
+        user = self._user
+        last_topic: bytes | None = None
+        address = ""
+        in_flight = 0
+        index = 0
+        for packet in packets:
+            first, topic, packet_id, rest = packet
+            index += 1
+            if first & 0x105 or rest[0] or len(topic) == 2:
+                # QoS 2, retained, large, with properties, or by topic alias.
+                self._in_flight += in_flight
+                in_flight = 0
+                if not self._publish_special(packet, now):
+                    for later in packets[index:]:
+                        self._park(later)
+                    return
+                last_topic = None
+                continue
+            try:
+                if topic != last_topic:
+                    address = topics.get(topic) or self._check(topic)
+                    self._security.check(self._identity, Permission.send, address)
+                    if not self._post.writable(address):
+                        self._wait_for(address, packets[index - 1 :])
+                        break
+                    last_topic = topic
+                message = Message(
+                    encoding,
+                    address,
+                    _FLAGS[first] + topic + rest,
+                    durable=packet_id != 0,
+                    timestamp=now,
+                    origin=origin,
+                    user=user,
+                )
+                send(message)
+            except PolluxError as error:
+                last_topic = None
+                if packet_id:
+                    in_flight += 1
+                if isinstance(error, DiskFullError) and not self._post.writable(address):
+                    self._wait_for(address, packets[index - 1 :])
+                    in_flight -= packet_id != 0
+                    break
+                self._refuse(packet, error)
+                continue
+            if packet_id:
+                answers.append(_PUBACK | packet_id)
+                in_flight += 1
+        self._in_flight += in_flight
+        if self._v5 and self._in_flight > self._receive_maximum:
+            raise ProtocolError(
+                ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
+                f"more than {self._receive_maximum} messages without an acknowledgement",
+            )
+
+    def publish_large(self, packet: PublishTuple, error: PolluxError | None) -> None:
+        """A PUBLISH whose payload is in a file, or that could not be written there. Raises ProtocolError."""
+        self.received += 1
+        if error is not None:
+            if packet[2]:
+                self._in_flight += 1
+            self._refuse(packet, error)
+        elif self._parked or self._closed:
+            self._park(packet)
+        else:
+            self._publish_special(packet, self._registry.wall_ms())
+
+    def _check(self, topic: bytes) -> str:
+        """The address of a topic that was not seen before on this connection."""
+        name = check_topic_name(topic[2:])
+        address = self._registry.mapping.address(name)
+        if len(self._topics) >= _MAX_TOPICS:
+            self._topics.clear()
+        self._topics[topic] = address
+        return address
+
+    def _publish_special(self, packet: PublishTuple, now: int) -> bool:
+        """A PUBLISH off the fast path. False: it had to be parked."""
+        first, topic, packet_id, rest = packet
+        if packet_id:
+            self._in_flight += 1
+            if self._v5 and self._in_flight > self._receive_maximum:
+                raise ProtocolError(
+                    ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
+                    f"more than {self._receive_maximum} messages without an acknowledgement",
+                )
+        state = self._state
+        if first & 4 and packet_id in state.inbound and packet_id not in state.restored:
+            # Received before (section 4.3.3); its PUBREC may have been lost.
+            self._in_flight -= 1
+            if packet_id in state.storing:
+                self._again.append(packet)
+                self._post.when_stable(self._asked_again)
+            else:
+                self._answer_received(packet_id)
+            return True
+        topic = self._resolve_alias(topic, rest)
+        packet = (first, topic, packet_id, rest)
+        try:
+            address = self._topics.get(topic) or self._check(topic)
+            self._security.check(self._identity, Permission.send, address)
+            if not self._post.writable(address):
+                self._in_flight -= packet_id != 0
+                self._wait_for(address, [packet])
+                return False
+            if first & 5:
+                # Before anything of it is kept.
+                self._post.open(address, None, self._identity.user)
+            if first & 4 and state.durable:
+                self._record(packet)
+            else:
+                self._send_special(packet, address, now, self._duplicate_id(packet_id) if first & 4 else None)
+        except PolluxError as error:
+            if isinstance(error, DiskFullError) and not self._post.writable(self._topics.get(topic, "")):
+                self._in_flight -= packet_id != 0
+                self._wait_for(self._topics.get(topic, ""), [packet])
+                return False
+            if isinstance(error, ProtocolError) and error.reason is not ReasonCode.TOPIC_NAME_INVALID:
+                raise
+            self._refuse(packet, error)
+        return True
+
+    def _resolve_alias(self, topic: bytes, rest: bytes) -> bytes:
+        """The topic, in place of its alias (section 3.3.2.3.4)."""
+        if not self._v5 or not (rest[0] or len(topic) == 2):
+            return topic
+        end = block_end(rest)
+        alias = scan_properties(rest[:end]).alias if rest[0] else 0
+        if not alias:
+            if len(topic) == 2:
+                raise violation("a PUBLISH with neither topic nor alias")
+            return topic
+        if alias > self.alias_maximum:
+            raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}; at most {self.alias_maximum}")
+        if len(topic) == 2:
+            known = self._aliases.get(alias)
+            if known is None:
+                raise violation(f"topic alias {alias} stands for no topic")
+            return known
+        check_topic_name(topic[2:])
+        self._aliases[alias] = topic
+        return topic
+
+    def _send_special(self, packet: PublishTuple, address: str, now: int, duplicate_id: bytes | None) -> None:
+        """Send a message whose properties, QoS or retain flag want more than the fast path does."""
+        first, topic, packet_id, rest = packet
+        if first & LARGE and first & 1:
+            raise RefusedError(ReasonCode.QUOTA_EXCEEDED, "too large to be retained")
+        message = self._message(first, topic, rest, address, now)
+        if duplicate_id is not None and self._state.durable:
+            message.duplicate_id = duplicate_id
+        if first & 1:
+            try:
+                self._registry.retain(topic[2:].decode("utf-8"), message.data, message.expiration)
+            except LimitError as error:
+                raise RefusedError(ReasonCode.QUOTA_EXCEEDED, str(error)) from error
+        self._post.send(message)
+        if first & 2:
+            self._answers.append(_PUBACK | packet_id)
+        elif first & 4:
+            if not self._state.durable:
+                self._state.inbound[packet_id] = b""
+            self._answer_received(packet_id)
+
+    def _message(self, first: int, topic: bytes, rest: bytes, address: str, now: int) -> Message:
+        """The message, with what its properties mean to the broker."""
+        expiration = 0
+        special: dict[str, str] | None = None
+        large = rest.large if isinstance(rest, LargeRest) else None
+        if rest[0]:
+            end = block_end(rest)
+            scanned = scan_properties(rest[:end])
+            if scanned.block is not rest:
+                rest = scanned.block + rest[end:]
+            if scanned.expiry is not None:
+                # 0 is a message that is worth something now only: the least a time in milliseconds can say.
+                expiration = now + (scanned.expiry * 1000 or 1)
+            special = scanned.special
+        message = Message(
+            Encoding.MQTT,
+            address,
+            _FLAGS[first & 0xFF] + topic + rest,
+            durable=bool(first & 6),
+            expiration=expiration,
+            large=large,
+            timestamp=now,
+            origin=self._transport.peer.connection_id,
+            user=self._user,
+        )
+        if special is not None:
+            apply_special(message, special)
+        return message
+
+    # -- QoS 2
+
+    def _duplicate_id(self, packet_id: int) -> bytes:
+        """What the message of this identifier is known by; a restored one keeps what it had."""
+        state = self._state
+        known = state.inbound.get(packet_id)
+        if known:
+            return known
+        return self._post.storage.next_id().to_bytes(8, "big") + b"mqtt" + packet_id.to_bytes(4, "big")
+
+    def _record(self, packet: PublishTuple) -> None:
+        """First the identifier's record, then (when it is durable) the message."""
+        packet_id = packet[2]
+        state = self._state
+        duplicate_id = self._duplicate_id(packet_id)
+        if packet_id not in state.restored:
+            state.inbound[packet_id] = duplicate_id
+            self._registry.put(QOS2_IN_KIND, packet_key(state.client_id, packet_id), duplicate_id)
+        state.restored.discard(packet_id)
+        state.storing.add(packet_id)
+        self._second.append(packet)
+        self._post.when_stable(self._recorded)
+
+    def _recorded(self, error: Exception | None) -> None:
+        """The record is durable. The message goes on even if its connection is gone: the record says it did."""
+        packet = self._second.popleft()
+        _, topic, packet_id, _ = packet
+        self._state.storing.discard(packet_id)
+        if error is not None:
+            return  # the broker stops
+        address = self._topics.get(topic) or self._check(topic)
+        try:
+            self._send_special(packet, address, self._registry.wall_ms(), self._state.inbound.get(packet_id))
+        except PolluxError as refusal:
+            self._forget(packet_id)
+            if isinstance(refusal, DiskFullError) and not self._post.writable(address):
+                self._in_flight -= 1
+                if not self._closed:
+                    self._wait_for(address, [packet])
+            elif not self._closed:
+                try:
+                    self._refuse(packet, refusal)
+                except ProtocolError as violation_:
+                    self.violate(violation_)
+        self.end_turn()
+
+    def _asked_again(self, error: Exception | None) -> None:
+        """A repeated PUBLISH whose first one was just being stored."""
+        packet = self._again.popleft()
+        if error is not None or self._closed:
+            return
+        if packet[2] in self._state.inbound:
+            self._answer_received(packet[2])
+        else:
+            try:
+                self._publish_special(packet, self._registry.wall_ms())
+            except ProtocolError as violation_:
+                self.violate(violation_)
+        self.end_turn()
+
+    def _answer_received(self, packet_id: int) -> None:
+        state = self._state
+        if len(state.inbound) * PACKET > state.counted:
+            try:
+                self._registry.account(state, already=False)
+            except LimitError as error:
+                raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, str(error)) from error
+        self._answers.append(_PUBREC | packet_id)
+        self._unfinished += 1
+
+    def _forget(self, packet_id: int) -> None:
+        state = self._state
+        if state.inbound.pop(packet_id, None):
+            self._registry.put(QOS2_IN_KIND, packet_key(state.client_id, packet_id), None)
+
+    def release(self, packet_id: int) -> None:
+        """PUBREL (section 4.3.3): the identifier may be used for a new message once this is durable."""
+        state = self._state
+        known = state.inbound.pop(packet_id, None)
+        state.restored.discard(packet_id)
+        if known is None:
+            reason = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if self._v5 else ReasonCode.SUCCESS
+            self._answer(encode_ack(p.PUBCOMP, packet_id, state.version, reason), finishes=False)
+            return
+        if known:
+            self._registry.put(QOS2_IN_KIND, packet_key(state.client_id, packet_id), None)
+        self._answers.append(_PUBCOMP | packet_id)
+
+    # -- refusal
+
+    def _refuse(self, packet: PublishTuple, error: Exception) -> None:
+        """Tell a MQTT 5 client; a 3.1.1 client can only be disconnected, or told that all is well (section 3.3.5)."""
+        first, _, packet_id, _ = packet
+        if isinstance(error, ProtocolError) and error.reason is not ReasonCode.TOPIC_NAME_INVALID:
+            raise error
+        self.refused += 1
+        rest = packet[3]
+        if isinstance(rest, LargeRest) and hasattr(rest, "large"):
+            self._post.storage.large.delete(rest.large.id)
+        reason = reason_of(error)
+        unauthorized = reason is ReasonCode.NOT_AUTHORIZED
+        if not self._v5:
+            if unauthorized and not self._close_unauthorized:
+                if first & 4:
+                    self._state.inbound[packet_id] = b""
+                    self._answer_received(packet_id)
+                elif packet_id:
+                    self._answers.append(_PUBACK | packet_id)
+                return
+            raise ProtocolError(reason, str(error))
+        if not packet_id:
+            self.dropped += 1
+            if reason is ReasonCode.TOPIC_NAME_INVALID:
+                raise ProtocolError(reason, str(error))
+            return
+        text: p.Properties = {p.PropertyId.REASON_STRING: str(error)[:200]} if self._problem_info else {}
+        kind = p.PUBREC if first & 4 else p.PUBACK
+        self._answer(encode_ack(kind, packet_id, V5, reason, text), finishes=True)
+
+    # -- answers
+
+    def end_turn(self) -> None:
+        """Confirm what this turn stored, when it is durable: one callback for all of it."""
+        answers = self._answers
+        if not answers:
+            return
+        self._answers = []
+        finished = len(answers) - self._unfinished
+        self._unfinished = 0
+        if self._packets:
+            self._packets = False
+            block = b"".join([answer.to_bytes(4, "big") if isinstance(answer, int) else answer for answer in answers])
+        else:
+            block = encode_words(answers)  # type: ignore[arg-type]  # _packets says that all of them are words
+        self._awaiting.append((block, finished))
+        self._post.when_stable(self._confirm)
+
+    def _answer(self, packet: bytes, *, finishes: bool) -> None:
+        """Answer with more than four bytes. ``finishes``: the client may send one more message for it."""
+        self._answers.append(packet)
+        self._packets = True
+        self._unfinished += not finishes
+
+    def _confirm(self, error: Exception | None) -> None:
+        packets, finished = self._awaiting.popleft()
+        self._in_flight -= finished
+        if error is None and not self._closed:
+            self._send(packets)
+
+    # -- back pressure
+
+    def _park(self, packet: PublishTuple) -> None:
+        self._parked.append(packet)
+        rest = packet[3]
+        self._parked_bytes += len(rest) + len(packet[1]) + 200
+        if isinstance(rest, LargeRest):
+            self._parked_bytes += rest.large.size
+        if self._parked_bytes > MAX_PARKED_BYTES or len(self._parked) > MAX_PARKED:
+            self._reading.pause(PARKED)
+
+    def _wait_for(self, address: str, packets: list[PublishTuple]) -> None:
+        """``address`` takes nothing now: keep ``packets`` until it does."""
+        for packet in packets:
+            self._park(packet)
+        self._awaited.add(address)
+        self._post.on_writable(address, self._writable)
+
+    def _writable(self) -> None:
+        """Go on with what is parked."""
+        self._awaited = {address for address in self._awaited if not self._post.writable(address)}
+        if self._closed or not self._parked:
+            return
+        packets = list(self._parked)
+        self._parked.clear()
+        self._parked_bytes = 0
+        self.received -= len(packets)
+        try:
+            self.publish(packets)
+        except ProtocolError as error:
+            self.violate(error)
+            return
+        self.end_turn()
+        if not self._parked:
+            self._reading.resume(PARKED)
+
+    @property
+    def parked_bytes(self) -> int:
+        """What waits until its address takes messages again."""
+        return self._parked_bytes
+
+    def set_identity(self, identity: Identity) -> None:
+        """After a re-authentication."""
+        self._identity = identity
+
+    def stop(self) -> None:
+        """The connection is gone; what was not confirmed the client sends again."""
+        self._closed = True
+        for address in self._awaited:
+            self._post.off_writable(address, self._writable)
+        self._awaited.clear()
+        for packet in self._parked:
+            rest = packet[3]
+            if isinstance(rest, LargeRest):
+                self._post.storage.large.delete(rest.large.id)
+        self._parked.clear()
+        self._parked_bytes = 0
+
+    def describe(self) -> dict[str, object]:
+        """For management."""
+        return {
+            "received": self.received,
+            "refused": self.refused,
+            "in_flight": self._in_flight,
+            "parked": len(self._parked),
+            "parked_bytes": self._parked_bytes,
+            "reading_paused": self._reading.paused,
+            "awaiting_pubrel": len(self._state.inbound),
+        }

@@ -1,0 +1,120 @@
+"""What leaves for one MQTT client, in order: packets as they come, and large messages in chunks between them.
+
+Normally :meth:`Outlet.send` writes through. While a job (a large message read from its file) writes its packet, what
+comes after waits here, because nothing may come between the bytes of a packet. The one asyncio task of a session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from pollux.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from pollux.protocols.base import Transport
+
+logger = logging.getLogger("pollux.mqtt")
+
+#: Bytes that may wait behind a large message; deliveries stop meanwhile, these are answers to the client.
+MAX_HELD = 8 * 1024 * 1024
+
+
+class Outlet:
+    """See the module docstring. All methods are called in the loop's thread."""
+
+    __slots__ = ("_held", "_idle", "_queue", "_room", "_task", "_transport", "busy", "stopped")
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._queue: deque[bytes | Callable[[Outlet], Awaitable[None]]] = deque()
+        self._held = 0
+        self._task: asyncio.Task[None] | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        self._idle: Callable[[], None] | None = None
+        #: A large message is on its way: do not deliver more.
+        self.busy = False
+        self.stopped = False
+
+    def on_idle(self, callback: Callable[[], None]) -> None:
+        """Call back whenever the last large message is through."""
+        self._idle = callback
+
+    def send(self, data: bytes) -> None:
+        """Whole packets."""
+        if self.stopped:
+            return
+        if not self.busy:
+            self._transport.write(data)
+            return
+        self._queue.append(data)
+        self._held += len(data)
+        if self._held > MAX_HELD:
+            logger.warning("an MQTT client asks for more than it reads: disconnected")
+            self.stop()
+            self._transport.abort()
+
+    def run(self, job: Callable[[Outlet], Awaitable[None]]) -> None:
+        """Let ``job`` write one packet with :meth:`chunk`, after everything sent before."""
+        if self.stopped:
+            return
+        self._queue.append(job)
+        if not self.busy:
+            self.busy = True
+            self._task = self._transport.loop.create_task(self._work())
+
+    async def chunk(self, data: bytes) -> None:
+        """A part of the job's packet; waits while the client does not keep up."""
+        await self._room.wait()
+        if not self.stopped:
+            self._transport.write(data)
+
+    def pause(self) -> None:
+        """The client's socket is full."""
+        self._room.clear()
+
+    def resume(self) -> None:
+        """It takes bytes again."""
+        self._room.set()
+
+    def flush(self) -> None:
+        """Before a close: what waits behind a large message cannot be sent any more, a half packet ends the stream."""
+        if self.busy:
+            self.stop()
+
+    def stop(self) -> None:
+        """The connection is gone."""
+        self.stopped = True
+        self._queue.clear()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _work(self) -> None:
+        try:
+            while self._queue:
+                item = self._queue.popleft()
+                if isinstance(item, bytes):
+                    self._held -= len(item)
+                    await self.chunk(item)
+                else:
+                    await item(self)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            # The packet was begun and cannot be finished: the stream is of no use any more.
+            expected = isinstance(error, StoreError)
+            fields = {"connection": self._transport.peer.connection_id, "reason": str(error)}
+            logger.warning("a large message broke off", exc_info=not expected, extra={"fields": fields})
+            self.stop()
+            self._transport.abort()
+            return
+        self.busy = False
+        self._task = None
+        if self._idle is not None:
+            self._idle()

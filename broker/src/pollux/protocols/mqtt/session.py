@@ -1,0 +1,616 @@
+"""One MQTT connection: CONNECT to DISCONNECT (MQTT 3.1.1 and 5).
+
+The session turns decoded packets into calls on its two halves, :mod:`~pollux.protocols.mqtt.inbound` (what the client
+publishes) and :mod:`~pollux.protocols.mqtt.delivery` (what it is sent), and on the broker-wide
+:mod:`~pollux.protocols.mqtt.registry`. States: ``new`` (waiting for CONNECT) -> ``connecting`` (log-in, and the
+session's record on its way to the disk) -> ``open`` -> ``closed``. What comes while connecting waits, and reading
+pauses.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pollux.engine.security import Permission
+from pollux.errors import PolluxError
+from pollux.message import RoutingType
+from pollux.protocols.base import SECOND_LOOK, Session
+from pollux.protocols.mqtt import registry as registries
+from pollux.protocols.mqtt.connecting import Connecting
+from pollux.protocols.mqtt.inbound import Inbound, reason_of
+from pollux.protocols.mqtt.large import LargeInbound
+from pollux.protocols.mqtt.outlet import Outlet
+from pollux.protocols.mqtt.reading import BUSY, LOG_IN, Reading
+from pollux.protocols.mqtt.registry import MAX_SUBSCRIPTIONS
+from pollux.protocols.mqtt.state import NEVER
+from pollux.wire.mqtt import properties as p
+from pollux.wire.mqtt.decoder import Decoder, Event, PublishEnd, PublishStart, PublishTuple
+from pollux.wire.mqtt.encode import PINGRESP, encode
+from pollux.wire.mqtt.packets import (
+    V5,
+    Ack,
+    Auth,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Filter,
+    PingReq,
+    SubAck,
+    Subscribe,
+    UnsubAck,
+    Unsubscribe,
+)
+from pollux.wire.mqtt.primitives import MAX_VARIABLE_INTEGER, encode_variable
+from pollux.wire.mqtt.reasons import ProtocolError, ReasonCode, violation
+from pollux.wire.mqtt.stored import scan_properties
+from pollux.wire.mqtt.topics import split_shared
+
+if TYPE_CHECKING:
+    from asyncio import TimerHandle
+    from collections.abc import Iterator
+
+    from pollux.config.acceptors import AcceptorSettings
+    from pollux.engine.security import Identity
+    from pollux.protocols.base import Transport
+    from pollux.protocols.mqtt.delivery import Delivery
+    from pollux.protocols.mqtt.state import ClientState
+    from pollux.protocols.mqtt.subscription import Subscription
+    from pollux.protocols.services import Services
+
+logger = logging.getLogger("pollux.mqtt")
+
+NEW, CONNECTING, OPEN, CLOSED = range(4)
+_STATES = ("new", "connecting", "open", "closed")
+
+#: Packets kept while the log-in runs (reading is paused; this is what was read before).
+_MAX_WAITING = 10_000
+_DEFAULT_MAX_PACKET = MAX_VARIABLE_INTEGER
+
+
+class MqttSession(Session):
+    """See the module docstring."""
+
+    protocol = "MQTT"
+
+    def __init__(self, transport: Transport, services: Services) -> None:
+        self.transport = transport
+        self.services = services
+        self.settings = services.acceptor
+        self.registry = registries.start(services, transport.loop)
+        self.max_packet = max_packet_size(self.settings, services.configuration.limits.max_message_size)
+        self.max_subscriptions = min(MAX_SUBSCRIPTIONS, services.configuration.limits.max_consumers_per_connection)
+        self.user: str | None = None
+        self.client_id: str | None = None
+        self.identity: Identity | None = None
+        self.version = 0
+        self.state: ClientState | None = None
+        self.inbound: Inbound
+        self.delivery: Delivery
+        self.problem_info = True
+        #: Seconds of silence after which the client is dead; 0 for never.
+        self.silence = 0.0
+        self.outlet = Outlet(transport)
+        self.reading = Reading(transport)
+        self._decoder = Decoder(longest_remaining(self.max_packet), max(self.settings.mqtt_min_large_message_size, 0))
+        self._large: LargeInbound | None = None
+        self._phase = NEW
+        #: Packets that came before the log-in was complete, or behind one that is being handled.
+        self._waiting: list[Event] = []
+        self._busy = False
+        self._connecting: Connecting | None = None
+        self._last_received = transport.loop.time()
+        self._keep_alive: TimerHandle | None = None
+        self._looked_again = False
+        self._publish_will = True
+        self._stopping = False
+        self._client_maximum = 0
+        self._connect_expiry = 0
+
+    # -- the connection's side
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client; never raises."""
+        self._last_received = self.transport.loop.time()
+        try:
+            self._events(self._decoder.feed(data))
+        except ProtocolError as error:
+            self.fail(error)
+        except Exception:
+            logger.exception("MQTT session of client %r failed", self.client_id)
+            self.fail(ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "internal error"))
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  (why does not matter to MQTT)
+        """The connection is gone: the will is due, the session stays as long as it may."""
+        self._leave()
+
+    def pause_writing(self) -> None:
+        if self._phase == OPEN:
+            self.delivery.pause()
+
+    def resume_writing(self) -> None:
+        if self._phase == OPEN:
+            self.delivery.resume()
+
+    def buffered(self) -> int:
+        return self._decoder.buffered + (self.inbound.parked_bytes if self._phase == OPEN else 0)
+
+    def shutdown(self, reason: str) -> None:
+        """The broker stops, or an administrator closes this client: DISCONNECT says which, and where else to go."""
+        if self._phase in (NEW, CONNECTING):
+            self._refuse(ReasonCode.SERVER_UNAVAILABLE, reason)
+            return
+        code = ReasonCode.SERVER_SHUTTING_DOWN
+        found: p.Properties = {}
+        if "admin" in reason.lower():
+            code = ReasonCode.ADMINISTRATIVE_ACTION
+        else:
+            self._stopping = True
+            servers = self.services.failover_servers("MQTT", self.transport.peer.tls)
+            if servers:
+                code = ReasonCode.USE_ANOTHER_SERVER
+                # Section 4.11: host and port, separated by spaces.
+                found[p.PropertyId.SERVER_REFERENCE] = " ".join(_reference(host, port) for host, port, _ in servers)
+        self.disconnect(code, reason, found)
+
+    def taken_over(self) -> None:
+        """Another connection came with the same client id (MQTT-3.1.4-3)."""
+        if self._phase != OPEN:
+            self._refuse(ReasonCode.SERVER_BUSY, "another connection uses this client id")
+            return
+        self.disconnect(ReasonCode.SESSION_TAKEN_OVER, "another connection uses this client id")
+
+    def queue_deleted(self, topic_filter: str) -> None:
+        """An administrator deleted the queue of a subscription: the client must learn that it is gone."""
+        logger.warning("the queue of subscription %r of MQTT client %r was deleted", topic_filter, self.client_id)
+        self.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, "the queue of a subscription was deleted")
+
+    # -- packets
+
+    def _events(self, events: list[Event]) -> None:
+        acks: list[int] = []
+        packets: list[PublishTuple] = []
+        for index, event in enumerate(events):
+            if self._phase != OPEN:
+                self._before_open(events[index:])
+                return
+            if self._busy:
+                self._waiting += events[index:]
+                return
+            kind = type(event)
+            if kind is int:
+                acks.append(event)  # type: ignore[arg-type]  # the test above
+            elif kind is tuple:
+                packets.append(event)  # type: ignore[arg-type]
+            else:
+                self._flush(acks, packets)
+                acks, packets = [], []
+                self._packet(event)
+        if self._phase == OPEN:
+            self._flush(acks, packets)
+            self.inbound.end_turn()
+
+    def _in_pieces(self, steps: Iterator[None]) -> None:
+        """Handle one packet bit by bit, as others have to have their turn; what the client sent after it waits."""
+        self._busy = True
+        self.registry.post.share.work(self._piecewise(steps))
+        if self._busy:
+            self.reading.pause(BUSY)
+
+    def _piecewise(self, steps: Iterator[None]) -> Iterator[None]:
+        while self._phase == OPEN:
+            try:
+                next(steps)
+            except StopIteration:
+                break
+            except ProtocolError as error:
+                self.fail(error)
+            except Exception:
+                logger.exception("MQTT session of client %r failed", self.client_id)
+                self.fail(ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "internal error"))
+            yield
+        self._busy = False
+        if self._phase == OPEN:
+            waiting, self._waiting = self._waiting, []
+            self.reading.resume(BUSY)
+            if waiting:
+                self._received(waiting)
+
+    def _received(self, events: list[Event]) -> None:
+        """Never raises."""
+        try:
+            self._events(events)
+        except ProtocolError as error:
+            self.fail(error)
+        except Exception:
+            logger.exception("MQTT session of client %r failed", self.client_id)
+            self.fail(ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "internal error"))
+
+    def _flush(self, acks: list[int], packets: list[PublishTuple]) -> None:
+        """Hand on a run of PUBACKs and one of PUBLISHes."""
+        if acks:
+            self.delivery.acknowledged(acks)
+        if packets:
+            try:
+                self.inbound.publish(packets)
+            except ProtocolError:
+                self.inbound.end_turn()  # what came before the violation is confirmed
+                raise
+
+    def _before_open(self, events: list[Event]) -> None:
+        """Only CONNECT (and AUTH, while logging in) is looked at; the rest waits."""
+        if self._phase == CLOSED:
+            return
+        if self._phase == NEW:
+            first = events[0]
+            if isinstance(first, ProtocolError):
+                raise first
+            if not isinstance(first, Connect):
+                raise violation("the first packet is not CONNECT")
+            events = events[1:]
+            self._phase = CONNECTING
+            self.version = first.version
+            self.reading.pause(LOG_IN)
+            self._connecting = Connecting(self, first)
+            self._connecting.start()
+        while events and isinstance(events[0], Auth) and self._connecting is not None and self._phase == CONNECTING:
+            self._connecting.auth(events[0])
+            events = events[1:]
+        if not events:
+            return
+        if self._phase == OPEN:
+            self._events(events)
+            return
+        self._waiting += events
+        if len(self._waiting) > _MAX_WAITING:
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "too many packets before the log-in is complete")
+
+    def _packet(self, event: Event) -> None:
+        """One packet off the hot path."""
+        if isinstance(event, ProtocolError):
+            raise event
+        if isinstance(event, PingReq):
+            self.send(PINGRESP)
+        elif isinstance(event, Ack):
+            self._ack(event)
+        elif isinstance(event, Subscribe):
+            self._in_pieces(self._subscribe(event))
+        elif isinstance(event, Unsubscribe):
+            self._in_pieces(self._unsubscribe(event))
+        elif isinstance(event, Disconnect):
+            self._disconnected(event)
+        elif isinstance(event, Auth):
+            if self._connecting is None:
+                raise violation("AUTH without an authentication method")
+            self._connecting.auth(event)
+        elif isinstance(event, bytes):
+            if self._large is not None:
+                self._large.write(event)
+        elif isinstance(event, PublishStart):
+            scanned = scan_properties(event.properties)
+            self._large = LargeInbound(event, scanned.block, self.registry.post.storage, self.reading)
+        elif isinstance(event, PublishEnd):
+            self._large_complete()
+        else:
+            raise violation("a packet that may not come here")
+
+    def _large_complete(self) -> None:
+        """The last part of a large PUBLISH is here."""
+        large, self._large = self._large, None
+        if large is not None:
+            packet, error = large.finish()
+            self.inbound.publish_large(packet, error)
+
+    def _ack(self, packet: Ack) -> None:
+        if packet.kind == p.PUBACK:
+            # An error in it changes nothing: the client has dealt with the message (section 4.3.2).
+            self.delivery.acknowledged([packet.packet_id])
+        elif packet.kind == p.PUBREC:
+            self.delivery.received(packet.packet_id, packet.reason)
+        elif packet.kind == p.PUBREL:
+            self.inbound.release(packet.packet_id)
+        else:
+            self.delivery.completed(packet.packet_id)
+
+    # -- subscriptions
+
+    def _subscribe(self, packet: Subscribe) -> Iterator[None]:
+        """Section 3.8. SUBACK leaves when the subscriptions are durable; retained messages follow it."""
+        state = self._here()
+        found = p.subscription_identifiers(packet.properties)
+        identifier = found[0] if found else 0
+        reasons: list[int] = []
+        replay: list[Subscription] = []
+        text = ""
+        for entry in packet.filters:
+            try:
+                reasons.append(self._subscribe_one(state, entry, identifier, replay))
+            except ProtocolError as error:
+                if error.reason is not ReasonCode.TOPIC_FILTER_INVALID:
+                    raise
+                reasons.append(error.reason)
+                text = error.text
+            except PolluxError as error:
+                reasons.append(reason_of(error))
+                text = str(error)
+            yield
+        if state.durable:
+            self.registry.save(state)
+        answer = SubAck(packet.packet_id, reasons, self._reason_string(text))
+
+        def stable(error: Exception | None) -> None:
+            if error is None and self._phase == OPEN:
+                self.send_packet(answer)
+                for subscription in replay:
+                    self.registry.replay(subscription)
+
+        self.registry.post.when_stable(stable)
+
+    def _subscribe_one(self, state: ClientState, entry: Filter, identifier: int, replay: list[Subscription]) -> int:
+        """The reason code of one filter; the subscription that wants retained messages goes to ``replay``."""
+        share, proper = split_shared(entry.topic_filter)
+        if share is not None and entry.no_local:
+            raise violation("No Local on a shared subscription")  # MQTT-3.8.3-4
+        address = self.registry.mapping.address(proper)
+        is_new = entry.topic_filter not in state.subscriptions
+        if is_new and len(state.subscriptions) >= self.max_subscriptions:
+            return ReasonCode.QUOTA_EXCEEDED
+        self._check_subscribe(address, durable=share is not None or state.durable, is_new=is_new)
+        subscription, is_new = self.registry.subscribe(
+            state,
+            entry.topic_filter,
+            entry.qos,
+            exclude_own=entry.no_local,
+            retain_as_published=entry.retain_as_published,
+            identifier=identifier,
+        )
+        self.delivery.open(subscription)
+        if entry.retain_handling == 0 or (entry.retain_handling == 1 and is_new):
+            replay.append(subscription)
+        return entry.qos
+
+    def _check_subscribe(self, address: str, *, durable: bool, is_new: bool) -> None:
+        """May this user subscribe here, and create what that needs? Raises NotPermittedError."""
+        security, identity = self.services.security, self.identity
+        if identity is None:
+            raise RuntimeError("a subscription before the log-in")
+        security.check(identity, Permission.consume, address)
+        if not is_new:
+            return
+        kind = Permission.createDurableQueue if durable else Permission.createNonDurableQueue
+        security.check(identity, kind, address)
+        there = self.registry.post.address(address)
+        if there is None or RoutingType.MULTICAST not in there.routing_types:
+            security.check(identity, Permission.createAddress, address)
+
+    def _unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
+        """Section 3.10."""
+        state = self._here()
+        reasons: list[int] = []
+        for topic_filter in packet.filters:
+            try:
+                split_shared(topic_filter)
+            except ProtocolError as error:
+                reasons.append(error.reason)
+                continue
+            gone = self.registry.unsubscribe(state, topic_filter)
+            reasons.append(ReasonCode.SUCCESS if gone else ReasonCode.NO_SUBSCRIPTION_EXISTED)
+            yield
+        if state.durable:
+            self.registry.save(state)
+        answer = UnsubAck(packet.packet_id, reasons)
+
+        def stable(error: Exception | None) -> None:
+            if error is None and self._phase == OPEN:
+                self.send_packet(answer)
+
+        self.registry.post.when_stable(stable)
+
+    # -- begin
+
+    def open(self, connect: Connect, answer: ConnAck, parts: tuple[ClientState, Inbound, Delivery]) -> None:
+        """Called by the log-in when the client is in: answer, go on where the session was, take what waited."""
+        self.state, self.inbound, self.delivery = parts
+        self._phase = OPEN
+        self._client_maximum = p.integer(connect.properties, p.PropertyId.MAXIMUM_PACKET_SIZE, 0)
+        self._connect_expiry = self.state.expiry_interval
+        self.send_packet(answer)
+        if self.silence:
+            self._keep_alive = self.transport.loop.call_later(self.silence, self._look_for_life)
+        self.delivery.start()
+        self.reading.resume(LOG_IN)
+        if self._connecting is not None and not self._connecting.enhanced:
+            self._connecting = None  # CONNECT with its password need not be kept
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            try:
+                self._events(waiting)
+            except ProtocolError as error:
+                self.fail(error)
+
+    # -- sending
+
+    def send(self, data: bytes) -> None:
+        """Whole packets to the client."""
+        self.outlet.send(data)
+
+    def send_packet(self, packet: SubAck | UnsubAck | ConnAck | Disconnect | Auth) -> None:
+        """A packet off the hot path. One that is too large for the client goes without its texts (MQTT-3.1.2-24)."""
+        data = encode(packet, self.version)
+        if self._client_maximum and len(data) > self._client_maximum:
+            packet.properties.pop(p.PropertyId.REASON_STRING, None)
+            packet.properties.pop(p.PropertyId.USER_PROPERTY, None)
+            data = encode(packet, self.version)
+            if len(data) > self._client_maximum:
+                return
+        self.send(data)
+
+    def _reason_string(self, text: str) -> p.Properties:
+        """A reason in words, when the client wants them (section 3.1.2.11.7)."""
+        return {p.PropertyId.REASON_STRING: text[:500]} if text and self.problem_info and self.version == V5 else {}
+
+    # -- end
+
+    def fail(self, error: ProtocolError) -> None:
+        """The client broke the protocol: say so in its words and close (section 4.13)."""
+        if self._phase == CLOSED:
+            return
+        if self._phase == OPEN:
+            logger.info("MQTT client %r is disconnected: %s", self.client_id, error.text)
+            self.disconnect(error.reason, error.text)
+            return
+        version = self.version or error.version
+        self.version = version
+        if version == V5 or error.reason is ReasonCode.UNSUPPORTED_PROTOCOL_VERSION:
+            self._refuse(error.reason, error.text)
+            return
+        self._close()  # 3.1.1: a broken CONNECT gets no answer (section 3.1.4)
+
+    def _refuse(self, reason: ReasonCode, text: str) -> None:
+        """CONNACK with an error, then close."""
+        if self._phase == CLOSED:
+            return
+        if self.version:
+            found: p.Properties = {p.PropertyId.REASON_STRING: text[:500]} if self.version == V5 and text else {}
+            self.send(encode(ConnAck(reason=reason, properties=found), self.version))
+        self._close()
+
+    def refuse(self, reason: ReasonCode, text: str) -> None:
+        """Called by the log-in."""
+        logger.info("MQTT connection from %s is refused: %s", self.transport.peer.address, text)
+        self._refuse(reason, text)
+
+    def disconnect(self, reason: ReasonCode, text: str, found: p.Properties | None = None) -> None:
+        """DISCONNECT (MQTT 5 only) with a reason, then close."""
+        if self._phase == CLOSED:
+            return
+        if self._phase != OPEN:
+            self._refuse(reason, text)
+            return
+        if self.version == V5:
+            properties: p.Properties = dict(found or {})
+            if text:
+                properties[p.PropertyId.REASON_STRING] = text[:500]
+            self.send_packet(Disconnect(reason, properties))
+        self._close()
+
+    def _disconnected(self, packet: Disconnect) -> None:
+        """The client leaves (section 3.14)."""
+        state = self._here()
+        if packet.reason != ReasonCode.DISCONNECT_WITH_WILL:
+            self._publish_will = False
+        expiry = packet.properties.get(p.PropertyId.SESSION_EXPIRY_INTERVAL)
+        if isinstance(expiry, int):
+            if expiry and not self._connect_expiry:
+                self._publish_will = True
+                raise violation("a session expiry interval that CONNECT did not have")  # MQTT-3.14.2-2
+            state.expiry_interval = min(expiry, NEVER)
+        self._flush_answers()
+        self._close()
+
+    def _flush_answers(self) -> None:
+        self.inbound.end_turn()
+
+    def _close(self) -> None:
+        self._leave()
+        self.transport.close()
+
+    def _leave(self) -> None:
+        """Give back what the connection held; once."""
+        if self._phase == CLOSED:
+            return
+        self._phase = CLOSED
+        self._waiting.clear()
+        self._decoder.close()
+        if self._keep_alive is not None:
+            self._keep_alive.cancel()
+            self._keep_alive = None
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None  # with the will and the password of CONNECT, as long as nobody looks for cycles
+        if self._large is not None:
+            self._large.abort()
+            self._large = None
+        self.outlet.stop()
+        if self.identity is not None:
+            self.services.security.connection_closed(self.identity, self.transport.peer)
+        state = self.state
+        if state is None:
+            return
+        self.delivery.stop()
+        self.inbound.stop()
+        if state.connection is self:
+            self.registry.disconnected(state, publish_will=self._publish_will, stopping=self._stopping)
+
+    def _look_for_life(self) -> None:
+        """Section 3.1.2.10: one and a half times the keep alive without a packet."""
+        now = self.transport.loop.time()
+        if self.reading.paused:
+            self._last_received = now  # we do not listen: silence is ours
+        left = self._last_received + self.silence - now
+        if left > 0:
+            self._looked_again = False
+        elif not self._looked_again:
+            # Perhaps it was this loop that stood still: what the client sent meanwhile is read before the second look.
+            self._looked_again = True
+            left = SECOND_LOOK
+        else:
+            self._keep_alive = None
+            self.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT, "nothing was heard for one and a half times the keep alive")
+            return
+        self._keep_alive = self.transport.loop.call_later(left, self._look_for_life)
+
+    def _here(self) -> ClientState:
+        if self.state is None:
+            raise violation("a packet before CONNECT")
+        return self.state
+
+    def describe(self) -> dict[str, object]:
+        """For management."""
+        state = self.state
+        if state is None or self._phase != OPEN:
+            return {"state": _STATES[self._phase]}
+        return {
+            "state": _STATES[self._phase],
+            "version": "5" if self.version == V5 else "3.1.1",
+            "client_id": self.client_id,
+            "session_expiry": state.expiry_interval,
+            "keep_alive_limit": self.silence,
+            "will": state.will is not None,
+            "subscriptions": {
+                topic_filter: {
+                    "queue": subscription.queue.name,
+                    "qos": subscription.qos,
+                    "shared": subscription.share is not None,
+                    "identifier": subscription.identifier,
+                }
+                for topic_filter, subscription in state.subscriptions.items()
+            },
+            "inbound": self.inbound.describe(),
+            "outbound": self.delivery.describe(),
+        }
+
+
+def max_packet_size(settings: AcceptorSettings, max_message_size: int) -> int:
+    """The largest packet taken: ``maximumPacketSize``, else ``maxFrameSize``, else the default.
+
+    None is larger than ``max_message_size`` of ``<px:limits>`` (-1: no limit).
+    """
+    largest = _DEFAULT_MAX_PACKET if max_message_size <= 0 else min(_DEFAULT_MAX_PACKET, max_message_size)
+    for value in (settings.maximum_packet_size, settings.max_frame_size):
+        if value > 0:
+            return min(value, largest)
+    return largest
+
+
+def longest_remaining(max_packet: int) -> int:
+    """The largest remaining length of a packet that has ``max_packet`` bytes in all (MQTT 5, section 3.2.2.3.6)."""
+    if max_packet >= _DEFAULT_MAX_PACKET:
+        return MAX_VARIABLE_INTEGER
+    return max(
+        left for left in range(max_packet - 5, max_packet - 1) if 1 + len(encode_variable(left)) + left <= max_packet
+    )
+
+
+def _reference(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

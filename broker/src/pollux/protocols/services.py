@@ -1,0 +1,33 @@
+"""What every session may use, handed over in one object when the connection is accepted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pollux.cluster.link.conversation import CoreHub
+    from pollux.config.acceptors import AcceptorSettings
+    from pollux.config.model import Configuration
+    from pollux.engine.post_office import PostOffice
+    from pollux.engine.security import Security
+
+
+class Services(Struct):
+    """The broker as sessions see it."""
+
+    configuration: Configuration
+    post: PostOffice
+    security: Security
+    #: Milliseconds since the epoch.
+    wall_ms: Callable[[], int]
+    #: The other members that a client of a protocol, with TLS or without, may fail over to: ``(host, port, scheme)``.
+    #: Empty for a single broker.
+    failover_servers: Callable[[str, bool], list[tuple[str, int, str]]]
+    #: The acceptor the connection came in by: its URI's parameters, typed and with their defaults.
+    acceptor: AcceptorSettings
+    #: What other brokers may ask for; None: they are not talked to.
+    core: CoreHub | None = None

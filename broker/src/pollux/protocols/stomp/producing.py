@@ -1,0 +1,233 @@
+"""The producing half of a STOMP session: SEND, small and large, and waiting for addresses that are full."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from pollux.engine.security import Permission
+from pollux.protocols.stomp.parking import Parking
+from pollux.protocols.stomp.sending import SendPlan
+from pollux.wire.stomp.encoder import escaped
+from pollux.wire.stomp.headers import StompError, unescape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pollux.protocols.stomp.session import StompSession
+    from pollux.store.large import LargeWriter
+    from pollux.wire.stomp.decoder import Frame, LargeFrame
+
+#: Header blocks whose meaning is remembered, and the longest that is.
+_PLANS: Final = 256
+_PLAN_BLOCK: Final = 1024
+#: What of a large message stays in memory: its headers, and of its body what fits in here.
+_HEAD: Final = 4096
+
+
+class Producer:
+    """See the module. ``parking`` holds what waits for an address; the session parks other frames there too."""
+
+    __slots__ = (
+        "_awaiting",
+        "_body_head",
+        "_large_plan",
+        "_plans",
+        "_session",
+        "_writer",
+        "large_frame",
+        "parking",
+        "unparking",
+    )
+
+    def __init__(self, session: StompSession) -> None:
+        self._session = session
+        self._plans: dict[bytes, SendPlan] = {}
+        self.parking = Parking()
+        #: Parked frames are being handled: they go through although others wait behind them.
+        self.unparking = False
+        #: Addresses whose opening we will be told.
+        self._awaiting: dict[str, Callable[[], None]] = {}
+        #: The SEND whose body is arriving in pieces.
+        self.large_frame: LargeFrame | None = None
+        self._large_plan: SendPlan | None = None
+        self._writer: LargeWriter | None = None
+        self._body_head = b""
+
+    def send(self, frame: Frame) -> None:
+        """A SEND frame. Raises what refuses it."""
+        session = self._session
+        block = frame.block
+        receipt: bytes | None = None
+        rest = block
+        # Frames of one producer differ in their receipt: without it the block is one we have seen.
+        at = 0 if block.startswith(b"receipt:") else block.find(b"\nreceipt:")
+        if at >= 0:
+            start = at + 9 if at else 8
+            end = block.find(b"\n", start)
+            if end < 0:
+                receipt = block[start:]
+                rest = block[:at]
+            else:
+                receipt = block[start:end]
+                rest = block[:at] + block[end:] if at else block[end + 1 :]
+            if not receipt.isascii() or b"\\" in receipt:
+                self._check_receipt(receipt)
+        plan = self._plans.get(rest)
+        if plan is None:
+            plan = self._plan(rest)
+        if (plan.checked != session.batch or self.parking) and self._must_wait(frame, plan):
+            return
+        message = plan.message(frame.body, session.now, session.origin, self._user())
+        if plan.transaction is None:
+            session.post.send(message)
+        else:
+            session.post.send(message, session.transaction(plan.transaction).transaction)
+        if receipt is not None:
+            session.receipts.append(receipt)
+        elif plan.receipt is not None:
+            session.receipts.append(escaped(plan.receipt, session.version))
+
+    def _user(self) -> str | None:
+        """Who is noted as the sender of a message."""
+        session = self._session
+        return session.user if session.settings.populate_user else None
+
+    def _plan(self, block: bytes) -> SendPlan:
+        plan = SendPlan(block, self._session.version, self._session.settings)
+        if len(block) <= _PLAN_BLOCK and plan.duplicate_id is None:
+            if len(self._plans) >= _PLANS:
+                self._plans.clear()
+            self._plans[block] = plan
+        return plan
+
+    def _check_receipt(self, receipt: bytes) -> None:
+        """A receipt goes back as it was written: it must be valid in this version."""
+        try:
+            unescape(receipt.decode(), self._session.version)
+        except UnicodeDecodeError:
+            raise StompError("headers are not valid UTF-8") from None
+
+    # -- permission and room
+
+    def _check_permission(self, plan: SendPlan) -> None:
+        session = self._session
+        identity = session.identity
+        address, _, queue = plan.address.partition("::")
+        session.security.check(identity, Permission.send, address, queue or None)
+
+    def _must_wait(self, frame: Frame, plan: SendPlan) -> bool:
+        """Check permission and room, once for a batch of frames; true when the frame has to wait."""
+        self._check_permission(plan)
+        if (not self.parking or self.unparking) and self._session.post.writable(plan.address):
+            plan.checked = self._session.batch
+            return False
+        self.park(frame, plan.transaction, plan.address)
+        return True
+
+    def park(self, waiting: Frame, transaction: str | None, address: str | None = None) -> None:
+        """Keep a frame until ``address`` takes messages, or (None) until those before it are done."""
+        self.parking.add(waiting, transaction)
+        if address is not None:
+            self._await(address)
+        if self.parking.size > self._session.settings.park_limit:
+            self._session.hold_reading("parked")
+
+    def _await(self, address: str) -> None:
+        if address not in self._awaiting:
+            self._awaiting[address] = wakeup = partial(self.address_open, address)
+            self._session.post.on_writable(address, wakeup)
+
+    def must_park(self, transaction: str | None) -> bool:
+        """Whether a frame of this transaction has to wait behind others of it."""
+        return self.parking.concerns(transaction) and not self.unparking
+
+    def address_open(self, address: str) -> None:
+        """``address`` takes messages again: handle what waited, in order, until something must wait again."""
+        session = self._session
+        self._awaiting.pop(address, None)
+        self.unparking = True
+        try:
+            while self.parking and not session.ending:
+                before = len(self.parking)
+                session.handle([self.parking.pop()])
+                if len(self.parking) >= before:
+                    self.parking.last_to_front()
+                    break
+        finally:
+            self.unparking = False
+        if self.parking.size <= session.settings.park_limit // 2:
+            session.release_reading("parked")
+        if not self.parking:
+            session.go_on()
+
+    # -- large messages in
+
+    def large_begins(self, frame: LargeFrame) -> bool:
+        """The headers of a SEND whose body follows in pieces; false when it must wait for its address to open.
+
+        Its body is not taken meanwhile, not even to disk: that may be what is full.
+        """
+        plan = SendPlan(frame.block, self._session.version, self._session.settings)
+        self._check_permission(plan)
+        if plan.transaction is not None:
+            self._session.transaction(plan.transaction)
+        if self.parking:
+            return False
+        if not self._session.post.writable(plan.address):
+            self._await(plan.address)
+            return False
+        self._session.post.open(plan.address, plan.routing_type, self._session.identity.user)
+        self.large_frame = frame
+        self._large_plan = plan
+        self._body_head = b""
+        self._writer = self._session.post.storage.large.create()
+        self._writer.write(plan.head)
+        return True
+
+    def large_continues(self, data: bytes) -> None:
+        """A piece of the body goes to the file; a disk slower than the client stops the client."""
+        writer, plan = self._writer, self._large_plan
+        if writer is None or plan is None:
+            return
+        room = _HEAD - len(plan.head) - len(self._body_head)
+        if room > 0:
+            self._body_head += data[:room]
+        writer.write(data)
+        if writer.full:
+            self._session.hold_reading("large")
+            writer.on_drain(self._drained)
+
+    def _drained(self) -> None:
+        self._session.release_reading("large")
+
+    def large_ends(self) -> None:
+        """The body is complete."""
+        session, writer, plan = self._session, self._writer, self._large_plan
+        if writer is None or plan is None:
+            return
+        message = plan.message(self._body_head, session.now, session.origin, self._user())
+        transaction = None if plan.transaction is None else session.transaction(plan.transaction).transaction
+        large = writer.finish(durable=plan.durable)
+        self._writer = self._large_plan = None
+        self._body_head = b""
+        message.large = large
+        try:
+            session.post.send(message, transaction)
+        except BaseException:
+            session.post.storage.large.delete(large.id)
+            raise
+        if plan.receipt is not None:
+            session.receipts.append(escaped(plan.receipt, session.version))
+        self.large_frame = None
+
+    def close(self) -> None:
+        """The session ends: forget what waits and what is half received."""
+        self.parking.clear()
+        # Clients that come and go while an address is full must not pile up in the post office.
+        for address, wakeup in self._awaiting.items():
+            self._session.post.off_writable(address, wakeup)
+        self._awaiting.clear()
+        if self._writer is not None:
+            self._writer.abort()
+            self._writer = self._large_plan = None

@@ -1,0 +1,471 @@
+"""The conversation with one STOMP client: connecting, batches of frames, receipts, errors, the end.
+
+Everything a chunk of bytes asks for is done in one go (a "batch"); what it wants confirmed is
+confirmed together once it is on stable storage. A receipt therefore never leaves before what it
+confirms is durable, and receipts leave in the order of their frames.
+
+Errors end the connection, as STOMP has it: an ERROR frame after all receipts that are due, then close.
+What frames do is in :mod:`producing`, :mod:`consuming` and :mod:`transactions`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from pollux.errors import AuthenticationError, LimitError, PolluxError
+from pollux.protocols.base import SECOND_LOOK, Session
+from pollux.protocols.stomp.connecting import SUPPORTED, Greeting, VersionError, read_connect
+from pollux.protocols.stomp.consuming import Consuming
+from pollux.protocols.stomp.heartbeat import HeartBeat, negotiate
+from pollux.protocols.stomp.producing import Producer
+from pollux.protocols.stomp.settings import settings_of
+from pollux.protocols.stomp.streaming import Outbox
+from pollux.protocols.stomp.transactions import StompTransaction, Transactions
+from pollux.wire.stomp.decoder import BodyChunk, Decoder, Event, Frame, LargeFrame, Violation
+from pollux.wire.stomp.encoder import error as error_frame
+from pollux.wire.stomp.encoder import escaped, frame, receipts
+from pollux.wire.stomp.headers import StompError, Version, parse_headers
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable
+
+    from pollux.engine.security import Identity
+    from pollux.message import MessageReference
+    from pollux.protocols.base import Transport
+    from pollux.protocols.services import Services
+    from pollux.protocols.stomp.subscription import Subscription
+
+_SERVER: Final = "Pollux"
+#: What may be written to a client that does not read before we stop reading from it (bytes).
+_SLOW_LIMIT: Final = 256 << 10
+#: How long a client may then not read before it is dropped, and how long the rest of a large message
+#: may take when the session ends (seconds).
+_SLOW_DEADLINE: Final = 60.0
+_END_DEADLINE: Final = 10.0
+
+logger = logging.getLogger("pollux.stomp")
+
+
+class StompSession(Session):
+    """See the module. All methods are called in the loop's thread."""
+
+    protocol = "STOMP"
+
+    def __init__(self, transport: Transport, services: Services) -> None:
+        self.transport = transport
+        self.loop = transport.loop
+        self.post = services.post
+        self.security = services.security
+        self.origin = transport.peer.connection_id
+        self.settings = settings_of(services)
+        self.version = Version.V1_2
+        self.user = None
+        self.client_id = None
+        #: Counts batches; 0 is before the first. ``now``: wall clock of the batch, milliseconds.
+        self.batch = 0
+        self.now = 0
+        #: Receipts asked for in this batch, as the client wrote them; and batches that are not durable yet.
+        self.receipts: list[bytes] = []
+        self._unconfirmed: deque[list[bytes]] = deque()
+        #: No more frames are handled.
+        self.ending = False
+        self.producing = Producer(self)
+        self.consuming = Consuming(self)
+        self.transactions = Transactions(self)
+        self._outbox = Outbox(self)
+        self._wall_ms = services.wall_ms
+        self._decoder = Decoder(self.settings.limits)
+        #: What came behind the start of a large message that waits for its address.
+        self._stalled: list[Event] = []
+        self._handlers: dict[bytes, Callable[[Frame], None]] = {
+            b"CONNECT": self._connect,
+            b"STOMP": self._connect,
+            b"SEND": self.producing.send,
+            b"ACK": self.consuming.ack,
+            b"NACK": self.consuming.nack,
+            b"SUBSCRIBE": self.consuming.subscribe,
+            b"UNSUBSCRIBE": self.consuming.unsubscribe,
+            b"BEGIN": self.transactions.begin,
+            b"COMMIT": self.transactions.commit,
+            b"ABORT": self.transactions.abort,
+            b"DISCONNECT": self._disconnect,
+        }
+        self._identity: Identity | None = None
+        self._login: asyncio.Task[None] | None = None
+        #: Why reading is held.
+        self._holds: set[str] = set()
+        self._slow = False
+        self._slow_bytes = 0
+        self._slow_timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._last_words = b""
+        self._end_timer: asyncio.TimerHandle | None = None
+        self._beat = HeartBeat()
+        self._beat_timer: asyncio.TimerHandle | None = None
+        self._looked_again = False
+        self._received_at = self._sent_at = self.loop.time()
+
+    # -- from the connection
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client."""
+        self._received_at = self.loop.time()
+        if self.ending:
+            return
+        events = self._decoder.receive(data)
+        if self._stalled:
+            self._stalled += events  # reading is held: this is what was on its way
+        else:
+            self.handle(events)
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  (why it was lost changes nothing)
+        """The connection is gone."""
+        if self._closed:
+            return
+        self._closed = True
+        for timer in (self._beat_timer, self._slow_timer, self._end_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._login is not None:
+            self._login.cancel()
+        self._outbox.close()
+        if not self.ending:
+            self.ending = True
+            self._let_go(clean=False)
+        if self._identity is not None:
+            self.security.connection_closed(self._identity, self.transport.peer)
+
+    def buffered(self) -> int:
+        """See :meth:`Session.buffered`."""
+        return self._decoder.buffered + self.producing.parking.size
+
+    def shutdown(self, reason: str) -> None:
+        """The broker or an administrator ends this session."""
+        self._end(error_frame(reason, reason, self.version), clean=True)
+
+    def pause_writing(self) -> None:
+        """The client does not keep up."""
+        self._slow = True
+        self._slow_bytes = 0
+        self._outbox.pause()
+        self.consuming.hold_back(hold=True)
+
+    def resume_writing(self) -> None:
+        """The client keeps up again."""
+        self._slow = False
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+            self._slow_timer = None
+        self._outbox.resume()
+        self.release_reading("slow")
+        if not self._outbox.busy:
+            self.consuming.hold_back(hold=False)
+
+    def describe(self) -> dict[str, object]:
+        """For management."""
+        parking = self.producing.parking
+        return {
+            "version": self.version.text,
+            "subscriptions": self.consuming.describe(),
+            "transactions": len(self.transactions),
+            "unconfirmed": sum(map(len, self._unconfirmed)),
+            "parked": len(parking),
+            "parked_bytes": parking.size,
+            "reading_held": sorted(self._holds),
+            "heart_beat": {"send": self._beat.send, "receive": self._beat.receive},
+        }
+
+    # -- one batch
+
+    def handle(self, events: Iterable[Event]) -> None:
+        """Do what these events ask for."""
+        self.batch += 1
+        self.now = self._wall_ms()
+        handlers = self._handlers
+        current: Frame | LargeFrame | None = None
+        rest = iter(events)
+        try:
+            for event in rest:
+                if type(event) is Frame:
+                    current = event
+                    handlers[event.command](event)
+                else:
+                    current = event if isinstance(event, LargeFrame) else self.producing.large_frame
+                    if not self._handle_other(event):
+                        self._stalled = [event, *rest]
+                        self.hold_reading("stalled")
+                if self.ending:
+                    return
+            self.flush()
+        except PolluxError as problem:
+            self.fail(problem, current)
+        except Exception:
+            logger.exception("internal error in a STOMP session", extra={"fields": {"connection": self.origin}})
+            self.fail(StompError("internal error"), current)
+
+    def _handle_other(self, event: Event) -> bool:
+        """What is not a whole frame; false when it has to wait."""
+        if isinstance(event, BodyChunk):
+            self.producing.large_continues(event.data)
+        elif isinstance(event, LargeFrame):
+            return self.producing.large_begins(event)
+        elif isinstance(event, Violation):
+            raise StompError(event.message)
+        else:
+            self.producing.large_ends()
+        return True
+
+    def go_on(self) -> None:
+        """What a large message waited for may have happened: handle it and what came behind it."""
+        if self._stalled and not self.ending:
+            events, self._stalled = self._stalled, []
+            self.handle(events)
+            if not self._stalled:
+                self.release_reading("stalled")
+
+    def flush(self) -> None:
+        """Pass on what the batch collected."""
+        self.consuming.flush()
+        if self.receipts:
+            self._unconfirmed.append(self.receipts)
+            self.receipts = []
+            self.post.when_stable(self._confirm)
+
+    def _confirm(self, error: Exception | None) -> None:
+        batch = self._unconfirmed.popleft()
+        if self._closed:
+            return
+        if error is not None:
+            self.transport.abort()
+            return
+        self.write(receipts(batch))
+
+    def receipt(self, headers: dict[str, str]) -> None:
+        """Confirm the frame with these headers, if it asks for that."""
+        receipt = headers.get("receipt")
+        if receipt is not None:
+            self.receipts.append(escaped(receipt, self.version))
+
+    @property
+    def identity(self) -> Identity:
+        """Who the client is."""
+        if self._identity is None:
+            raise StompError("not connected")
+        return self._identity
+
+    def transaction(self, name: str) -> StompTransaction:
+        """An open transaction; raises InvalidRequestError."""
+        return self.transactions.get(name)
+
+    # -- reading and writing
+
+    def hold_reading(self, reason: str) -> None:
+        """Take no more bytes from the client until every reason is gone."""
+        if not self._holds and not self._closed:
+            self.transport.pause_reading()
+        self._holds.add(reason)
+
+    def release_reading(self, reason: str) -> None:
+        """``reason`` is gone."""
+        if reason in self._holds:
+            self._holds.discard(reason)
+            if not self._holds and not self._closed:
+                self._received_at = self.loop.time()  # we did not listen: silence proved nothing
+                self.transport.resume_reading()
+
+    def write(self, data: bytes) -> None:
+        """Send frames to the client, behind a large message if one is on its way."""
+        if self._slow or self._outbox.busy:
+            self._written_to_slow(len(data))
+        if self._outbox.busy:
+            self._outbox.add(data)
+        else:
+            self.write_now(data)
+
+    def write_now(self, data: bytes) -> None:
+        """Send bytes to the client."""
+        if not self._closed:
+            self._sent_at = self.loop.time()
+            self.transport.write(data)
+
+    def _written_to_slow(self, size: int) -> None:
+        """A client that asks for answers and does not read them is not read from either, and not for ever."""
+        self._slow_bytes += size
+        if self._slow_bytes > _SLOW_LIMIT and "slow" not in self._holds:
+            self.hold_reading("slow")
+            if self._slow_timer is None:
+                self._slow_timer = self.loop.call_later(_SLOW_DEADLINE, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self._slow_timer = None
+        if "slow" in self._holds and not self._closed:
+            logger.warning(
+                "a STOMP client does not read and is dropped",
+                extra={"fields": {"connection": self.origin, "user": self.user}},
+            )
+            self.transport.abort()
+
+    def send_large(self, subscription: Subscription, reference: MessageReference) -> None:
+        """Stream a large message; what is written after it follows it."""
+        self._slow_bytes = 0
+        self._outbox.add_large(subscription, reference)
+        self.consuming.hold_back(hold=True)
+
+    def outbox_empty(self) -> None:
+        """No large message is on its way any more."""
+        if self._closed:
+            return
+        if not self._slow:
+            self.release_reading("slow")
+            if self._slow_timer is not None:
+                self._slow_timer.cancel()
+                self._slow_timer = None
+        if self.ending:
+            if not self._unconfirmed:
+                self._say_last_words(None)
+        elif not self._slow:
+            self.consuming.hold_back(hold=False)
+
+    # -- CONNECT
+
+    def _connect(self, connect: Frame) -> None:
+        greeting = read_connect(connect.block)
+        self.version = greeting.version
+        self.hold_reading("login")
+        self._login = self.loop.create_task(self._log_in(greeting))
+
+    async def _log_in(self, greeting: Greeting) -> None:
+        security, peer = self.security, self.transport.peer
+        try:
+            if greeting.login is None and peer.certificate_subject is not None:
+                identity = security.authenticate_certificate(peer)
+            else:
+                identity = await security.authenticate_password(greeting.login, greeting.passcode, peer)
+            if self.ending:
+                return
+            security.connection_opened(identity, peer)
+        except (AuthenticationError, LimitError) as problem:
+            self.fail(problem)
+            return
+        except Exception:
+            logger.exception("log-in failed", extra={"fields": {"connection": self.origin}})
+            self.fail(StompError("internal error"))
+            return
+        finally:
+            self._login = None
+        self._identity = identity
+        self.user = identity.user
+        self.client_id = greeting.client_id
+        self._greet(greeting)
+        self._decoder.accept(greeting.version)
+        self.release_reading("login")
+        self.handle(self._decoder.receive(b""))
+
+    def _greet(self, greeting: Greeting) -> None:
+        """CONNECTED, and heart-beats from here on."""
+        settings = self.settings
+        self._beat, offer = negotiate(
+            greeting.heart_beat, least=settings.heartbeat_min, tolerance=settings.tolerance, ttl=settings.ttl
+        )
+        headers = {"version": greeting.version.text, "session": str(self.origin)}
+        if settings.server_header:
+            headers["server"] = _SERVER
+        if greeting.version > Version.V1_0:
+            headers["heart-beat"] = f"{offer[0]},{offer[1]}"
+        self.write(frame("CONNECTED", headers, version=Version.V1_0))
+        if self._beat.send or self._beat.receive:
+            self._received_at = self.loop.time()
+            self._beat_timer = self.loop.call_later(0, self._beat_now)
+
+    def _beat_now(self) -> None:
+        if self._closed or self.ending:
+            return
+        now = self.loop.time()
+        if self._holds:
+            self._received_at = now  # we are not listening: silence proves nothing
+        dead = self._beat.dead(now, self._received_at)
+        if dead and self._looked_again:
+            self.fail(StompError("no heart-beat and no frame came in time"))
+            return
+        # Perhaps it was this loop that stood still: what the client sent meanwhile is read before the second look.
+        self._looked_again = dead
+        if self._beat.must_send(now, self._sent_at):
+            if self._outbox.busy:
+                self._sent_at = now  # bytes are on their way, and a newline would be part of the body
+            else:
+                self.write_now(b"\n")
+        delay = SECOND_LOOK if dead else self._beat.next_look(now, self._received_at, self._sent_at)
+        self._beat_timer = self.loop.call_later(delay, self._beat_now)
+
+    # -- the end
+
+    def _disconnect(self, disconnect: Frame) -> None:
+        headers = parse_headers(disconnect.block, self.version)
+        self._decoder.close()
+        if self.producing.parking and not self.producing.unparking:
+            self.producing.park(disconnect, None)
+            return
+        self.receipt(headers)
+        self._end(b"", clean=True)
+
+    def fail(self, problem: PolluxError, cause: Frame | LargeFrame | None = None) -> None:
+        """Answer with ERROR and close."""
+        if self.ending:
+            return
+        receipt: str | None = None
+        if cause is not None:
+            try:
+                receipt = parse_headers(cause.block, self.version).get("receipt")
+            except StompError:
+                receipt = None
+        extra = {"version": ",".join(SUPPORTED)} if isinstance(problem, VersionError) else {}
+        what = f"{cause.command.decode()}: {problem}" if cause is not None else str(problem)
+        logger.info(
+            "STOMP client refused",
+            extra={"fields": {"connection": self.origin, "user": self.user, "reason": what}},
+        )
+        self._end(error_frame(str(problem), what, self.version, receipt, extra))
+
+    def _end(self, last_words: bytes, *, clean: bool = False) -> None:
+        """Send ``last_words`` behind all receipts that are due, then close."""
+        if self.ending:
+            return
+        self.ending = True
+        self._decoder.close()
+        self._last_words = last_words
+        try:
+            self._let_go(clean=clean)
+            self.flush()
+            if self._unconfirmed:
+                self.post.when_stable(self._say_last_words)
+            else:
+                self._say_last_words(None)
+        except Exception:
+            logger.exception("a STOMP session did not end cleanly", extra={"fields": {"connection": self.origin}})
+            self.transport.abort()
+
+    def _let_go(self, *, clean: bool) -> None:
+        """Give back what is held; transactions that did not commit are undone."""
+        self._decoder.close()
+        self._stalled.clear()
+        self.producing.close()
+        self.transactions.close()
+        self.consuming.close(clean=clean)
+
+    def _say_last_words(self, error: Exception | None) -> None:
+        if self._closed:
+            return
+        if error is not None:
+            self.transport.abort()
+            return
+        if self._outbox.busy:  # comes back through outbox_empty
+            if self._end_timer is None:
+                self._end_timer = self.loop.call_later(_END_DEADLINE, self.transport.abort)
+            return
+        if self._last_words:
+            self.write_now(self._last_words)
+            self._last_words = b""
+        self.transport.close()

@@ -1,5 +1,0 @@
-"""AMQP 1.0 clients: what their connections, sessions and links do with the broker."""
-
-from pollux.session.amqp.session import AmqpSession
-
-__all__ = ["AmqpSession"]

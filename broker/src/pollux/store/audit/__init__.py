@@ -1,5 +1,0 @@
-"""The audit trail: what a broker did, as evidence beside the journal. See docs/audit-format.md."""
-
-from pollux.store.audit.trail import QueueTrail, Trail
-
-__all__ = ["QueueTrail", "Trail"]

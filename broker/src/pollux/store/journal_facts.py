@@ -1,0 +1,99 @@
+"""What a journal directory says by itself about its node id and its newest epoch, when nothing else can be trusted."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from pollux.errors import PolluxError
+from pollux.formats.segments import HEADER_SIZE, FormatError, decode_header
+from pollux.store import recovery
+from pollux.store.bindings import NAME, newest_file
+from pollux.store.checkpoint import node_of, parse_name
+from pollux.store.recovery import SEGMENT_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+logger = logging.getLogger("pollux.ha")
+
+T = TypeVar("T")
+#: Looks at a store that changes meanwhile.
+_LOOKS = 50
+
+
+class ForeignJournalError(PolluxError):
+    """The files of more than one node are in one directory."""
+
+
+class JournalFacts(NamedTuple):
+    """``node_id`` None: there is no journal yet."""
+
+    node_id: bytes | None
+    epoch: int
+
+
+def newest_epoch(journal: Path, bindings: Path) -> int:
+    """The largest epoch in the names of the journal's files; 0 when there are none."""
+    found = [0]
+    if journal.is_dir():
+        for path in journal.iterdir():
+            segment = SEGMENT_NAME.fullmatch(path.name)
+            checkpoint = parse_name(path.name)
+            if segment is not None:
+                found.append(int(segment[1]))
+            elif checkpoint is not None:
+                found.append(checkpoint[0])
+    if bindings.is_dir():
+        found += [int(match[1]) for path in bindings.iterdir() if (match := NAME.fullmatch(path.name))]
+    return max(found)
+
+
+def read_facts(journal: Path, bindings: Path) -> JournalFacts:
+    """Read the headers of segments and checkpoints. Raises ForeignJournalError, FormatError, OSError.
+
+    Another member may be using the store, and deletes files as it goes: then what was listed is listed anew.
+    """
+    return _undisturbed(lambda: _read_facts(journal, bindings))
+
+
+def _undisturbed(look: Callable[[], T]) -> T:
+    """What ``look`` finds while no file is deleted under it; a store whose files go all the time is not normal."""
+    for _ in range(_LOOKS - 1):
+        try:
+            return look()
+        except FileNotFoundError as error:
+            logger.debug("a file went away while the store was looked at: %s", error)
+    return look()
+
+
+def _read_facts(journal: Path, bindings: Path) -> JournalFacts:
+    epoch = newest_epoch(journal, bindings)
+    if not journal.is_dir():
+        return JournalFacts(None, epoch)
+    headers = [one.header for one in recovery.read_segments(journal, None) if one.header is not None]
+    nodes = {header.node_id for header in headers}
+    nodes |= {
+        node for path in journal.iterdir() if parse_name(path.name) is not None and (node := node_of(path)) is not None
+    }
+    if len(nodes) > 1:
+        names = ", ".join(sorted(node.hex() for node in nodes))
+        raise ForeignJournalError(f"{journal}: holds files of several nodes ({names}); move away those of the others")
+    return JournalFacts(nodes.pop() if nodes else None, epoch)
+
+
+def bindings_node(bindings: Path) -> bytes | None:
+    """The node that the newest file of bindings belongs to; None when there is none or its header is unreadable."""
+    return _undisturbed(lambda: _bindings_node(bindings))
+
+
+def _bindings_node(bindings: Path) -> bytes | None:
+    path = newest_file(bindings) if bindings.is_dir() else None
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            return decode_header(file.read(HEADER_SIZE), str(path)).node_id
+    except FormatError:
+        return None  # recovery says what is wrong with it

@@ -1,0 +1,555 @@
+"""The post office on a real store: visibility, restarts, transactions, undeliverable messages, duplicates."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.engine.conftest import Office, Receiver, message
+from pollux.config.address_settings import AddressFullPolicy
+from pollux.engine.dead_letters import STAY
+from pollux.errors import AddressFullError, InvalidRequestError, NoSuchAddressError
+from pollux.message import RoutingType
+from pollux.routing.selector import SelectorError, parse
+
+
+async def test_a_message_is_not_visible_before_it_is_stable(office: Office) -> None:
+    post = await office.open()
+    queue = office.queue()
+    receiver = Receiver()
+    post.attach(queue, receiver)
+    confirmed: list[int] = []
+    post.send(message(b"one"))
+    assert queue.message_count == 0
+    post.when_stable(lambda _: confirmed.append(queue.message_count))
+    await receiver.wait(1)
+    assert confirmed == [1], "the confirmation comes when the message is in its queue"
+
+
+async def test_unacknowledged_messages_come_back_after_a_restart_in_order(office: Office) -> None:
+    post = await office.open()
+    queue = office.queue()
+    await office.send(*(b"%d" % i for i in range(10)))
+    receiver = Receiver()
+    post.attach(queue, receiver)
+    await receiver.wait(10)
+    post.acknowledge(receiver.got[:4])
+    await office.stable()
+    post = await office.reopen()
+    again = Receiver()
+    post.attach(post.queue("orders"), again)
+    await again.wait(6)
+    assert again.bodies == [b"%d" % i for i in range(4, 10)]
+    assert all(reference.redelivered for reference in again.got)
+
+
+async def test_a_paused_queue_stays_paused_over_a_restart(office: Office) -> None:
+    post = await office.open()
+    post.registry.pause_queue(office.queue(), paused=True)
+    await office.send(b"held")
+    await office.stable()
+    post = await office.reopen()
+    queue = post.queue("orders")
+    assert queue.paused
+    receiver = Receiver()
+    post.attach(queue, receiver)
+    post.registry.pause_queue(queue, paused=False)
+    await receiver.wait(1)
+    await office.stable()
+    post = await office.reopen()
+    queue = post.queue("orders")
+    assert not queue.paused
+    post.registry.pause_queue(queue, paused=True)
+    post.delete_queue("orders")
+    office.queue()
+    await office.stable()
+    post = await office.reopen()
+    assert not post.queue("orders").paused, "a new queue of the name of a deleted one"
+
+
+async def test_new_messages_follow_recovered_ones(office: Office) -> None:
+    await office.open()
+    office.queue()
+    await office.send(b"old")
+    post = await office.reopen()
+    await office.send(b"new")
+    receiver = Receiver()
+    post.attach(post.queue("orders"), receiver)
+    await receiver.wait(2)
+    assert receiver.bodies == [b"old", b"new"]
+
+
+async def test_non_durable_messages_and_queues_end_with_the_broker(office: Office) -> None:
+    await office.open()
+    office.queue()
+    office.queue("volatile", durable=False)
+    await office.send(b"gone", durable=False)
+    await office.send(b"kept")
+    post = await office.reopen()
+    assert post.space.queue("volatile") is None
+    receiver = Receiver()
+    post.attach(post.queue("orders"), receiver)
+    await receiver.wait(1)
+    assert receiver.bodies == [b"kept"]
+
+
+async def test_a_multicast_message_is_kept_until_every_queue_has_acknowledged_it(office: Office) -> None:
+    post = await office.open()
+    one = office.queue("one", "news", routing_type=RoutingType.MULTICAST)
+    office.queue("two", "news", routing_type=RoutingType.MULTICAST)
+    await office.send(b"hello", address="news")
+    receiver = Receiver()
+    post.attach(one, receiver)
+    await receiver.wait(1)
+    post.acknowledge(receiver.got)
+    assert post.accounts.get("news").gauge.messages == 1
+    await office.stable()
+    post = await office.reopen()
+    assert post.queue("one").message_count == 0
+    other = Receiver()
+    post.attach(post.queue("two"), other)
+    assert (await other.wait(1))[0].message.data == b"hello"
+    post.acknowledge(other.got)
+    assert post.accounts.get("news").gauge.messages == 0
+
+
+async def test_a_committed_transaction_is_complete_after_a_restart(office: Office) -> None:
+    post = await office.open()
+    orders = office.queue()
+    office.queue("invoices")
+    await office.send(b"order")
+    receiver = Receiver()
+    post.attach(orders, receiver)
+    await receiver.wait(1)
+    tx = post.begin()
+    post.acknowledge(receiver.got, tx)
+    post.send(message(b"invoice", "invoices"), tx)
+    await office.stable()
+    assert post.queue("invoices").message_count == 0
+    post.commit(tx)
+    await office.stable()
+    post = await office.reopen()
+    assert post.queue("orders").message_count == 0
+    assert post.queue("invoices").message_count == 1
+
+
+async def test_a_transaction_without_commit_never_happened(office: Office) -> None:
+    post = await office.open()
+    orders = office.queue()
+    await office.send(b"order")
+    receiver = Receiver()
+    post.attach(orders, receiver)
+    await receiver.wait(1)
+    tx = post.begin()
+    post.acknowledge(receiver.got, tx)
+    post.send(message(b"more"), tx)
+    held = post.rollback(tx)
+    assert held == receiver.got
+    post.release(held, failed=True)
+    await office.stable()
+    post = await office.reopen()
+    assert post.queue("orders").message_count == 1
+
+
+async def test_failed_deliveries_end_in_the_dead_letter_address(office: Office) -> None:
+    office.settings("orders", dead_letter_address="DLA", max_delivery_attempts=2)
+    post = await office.open()
+    queue = office.queue()
+    office.queue("DLA")
+    await office.send(b"poison")
+    receiver = Receiver()
+    post.attach(queue, receiver)
+    await receiver.wait(1)
+    post.release([receiver.got[0]], failed=True)
+    await receiver.wait(2)
+    assert receiver.got[1].delivery_count == 1
+    post.release([receiver.got[1]], failed=True)
+    await office.stable()
+    assert queue.message_count == 0
+    post = await office.reopen()
+    assert post.queue("orders").message_count == 0
+    dead = Receiver()
+    post.attach(post.queue("DLA"), dead)
+    await dead.wait(1)
+    assert dead.got[0].message.annotations is not None
+    assert dead.got[0].message.annotations["_AMQ_ORIG_ADDRESS"] == "orders"
+    assert dead.got[0].message.annotations["_AMQ_ORIG_QUEUE"] == "orders"
+
+
+async def test_the_delivery_count_survives_a_restart(office: Office) -> None:
+    office.settings("orders", max_delivery_attempts=3)
+    post = await office.open()
+    queue = office.queue()
+    await office.send(b"x")
+    receiver = Receiver(credit=1)
+    post.attach(queue, receiver)
+    await receiver.wait(1)
+    post.release(receiver.got, failed=True)
+    await office.stable()
+    post = await office.reopen()
+    again = Receiver()
+    post.attach(post.queue("orders"), again)
+    assert (await again.wait(1))[0].delivery_count == 1
+
+
+async def test_expired_messages_go_to_the_expiry_address(office: Office) -> None:
+    office.settings("orders", expiry_address="EXP", auto_create_expiry_resources=True)
+    post = await office.open()
+    queue = office.queue()
+    await office.send(b"late", expiration=office.wall_ms() + 1000)
+    office.now = 2000
+    post.expire()
+    await office.stable()
+    assert queue.message_count == 0
+    assert queue.counters.expired == 1
+    kept = Receiver()
+    post.attach(post.queue("EXP.orders"), kept)
+    found = (await kept.wait(1))[0].message
+    assert found.expiration == 0, "it must not expire again"
+    assert found.annotations is not None
+    expired_at = found.annotations["_AMQ_ACTUAL_EXPIRY"]
+    assert isinstance(expired_at, int)
+    assert expired_at >= office.wall_ms() - 1000
+
+
+@pytest.mark.parametrize("kind", [None, RoutingType.ANYCAST, RoutingType.MULTICAST])
+async def test_dead_letters_get_a_queue_where_their_address_has_none(office: Office, kind: RoutingType | None) -> None:
+    """Also when a monitor listens to every address: what only it would get is gone with it."""
+    office.settings("orders", dead_letter_address="DLA", expiry_address="EXP", max_delivery_attempts=1)
+    post = await office.open()
+    queue = office.queue()
+    monitor = office.queue("monitor", "#", routing_type=RoutingType.MULTICAST, durable=False, temporary=True)
+    if kind is not None:
+        post.registry.create_address("DLA", (kind,))
+    await office.send(b"poison")
+    await office.send(b"late", expiration=office.wall_ms() + 1000)
+    receiver = Receiver(credit=1)
+    post.attach(queue, receiver)
+    await receiver.wait(1)
+    post.release(receiver.got, failed=True)
+    office.now = 2000
+    post.expire()
+    await office.stable()
+    assert (queue.message_count, monitor.message_count) == (0, 3), "its own copy of what is late expired"
+    post = await office.reopen()
+    assert (post.queue("orders").message_count, post.queue("DLA").message_count) == (0, 1)
+    assert post.queue("EXP").message_count == 1
+    assert post.queue("DLA").routing_type is (RoutingType.ANYCAST if kind is None else kind)
+    assert post.undeliverable.dropped == post.undeliverable.stayed == 0
+
+
+@pytest.mark.parametrize("monitored", [False, True])
+async def test_messages_stay_where_no_queue_may_be_made_for_them(office: Office, *, monitored: bool) -> None:
+    office.settings("#", auto_create_queues=False)
+    office.settings("orders", dead_letter_address="DLA", expiry_address="EXP", max_delivery_attempts=1)
+    post = await office.open()
+    queue = office.queue()
+    if monitored:
+        office.queue("monitor", "#", routing_type=RoutingType.MULTICAST, durable=False, temporary=True)
+    await office.send(b"poison", b"refused")
+    await office.send(b"late", expiration=office.wall_ms() + 1000)
+    receiver = Receiver(credit=2)
+    post.attach(queue, receiver)
+    await receiver.wait(2)
+    post.release(receiver.got[:1], failed=True)
+    post.reject(receiver.got[1:])
+    office.now = 2000
+    post.expire()
+    await office.stable()
+    assert (queue.message_count, queue.scheduled, post.undeliverable.stayed) == (3, 3, 3)
+    assert len(receiver.got) == 2, "not again at once"
+    post = await office.reopen()
+    queue = post.queue("orders")
+    assert queue.message_count == 3
+    office.queue("DLA")
+    office.queue("EXP")
+    again = Receiver()
+    post.attach(queue, again)
+    await again.wait(2)
+    post.reject(again.got)
+    post.expire()
+    await office.stable()
+    assert (queue.message_count, post.queue("DLA").message_count, post.queue("EXP").message_count) == (0, 2, 1)
+
+
+async def test_what_stayed_moves_when_there_is_a_queue_for_it(office: Office) -> None:
+    office.settings("#", auto_create_queues=False)
+    office.settings("orders", dead_letter_address="DLA")
+    post = await office.open()
+    queue = office.queue()
+    await office.send(b"poison")
+    receiver = Receiver()
+    post.attach(queue, receiver)
+    await receiver.wait(1)
+    post.reject(receiver.got)
+    await office.stable()
+    office.queue("DLA")
+    office.now = STAY
+    queue.due(office.wall_ms())
+    post.wake(queue)
+    await receiver.wait(2)
+    post.reject(receiver.got[1:])
+    await office.stable()
+    assert (queue.message_count, post.queue("DLA").message_count) == (0, 1)
+
+
+async def test_a_dead_letter_goes_back_to_its_queue_that_is_gone_and_stays_when_its_subscription_is(
+    office: Office,
+) -> None:
+    office.settings("#", dead_letter_address="DLA", max_delivery_attempts=1)
+    post = await office.open()
+    office.queue("DLA")
+    for name, kind in (("orders", RoutingType.ANYCAST), ("news", RoutingType.MULTICAST)):
+        queue = office.queue(name, routing_type=kind)
+        await office.send(b"x", address=name)
+        receiver = Receiver()
+        post.attach(queue, receiver)
+        await receiver.wait(1)
+        post.reject(receiver.got)
+        await office.stable()
+        post.detach(queue, receiver)
+        post.delete_queue(name)
+    dead = post.queue("DLA")
+    found = list(dead.iterate())
+    assert len(found) == 2
+    takes = [
+        post.undeliverable.takes(dead, each.message, str((each.message.annotations or {})["_AMQ_ORIG_ADDRESS"]))
+        for each in found
+    ]
+    assert takes == [True, False]
+    assert post.queue("orders").routing_type is RoutingType.ANYCAST
+    assert not post.undeliverable.takes(dead, found[0].message, "news::orders"), "orders is a queue of another address"
+
+
+async def test_scheduled_messages_wait_also_across_a_restart(office: Office) -> None:
+    await office.open()
+    office.queue()
+    await office.send(b"later", deliver_at=office.wall_ms() + 300)
+    await office.send(b"now")
+    post = await office.reopen()
+    receiver = Receiver()
+    post.attach(post.queue("orders"), receiver)
+    await receiver.wait(1)
+    assert receiver.bodies == [b"now"]
+    await receiver.wait(2)
+    assert receiver.bodies == [b"now", b"later"]
+
+
+async def test_duplicates_are_dropped_also_after_a_restart(office: Office) -> None:
+    post = await office.open()
+    office.queue()
+    await office.send(b"one", b"again", duplicate_id=b"id-1")
+    assert post.queue("orders").message_count == 1
+    post = await office.reopen()
+    await office.send(b"once more", duplicate_id=b"id-1")
+    await office.send(b"two", duplicate_id=b"id-2")
+    assert post.queue("orders").message_count == 2
+
+
+async def test_duplicates_are_dropped_when_all_clients_were_gone_for_a_while(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when an automatically created address takes its duplicate ids with it as soon as nobody uses it: a network
+    that fails cuts off consumers and producers at once, and the producers send again what was not confirmed.
+    """
+    office.now = 1000
+    monkeypatch.setattr(office, "wall_ms", lambda: office.now)  # a millisecond of the real clock would be too much
+    post = await office.open()
+    registry = post.registry
+
+    async def consume(count: int) -> list[bytes]:
+        registry.ensure_sendable("orders", RoutingType.ANYCAST)
+        receiver = Receiver()
+        post.attach(post.queue("orders"), receiver)
+        await office.send(b"one", duplicate_id=b"id-1")
+        await office.send(b"end")
+        await receiver.wait(count)
+        post.acknowledge(receiver.got)
+        post.detach(post.queue("orders"), receiver)
+        assert post.space.queue("orders") is None  # unused, empty and automatically created
+        return receiver.bodies
+
+    assert await consume(2) == [b"one", b"end"]
+    registry.reap()
+    office.now += office.configuration.address_queue_scan_period - 1
+    registry.reap()
+    assert await consume(1) == [b"end"]
+    # After that it is forgotten, with its address.
+    registry.reap()
+    office.now += office.configuration.address_queue_scan_period
+    registry.reap()
+    assert post.space.address("orders") is None
+    assert await consume(2) == [b"one", b"end"]
+
+
+async def test_a_refused_message_may_be_sent_again_with_its_duplicate_id(office: Office) -> None:
+    office.settings("orders", max_size_bytes=500, address_full_policy=AddressFullPolicy.FAIL)
+    post = await office.open()
+    queue = office.queue()
+    await office.send(b"x" * 200, duplicate_id=b"a")
+    with pytest.raises(AddressFullError, match="address 'orders' is full"):
+        post.send(message(b"y", duplicate_id=b"b"))
+    receiver = Receiver()
+    post.attach(queue, receiver)
+    await receiver.wait(1)
+    post.acknowledge(receiver.got)
+    await office.send(b"y", duplicate_id=b"b")
+    assert len(await receiver.wait(2)) == 2
+
+
+async def test_a_blocked_address_opens_when_messages_are_consumed(office: Office) -> None:
+    office.settings("orders", max_size_bytes=2000, address_full_policy=AddressFullPolicy.BLOCK)
+    post = await office.open()
+    queue = office.queue()
+    await office.send(b"x" * 1000, b"x" * 1000)
+    assert not post.writable("orders")
+    opened = asyncio.Event()
+    post.on_writable("orders", opened.set)
+    receiver = Receiver()
+    post.attach(queue, receiver)
+    await receiver.wait(2)
+    assert not opened.is_set(), "delivered is not consumed"
+    post.acknowledge(receiver.got)
+    assert opened.is_set()
+    assert post.writable("orders")
+
+
+async def test_who_waits_for_a_blocked_address_may_stop_waiting(office: Office) -> None:
+    office.settings("orders", max_size_bytes=2000, address_full_policy=AddressFullPolicy.BLOCK)
+    post = await office.open()
+    queue = office.queue()
+    await office.send(b"x" * 1000, b"x" * 1000)
+    opened, other = asyncio.Event(), asyncio.Event()
+    post.on_writable("orders", opened.set)
+    post.on_writable("orders::orders", other.set)
+    post.off_writable("orders", opened.set)
+    assert list(post.accounts.get("orders").waiters) == [other.set]
+    receiver = Receiver()
+    post.attach(queue, receiver)
+    await receiver.wait(2)
+    post.acknowledge(receiver.got)
+    assert other.is_set()
+    assert not opened.is_set()
+    post.off_writable("orders", other.set)  # too late, and harmless
+    post.off_writable("nowhere", other.set)
+
+
+async def test_dropping_addresses_drop_silently(office: Office) -> None:
+    office.settings("orders", max_size_messages=1, address_full_policy=AddressFullPolicy.DROP)
+    post = await office.open()
+    queue = office.queue()
+    await office.send(b"kept", b"dropped")
+    assert post.writable("orders")
+    assert queue.message_count == 1
+
+
+async def test_addresses_are_not_created_where_settings_forbid_it(office: Office) -> None:
+    office.settings("#", auto_create_addresses=False)
+    post = await office.open()
+    with pytest.raises(NoSuchAddressError, match="'nowhere'"):
+        post.send(message(address="nowhere"))
+
+
+async def test_an_auto_created_queue_goes_when_it_is_unused_and_its_messages_are_not_lost(office: Office) -> None:
+    office.settings("#", default_address_routing_type=RoutingType.ANYCAST)
+    post = await office.open()
+    await office.send(b"x", address="auto")
+    queue = post.queue("auto")
+    receiver = Receiver()
+    post.attach(queue, receiver)
+    await receiver.wait(1)
+    post.acknowledge(receiver.got)
+    post.send(message(b"in flight", "auto"))  # written, not yet stable
+    post.detach(queue, receiver)
+    assert post.space.queue("auto") is queue
+    await office.stable()
+    again = Receiver()
+    post.attach(queue, again)
+    await again.wait(1)
+    post.acknowledge(again.got)
+    post.detach(queue, again)
+    assert post.space.queue("auto") is None
+    assert post.space.address("auto") is None
+    post = await office.reopen()
+    assert post.space.queue("auto") is None
+
+
+async def test_a_purged_and_a_deleted_queue_stay_empty_after_a_restart(office: Office) -> None:
+    post = await office.open()
+    office.queue()
+    office.queue("other")
+    await office.send(b"1", b"2")
+    await office.send(b"3", address="other")
+    assert post.purge(post.queue("orders")) == 2
+    post.delete_queue("other")
+    await office.stable()
+    post = await office.reopen()
+    assert post.queue("orders").message_count == 0
+    assert post.space.queue("other") is None
+    office.queue("other")
+    assert post.queue("other").message_count == 0
+
+
+async def test_what_a_detached_consumer_held_goes_to_another(office: Office) -> None:
+    post = await office.open()
+    queue = office.queue()
+    await office.send(b"1", b"2", b"3")
+    first = Receiver(credit=2)
+    post.attach(queue, first)
+    await first.wait(2)
+    second = Receiver()
+    post.attach(queue, second)
+    await second.wait(1)
+    post.detach(queue, first)
+    await second.wait(3)
+    assert second.bodies == [b"3", b"1", b"2"]
+    assert [reference.redelivered for reference in second.got] == [False, True, True]
+
+
+async def test_messages_for_nobody_are_confirmed_or_go_to_the_dead_letter_address(office: Office) -> None:
+    office.settings("lost", send_to_dla_on_no_route=True, dead_letter_address="DLA")
+    post = await office.open()
+    office.queue("DLA")
+    await office.send(b"x", address="void", routing_type=RoutingType.MULTICAST)
+    address = post.space.address("void")
+    assert address is not None
+    assert address.unrouted == 1
+    await office.send(b"y", address="lost", routing_type=RoutingType.MULTICAST)
+    assert post.queue("DLA").message_count == 1
+
+
+async def test_a_transaction_that_is_open_for_too_long_cannot_be_committed(office: Office) -> None:
+    post = await office.open()
+    office.queue()
+    tx = post.begin()
+    post.send(message(b"late"), tx)
+    tx.deadline = post.loop.time()
+    post.expire_transactions()
+    with pytest.raises(InvalidRequestError, match="transaction-timeout"):
+        post.commit(tx)
+    await office.stable()
+    assert post.queue("orders").message_count == 0
+
+
+async def test_a_filter_that_is_no_longer_accepted_does_not_keep_a_broker_down(
+    office: Office, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions ordered strings, and the bindings journal may have a queue that does."""
+    stored = "colour > 'blue' OR JMSPriority = 1"
+    await office.open()
+    with pytest.raises(SelectorError, match="> compares numbers"):
+        office.queue("kept", selector=stored)
+    with monkeypatch.context() as earlier:
+        earlier.setattr("pollux.routing.queue.parse", lambda text, **_: parse(text, strict=False))
+        office.queue("kept", selector=stored)
+    await office.send(b"one", address="kept", priority=1)
+    post = await office.reopen()
+    assert "queue 'kept' keeps a filter that is no longer accepted" in caplog.text
+    await office.send(b"two", address="kept", priority=1)
+    await office.send(b"neither", address="kept", priority=2)
+    receiver = Receiver()
+    post.attach(post.queue("kept"), receiver)
+    await receiver.wait(2)
+    assert receiver.bodies == [b"one", b"two"]
+    assert post.queue("kept").message_count == 2, "and no third one"
