@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.formats.audit import file_name, safe_name
+from pollux.logs import event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,7 +132,7 @@ class Writer:
         if not self._complained:
             self._complained = True
             fields = {"file": str(path or self._path), "reason": str(error)}
-            log.error("the audit trail cannot be written", extra={"fields": fields})
+            event(log, logging.ERROR, "the audit trail cannot be written", **fields)
         self._count_lost(data)
         self._leave()
         if path is not None:
@@ -148,7 +149,7 @@ class Writer:
             try:
                 os.fdatasync(self._descriptor)
             except OSError as error:
-                log.warning("an audit file could not be synced", extra={"fields": {"reason": str(error)}})
+                event(log, logging.WARNING, "an audit file could not be synced", reason=str(error))
             descriptor, self._descriptor = self._descriptor, -1
             with suppress(OSError):  # it is closed even then; the thread must outlive it
                 os.close(descriptor)

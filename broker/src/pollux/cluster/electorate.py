@@ -443,7 +443,7 @@ class _Asked(_Channel):
                 min(int(content["size"]), 1000),
             )
         except (KeyError, TypeError, ValueError) as error:
-            logger.warning("a vote that cannot be read", extra={"fields": {"reason": repr(error)}})
+            event(logger, logging.WARNING, "a vote that cannot be read", reason=repr(error))
         self._over()
         if self._close:
             self.close()

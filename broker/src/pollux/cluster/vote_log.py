@@ -6,6 +6,7 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
+from pollux.logs import event
 from pollux.store.files import FileOperations, replace_file
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def read(directory: Path) -> dict[str, int]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        logger.warning("what other nodes said is forgotten", extra={"fields": {"reason": str(error)}})
+        event(logger, logging.WARNING, "what other nodes said is forgotten", reason=str(error))
         return {}
 
 

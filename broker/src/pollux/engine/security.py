@@ -32,6 +32,7 @@ from pollux.engine.scram import MAXIMUM_MESSAGE, ScramExchange
 from pollux.engine.throttle import Throttle, pair_of
 from pollux.engine.turns import Turns
 from pollux.errors import AuthenticationError, LimitError, NotPermittedError
+from pollux.logs import event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -317,7 +318,7 @@ class Security:
             "reason": reason,
             "attempts": attempts,
         }
-        logger.warning("log-in refused", extra={"fields": fields})
+        event(logger, logging.WARNING, "log-in refused", **fields)
         self._trail.event("login-failed", **fields)
 
     def succeeded(self, user: str, peer: Peer | None) -> Identity:
@@ -337,7 +338,7 @@ class Security:
         if permission not in granted and self._enabled and not identity.administrator:
             place = address if queue is None else f"{address}::{queue}"
             fields = {"user": identity.user, "permission": permission.name, "address": place}
-            logger.info("permission refused", extra={"fields": fields})
+            event(logger, logging.INFO, "permission refused", **fields)
             raise NotPermittedError(
                 f"user {identity.user!r} does not have the permission {permission.name!r} at {place!r}"
             )
@@ -390,7 +391,7 @@ class Security:
         maximum = self._connection_limit(identity.user)
         if 0 <= maximum <= self._per_user[identity.user]:
             fields = {"user": identity.user, "source": peer.address, "limit": maximum}
-            logger.warning("connection refused: the user has as many as it may", extra={"fields": fields})
+            event(logger, logging.WARNING, "connection refused: the user has as many as it may", **fields)
             raise LimitError(f"user {identity.user!r} has {maximum} connections already, the configured maximum")
         self._connections[peer.connection_id] = identity.user
         self._per_user[identity.user] += 1

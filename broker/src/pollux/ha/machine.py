@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.errors import PolluxError
+from pollux.logs import event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,7 +171,7 @@ class Machine:
         fields: dict[str, object] = {"state": position.phase.value, "reason": position.reason, "epoch": position.epoch}
         if unlogged:
             fields["unlogged"] = unlogged
-        logger.info("activation reason", extra={"fields": fields})
+        event(logger, logging.INFO, "activation reason", **fields)
         for listener in self._reason_listeners:
             self._inform(listener, position)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pollux.cluster.link.conversation import Conversation
 from pollux.errors import InvalidRequestError
+from pollux.logs import event
 from pollux.protocols.base import Session
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class CoreSession(Session):
         self._security.succeeded(self._user, self.transport.peer)
         self.user = self._user
         self.client_id = peer.name
-        logger.info("broker connected", extra={"fields": {"broker": peer.name, "source": self.transport.peer.address}})
+        event(logger, logging.INFO, "broker connected", broker=peer.name, source=self.transport.peer.address)
 
     def _ended(self, code: str, text: str) -> None:
         if code == "denied" and self._checked:
@@ -71,7 +72,7 @@ class CoreSession(Session):
             fields = {"source": self.transport.peer.address, "reason": f"{code}: {text}"}
             if code == "protocol":
                 fields["remedy"] = "find out what runs there; if it is no broker, keep it away from this port"
-            logger.warning("broker refused", extra={"fields": fields})
+            event(logger, logging.WARNING, "broker refused", **fields)
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is gone."""

@@ -21,6 +21,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
 from pollux.config.tls import TlsError, client_context
+from pollux.logs import event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,10 +48,13 @@ class _Refusals:
             reason = getattr(error, "verify_message", "") or getattr(error, "reason", None) or str(error)
         if self._said.get(server) != reason:
             self._said[server] = reason
-            logger.error(
+            event(
+                logger,
+                logging.ERROR,
                 "no TLS connection to ZooKeeper: check the certificates of both sides, px:zookeeper-tls and the port in"
                 " connect-string",
-                extra={"fields": {"server": server, "reason": reason}},
+                server=server,
+                reason=reason,
             )
 
     def forget(self, server: str) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pollux.errors import PolluxError, StoreError
+from pollux.logs import event
 from pollux.store.mirror.copying import HASH_SIZE, copy_store, wait_nearly
 from pollux.store.mirror.mirror import Link
 
@@ -112,7 +113,7 @@ class Serving:
             return
         if self.link.in_sync:
             fields = {"backup": self.name, "seconds": round(time.monotonic() - began, 3), "bytes": self.to_copy}
-            logger.info("backup is in sync", extra={"fields": fields})
+            event(logger, logging.INFO, "backup is in sync", **fields)
 
     def _copy_files(self) -> None:
         self._mirror.attach(self.link)

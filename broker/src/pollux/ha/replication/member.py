@@ -25,6 +25,7 @@ from pollux.ha.node_state import Activation
 from pollux.ha.replication import local
 from pollux.ha.replication.coordination import CoordinationError, Coordinator, NotNewestError, NotOursError
 from pollux.ha.replication.local import LocalState
+from pollux.logs import event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -340,7 +341,7 @@ class Member:
         try:
             local.write(self._journal, self._state)
         except OSError as error:
-            logger.warning("the lost vote could not be noted", extra={"fields": {"reason": error}})
+            event(logger, logging.WARNING, "the lost vote could not be noted", reason=error)
 
     def _let_go(self) -> None:
         """A lock that an attempt has left which did not come to its end: whoever waits does not keep it from others."""

@@ -12,6 +12,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from pollux.ha.replication.local import FILE
+from pollux.logs import event
 from pollux.store.files import FileOperations, make_directories, replace_file
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def move_aside(
         _drop_oldest(directory, keep)
     if moved:
         fields = {"copy": f"oldreplica.{number}", "directories": ", ".join(map(str, directories))}
-        logger.warning("data moved aside", extra={"fields": fields})
+        event(logger, logging.WARNING, "data moved aside", **fields)
     return number if moved else None
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pollux.cluster.votes import Answer, Candidacy, Count, count
 from pollux.ha.replication.coordination import CoordinationError, NotNewestError, NotOursError
+from pollux.logs import event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,7 +132,7 @@ class QuorumCoordinator:
         if (said := f"{what}: {reason}") != self._said:
             self._said = said
             fields = {"node": self._identity, "votes": result.votes, "needed": result.needed, "reason": reason}
-            logger.info(what, extra={"fields": fields})
+            event(logger, logging.INFO, what, **fields)
 
     def prove(self) -> None:
         """Whoever may serve may go on until it loses its backup: then :meth:`change` needs a majority."""

@@ -28,6 +28,7 @@ import msgspec
 from pollux.config.acceptors import ConnectorSettings
 from pollux.config.tls import TlsError
 from pollux.ha.replication.coordination import CoordinationError
+from pollux.logs import event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,9 +75,11 @@ class SessionGuard:
             # Not by the command line: there may be the password of a key store in it.
             os.write(self._pipe, msgspec.json.encode(self._tls, enc_hook=str) + b"\n")
         except OSError as error:
-            logger.warning(
+            event(
+                logger,
+                logging.WARNING,
                 "no guard for the ZooKeeper session: after a crash the backup waits until it ends",
-                extra={"fields": {"reason": str(error)}},
+                reason=str(error),
             )
 
     def close(self) -> None:

@@ -30,6 +30,7 @@ from pollux.config.manager import ZooKeeperTimes
 from pollux.ha.replication.coordination import GROUP_NODE, CoordinationError, NotOursError, group_name
 from pollux.ha.replication.kazoo_client import make_client
 from pollux.ha.replication.session_guard import SessionGuard
+from pollux.logs import event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,9 +113,12 @@ class ZooKeeperCoordinator:
     def _granted(self, session: float) -> None:
         """In kazoo's thread: what a server gives us."""
         if session < self.times.session and session != self.session:
-            logger.warning(
+            event(
+                logger,
+                logging.WARNING,
                 "ZooKeeper grants a shorter session than session-ms: the live stops earlier without contact",
-                extra={"fields": {"granted_s": session, "asked_s": self.times.session}},
+                granted_s=session,
+                asked_s=self.times.session,
             )
         self.session = min(session, self.times.session)
 
@@ -205,7 +209,7 @@ class ZooKeeperCoordinator:
                 json.dump(value, stream)
             unfinished.replace(self._record)
         except OSError as error:
-            logger.warning("the ZooKeeper session could not be noted", extra={"fields": {"reason": str(error)}})
+            event(logger, logging.WARNING, "the ZooKeeper session could not be noted", reason=str(error))
 
     def _has_it_after_all(self) -> bool:
         """An earlier attempt may have been carried out although its answer never came."""

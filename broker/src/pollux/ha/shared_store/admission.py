@@ -11,6 +11,7 @@ from pollux.ha.node_state import ForeignStateError, NodeState, StateFileError, S
 from pollux.ha.shared_store import filesystem
 from pollux.ha.shared_store.filesystem import StoreDirectoryError
 from pollux.ha.shared_store.policy import Role
+from pollux.logs import event
 from pollux.store.journal_facts import ForeignJournalError, JournalFacts, bindings_node, read_facts
 
 if TYPE_CHECKING:
@@ -51,9 +52,13 @@ def admit(places: Places, role: Role, me: str, addresses: Sequence[str] = ()) ->
             raise PolluxError(
                 f"{problem}; the journal is empty and cannot prove the node id; remove the file if this store is new"
             )
-        logger.warning(
+        event(
+            logger,
+            logging.WARNING,
             "state file recovered from the journal",
-            extra={"fields": {"problem": problem, "node": facts.node_id.hex(), "epoch": facts.epoch}},
+            problem=problem,
+            node=facts.node_id.hex(),
+            epoch=facts.epoch,
         )
         # PAUSED: others may not take over before this broker has the store.
         state = NodeState(facts.node_id, StoreState.PAUSED, facts.epoch)

@@ -38,6 +38,7 @@ from pollux.ha.shared_store.admission import admit
 from pollux.ha.shared_store.lock_queue import LockQueue
 from pollux.ha.shared_store.policy import Action, Decision, Role, Settings, Snapshot, decide
 from pollux.ha.shared_store.proof import STATE_LOCK_SECONDS, Proof
+from pollux.logs import event
 from pollux.store.journal_facts import newest_epoch, read_facts
 from pollux.store.locks import LockFile, LockTimeoutError, ShortLock, is_locked
 from pollux.store.segments import NO_ROOM
@@ -247,7 +248,7 @@ class Keeper:
     def _failed(self, error: Exception, text: str) -> None:
         """What was to be done could not be done now: say so once, and try again. Raises nothing."""
         if text != self._last_error and isinstance(error, (OSError, PolluxError)):
-            logger.warning("the store cannot be used now", extra={"fields": {"reason": text}})
+            event(logger, logging.WARNING, "the store cannot be used now", reason=text)
         self._last_error = text
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             with suppress(OSError):
@@ -336,7 +337,7 @@ class Keeper:
             )
         except Exception as error:
             if str(error) != self._untold:
-                logger.warning("the other members cannot be told", extra={"fields": {"reason": str(error)}})
+                event(logger, logging.WARNING, "the other members cannot be told", reason=str(error))
             self._untold = str(error)
         else:
             self._untold = ""
@@ -444,7 +445,7 @@ class Keeper:
                 self._listener.hand_back(reason)
             case Action.REFUSE:
                 self._change(lambda state: replace(state, state=StoreState.LIVE, refused=reason))
-                logger.warning("failback refused", extra={"fields": {"reason": reason, "epoch": self._epoch}})
+                event(logger, logging.WARNING, "failback refused", reason=reason, epoch=self._epoch)
             case Action.FENCE:
                 self.fence(reason)
             case Action.GIVE_UP:
@@ -471,7 +472,7 @@ class Keeper:
             if lock.try_lock():
                 self._change(ask)
                 self._announcement = lock
-                logger.info("failback asked for", extra={"fields": {"reason": reason}})
+                event(logger, logging.INFO, "failback asked for", reason=reason)
         finally:
             if self._announcement is not lock:
                 lock.close()
@@ -488,7 +489,7 @@ class Keeper:
             except BaseException:
                 lock.close()  # else it would be nobody's for as long as this process lives
                 raise
-        logger.warning("live lock broken", extra={"fields": {"reason": reason, "epoch": state.epoch}})
+        event(logger, logging.WARNING, "live lock broken", reason=reason, epoch=state.epoch)
         self._queue.take(lock)
         return True
 
@@ -605,7 +606,7 @@ class Keeper:
         except OSError as error:
             with suppress(OSError):
                 reserve.unlink(missing_ok=True)
-            logger.warning("no room can be set aside for a full disk", extra={"fields": {"reason": str(error)}})
+            event(logger, logging.WARNING, "no room can be set aside for a full disk", reason=str(error))
 
     def _release_store(self, left: StoreState, *, stay: bool) -> None:
         self._proof = None
@@ -624,5 +625,5 @@ class Keeper:
             self._heartbeat.write(self._epoch, self.me.id, ended=True)
         except OSError as error:
             # The others are only faster with it: the lock tells them.
-            logger.warning("the other members cannot be told", extra={"fields": {"reason": str(error)}})
+            event(logger, logging.WARNING, "the other members cannot be told", reason=str(error))
         self._queue.release()

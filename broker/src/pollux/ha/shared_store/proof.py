@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pollux.ha.node_state import StateFileError, read_state, write_state
 from pollux.ha.places import STATE_LOCK
+from pollux.logs import event
 from pollux.store.locks import LockFile, ShortLock
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Proof:
         except OSError as error:
             text = str(error)
             if text != self._last_error:
-                logger.warning("the right to serve could not be proven", extra={"fields": {"reason": text}})
+                event(logger, logging.WARNING, "the right to serve could not be proven", reason=text)
             self._last_error = text
             return state
         self._last_error = ""
@@ -105,7 +106,7 @@ class Proof:
             reason = "the state file is missing"
         if state is None:
             if mine is not None:
-                logger.warning("state file written anew", extra={"fields": {"reason": reason, "epoch": self._epoch}})
+                event(logger, logging.WARNING, "state file written anew", reason=reason, epoch=self._epoch)
                 with ShortLock(self._directory / STATE_LOCK, STATE_LOCK_SECONDS):
                     write_state(self._directory, mine)
             return mine

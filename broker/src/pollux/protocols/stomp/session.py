@@ -15,6 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from pollux.errors import AuthenticationError, LimitError, PolluxError
+from pollux.logs import event
 from pollux.protocols.base import SECOND_LOOK, Session
 from pollux.protocols.stomp.connecting import SUPPORTED, Greeting, VersionError, read_connect
 from pollux.protocols.stomp.consuming import Consuming
@@ -302,9 +303,12 @@ class StompSession(Session):
     def _too_slow(self) -> None:
         self._slow_timer = None
         if "slow" in self._holds and not self._closed:
-            logger.warning(
+            event(
+                logger,
+                logging.WARNING,
                 "a STOMP client does not read and is dropped",
-                extra={"fields": {"connection": self.origin, "user": self.user}},
+                connection=self.origin,
+                user=self.user,
             )
             self.transport.abort()
 
@@ -423,10 +427,7 @@ class StompSession(Session):
                 receipt = None
         extra = {"version": ",".join(SUPPORTED)} if isinstance(problem, VersionError) else {}
         what = f"{cause.command.decode()}: {problem}" if cause is not None else str(problem)
-        logger.info(
-            "STOMP client refused",
-            extra={"fields": {"connection": self.origin, "user": self.user, "reason": what}},
-        )
+        event(logger, logging.INFO, "STOMP client refused", connection=self.origin, user=self.user, reason=what)
         self._end(error_frame(str(problem), what, self.version, receipt, extra))
 
     def _end(self, last_words: bytes, *, clean: bool = False) -> None:

@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from pollux.errors import LostBodyError, PolluxError, StoreError
+from pollux.logs import event
 from pollux.message import Encoding, Message
 from pollux.wire.content import content_of
 from pollux.wire.stomp.encoder import NUL
@@ -111,9 +112,13 @@ class Outbox:
             self._session.consuming.lost(subscription, reference, error)
         except PolluxError as error:
             # Nothing of it was written: the next attempt, or its dead letter address, may do better.
-            logger.warning(
+            event(
+                logger,
+                logging.WARNING,
                 "a large message could not be read",
-                extra={"fields": {"message": message.id, "queue": reference.queue.name, "reason": str(error)}},
+                message=message.id,
+                queue=reference.queue.name,
+                reason=str(error),
             )
             self._session.consuming.failed(subscription, reference)
         else:

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from pollux.logs import event
 from pollux.store.mirror.operations import Operation, OperationType, encode, pieces
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class Mirror:
         return link.in_sync
 
     def _settle(self, link: Link, reason: str) -> None:
-        logger.warning("a replica is lost", extra={"fields": {"replica": link.name, "reason": reason}})
+        event(logger, logging.WARNING, "a replica is lost", replica=link.name, reason=reason)
         try:
             settled = self._on_lost(link, reason)
         except Exception:
