@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 import proton
 
 from pollux.config.model import Configuration, resolve_address_settings
+from pollux.engine.peer import Peer
 from pollux.engine.post_office import PostOffice
 from pollux.engine.security import Identity
 from pollux.errors import AuthenticationError, NotPermittedError
 from pollux.protocols.amqp import AmqpSession
-from pollux.protocols.base import Peer
 from pollux.protocols.services import Services
 from pollux.routing.address import WildcardSyntax
 from pollux.routing.space import AddressSpace

@@ -10,8 +10,8 @@ import proton
 import pytest
 from proton.utils import BlockingConnection, LinkDetached
 
+from pollux.engine.peer import Peer
 from pollux.protocols.amqp import AmqpSession
-from pollux.protocols.base import Peer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,8 +12,8 @@ from pollux.cluster.link import CoreHub, CoreSession
 from pollux.config.model import Configuration
 from pollux.config.model import Security as SecurityConfig
 from pollux.config.users import Users
+from pollux.engine.peer import Peer
 from pollux.engine.security import Security
-from pollux.protocols.base import Peer
 from pollux.wire.core import ClusterKey, CoreError, CorePeer
 from pollux.wire.core.peer import Ready
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pollux.config.acceptors import AcceptorSettings
 from pollux.config.model import Configuration
+from pollux.engine.peer import Peer
 from pollux.engine.security import Identity
 from pollux.engine.share import Share
 from pollux.message import Message, MessageReference, RoutingType
-from pollux.protocols.base import Peer
 from pollux.protocols.mqtt import MqttSession
 from pollux.protocols.services import Services
 from pollux.wire.mqtt.decoder import Decoder

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 from pollux.config.acceptors import AcceptorSettings
 from pollux.config.model import Configuration, resolve_address_settings
 from pollux.config.verifiers import MINIMUM_ITERATIONS, Verifier
+from pollux.engine.peer import Peer
 from pollux.engine.post_office import PostOffice
 from pollux.engine.scram import ScramExchange
 from pollux.engine.security import Identity
 from pollux.errors import AuthenticationError, NotPermittedError
 from pollux.message import Encoding, Message
-from pollux.protocols.base import Peer
 from pollux.protocols.mqtt import MqttSession
 from pollux.protocols.services import Services
 from pollux.routing.address import WildcardSyntax

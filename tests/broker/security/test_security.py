@@ -16,9 +16,9 @@ from pollux.config.model import Configuration, RoleMapping, SecuritySetting
 from pollux.config.model import Security as SecurityConfig
 from pollux.config.users import Users, normalise_dn
 from pollux.config.verifiers import MINIMUM_ITERATIONS, Verifier
+from pollux.engine.peer import Peer
 from pollux.engine.security import REFUSED, Identity, Permission, Security
 from pollux.errors import AuthenticationError, LimitError, NotPermittedError
-from pollux.protocols.base import Peer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -16,11 +16,11 @@ from pollux.config.address_settings import AddressSettings
 from pollux.config.model import Configuration
 from pollux.engine.accounts import Accounts
 from pollux.engine.memory import Memory
+from pollux.engine.peer import Peer
 from pollux.engine.security import Identity
 from pollux.engine.share import Share
 from pollux.errors import AuthenticationError, InvalidRequestError, NoSuchQueueError, NotPermittedError, SendError
 from pollux.message import Message, MessageReference, RoutingType
-from pollux.protocols.base import Peer
 from pollux.protocols.stomp import StompSession
 from pollux.routing.spec import QueueSpec
 from pollux.wire.stomp.decoder import SERVER_TRANSITIONS, Decoder, Event, Frame, Limits

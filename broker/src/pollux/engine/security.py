@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from pollux.config.model import Configuration
-    from pollux.protocols.base import Peer
+    from pollux.engine.peer import Peer
 
 __all__ = ["Identity", "Permission", "ScramServer", "Security"]
 

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from pollux.engine.peer import Peer
 from pollux.engine.security import MANAGEMENT_ADDRESS, Identity, Permission
 from pollux.errors import AuthenticationError
 from pollux.logs import event
 from pollux.management.errors import ApiError
-from pollux.protocols.base import Peer
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler, Middleware

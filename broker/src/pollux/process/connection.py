@@ -16,11 +16,11 @@ from asyncio import sslproto
 from typing import TYPE_CHECKING, Any, cast
 
 from pollux.cluster import tls_advice
+from pollux.engine.peer import Peer
 from pollux.engine.share import Portion
 from pollux.errors import PolluxError
 from pollux.logs import event
 from pollux.process.strangers import TLS
-from pollux.protocols.base import Peer
 from pollux.wire.sniff import Protocol, SniffError, sniff
 
 if TYPE_CHECKING:

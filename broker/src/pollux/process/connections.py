@@ -19,8 +19,8 @@ from pollux.process.strangers import Strangers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pollux.engine.peer import Peer
     from pollux.process.connection import Connection
-    from pollux.protocols.base import Peer
 
 logger = logging.getLogger("pollux.connection")
 

@@ -9,26 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec import Struct
-
 if TYPE_CHECKING:
     import asyncio
+
+    from pollux.engine.peer import Peer
 
 #: Seconds from the timer that finds a client silent to the one that may end it. Timers have their turn before sockets,
 #: so a loop that stood still finds every client silent, and what they sent meanwhile unread.
 SECOND_LOOK = 0.05
-
-
-class Peer(Struct, frozen=True):
-    """Who is at the other end. ``certificate_subject`` is the verified client certificate's DN (RFC 4514)."""
-
-    connection_id: int
-    address: str
-    port: int
-    tls: bool = False
-    certificate_subject: str | None = None
-    sni: str | None = None
-    acceptor: str = ""
 
 
 class Transport(Protocol):
