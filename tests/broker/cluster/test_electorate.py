@@ -17,7 +17,6 @@ from pollux.cluster.discovery import Others
 from pollux.cluster.electorate import PURPOSE, Electorate, Mine
 from pollux.cluster.link import CoreHub
 from pollux.config.acceptors import Endpoint
-from pollux.ha.replication.settings import Votes
 from pollux.wire.core import ClusterKey
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 TIMEOUT = 60.0
 KEY = ClusterKey("cluster", "twins")
 NODE, OTHER, THIRD = ("0a" * 16, "0b" * 16, "0c" * 16)
-VOTES = Votes(quorum_size=-1, retries=0, wait=0.1, answers=TIMEOUT, on_replication_failure=True, check_for_live=True)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -49,7 +47,7 @@ class One:
         self.mine = Mine(node, serves=False, sequence=4)
         self.superseded: list[str] = []
         self.hub = CoreHub(KEY, name=name, node_id=b"", timeout=TIMEOUT)
-        self.settings: Any = SimpleNamespace(votes=VOTES, connect_timeout=TIMEOUT, group=group)
+        self.group = group
         self.server: asyncio.Server
         self.port = 0
         self.votes: Electorate
@@ -62,10 +60,12 @@ class One:
     def join(self, *ports: int) -> None:
         self.votes = Electorate(
             self.hub,
-            self.settings,
             Others(tuple(Endpoint("tcp", "127.0.0.1", port) for port in ports)),
             self.journal,
             member=self.name,
+            group=self.group,
+            connect_timeout=TIMEOUT,
+            answer_timeout=TIMEOUT,
             mine=lambda: self.mine,
             coordinated=lambda: self.mine.sequence,
             superseded=self.superseded.append,
@@ -175,7 +175,7 @@ async def test_a_live_that_a_majority_does_not_know_any_more_is_told(three: Thre
 
 
 async def test_the_right_of_a_group_that_has_a_live_with_other_data_is_not_promised(three: Three) -> None:
-    three.castor.settings.group = "second"
+    three.castor.votes._group = "second"
     answers = await three.castor.take()
     assert answers["c"].yes
     assert (answers["b"].yes, answers["b"].against) == (False, True)

@@ -15,7 +15,6 @@ from broker.cluster import test_electorate as electorates
 from broker.cluster.test_electorate import NODE, Three
 from pollux.cluster import electorate as electorate_module
 from pollux.config.acceptors import Endpoint
-from pollux.ha.replication.settings import Votes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +28,8 @@ BOUND = 30.0
 AT_A_TIME = 10
 #: Calls that repeat themselves (looks, signs of life) are played for the first times.
 MOST = 40
-VOTES = Votes(-1, retries=0, wait=0.05, answers=TIMEOUT, on_replication_failure=True, check_for_live=True)
+#: Before a vote that was lost is held again.
+WAIT = 0.05
 
 
 class Calls:
@@ -113,7 +113,6 @@ class _Leaving:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(electorates, "VOTES", VOTES)
     monkeypatch.setattr(electorates, "TIMEOUT", TIMEOUT)
     monkeypatch.setattr(electorate_module, "RETRY", 0.05)
     monkeypatch.setattr(electorate_module, "CONNECT_LIMIT", TIMEOUT)
@@ -141,9 +140,9 @@ async def play(path: Path, first: int | None, kind: str) -> list[str]:
         async with asyncio.timeout(BOUND):
             candidate.votes._meet()
             while sum(one.yes for one in (await candidate.take()).values()) < 2:  # noqa: ASYNC110  (asked again)
-                await asyncio.sleep(VOTES.wait)
+                await asyncio.sleep(WAIT)
             while sum((await candidate.record(5)).values()) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(VOTES.wait)
+                await asyncio.sleep(WAIT)
             candidate.serve()
             candidate.mine = candidate.mine._replace(sequence=5)
             await candidate.votes.announce()

@@ -40,9 +40,9 @@ class Line:
         self.ready = False
         self.over = asyncio.Event()
         hub = CoreHub(KEY, name="castor", node_id=b"", timeout=TIMEOUT)
-        services = cast("Services", SimpleNamespace(core=hub, security=security))
+        services = cast("Services", SimpleNamespace(security=security))
         self.caller = CorePeer(key, initiator=True, name="pollux", timeout=TIMEOUT, now=self.loop.time())
-        self.session = CoreSession(cast("Transport", self), services)
+        self.session = CoreSession(cast("Transport", self), services, hub)
         self.send()
 
     def send(self) -> None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.errors import PolluxError
+    from pollux.ha.lease import Claim
     from pollux.ha.node_state import NodeState
-    from pollux.ha.shared_store.node_manager import Claim
     from pollux.store.locks import LockFile
 
 #: Nothing here takes this long; a test that waits for it has failed.

@@ -14,7 +14,6 @@ from pollux.config import load
 from pollux.ha.machine import Phase
 from pollux.ha.replication import local
 from pollux.ha.replication.activation import ReplicatedActivation
-from pollux.process.notify import Notifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,12 +62,10 @@ class Server:
 
     def __init__(self, path: Path) -> None:
         self.configuration = load(path, {})
-        self.state = ""
-        self.notifier = Notifier()
         self.stops: list[str] = []
         self.fences: list[str] = []
 
-    def write_status(self) -> None: ...
+    def waits(self, state: str, why: str, *, ready: bool) -> None: ...
 
     def request_stop(self, reason: str) -> None:
         self.stops.append(reason)

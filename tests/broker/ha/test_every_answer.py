@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pollux.cluster.votes import Enough
     from pollux.ha.replication.member import Right
-    from pollux.ha.replication.quorum import Enough
     from support.zookeeper import ZooKeeperProcess
 
 NODE = "0b" * 16

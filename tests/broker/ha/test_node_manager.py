@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pollux.ha.lease import Claim
     from pollux.ha.node_state import NodeState
-    from pollux.ha.shared_store.node_manager import Claim
     from pollux.ha.shared_store.policy import Decision, Snapshot
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.errors import PolluxError
-    from pollux.ha.shared_store.node_manager import Claim
+    from pollux.ha.lease import Claim
 
 NODE = bytes(range(16))
 EPOCH = 5

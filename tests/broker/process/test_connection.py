@@ -7,6 +7,7 @@ import socket
 import ssl
 import sys
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -98,7 +99,7 @@ async def bench(
     loop = asyncio.get_running_loop()
     registry = Registry(loop, maximum=limits.max_connections, per_host=limits.max_connections_per_host)
     security = Security(configuration, Users(), on_login=registry.logged_in)
-    services = Services(configuration, cast("Any", None), security, lambda: 0, lambda *_: [], settings, core)
+    services = Services(configuration, cast("Any", None), security, lambda: 0, lambda *_: [], settings)
     acceptor = Acceptor("test", "tcp", "127.0.0.1", 0, settings=settings)
     listener = Listener(
         acceptor,
@@ -106,7 +107,7 @@ async def bench(
         loop=loop,
         registry=registry,
         services=services,
-        sessions={Protocol.AMQP: Echo, Protocol.CORE: CoreSession},
+        sessions={Protocol.AMQP: Echo, Protocol.CORE: partial(CoreSession, hub=core)},
         tls=ServerTls(settings, "acceptor 'test'") if settings.key_store_path else None,
     )
     registry.start()

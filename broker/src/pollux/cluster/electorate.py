@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from pollux.cluster.discovery import Others
     from pollux.cluster.link import Conversation, CoreHub
     from pollux.cluster.link.connecting import CoreLink
+    from pollux.cluster.votes import Enough
     from pollux.config.acceptors import Endpoint
-    from pollux.ha.replication.quorum import Enough
-    from pollux.ha.replication.settings import Settings
 
 logger = logging.getLogger("pollux.ha")
 
@@ -60,23 +59,30 @@ class Electorate:
     def __init__(
         self,
         hub: CoreHub,
-        settings: Settings,
         others: Others,
         journal: Path,
         *,
         member: str,
+        group: str,
+        connect_timeout: float,
+        answer_timeout: float,
         mine: Callable[[], Mine],
         coordinated: Callable[[], int],
         superseded: Callable[[str], None],
     ) -> None:
-        """``member`` names this one. ``superseded`` is called when a majority says that somebody else serves."""
+        """``member`` names this one, of the pair ``group``. Times in seconds.
+
+        ``superseded`` is called when a majority says that somebody else serves.
+        """
         self.loop = asyncio.get_running_loop()
         self.register = Register(vote_log.read(journal), young_until=self.loop.time() + YOUNG)
         self._reach = Reach(hub)
-        self._settings = settings
         self._others = others
         self._journal = journal
         self._member = member
+        self._group = group
+        self._connect_timeout = connect_timeout
+        self._answer_timeout = answer_timeout
         self._mine = mine
         self._coordinated = coordinated
         self._superseded = superseded
@@ -155,7 +161,7 @@ class Electorate:
         where, said = _place(endpoint), ""
         while True:
             try:
-                link = await self._reach.connect(endpoint, min(CONNECT_LIMIT, self._settings.connect_timeout))
+                link = await self._reach.connect(endpoint, min(CONNECT_LIMIT, self._connect_timeout))
             except UnreachableError as error:
                 (self._absent.add if error.refused else self._absent.discard)(where)
                 # A member that waits does not listen: that is no news. Something to do is told, once.
@@ -246,7 +252,7 @@ class Electorate:
             node_id=node_id,
             member=self._member,
             sequence=sequence,
-            group=self._settings.group,
+            group=self._group,
         )
         return asked
 
@@ -264,7 +270,7 @@ class Electorate:
         work = self._vote(kind, node_id, sequence, enough)
         try:
             asked = asyncio.run_coroutine_threadsafe(work, self.loop)
-            return asked.result(self._settings.votes.answers + CONNECT_LIMIT)
+            return asked.result(self._answer_timeout + CONNECT_LIMIT)
         except (TimeoutError, CancelledError, RuntimeError) as error:
             logger.debug("a vote was not counted: %r", error)
             return []
@@ -279,7 +285,7 @@ class Electorate:
                 continue
             asked = self._ask(where, kind, node_id, sequence)
             if asked is not None:
-                waiting[self.loop.create_task(asked.answered(self._settings.votes.answers))] = (where, asked)
+                waiting[self.loop.create_task(asked.answered(self._answer_timeout))] = (where, asked)
         pending = set(waiting)
         while pending and not enough(answers):
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -367,7 +373,7 @@ class Electorate:
                 return False, True, f"{self._member} serves"
             if mine.sequence > abs(sequence):
                 return False, True, f"{self._member} has newer data (sequence {mine.sequence}, not {sequence})"
-        if mine.serves and group and group == self._settings.group and node_id != mine.node_id:
+        if mine.serves and group and group == self._group and node_id != mine.node_id:
             what = "give it a group-name of its own, or make it a <backup> without data"
             return False, True, f"{self._member} is the live of the group {group[:100]!r} with other data: {what}"
         if kind == TAKE:

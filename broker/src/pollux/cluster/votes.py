@@ -12,6 +12,7 @@ the pairs, of which the asking one has no vote itself. A pair that never saw ano
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
@@ -45,6 +46,10 @@ class Answer(NamedTuple):
     reason: str
     sequence: int
     size: int
+
+
+#: Whether these answers are enough, and no more need to be waited for.
+Enough = Callable[[list[Answer]], bool]
 
 
 class Count(NamedTuple):

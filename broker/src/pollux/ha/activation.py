@@ -14,7 +14,7 @@ import os
 import socket
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pollux.cluster.topology import Topology
 from pollux.ha.machine import STANDBY, Machine, Phase, Position
@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pollux.cluster.link import CoreHub
+    from pollux.config.model import Configuration
     from pollux.errors import PolluxError
     from pollux.ha import neighbours, peers
     from pollux.ha import node_state as states
-    from pollux.ha.lease import Lease
+    from pollux.ha.lease import Claim, Lease
     from pollux.ha.members import Member
-    from pollux.ha.shared_store.node_manager import Claim
-    from pollux.process.broker import Broker
     from pollux.store.files import FileOperations
     from pollux.store.follower import Follower
     from pollux.store.spare import Spare
@@ -40,6 +39,21 @@ logger = logging.getLogger("pollux.ha")
 
 #: How often the loop looks whether the lease still holds, seconds.
 GUARD_PERIOD = 0.1
+
+
+class Host(Protocol):
+    """The broker, as its activation sees it. Everything is called in the loop's thread."""
+
+    configuration: Configuration
+
+    def waits(self, state: str, why: str, *, ready: bool) -> None:
+        """A standby is in this state. ``ready``: it does what a standby should do."""
+
+    def request_stop(self, reason: str) -> None:
+        """Stop gracefully."""
+
+    def fenced(self, reason: str) -> None:
+        """Stop at once; nothing may be confirmed any more."""
 
 
 class Activation(ABC):
@@ -53,9 +67,9 @@ class Activation(ABC):
     #: The directories are this process's alone: they are locked before it waits, not after.
     exclusive = False
 
-    def __init__(self, broker: Broker, role: str) -> None:
-        configuration = broker.configuration
-        self._broker = broker
+    def __init__(self, host: Host, role: str) -> None:
+        configuration = host.configuration
+        self._host = host
         self.machine = Machine(lambda: time.time_ns() // 1_000_000)
         self.me = Holder(member_id(configuration.path), configuration.name, socket.gethostname(), os.getpid(), role)
         #: Address of this member's management port, for the other members; empty without one.
@@ -126,7 +140,7 @@ class Activation(ABC):
 
     def fenced(self, reason: str) -> None:
         """Stop at once; nothing may be confirmed any more."""
-        self._in_loop(self._broker.fenced, reason)
+        self._in_loop(self._host.fenced, reason)
 
     def _in_loop(self, function: Callable[..., object], *values: object) -> None:
         try:
@@ -143,13 +157,9 @@ class Activation(ABC):
             self._claim.set_exception(error)
 
     def _changed(self, _before: Position, after: Position) -> None:
-        broker = self._broker
         if after.phase in STANDBY:
-            broker.state = after.phase.value
-            broker.write_status()
-            broker.notifier.status(f"{after.phase.value}: {after.reason}")
-            if self.ready_early and self._waits_well(after.phase):
-                broker.notifier.ready(f"{after.phase.value}: {after.reason}")
+            ready = self.ready_early and self._waits_well(after.phase)
+            self._host.waits(after.phase.value, after.reason, ready=ready)
 
     def _waits_well(self, phase: Phase) -> bool:
         """Whether a member in this phase does what a standby should do."""

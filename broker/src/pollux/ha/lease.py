@@ -7,7 +7,7 @@ journal asks after each sync and before each acknowledgement; once it has expire
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 def boot_clock() -> float:
     """Seconds of CLOCK_BOOTTIME: never set back, and unlike CLOCK_MONOTONIC it goes on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Claim(NamedTuple):
+    """The right to serve. ``began`` is by the clock of who proves it: when the store was found free."""
+
+    node_id: bytes
+    epoch: int
+    reason: str
+    began: float
 
 
 class Lease:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pollux.config.model import Configuration
-    from pollux.ha.activation import Activation
-    from pollux.process.broker import Broker
+    from pollux.ha.activation import Activation, Host
 
 
 def features(configuration: Configuration) -> frozenset[str]:
@@ -27,16 +26,16 @@ def features(configuration: Configuration) -> frozenset[str]:
     return frozenset(built)
 
 
-def make_activation(broker: Broker) -> Activation | None:
+def make_activation(host: Host) -> Activation | None:
     """The activation that broker.xml asks for; None for a single broker."""
-    configuration = broker.configuration
+    configuration = host.configuration
     if configuration.shares_store:
         from pollux.ha.shared_store.activation import SharedStoreActivation, settings_of
 
         settings = settings_of(configuration)
-        return SharedStoreActivation(broker, settings) if settings is not None else None
+        return SharedStoreActivation(host, settings) if settings is not None else None
     if configuration.replication_part is not None:
         from pollux.ha.replication.activation import ReplicatedActivation
 
-        return ReplicatedActivation(broker)
+        return ReplicatedActivation(host)
     return None

@@ -6,6 +6,7 @@ import errno
 import importlib
 import logging
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pollux.errors import PolluxError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
 
+    from pollux.cluster.link import CoreHub
     from pollux.config.acceptors import Acceptor
     from pollux.config.model import Configuration
     from pollux.process.connections import Registry
@@ -44,13 +46,14 @@ class ListenError(PolluxError):
     """An acceptor cannot listen; the text names it, its address and the remedy."""
 
 
-def load_sessions(acceptors: tuple[Acceptor, ...]) -> dict[Protocol, SessionFactory]:
-    """The session classes of every protocol some acceptor speaks."""
-    return {
-        protocol: getattr(importlib.import_module(module), name)
-        for protocol, (module, name) in SESSIONS.items()
-        if any(acceptor.speaks(protocol.value) for acceptor in acceptors)
-    }
+def load_sessions(acceptors: tuple[Acceptor, ...], hub: CoreHub | None = None) -> dict[Protocol, SessionFactory]:
+    """The session classes of every protocol some acceptor speaks. ``hub``: what other brokers may ask for."""
+    found: dict[Protocol, SessionFactory] = {}
+    for protocol, (module, name) in SESSIONS.items():
+        if any(acceptor.speaks(protocol.value) for acceptor in acceptors):
+            session = getattr(importlib.import_module(module), name)
+            found[protocol] = partial(session, hub=hub) if protocol is Protocol.CORE else session
+    return found
 
 
 class Listener:

@@ -339,7 +339,9 @@ class Broker:
         await stable
 
     def _build_listeners(self, configuration: Configuration) -> None:
-        sessions = load_sessions(configuration.acceptors)
+        sessions = load_sessions(
+            configuration.acceptors, self.activation.hub if self.activation is not None else None
+        )
         for acceptor in configuration.acceptors:
             services = Services(
                 configuration=configuration,
@@ -348,7 +350,6 @@ class Broker:
                 wall_ms=wall_ms,
                 failover_servers=self.failover_servers,
                 acceptor=acceptor.settings,
-                core=self.activation.hub if self.activation is not None else None,
             )
             self.listeners.append(
                 Listener(
@@ -500,6 +501,14 @@ class Broker:
         self._stop_reason = what
         self._forced.set()
         self._stop_wanted.set()
+
+    def waits(self, state: str, why: str, *, ready: bool) -> None:
+        """Say where a standby is, and why. ``ready``: the service manager need not wait any longer."""
+        self.state = state
+        self.write_status()
+        self.notifier.status(f"{state}: {why}")
+        if ready:
+            self.notifier.ready(f"{state}: {why}")
 
     def write_status(self) -> None:
         """Write the status file that ``pollux`` finds a local broker by."""

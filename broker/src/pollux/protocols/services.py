@@ -9,7 +9,6 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pollux.cluster.link.conversation import CoreHub
     from pollux.config.acceptors import AcceptorSettings
     from pollux.config.model import Configuration
     from pollux.engine.post_office import PostOffice
@@ -29,5 +28,3 @@ class Services(Struct):
     failover_servers: Callable[[str, bool], list[tuple[str, int, str]]]
     #: The acceptor the connection came in by: its URI's parameters, typed and with their defaults.
     acceptor: AcceptorSettings
-    #: What other brokers may ask for; None: they are not talked to.
-    core: CoreHub | None = None

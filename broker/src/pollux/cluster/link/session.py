@@ -14,6 +14,7 @@ from pollux.protocols.base import Session
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from pollux.cluster.link.conversation import CoreHub
     from pollux.protocols.base import Transport
     from pollux.protocols.services import Services
     from pollux.wire.core.peer import Hello
@@ -27,16 +28,17 @@ class CoreSession(Session):
     protocol = "CORE"
     of_broker = True
 
-    def __init__(self, transport: Transport, services: Services) -> None:
-        if services.core is None:
+    def __init__(self, transport: Transport, services: Services, hub: CoreHub | None = None) -> None:
+        """``hub``: what other brokers may ask for; None: they are not talked to."""
+        if hub is None:
             raise InvalidRequestError("this broker has no cluster connection with a password of its own")
         self.transport = transport
         self._security = services.security
-        self._user = services.core.key.user
+        self._user = hub.key.user
         #: Whether it was looked at whether it knows the password.
         self._checked = False
         self._conversation = Conversation(
-            services.core,
+            hub,
             transport,
             transport.loop,
             initiator=False,

@@ -22,6 +22,7 @@ from pollux.cluster.votes import Candidacy
 from pollux.errors import InvalidRequestError, PolluxError
 from pollux.ha import network_check, peers
 from pollux.ha.activation import Activation, history_view
+from pollux.ha.lease import Claim
 from pollux.ha.machine import STANDBY, Phase
 from pollux.ha.network_check import NetworkCheck
 from pollux.ha.replication import local
@@ -32,7 +33,6 @@ from pollux.ha.replication.member import Member, RefusedError
 from pollux.ha.replication.quorum import QuorumCoordinator
 from pollux.ha.replication.replicas import TWO_LIVES, Replicas, member_of
 from pollux.ha.replication.settings import BACKUP, PEER, PRIMARY, SESSION_FILE, make_coordinator, settings_of
-from pollux.ha.shared_store.node_manager import Claim
 from pollux.ha.standby import Warm
 from pollux.logs import event
 from pollux.store.journal_facts import newest_epoch, read_facts
@@ -40,13 +40,13 @@ from pollux.store.spare import Spare
 from pollux.wire.core import ClusterKey
 
 if TYPE_CHECKING:
+    from pollux.ha.activation import Host
     from pollux.ha.lease import Lease
     from pollux.ha.members import Member as MemberView
     from pollux.ha.replication.coordination import Coordinator
     from pollux.ha.replication.live_side import Serving
     from pollux.ha.replication.local import LocalState
     from pollux.ha.replication.member import Right
-    from pollux.process.broker import Broker
     from pollux.store.follower import Follower
 
 logger = logging.getLogger("pollux.ha")
@@ -66,12 +66,12 @@ class ReplicatedActivation(Activation):
     exclusive = True
     _authority = "the coordination service"
 
-    def __init__(self, broker: Broker) -> None:
-        configuration = broker.configuration
+    def __init__(self, host: Host) -> None:
+        configuration = host.configuration
         settings = settings_of(configuration)
         if settings is None:
             raise PolluxError("this broker has no <replication>")
-        super().__init__(broker, settings.role)
+        super().__init__(host, settings.role)
         self.settings = settings
         self._configuration = configuration
         self.roots = {
@@ -244,10 +244,12 @@ class ReplicatedActivation(Activation):
             return
         self._electorate = Electorate(
             self.hub,
-            self.settings,
             self._others,
             self.roots["journal"],
             member=f"{self.me.name} on {self.me.host}, process {self.me.pid}",
+            group=self.settings.group,
+            connect_timeout=self.settings.connect_timeout,
+            answer_timeout=self.settings.votes.answers,
             mine=self._mine,
             coordinated=lambda: self.member.coordinated or 0,
             superseded=self._superseded,
@@ -397,7 +399,7 @@ class ReplicatedActivation(Activation):
         self._giving_up = True
         self.hurry = True
         self.restart = restart or self.settings.restart_backup
-        self._broker.request_stop(reason)
+        self._host.request_stop(reason)
 
     async def others(self) -> list[MemberView]:
         """The other members that are connected."""

@@ -19,9 +19,8 @@ from pollux.logs import event
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pollux.cluster.votes import Enough
     from pollux.ha.replication.settings import Votes
-
-    Enough = Callable[[list[Answer]], bool]
 
 logger = logging.getLogger("pollux.ha")
 

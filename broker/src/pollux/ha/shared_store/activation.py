@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from pollux.config.model import Configuration
+    from pollux.ha.activation import Host
     from pollux.ha.lease import Lease
     from pollux.ha.members import Member
-    from pollux.process.broker import Broker
     from pollux.store.follower import Follower
 
 logger = logging.getLogger("pollux.ha")
@@ -76,9 +76,9 @@ class SharedStoreActivation(Activation):
 
     policy = "shared-store"
 
-    def __init__(self, broker: Broker, settings: Settings) -> None:
-        super().__init__(broker, settings.role.value)
-        configuration = broker.configuration
+    def __init__(self, host: Host, settings: Settings) -> None:
+        super().__init__(host, settings.role.value)
+        configuration = host.configuration
         store = configuration.ha_policy.shared_store if configuration.ha_policy is not None else None
         part = (store.backup or store.primary) if store is not None else None
         self._restart_backup = bool(store and store.backup and store.backup.restart_backup)
@@ -166,7 +166,7 @@ class SharedStoreActivation(Activation):
         self._left = StoreState.FAILING_BACK
         self.hurry = True
         self.restart = self._restart_backup
-        self._broker.request_stop(reason)
+        self._host.request_stop(reason)
 
     # -- while live
 
@@ -221,7 +221,7 @@ class SharedStoreActivation(Activation):
         if self.machine.phase is not Phase.LIVE or self._left is not None:
             raise InvalidRequestError("this broker is stopping already")
         self._left, self._stay, self.hurry, self.restart = StoreState.LIVE, True, True, True
-        self._loop.call_later(0.02, self._broker.request_stop, "switchover asked for by an administrator")
+        self._loop.call_later(0.02, self._host.request_stop, "switchover asked for by an administrator")
         return self._handing_over(ready)
 
     async def failback(self) -> dict[str, Any]:

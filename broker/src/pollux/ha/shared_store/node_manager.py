@@ -2,7 +2,7 @@
 
 All file operations on the shared directory run in one thread of its own (waiting for the live lock in another), so
 that a store that hangs stops neither the event loop nor the lease guard. Knows nothing of queues and clients: it
-tells the server when it may serve (:class:`Claim`), when it must stop, and why.
+tells the server when it may serve (:class:`~pollux.ha.lease.Claim`), when it must stop, and why.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import uuid
 from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
 from pollux.errors import PolluxError, StoreError
 from pollux.ha import members, peers
-from pollux.ha.lease import Lease, boot_clock
+from pollux.ha.lease import Claim, Lease, boot_clock
 from pollux.ha.machine import STANDBY, EndedError, Machine, Phase
 from pollux.ha.members import Heartbeat, MemberFile
 from pollux.ha.node_state import (
@@ -59,15 +59,6 @@ STANDBY_PERIOD = 0.2
 NETWORK_PERIOD = 0.5
 #: A little room on the store, given up when it is full: for the state file and lock files of a takeover.
 RESERVE, RESERVE_BYTES = "pollux.reserve", 64 << 10
-
-
-class Claim(NamedTuple):
-    """The right to serve. ``began`` is by the keeper's clock: when the store was found free."""
-
-    node_id: bytes
-    epoch: int
-    reason: str
-    began: float
 
 
 class Listener(Protocol):
