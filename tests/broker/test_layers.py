@@ -7,6 +7,7 @@ import under `if TYPE_CHECKING:` never runs, but whoever reads it has to know wh
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGE = Path(pollux.__file__).parent
+ARCHITECTURE = Path(__file__).parents[2] / "docs/architecture.md"
 LAYERS = (
     *("cli", "management", "process", "node", "ha", "cluster", "protocols", "engine"),
     *("routing", "store", "audit", "formats", "wire", "config", "logs"),
@@ -126,6 +128,19 @@ def test_no_exception_is_left_over() -> None:
 
 def test_the_policies_are_those_there_are() -> None:
     assert {path.parent.name for path in (PACKAGE / "ha").glob("*/__init__.py")} == {*POLICIES}
+
+
+def test_the_architecture_shows_these_layers_and_files_that_exist() -> None:
+    text = ARCHITECTURE.read_text()
+    shown = re.findall(r"^        (\w+)  +", text, re.MULTILINE)
+    assert shown == [*LAYERS, "leaves"]
+    leaves = re.search(r"^        leaves +([\w, ]+)$", text, re.MULTILINE)
+    assert leaves is not None
+    assert {*leaves[1].split(", ")} == {*LEAVES}
+    named = {*re.findall(r"(?<![\w/<>])[a-z_]+(?:/[a-z_]+)+\.(?:py|yml)", text)}
+    assert len(named) > 40
+    roots = (PACKAGE, ARCHITECTURE.parent.parent)
+    assert not {name for name in named if not any((root / name).is_file() for root in roots)}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Who may serve. What all policies share is here, each policy is a package: shared_store, replication."""

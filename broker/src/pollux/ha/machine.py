@@ -3,7 +3,7 @@
 So is each change of the reason for which a broker stays where it is, at a bounded rate.
 
 Pure but for the log: the clocks are injected. Which transition is wanted is a policy's business (``decide`` in
-:mod:`pollux.ha.shared_store.policy`), what a state means for clients is the server's.
+:mod:`pollux.ha.shared_store.policy`), what a state means for clients is the process's.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Addresses, queues, bindings, selectors, groups: pure decisions. No input or output, no clock."""

@@ -1,0 +1,1 @@
+"""What survives: journal, bindings, pages, large messages, checkpoints, locks. Knows no queue and no protocol."""

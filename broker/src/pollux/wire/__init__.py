@@ -1,0 +1,1 @@
+"""Codecs: bytes in, events out. No event loop, no socket."""
