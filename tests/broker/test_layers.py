@@ -33,11 +33,8 @@ DRILL_MAY_USE = ("drill", *CLIENT_MAY_USE)
 FORMATS_MAY_USE = ("formats", "message", "errors", "checksum")
 #: Policies are packages of ha: none knows another one, and what they share knows none.
 POLICIES = ("shared_store", "replication")
-#: (file, module): why it may name what is above it.
-EXCEPTIONS = {
-    # A type only: a message on its way knows its queue, which routing needs at each delivery.
-    ("message.py", "pollux.routing.queue"),
-}
+#: (file, module), with a reason: who may name what is above it. There is none.
+EXCEPTIONS: set[tuple[str, str]] = set()
 
 SOCKETS_AND_LOOPS = {"asyncio", "uvloop", "socket", "socketserver", "select", "selectors", "ssl", "threading", "queue"}
 INPUT_OUTPUT = SOCKETS_AND_LOOPS | {

@@ -1,4 +1,4 @@
-"""Messages and references to them: the values every layer of the broker passes around.
+"""Messages: the values every layer of the broker passes around.
 
 A message keeps the bytes its producer sent, in the producer's own encoding. Nothing is
 decoded that routing does not need: properties are decoded when a selector, a management
@@ -10,10 +10,7 @@ This module is a leaf: it imports no other part of Pollux.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from pollux.routing.queue import Queue
+from typing import Protocol
 
 DEFAULT_PRIORITY = 4
 #: What a message costs in memory beyond its encoded bytes (objects, slots, index entries).
@@ -132,29 +129,3 @@ class Message:
 
     def __repr__(self) -> str:
         return f"<Message {self.id} to {self.address!r} {self.encoding.name} {len(self.data)} B>"
-
-
-class MessageReference:
-    """One message in one queue: what may differ between the queues that hold it.
-
-    ``redelivered`` is true when a consumer may have seen the message before: it was returned
-    by one, or it was read from the journal after a restart. ``delivery_count`` counts failed
-    deliveries only. ``page`` is the page file it came from (0: none). ``notes`` are properties of
-    this delivery alone (the group-first-key): the queue sets them, a session adds them.
-    """
-
-    __slots__ = ("consumer", "deliver_at", "delivery_count", "message", "notes", "page", "queue", "redelivered")
-
-    def __init__(self, message: Message, queue: Queue) -> None:
-        self.message = message
-        self.queue = queue
-        self.delivery_count = 0
-        self.redelivered = False
-        self.deliver_at = message.deliver_at
-        self.page = 0
-        self.notes: dict[str, str | int | bytes] | None = None
-        #: The consumer that holds it now; None while it waits in the queue.
-        self.consumer: object | None = None
-
-    def __repr__(self) -> str:
-        return f"<MessageReference {self.message.id} in {self.queue!r}>"

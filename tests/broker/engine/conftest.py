@@ -13,7 +13,7 @@ from pollux.config.address_settings import AddressSetting
 from pollux.config.model import Configuration
 from pollux.config.resolve import resolve_address_settings
 from pollux.engine.post_office import PostOffice
-from pollux.message import Encoding, Message, MessageReference, RoutingType
+from pollux.message import Encoding, Message, RoutingType
 from pollux.routing.space import AddressSpace
 from pollux.routing.spec import QueueSpec
 from pollux.store.settings import StoreSettings
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from pollux.audit import Trail
     from pollux.routing.queue import Queue
+    from pollux.routing.reference import MessageReference
     from pollux.routing.selector import Selector
     from pollux.store.recovered import Recovered
 

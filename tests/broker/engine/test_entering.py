@@ -15,8 +15,8 @@ from pollux.message import RoutingType
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pollux.message import MessageReference
     from pollux.routing.queue import Queue
+    from pollux.routing.reference import MessageReference
 
 
 class Way:

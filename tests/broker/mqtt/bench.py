@@ -19,9 +19,10 @@ from pollux.config.model import Configuration
 from pollux.engine.peer import Peer
 from pollux.engine.security import Identity
 from pollux.engine.share import Share
-from pollux.message import Message, MessageReference, RoutingType
+from pollux.message import Message, RoutingType
 from pollux.protocols.mqtt import MqttSession
 from pollux.protocols.services import Services
+from pollux.routing.reference import MessageReference
 from pollux.wire.mqtt.decoder import Decoder
 from pollux.wire.mqtt.encode import encode, encode_acks
 from pollux.wire.mqtt.packets import V5, Connect, Filter, Publish, Subscribe

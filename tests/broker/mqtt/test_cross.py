@@ -14,7 +14,7 @@ from pollux.wire.mqtt.content import encode_content
 from pollux.wire.mqtt.packets import Filter
 
 if TYPE_CHECKING:
-    from pollux.message import MessageReference
+    from pollux.routing.reference import MessageReference
     from pollux.routing.selector import Selector
 
     from .mqtt_harness import Broker

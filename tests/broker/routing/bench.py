@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pollux.config.address_settings import AddressSettings
-from pollux.message import Encoding, Message, MessageReference, RoutingType
+from pollux.message import Encoding, Message, RoutingType
 from pollux.routing.queue import Queue, QueueSpec
+from pollux.routing.reference import MessageReference
 from pollux.routing.selector import Selector, parse
 from pollux.wire.content import Content, PropertyValue
 

@@ -7,7 +7,7 @@ from array import array
 import pytest
 
 from pollux.config.address_settings import AddressSettings
-from pollux.message import MessageReference
+from pollux.routing.reference import MessageReference
 
 from .bench import Bench, Recorder, ids, make_message
 

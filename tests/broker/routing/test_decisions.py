@@ -332,7 +332,7 @@ def test_queues_deleted(settings: AddressSettings, fields: dict[str, Any], now: 
 
 
 def test_queues_in_use_or_never_used_stay() -> None:
-    from pollux.message import MessageReference
+    from pollux.routing.reference import MessageReference
 
     settings = AddressSettings(auto_delete_queues_message_count=1)
     one = queue(settings)

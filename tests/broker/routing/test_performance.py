@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pollux.message import MessageReference, RoutingType
+from pollux.message import RoutingType
+from pollux.routing.reference import MessageReference
 from pollux.routing.selector import parse
 
 from .bench import Bench, Recorder, make_message

@@ -13,7 +13,7 @@ from pollux.routing.redelivery import RedeliveryPolicy
 from .bench import Bench, Recorder, ids
 
 if TYPE_CHECKING:
-    from pollux.message import MessageReference
+    from pollux.routing.reference import MessageReference
 
 
 def test_first_in_first_out() -> None:

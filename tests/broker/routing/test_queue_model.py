@@ -18,7 +18,7 @@ from pollux.routing import level as level_module
 from .bench import Bench, Recorder, ids, make_message
 
 if TYPE_CHECKING:
-    from pollux.message import MessageReference
+    from pollux.routing.reference import MessageReference
 
 ATTEMPTS = 2
 SELECTORS = (None, None, "n < 5", "n = 3", "n > 7 OR n = 1")

@@ -20,8 +20,9 @@ from pollux.engine.peer import Peer
 from pollux.engine.security import Identity
 from pollux.engine.share import Share
 from pollux.errors import AuthenticationError, InvalidRequestError, NoSuchQueueError, NotPermittedError, SendError
-from pollux.message import Message, MessageReference, RoutingType
+from pollux.message import Message, RoutingType
 from pollux.protocols.stomp import StompSession
+from pollux.routing.reference import MessageReference
 from pollux.routing.spec import QueueSpec
 from pollux.wire.stomp.decoder import SERVER_TRANSITIONS, Decoder, Event, Frame, Limits
 from pollux.wire.stomp.headers import Version, parse_headers

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pollux.audit.file import TrailFile
 from pollux.audit.writer import Writer
@@ -20,7 +20,7 @@ from pollux.message import MESSAGE_OVERHEAD
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pollux.message import Message, MessageReference
+    from pollux.message import Message
 
 #: Message events after which a block is written at once.
 _FULL = 16384
@@ -34,6 +34,14 @@ _RETRY = 5.0
 
 def _now() -> int:
     return time.time_ns() // 1_000_000
+
+
+class Reference(Protocol):
+    """A message in a queue, as far as the trail looks."""
+
+    @property
+    def message(self) -> Message:
+        """What is noted is its id."""
 
 
 class QueueTrail:
@@ -58,7 +66,7 @@ class QueueTrail:
         ]
         self._note(Event.ACCEPTED, [message.id for message in messages], flags=Flag.PAGED if paged else 0)
 
-    def delivered(self, references: Sequence[MessageReference], consumer: int) -> None:
+    def delivered(self, references: Sequence[Reference], consumer: int) -> None:
         """The messages are handed to a consumer of this connection."""
         self._note(Event.DELIVERED, [reference.message.id for reference in references], consumer=consumer)
 
@@ -66,13 +74,13 @@ class QueueTrail:
         """Consumers are done with the messages."""
         self._note(Event.ACKNOWLEDGED, ids)
 
-    def released(self, references: Sequence[MessageReference], *, failed: bool) -> None:
+    def released(self, references: Sequence[Reference], *, failed: bool) -> None:
         """Consumers gave the messages back."""
         self._note(
             Event.RELEASED, [reference.message.id for reference in references], flags=Flag.FAILED if failed else 0
         )
 
-    def left(self, event: Event, references: Sequence[MessageReference], target: str | None) -> None:
+    def left(self, event: Event, references: Sequence[Reference], target: str | None) -> None:
         """The messages went to the address ``target``, or were dropped (None)."""
         self._note(event, [reference.message.id for reference in references], target=target)
 

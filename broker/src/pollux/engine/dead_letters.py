@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pollux.engine.post_office import PostOffice
-    from pollux.message import Message, MessageReference
+    from pollux.message import Message
     from pollux.routing.queue import Queue
+    from pollux.routing.reference import MessageReference
 
 log = logging.getLogger("pollux.undeliverable")
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pollux.engine.share import Share
-    from pollux.message import MessageReference
     from pollux.routing.queue import Queue
+    from pollux.routing.reference import MessageReference
 
     Arrivals = dict[Queue, list[MessageReference]]
 

@@ -12,8 +12,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from pollux.errors import StoreError
-from pollux.message import MessageReference
 from pollux.routing.paging import PageUsage, room_for_pages
+from pollux.routing.reference import MessageReference
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Sequence

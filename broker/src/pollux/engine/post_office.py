@@ -40,9 +40,10 @@ from pollux.errors import (
     PolluxError,
     StoreError,
 )
-from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Message, MessageReference, RoutingType
+from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Message, RoutingType
 from pollux.routing.lifecycle import expiration
 from pollux.routing.paging import Verdict, admit, rejects
+from pollux.routing.reference import MessageReference
 from pollux.store.bindings import INCOMPLETE
 
 if TYPE_CHECKING:

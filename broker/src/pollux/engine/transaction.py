@@ -9,7 +9,8 @@ from pollux.errors import LimitError
 
 if TYPE_CHECKING:
     from pollux.engine.memory import Holder
-    from pollux.message import Message, MessageReference
+    from pollux.message import Message
+    from pollux.routing.reference import MessageReference
 
 #: Bytes are accounted for in steps of this size, not for each message.
 _STEP = 16 << 10

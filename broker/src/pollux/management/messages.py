@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pollux.engine.dead_letters import ORIGINAL_ADDRESS, ORIGINAL_QUEUE
-from pollux.message import MessageReference
+from pollux.routing.reference import MessageReference
 from pollux.routing.selector import Selector, parse
 
 if TYPE_CHECKING:

@@ -21,9 +21,10 @@ from pollux.wire.content import content_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pollux.message import Message, MessageReference
+    from pollux.message import Message
     from pollux.process.broker import Broker
     from pollux.routing.queue import Queue
+    from pollux.routing.reference import MessageReference
     from pollux.routing.space import Address
 
 #: Longest body shown of one message, bytes.

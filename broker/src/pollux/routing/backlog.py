@@ -17,7 +17,8 @@ from pollux.wire.content import content_of
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
-    from pollux.message import Message, MessageReference
+    from pollux.message import Message
+    from pollux.routing.reference import MessageReference
     from pollux.routing.spec import QueueAttributes
 
 #: Messages one call looks at, one by one, before it lets others run.

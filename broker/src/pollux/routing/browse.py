@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollux.message import MessageReference
+from pollux.routing.reference import MessageReference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

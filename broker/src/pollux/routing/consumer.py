@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pollux.message import MessageReference
+    from pollux.routing.reference import MessageReference
     from pollux.routing.selector import Selector
 
 #: Positions a consumer shall look at again; beyond this it looks again at everything from the least of them.

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from pollux.audit import QueueTrail
-    from pollux.message import Message, MessageReference
+    from pollux.message import Message
     from pollux.routing.level import Level
+    from pollux.routing.reference import MessageReference
     from pollux.routing.spec import QueueAttributes
 
 #: Messages one consumer gets in one dispatch at most, so that others come to their turn too.

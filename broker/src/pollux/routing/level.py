@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from pollux.message import MessageReference
+    from pollux.routing.reference import MessageReference
 
 #: Consumed entries at the beginning of ``items`` are cut off when they are this many and 1/16 of the list.
 _TRIM = 256

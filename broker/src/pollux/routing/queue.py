@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollux.message import MessageReference
 from pollux.routing.backlog import SCAN_LIMIT, QueueCounters
 from pollux.routing.browse import BrowseCursor
 from pollux.routing.consumer import Consumer
 from pollux.routing.dispatch import Dispatcher
 from pollux.routing.redelivery import RedeliveryPolicy, spread
+from pollux.routing.reference import MessageReference
 from pollux.routing.selector import Selector, parse
 from pollux.routing.spec import QueueAttributes, QueueSpec, resolve
 

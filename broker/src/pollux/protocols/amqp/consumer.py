@@ -22,10 +22,10 @@ from pollux.wire.amqp.proton import (
 
 if TYPE_CHECKING:
     from pollux.engine.reading_rights import ReadingRights
-    from pollux.message import MessageReference
     from pollux.protocols.amqp.session import AmqpSession
     from pollux.protocols.amqp.subscription import Subscription
     from pollux.routing.queue import Queue
+    from pollux.routing.reference import MessageReference
     from pollux.routing.selector import Selector
 
 #: Bytes waiting for the client's session window beyond which nothing more is taken from the queue.

@@ -18,9 +18,10 @@ from pollux.wire.amqp.proton import Pointer, lib
 from pollux.wire.amqp.sections import walk
 
 if TYPE_CHECKING:
-    from pollux.message import LargeBody, MessageReference
+    from pollux.message import LargeBody
     from pollux.protocols.amqp.consumer import Consumer
     from pollux.protocols.amqp.session import AmqpSession
+    from pollux.routing.reference import MessageReference
     from pollux.store.large import LargeReader, LargeWriter
 
 #: Bytes ahead of the client at which reading the file pauses.

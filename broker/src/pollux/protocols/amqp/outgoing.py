@@ -10,7 +10,7 @@ from pollux.wire.amqp.sections import for_delivery
 from pollux.wire.content import content_of
 
 if TYPE_CHECKING:
-    from pollux.message import MessageReference
+    from pollux.routing.reference import MessageReference
 
 #: The broker's annotations under the names AMQP clients of Artemis know.
 _ANNOTATIONS = {

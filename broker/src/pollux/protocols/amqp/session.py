@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pollux.engine.security import Identity
-    from pollux.message import MessageReference
     from pollux.protocols.amqp.coordinator import Coordinator
     from pollux.protocols.amqp.transactions import LocalTransaction
     from pollux.protocols.base import Transport
     from pollux.protocols.services import Services
+    from pollux.routing.reference import MessageReference
     from pollux.wire.amqp.guard import Attach, Open
     from pollux.wire.amqp.links import IncomingLink, Link
     from pollux.wire.amqp.proton import Pointer

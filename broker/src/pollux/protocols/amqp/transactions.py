@@ -10,10 +10,10 @@ from pollux.wire.amqp.proton import ACCEPTED, TRANSACTIONAL, Pointer, get, lib, 
 
 if TYPE_CHECKING:
     from pollux.engine.transaction import Transaction
-    from pollux.message import MessageReference
     from pollux.protocols.amqp.consumer import Consumer
     from pollux.protocols.amqp.producer import Producer
     from pollux.protocols.amqp.session import AmqpSession
+    from pollux.routing.reference import MessageReference
 
 _OUTCOMES = {
     "amqp:accepted:list": 0x24,

@@ -30,13 +30,14 @@ from pollux.wire.mqtt.stored import REPLAY, block_end, topic_end, with_propertie
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from pollux.message import Message, MessageReference
+    from pollux.message import Message
     from pollux.protocols.base import Transport
     from pollux.protocols.mqtt.outlet import Outlet
     from pollux.protocols.mqtt.registry import MqttRegistry
     from pollux.protocols.mqtt.state import ClientState
     from pollux.protocols.mqtt.subscription import Subscription
     from pollux.routing.queue import Queue
+    from pollux.routing.reference import MessageReference
 
 logger = logging.getLogger("pollux.mqtt")
 

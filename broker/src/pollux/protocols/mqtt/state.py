@@ -24,9 +24,9 @@ import msgspec
 if TYPE_CHECKING:
     from asyncio import TimerHandle
 
-    from pollux.message import MessageReference
     from pollux.protocols.mqtt.session import MqttSession
     from pollux.protocols.mqtt.subscription import Subscription
+    from pollux.routing.reference import MessageReference
 
 SESSION_KIND = "mqtt-session"
 QOS2_IN_KIND = "mqtt-qos2-in"

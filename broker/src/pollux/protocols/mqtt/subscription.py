@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pollux.engine.reading_rights import ReadingRights
-    from pollux.message import MessageReference
     from pollux.protocols.mqtt.delivery import Delivery
     from pollux.routing.queue import Queue
+    from pollux.routing.reference import MessageReference
     from pollux.routing.selector import Selector
 
 

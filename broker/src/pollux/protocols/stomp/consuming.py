@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pollux.errors import LostBodyError
-    from pollux.message import Message, MessageReference
+    from pollux.message import Message
     from pollux.protocols.stomp.session import StompSession
     from pollux.protocols.stomp.transactions import StompTransaction
+    from pollux.routing.reference import MessageReference
     from pollux.wire.content import Content
     from pollux.wire.stomp.decoder import Frame
 

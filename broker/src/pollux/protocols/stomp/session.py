@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pollux.engine.security import Identity
-    from pollux.message import MessageReference
     from pollux.protocols.base import Transport
     from pollux.protocols.services import Services
     from pollux.protocols.stomp.subscription import Subscription
+    from pollux.routing.reference import MessageReference
 
 _SERVER: Final = "Pollux"
 #: What may be written to a client that does not read before we stop reading from it (bytes).

@@ -18,9 +18,9 @@ from pollux.wire.content import content_of
 from pollux.wire.stomp.encoder import NUL
 
 if TYPE_CHECKING:
-    from pollux.message import MessageReference
     from pollux.protocols.stomp.session import StompSession
     from pollux.protocols.stomp.subscription import Subscription
+    from pollux.routing.reference import MessageReference
     from pollux.store.large import LargeReader
 
 #: A large message of another protocol is decoded as a whole; beyond this it is not delivered (bytes).

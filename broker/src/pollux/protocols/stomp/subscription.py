@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pollux.engine.reading_rights import ReadingRights
-    from pollux.message import MessageReference
     from pollux.protocols.stomp.subscribing import SubscribeRequest
     from pollux.routing.queue import Queue
+    from pollux.routing.reference import MessageReference
     from pollux.routing.selector import Selector
     from pollux.wire.stomp.encoder import Delivery
 

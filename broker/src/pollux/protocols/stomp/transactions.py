@@ -9,10 +9,10 @@ from pollux.wire.stomp.headers import StompError, parse_headers
 
 if TYPE_CHECKING:
     from pollux.engine.transaction import Transaction
-    from pollux.message import MessageReference
     from pollux.protocols.stomp.session import StompSession
     from pollux.protocols.stomp.subscription import Subscription
     from pollux.routing.queue import Queue
+    from pollux.routing.reference import MessageReference
     from pollux.wire.stomp.decoder import Frame
 
 #: Messages one transaction may acknowledge: they stay in memory until it ends.
