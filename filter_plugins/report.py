@@ -59,7 +59,9 @@ def report(topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: s
     return lines
 
 
-def trouble(topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: str, asked: Sequence[str]) -> list[str]:
+def group_problems(
+    topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: str, asked: Sequence[str]
+) -> list[str]:
     """What is wrong with groups all of whose members were asked: no live, two lives, a member that cannot take over."""
     lines = []
     for name, group in topology["groups"].items():
@@ -139,7 +141,7 @@ class FilterModule:
         return {
             "pollux_plan": plan,
             "pollux_report": report,
-            "pollux_trouble": trouble,
+            "pollux_group_problems": group_problems,
             "pollux_manifest": manifest,
             "pollux_rebuild": rebuild,
         }

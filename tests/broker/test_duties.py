@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, cast
 
 from pollux.duties import carry_out
-from pollux.ha.standby import Warm
+from pollux.ha.standby import StandbyPrefetch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,11 +44,11 @@ def test_a_standby_that_cannot_read_along_begins_anew_and_is_ready(tmp_path: Pat
 
     def prepared() -> None:
         ready.append(1)
-        warm.stop()
+        prefetch.stop()
 
-    warm = Warm(tmp_path, 10, cast("Spare", Preparing()), prepared)
-    first = warm._follower
-    warm.start()
-    warm._thread.join(30.0)
+    prefetch = StandbyPrefetch(tmp_path, 10, cast("Spare", Preparing()), prepared)
+    first = prefetch._follower
+    prefetch.start()
+    prefetch._thread.join(30.0)
     assert ready == [1]
-    assert warm.take() is not first
+    assert prefetch.take() is not first

@@ -14,15 +14,15 @@ from pollux.config.extensions import Extensions
 from pollux.config.kinds import Password
 from pollux.config.model import Configuration
 from pollux.config.schema import reachable, table_of
-from pollux.discreet import Discreet
 from pollux.protocols.stomp.connecting import read_connect
+from pollux.redacted import Redacted
 from pollux.wire.amqp.sasl import SaslInit, SaslResponse
 from pollux.wire.mqtt.packets import Auth, Connect, Will
 from pollux.wire.mqtt.properties import Properties, PropertyId
 from pollux.wire.stomp.decoder import Frame
 
 
-class Login(Discreet, frozen=True):
+class Login(Redacted, frozen=True):
     hidden: ClassVar[frozenset[str]] = frozenset({"password"})
 
     user: str

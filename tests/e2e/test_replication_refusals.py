@@ -11,12 +11,12 @@ import pytest
 
 from e2e.failover import wait_until
 from e2e.replication import CLUSTER_PASSWORD, Pair, file_manager
-from pollux.cluster.connector import Reach
+from pollux.cluster.connector import ClusterConnector
 from pollux.cluster.link import CoreHub
 from pollux.cluster.link.connecting import CoreConnectionError
 from pollux.config.acceptors import Endpoint
 from pollux.ha.replication import local
-from pollux.ha.replication.backup_side import Following
+from pollux.ha.replication.backup_side import BackupSide
 from pollux.ha.replication.local import LocalState
 from pollux.process.exits import EXIT_STORE_REFUSED
 from pollux.wire.core import ClusterKey
@@ -93,7 +93,7 @@ async def hub(password: str = CLUSTER_PASSWORD) -> CoreHub:
 
 async def test_a_wrong_cluster_password(live: Replica) -> None:
     with pytest.raises(CoreConnectionError, match=r"denied: .* give both brokers the same cluster-password"):
-        await Reach(await hub("a wrong one")).connect(Endpoint("tcp", "127.0.0.1", live.port), TIMEOUT)
+        await ClusterConnector(await hub("a wrong one")).connect(Endpoint("tcp", "127.0.0.1", live.port), TIMEOUT)
     line = await asyncio.to_thread(logged, live, "log-in refused", "127.0.0.1", "same cluster-password")
     assert "WARNING" in line
     assert "a wrong one" not in live.text()
@@ -136,8 +136,8 @@ async def refused(live: Replica, directory: Path, state: LocalState, **about: An
     local.write(roots["journal"], state)
     before = files_in(directory)
     ended: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
-    link = await Reach(await hub()).connect(Endpoint("tcp", "127.0.0.1", live.port), TIMEOUT)
-    following = Following(
+    link = await ClusterConnector(await hub()).connect(Endpoint("tcp", "127.0.0.1", live.port), TIMEOUT)
+    following = BackupSide(
         link.conversation,
         roots,
         loop=asyncio.get_running_loop(),

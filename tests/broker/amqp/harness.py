@@ -155,7 +155,7 @@ class Broker:
         self.post = PostOffice(
             self.configuration, space, self.storage, memory=1 << 30, wall_ms=self.now, loop=self.loop
         )
-        self.post.registry.ask = self._ask
+        self.post.address_manager.ask = self._ask
         self.security.on_login = self.post.memory.opened
         self.post.restore(recovered)
 

@@ -98,7 +98,7 @@ async def test_messages_larger_than_the_receiver_takes_are_dead_letters(broker: 
     await broker.stop()
     broker.configuration = Configuration(address_settings=(AddressSetting("#", {"dead_letter_address": "DLA"}),))
     await broker.start()
-    broker.post.registry.create_address("DLA", [])
+    broker.post.address_manager.create_address("DLA", [])
     client = await filled(broker, "q", "a", "b" * 5000, "c", "d" * 300_000, "e")
     await client.receiver("DLA", "dead", capabilities=["queue"])
 
@@ -123,7 +123,7 @@ async def test_modified_annotations_are_merged(broker: Broker) -> None:
 
 
 async def test_max_delivery_attempts_and_rejected_go_to_the_dead_letters(broker: Broker) -> None:
-    broker.post.registry.create_address("DLQ", [])
+    broker.post.address_manager.create_address("DLQ", [])
     client = await filled(broker, "q", "again", "never")
     from pollux.config.model import AddressSetting, Configuration
 

@@ -251,7 +251,7 @@ async def test_undecodable_message_is_rejected(broker: Broker) -> None:
 
 async def test_anonymous_relay(broker: Broker) -> None:
     client = await broker.client().opened()
-    broker.post.registry.ensure_sendable("a", None)
+    broker.post.address_manager.ensure_sendable("a", None)
     broker.security.denied |= {("send", "secret"), ("createAddress", "new"), ("createDurableQueue", "a")}
     assert "ANONYMOUS-RELAY" in client.connection.remote_offered_capabilities
     sender = await client.sender(None)

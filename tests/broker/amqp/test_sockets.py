@@ -125,7 +125,7 @@ async def test_blocking_client_without_permission(broker: Broker) -> None:
 
 @pytest.mark.parametrize("rounds", [3])
 async def test_request_and_reply(broker: Broker, rounds: int) -> None:
-    broker.post.registry.ensure_sendable("service", None)
+    broker.post.address_manager.ensure_sendable("service", None)
     async with serving(broker) as url:
         for _ in range(rounds):
             assert await asyncio.wait_for(asyncio.to_thread(request, url), 2 * PATIENCE) == "ping pong"

@@ -12,9 +12,9 @@ import pytest
 
 from broker.ha.test_stream import End
 from pollux.cluster import vote_log
-from pollux.cluster.connector import Reach
+from pollux.cluster.connector import ClusterConnector
 from pollux.cluster.discovery import Others
-from pollux.cluster.electorate import PURPOSE, Electorate, Mine
+from pollux.cluster.electorate import PURPOSE, Electorate, OwnVote
 from pollux.cluster.link import CoreHub
 from pollux.config.acceptors import Endpoint
 from pollux.wire.core import ClusterKey
@@ -44,7 +44,7 @@ class One:
         self.journal = directory / name
         self.journal.mkdir()
         self.name = name
-        self.mine = Mine(node, serves=False, sequence=4)
+        self.own_vote = OwnVote(node, serves=False, sequence=4)
         self.superseded: list[str] = []
         self.hub = CoreHub(KEY, name=name, node_id=b"", timeout=TIMEOUT)
         self.group = group
@@ -66,8 +66,8 @@ class One:
             group=self.group,
             connect_timeout=TIMEOUT,
             answer_timeout=TIMEOUT,
-            mine=lambda: self.mine,
-            coordinated=lambda: self.mine.sequence,
+            own_vote=lambda: self.own_vote,
+            coordinated=lambda: self.own_vote.sequence,
             superseded=self.superseded.append,
         )
         self.votes.register._young_until = 0.0
@@ -86,7 +86,7 @@ class One:
         return {one.member: one.yes for one in found}
 
     def serve(self) -> None:
-        self.mine = self.mine._replace(serves=True)
+        self.own_vote = self.own_vote._replace(serves=True)
 
     def known(self) -> tuple[int, str, bool]:
         """What it knows of the pair."""
@@ -184,7 +184,7 @@ async def test_the_right_of_a_group_that_has_a_live_with_other_data_is_not_promi
 
 
 async def test_a_member_with_newer_data_of_the_same_node_is_believed(three: Three) -> None:
-    three.b.mine = Mine(NODE, serves=False, sequence=9)
+    three.b.own_vote = OwnVote(NODE, serves=False, sequence=9)
     answer = (await three.castor.take())["b"]
     assert (answer.against, answer.voter) == (True, "")
     assert "newer data (sequence 9, not 4)" in answer.reason
@@ -204,7 +204,7 @@ async def test_a_member_with_newer_data_of_the_same_node_is_believed(three: Thre
 async def test_a_question_that_cannot_be_read_is_refused(three: Three, content: dict[str, Any]) -> None:
     ended: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
     handler: Any = SimpleNamespace(closed=lambda *said: None if ended.done() else ended.set_result(said))
-    link = await Reach(three.castor.hub).connect(Endpoint("tcp", "127.0.0.1", three.b.port), TIMEOUT)
+    link = await ClusterConnector(three.castor.hub).connect(Endpoint("tcp", "127.0.0.1", three.b.port), TIMEOUT)
     link.conversation.open(handler, PURPOSE, **content)
     async with asyncio.timeout(TIMEOUT):
         code, text = await ended

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pollux.cluster.connector import Reach
+    from pollux.cluster.connector import ClusterConnector
 
 #: Seconds: a member that says nothing for so long is connected to again; a silence is longer.
 TIMEOUT, SILENCE = 0.5, 1.5
@@ -51,9 +51,9 @@ class Calls:
             self.until = now + SILENCE
         return number == self.first or now < self.until
 
-    def watch(self, reach: Reach) -> None:
+    def watch(self, cluster_connector: ClusterConnector) -> None:
         """Look at what this one connects to."""
-        connected = reach._connected
+        connected = cluster_connector._connected
 
         async def connect(endpoint: Any, tls: Any) -> Any:
             if self.fails("connect"):
@@ -64,7 +64,7 @@ class Calls:
             self._watch(link)
             return link
 
-        reach._connected = connect  # type: ignore[method-assign]
+        cluster_connector._connected = connect  # type: ignore[method-assign]
 
     def _watch(self, link: Any) -> None:
         received, transport = link.data_received, link.transport
@@ -134,7 +134,7 @@ async def play(path: Path, first: int | None, kind: str) -> list[str]:
     candidate.votes._others.endpoints = tuple(
         Endpoint("tcp", "127.0.0.1", voter.port) for voter in three.voters
     )
-    calls.watch(candidate.votes._reach)
+    calls.watch(candidate.votes._connector)
     calls.armed = True
     try:
         async with asyncio.timeout(BOUND):
@@ -144,7 +144,7 @@ async def play(path: Path, first: int | None, kind: str) -> list[str]:
             while sum((await candidate.record(5)).values()) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(WAIT)
             candidate.serve()
-            candidate.mine = candidate.mine._replace(sequence=5)
+            candidate.own_vote = candidate.own_vote._replace(sequence=5)
             await candidate.votes.announce()
             while not all(one.known() == (5, "pollux", True) for one in three.voters):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

@@ -42,7 +42,7 @@ def warnings(own: str = "", core: str = "") -> list[str]:
 def test_a_pair_without_settings_has_the_documented_times() -> None:
     settings = settings_of(loads(document(core=PRIMARY)))
     assert settings is not None
-    assert (settings.role, settings.lease, settings.silence, settings.proof_period) == (Role.PRIMARY, 4.0, 6.0, 1.0)
+    assert (settings.role, settings.lease, settings.silence, settings.proof_period) == (Role.LIVE, 4.0, 6.0, 1.0)
     assert settings.patience is None
     assert settings.poll is None
 

@@ -61,7 +61,7 @@ async def test_what_is_unused_is_deleted_bit_by_bit(office: Office) -> None:
         post.create_queue(QueueSpec(name, name, routing_type=RoutingType.ANYCAST, auto_created=True, auto_delete=True))
         post.space.queue(name).used = True  # type: ignore[union-attr]
     office.now += 3 * office.configuration.address_queue_scan_period
-    post.registry.reap()
+    post.address_manager.reap()
     left = [len(post.space.queues)]
     assert MANY - left[0] <= PIECES + 1
     for _ in range(2 * MANY):

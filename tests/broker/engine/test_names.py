@@ -224,7 +224,7 @@ async def test_addresses_that_nobody_sends_to_any_more_go_and_the_others_stay(of
         post.send(message(b"x", f"topic.{number}"))
     for _ in range(3):
         office.now += period
-        post.registry.reap()
+        post.address_manager.reap()
         post.send(message(b"y", "topic.7"))
         await office.stable()
     gone = asyncio.get_running_loop().time() + 20
@@ -234,7 +234,7 @@ async def test_addresses_that_nobody_sends_to_any_more_go_and_the_others_stay(of
     assert {address.name for address in post.space.addresses} == {"#", "kept", "topic.7"}
     assert monitor.message_count == 1003
     office.now += 3 * period
-    post.registry.reap()
+    post.address_manager.reap()
     post.send(message(b"z", "topic.8"))
     await office.stable()
     assert {address.name for address in post.space.addresses} == {"#", "kept", "topic.8"}

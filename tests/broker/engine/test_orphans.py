@@ -76,9 +76,9 @@ async def a_life(office: Office) -> Ledger:
         await office.send(*ledger[queue], address=address)
     await office.send(b"gone with its queue", address="scratch")
     post.delete_queue("scratch")
-    post.registry.pause_queue(post.queue("other"), paused=True)
+    post.address_manager.pause_queue(post.queue("other"), paused=True)
     for paused in (True, False):
-        post.registry.pause_queue(post.queue("orders"), paused=paused)
+        post.address_manager.pause_queue(post.queue("orders"), paused=paused)
     tx = post.begin()
     for body in (b"in a transaction", b"and another"):
         post.send(message(body, "orders::orders"), tx)
@@ -97,7 +97,7 @@ async def drained(office: Office) -> Ledger:
     for queue in list(office.post.space.queues):
         receiver = Receiver()
         if queue.paused:
-            office.post.registry.pause_queue(queue, paused=False)
+            office.post.address_manager.pause_queue(queue, paused=False)
         office.post.attach(queue, receiver)
         count = office.post.message_count(queue)
         while len(receiver.got) < count:
@@ -360,7 +360,7 @@ async def test_a_power_cut_during_a_deletion_makes_no_orphan_and_brings_nothing_
             await office.stable()
             disk.note(("deleted", name))
         if number == 6:
-            office.post.registry.reap()
+            office.post.address_manager.reap()
             await office.stable()
     await crash(office)
     draw = Random(4)  # noqa: S311  (a reproducible test, no secret)

@@ -46,7 +46,7 @@ async def test_unacknowledged_messages_come_back_after_a_restart_in_order(office
 
 async def test_a_paused_queue_stays_paused_over_a_restart(office: Office) -> None:
     post = await office.open()
-    post.registry.pause_queue(office.queue(), paused=True)
+    post.address_manager.pause_queue(office.queue(), paused=True)
     await office.send(b"held")
     await office.stable()
     post = await office.reopen()
@@ -54,13 +54,13 @@ async def test_a_paused_queue_stays_paused_over_a_restart(office: Office) -> Non
     assert queue.paused
     receiver = Receiver()
     post.attach(queue, receiver)
-    post.registry.pause_queue(queue, paused=False)
+    post.address_manager.pause_queue(queue, paused=False)
     await receiver.wait(1)
     await office.stable()
     post = await office.reopen()
     queue = post.queue("orders")
     assert not queue.paused
-    post.registry.pause_queue(queue, paused=True)
+    post.address_manager.pause_queue(queue, paused=True)
     post.delete_queue("orders")
     office.queue()
     await office.stable()
@@ -221,7 +221,7 @@ async def test_dead_letters_get_a_queue_where_their_address_has_none(office: Off
     queue = office.queue()
     monitor = office.queue("monitor", "#", routing_type=RoutingType.MULTICAST, durable=False, temporary=True)
     if kind is not None:
-        post.registry.create_address("DLA", (kind,))
+        post.address_manager.create_address("DLA", (kind,))
     await office.send(b"poison")
     await office.send(b"late", expiration=office.wall_ms() + 1000)
     receiver = Receiver(credit=1)
@@ -236,7 +236,7 @@ async def test_dead_letters_get_a_queue_where_their_address_has_none(office: Off
     assert (post.queue("orders").message_count, post.queue("DLA").message_count) == (0, 1)
     assert post.queue("EXP").message_count == 1
     assert post.queue("DLA").routing_type is (RoutingType.ANYCAST if kind is None else kind)
-    assert post.undeliverable.dropped == post.undeliverable.stayed == 0
+    assert post.dead_letters.dropped == post.dead_letters.stayed == 0
 
 
 @pytest.mark.parametrize("monitored", [False, True])
@@ -257,7 +257,7 @@ async def test_messages_stay_where_no_queue_may_be_made_for_them(office: Office,
     office.now = 2000
     post.expire()
     await office.stable()
-    assert (queue.message_count, queue.scheduled, post.undeliverable.stayed) == (3, 3, 3)
+    assert (queue.message_count, queue.scheduled, post.dead_letters.stayed) == (3, 3, 3)
     assert len(receiver.got) == 2, "not again at once"
     post = await office.reopen()
     queue = post.queue("orders")
@@ -314,12 +314,12 @@ async def test_a_dead_letter_goes_back_to_its_queue_that_is_gone_and_stays_when_
     found = list(dead.iterate())
     assert len(found) == 2
     takes = [
-        post.undeliverable.takes(dead, each.message, str((each.message.annotations or {})["_AMQ_ORIG_ADDRESS"]))
+        post.dead_letters.takes(dead, each.message, str((each.message.annotations or {})["_AMQ_ORIG_ADDRESS"]))
         for each in found
     ]
     assert takes == [True, False]
     assert post.queue("orders").routing_type is RoutingType.ANYCAST
-    assert not post.undeliverable.takes(dead, found[0].message, "news::orders"), "orders is a queue of another address"
+    assert not post.dead_letters.takes(dead, found[0].message, "news::orders"), "orders is a queue of another address"
 
 
 async def test_scheduled_messages_wait_also_across_a_restart(office: Office) -> None:
@@ -356,7 +356,7 @@ async def test_duplicates_are_dropped_when_all_clients_were_gone_for_a_while(
     office.now = 1000
     monkeypatch.setattr(office, "wall_ms", lambda: office.now)  # a millisecond of the real clock would be too much
     post = await office.open()
-    registry = post.registry
+    registry = post.address_manager
 
     async def consume(count: int) -> list[bytes]:
         registry.ensure_sendable("orders", RoutingType.ANYCAST)

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from pollux.ha.machine import Machine, Phase
 from pollux.ha.node_state import Holder, StoreState, read_state
-from pollux.ha.places import Places
-from pollux.ha.shared_store.node_manager import Keeper
+from pollux.ha.places import SharedStoreLayout
+from pollux.ha.shared_store.node_manager import NodeManager
 from pollux.ha.shared_store.policy import Role, Settings
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = PATI
 
 
 class Party:
-    """One member: its keeper, and what the keeper told the server."""
+    """One member: its node manager, and what the node manager told the server."""
 
     def __init__(self, store: Path, name: str, settings: Settings) -> None:
         self.machine = Machine(lambda: time.time_ns() // 1_000_000)
@@ -46,16 +46,16 @@ class Party:
         self.refusals: list[PolluxError] = []
         self.claim = threading.Event()
         self.end = threading.Event()
-        self.keeper = Keeper(
+        self.node_manager = NodeManager(
             settings,
-            Places(store / "journal", store / "journal", store / "bindings"),
+            SharedStoreLayout(store / "journal", store / "journal", store / "bindings"),
             Holder(f"{name}-id", name, "host", 1, settings.role.value),
             self.machine,
             self,
             wall_ms=lambda: time.time_ns() // 1_000_000,
         )
 
-    # -- what the keeper says, from its thread
+    # -- what the node manager says, from its thread
 
     def claimed(self, claim: Claim) -> None:
         self.claims.append(claim)
@@ -75,24 +75,24 @@ class Party:
     # -- what a server does
 
     def start(self) -> Self:
-        self.keeper.start()
+        self.node_manager.start()
         return self
 
     def serve(self) -> Self:
         """Wait for the right to serve, and be live."""
         assert self.claim.wait(PATIENCE), (self.machine.position, self.refusals)
-        self.keeper.serving().result(PATIENCE)
+        self.node_manager.serving().result(PATIENCE)
         return self
 
     def wait_for(self, phase: Phase) -> Self:
-        wait_until(lambda: self.machine.phase is phase, f"{self.keeper.me.name} is {phase}")
+        wait_until(lambda: self.machine.phase is phase, f"{self.node_manager.me.name} is {phase}")
         return self
 
     def leave(self, state: StoreState, *, stay: bool = False) -> None:
         """Stop in order and leave this in the state file."""
         self.machine.to(Phase.STOPPING, "the test says so")
-        self.keeper.release(state, stay=stay).result(PATIENCE)
-        self.keeper.close()
+        self.node_manager.release(state, stay=stay).result(PATIENCE)
+        self.node_manager.close()
 
 
 class Store:
@@ -111,7 +111,7 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         for party in self.parties:
-            party.keeper.close()
+            party.node_manager.close()
         for lock in self.held:
             lock.close()
 
@@ -132,5 +132,5 @@ class Store:
         return self.parties[-1]
 
 
-PRIMARY, BACKUP = Settings(Role.PRIMARY), Settings(Role.BACKUP)
+PRIMARY, BACKUP = Settings(Role.LIVE), Settings(Role.BACKUP)
 SYMMETRIC = replace(PRIMARY, role=Role.SYMMETRIC)

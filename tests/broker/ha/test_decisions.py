@@ -14,9 +14,9 @@ from pollux.ha.shared_store.policy import Action, Role, Settings, Snapshot, deci
 from support.strategies import records
 
 NODE = bytes(range(16))
-LIVE = Holder("a", "a", "host", 1, Role.PRIMARY.value)
+LIVE = Holder("a", "a", "host", 1, Role.LIVE.value)
 SPARE = Holder("b", "b", "host", 2, Role.BACKUP.value)
-PRIMARY, BACKUP = Settings(Role.PRIMARY), Settings(Role.BACKUP)
+PRIMARY, BACKUP = Settings(Role.LIVE), Settings(Role.BACKUP)
 SYMMETRIC = Settings(Role.SYMMETRIC, keep_alive=5.0)
 
 
@@ -241,7 +241,7 @@ class GroupModel(RuleBasedStateMachine):
         self.locks: dict[int, Process] = {}
         self.state = NodeState(NODE)
         self.beat = 0
-        self.members = [Process("a", Role.PRIMARY), Process("b", Role.BACKUP)]
+        self.members = [Process("a", Role.LIVE), Process("b", Role.BACKUP)]
         for member in self.members:
             member.running = True
 
@@ -334,7 +334,7 @@ class GroupModel(RuleBasedStateMachine):
             member.lease_until = self.now + member.settings.lease
 
     def serve(self, member: Process) -> None:
-        """One proof, as the keeper makes it."""
+        """One proof, as the node manager makes it."""
         lost = ""
         if member.lock != self.lock_file or self.locks.get(self.lock_file) is not member:
             lost = "lock"

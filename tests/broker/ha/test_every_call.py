@@ -58,7 +58,7 @@ class Supervised:
 
     def start(self) -> None:
         party = self.store.member(self.name, self.settings)
-        party.keeper._period = PERIOD
+        party.node_manager._period = PERIOD
         self.lives.append(party.start())
 
     @property
@@ -69,20 +69,20 @@ class Supervised:
         """What a server and its service manager do. Whether it serves."""
         party = self.party
         if party.end.is_set():
-            party.keeper.close()
+            party.node_manager.close()
             self.start()
         elif party.asked_back and party.machine.phase is Phase.LIVE:
             party.machine.to(Phase.STOPPING, "the preferred broker asks")
             threading.Thread(target=self._leave, args=(party,), daemon=True).start()
         elif party.claim.is_set() and party.machine.phase is Phase.ACTIVATING:
-            party.keeper.serving()
+            party.node_manager.serving()
         return party.machine.phase is Phase.LIVE
 
     def _leave(self, party: Party) -> None:
         """As a server does: what cannot be written is left, the locks go, and the process starts anew."""
-        future = party.keeper.release(StoreState.FAILING_BACK)
+        future = party.node_manager.release(StoreState.FAILING_BACK)
         future.exception(5.0)
-        party.keeper.close()
+        party.node_manager.close()
         party.end.set()
 
 
@@ -114,7 +114,7 @@ def killed(store: Store, faults: Faults) -> list[Supervised]:
     live = store.member("a", PRIMARY).start().serve()
     backup = Supervised(store, "b", replace(BACKUP, **QUICK))
     backup.party.wait_for(Phase.READY)
-    live.keeper.close()
+    live.node_manager.close()
     faults.arm()
     return [backup]
 
@@ -132,8 +132,8 @@ def released(store: Store, faults: Faults) -> list[Supervised]:
     backup.party.wait_for(Phase.READY)
     live.machine.to(Phase.STOPPING, "the test says so")
     faults.arm()
-    live.keeper.release(StoreState.LIVE, stay=True).exception(5.0)
-    live.keeper.close()
+    live.node_manager.release(StoreState.LIVE, stay=True).exception(5.0)
+    live.node_manager.close()
     return [backup]
 
 
@@ -152,7 +152,7 @@ def symmetric(store: Store, faults: Faults) -> list[Supervised]:
     live = store.member("a", policy).start().serve()
     other = Supervised(store, "b", policy)
     other.party.wait_for(Phase.READY)
-    live.keeper.close()
+    live.node_manager.close()
     faults.arm()
     return [other]
 

@@ -54,7 +54,7 @@ def test_what_the_live_left_is_read_after_its_lock_was_obtained(
 
     def slow_read(directory: Path) -> NodeState | None:
         found = read_state(directory)
-        waiter = backup.keeper._queue.waits_for_lock
+        waiter = backup.node_manager._queue.waits_for_lock
         if not steps and found is not None and waiter is not None and live.machine.phase is Phase.LIVE:
             steps.append("read")
             # Between this read and the next thing the backup does, the live leaves and the lock comes.
@@ -63,7 +63,7 @@ def test_what_the_live_left_is_read_after_its_lock_was_obtained(
         return found
 
     def read(directory: Path) -> NodeState | None:
-        mine = threading.current_thread() is backup.keeper._thread
+        mine = threading.current_thread() is backup.node_manager._thread
         return slow_read(directory) if mine else read_state(directory)
 
     monkeypatch.setattr(manager_module, "read_state", read)
@@ -142,7 +142,7 @@ def test_a_stop_between_a_look_and_what_follows_from_it_is_no_failure(
 
     monkeypatch.setattr(manager_module, "decide", late)
     assert stopped.wait(PATIENCE)
-    backup.keeper.submit(lambda: None).result(PATIENCE)  # its thread goes on
+    backup.node_manager.submit(lambda: None).result(PATIENCE)  # its thread goes on
     assert not [record.message for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -153,13 +153,15 @@ def test_the_former_live_stays_a_standby_after_a_switchover_and_its_own_restarts
     for _ in range(2):
         former = store.member("a", PRIMARY).start().wait_for(Phase.READY)
         # Each look would ask for the store; three of them are enough to see that it does not.
-        looks = former.keeper._beat_at
-        wait_until(lambda before=looks, one=former: one.keeper._beat_at > before, "it looked and saw the live's sign")  # type: ignore[misc]
+        looks = former.node_manager._beat_at
+        wait_until(
+            lambda before=looks, one=former: one.node_manager._beat_at > before, "it looked and saw the live's sign"  # type: ignore[misc]
+        )
         assert store.state().state is StoreState.LIVE
-        former.keeper.close()
+        former.node_manager.close()
     assert not backup.asked_back
     preferred = store.member("a", PRIMARY).start().wait_for(Phase.READY)
-    backup.keeper.allow_failback().result(PATIENCE)
+    backup.node_manager.allow_failback().result(PATIENCE)
     wait_until(lambda: backup.asked_back, "asked by an administrator")
     backup.leave(StoreState.FAILING_BACK)
     preferred.serve()
@@ -170,7 +172,7 @@ def test_a_switchover_does_not_keep_the_preferred_live_from_a_store_nobody_has(s
     store.member("a", PRIMARY).start().serve().leave(StoreState.LIVE, stay=True)
     backup = store.member("b", BACKUP).start().serve()
     preferred = store.member("a", PRIMARY).start().wait_for(Phase.READY)
-    backup.keeper.close()  # as the kernel does for a process that died
+    backup.node_manager.close()  # as the kernel does for a process that died
     preferred.serve()
     assert not store.state().stay, "from now on it is preferred again"
 
@@ -209,14 +211,14 @@ def test_a_checkpoint_alone_proves_the_node_id_when_the_state_file_is_lost(store
 def test_backups_take_over_in_the_order_in_which_they_came(store: Store) -> None:
     live = store.member("a", PRIMARY).start().serve()
     backups = [store.member(name, BACKUP).start().wait_for(Phase.READY) for name in ("z", "b", "c")]
-    assert [one.keeper._queue.first for one in backups] == [True, False, False]
+    assert [one.node_manager._queue.first for one in backups] == [True, False, False]
     for number, backup in enumerate(backups):
-        live.keeper.close()  # as the kernel does for a process that died
+        live.node_manager.close()  # as the kernel does for a process that died
         backup.serve()
         assert not [other for other in backups[number + 1 :] if other.claims]
         live = backup
         for following in backups[number + 1 : number + 2]:
-            wait_until(lambda one=following: one.keeper._queue.first, "the next one moved up")  # type: ignore[misc]
+            wait_until(lambda one=following: one.node_manager._queue.first, "the next one moved up")  # type: ignore[misc]
     assert [one.holder for one in store.state().history] == ["a", "z", "b", "c"]
 
 
@@ -225,10 +227,10 @@ def test_a_first_in_line_that_stands_still_keeps_nobody_from_a_free_store(store:
     frozen = LockFile.open(store.node / BACKUP_LOCK)
     assert frozen.try_lock()
     backup = store.member("b", replace(BACKUP, margin=0.5)).start().wait_for(Phase.READY)
-    assert not backup.keeper._queue.first
-    live.keeper.close()
+    assert not backup.node_manager._queue.first
+    live.node_manager.close()
     backup.serve()
-    assert not backup.keeper._queue.first
+    assert not backup.node_manager._queue.first
     frozen.close()
 
 
@@ -237,9 +239,9 @@ def test_a_preferred_live_does_not_stand_in_line(store: Store) -> None:
     backup = store.member("b", BACKUP).start().serve()
     other = store.member("c", BACKUP).start().wait_for(Phase.READY)
     preferred = store.member("a", PRIMARY).start().wait_for(Phase.READY)
-    assert preferred.keeper._queue.waits_for_lock is not None
-    other.keeper.close()
-    backup.keeper.close()
+    assert preferred.node_manager._queue.waits_for_lock is not None
+    other.node_manager.close()
+    backup.node_manager.close()
     preferred.serve()
 
 
@@ -247,10 +249,10 @@ def test_a_backup_that_leaves_the_line_lets_the_next_one_up(store: Store) -> Non
     store.member("a", PRIMARY).start().serve()
     first = store.member("b", BACKUP).start().wait_for(Phase.READY)
     second = store.member("c", BACKUP).start().wait_for(Phase.READY)
-    assert not second.keeper._queue.first
-    first.keeper.close()
-    wait_until(lambda: second.keeper._queue.waits_for_lock is not None, "it moved up, and waits for the lock")
-    assert second.keeper._queue.first
+    assert not second.node_manager._queue.first
+    first.node_manager.close()
+    wait_until(lambda: second.node_manager._queue.waits_for_lock is not None, "it moved up, and waits for the lock")
+    assert second.node_manager._queue.first
 
 
 def test_of_equals_the_next_one_waits_one_keep_alive_period(store: Store) -> None:
@@ -260,7 +262,7 @@ def test_of_equals_the_next_one_waits_one_keep_alive_period(store: Store) -> Non
     os.utime(store.node / LIVE_LOCK, (1, 1))
     assert first.end.wait(PATIENCE)
     assert "somebody else changed the lock file" in first.fences[0]
-    first.keeper.close()
+    first.node_manager.close()
     second.serve()
     entry = store.state().history[-1]
     assert "one lock-keep-alive-period" not in entry.reason
@@ -290,16 +292,16 @@ def test_a_claim_that_took_longer_than_a_lease_is_proved_once_more(
                 LockFile.replace(store.node / LIVE_LOCK).close()
 
     backup = store.member("b", BACKUP)
-    backup.keeper._clock = backup.keeper.lease._clock = clock
+    backup.node_manager._clock = backup.node_manager.lease._clock = clock
     monkeypatch.setattr(manager_module, "write_state", slow_write)
     backup.start()
     assert backup.claim.wait(PATIENCE)
     if taken:
         assert backup.end.wait(PATIENCE)
         assert "was deleted or replaced" in backup.fences[0]
-        assert not backup.keeper.lease.held()
+        assert not backup.node_manager.lease.held()
     else:
-        assert backup.keeper.lease.held()
+        assert backup.node_manager.lease.held()
         assert not backup.fences
     assert late > BACKUP.lease
 
@@ -309,12 +311,12 @@ def test_a_live_that_takes_longer_to_stop_than_a_lease_keeps_its_right_until_it_
     live = store.member("a", replace(PRIMARY, proof_limit=0.05)).start().serve()
     live.machine.to(Phase.STOPPING, "the test says so")
     for _ in range(3):
-        beat = live.keeper._heartbeat.read()
-        wait_until(lambda before=beat: live.keeper._heartbeat.read() != before, "it gives a sign of life")  # type: ignore[misc]
-    assert live.keeper.lease.held()
-    live.keeper.release(StoreState.LIVE).result(PATIENCE)
+        beat = live.node_manager._heartbeat.read()
+        wait_until(lambda before=beat: live.node_manager._heartbeat.read() != before, "it gives a sign of life")  # type: ignore[misc]
+    assert live.node_manager.lease.held()
+    live.node_manager.release(StoreState.LIVE).result(PATIENCE)
     assert store.member("b", BACKUP).start().serve().machine.phase is Phase.LIVE
-    live.keeper.close()
+    live.node_manager.close()
     assert (live.fences, live.machine.phase) == ([], Phase.STOPPING)
 
 
@@ -324,18 +326,18 @@ def test_a_live_that_loses_the_store_while_it_stops_is_fenced(store: Store) -> N
     LockFile.replace(store.node / LIVE_LOCK).close()
     assert live.end.wait(PATIENCE)
     assert "was deleted or replaced" in live.fences[0]
-    assert not live.keeper.lease.held()
+    assert not live.node_manager.lease.held()
 
 
 def test_a_job_whose_asker_went_away_is_not_the_end_of_the_keeper(store: Store) -> None:
     """A client of the HTTP port closes its connection. Breaks when the right to serve is not proven any more then."""
     live = store.member("a", PRIMARY).start().serve()
     gate = threading.Event()
-    first = live.keeper.submit(lambda: (gate.wait(PATIENCE), None)[1])
-    assert live.keeper.submit(lambda: None).cancel()
+    first = live.node_manager.submit(lambda: (gate.wait(PATIENCE), None)[1])
+    assert live.node_manager.submit(lambda: None).cancel()
     gate.set()
     first.result(PATIENCE)
-    live.keeper.submit(lambda: None).result(PATIENCE)
+    live.node_manager.submit(lambda: None).result(PATIENCE)
 
 
 @pytest.mark.parametrize("times", [2, 1_000_000])
@@ -358,7 +360,7 @@ def test_a_server_that_cannot_be_told_is_told_again_or_it_is_the_end(
     else:
         assert member.end.wait(PATIENCE)
         assert "could not be" in member.fences[0]
-        assert not member.keeper.lease.held()
+        assert not member.node_manager.lease.held()
 
 
 def test_a_live_whose_state_file_names_another_one_is_fenced(store: Store) -> None:
@@ -367,7 +369,7 @@ def test_a_live_whose_state_file_names_another_one_is_fenced(store: Store) -> No
     write_state(store.node, replace(store.state(), holder=other, epoch=9))
     assert live.end.wait(PATIENCE)
     assert live.fences == ["z took the store over in epoch 9"]
-    assert not live.keeper.lease.held()
+    assert not live.node_manager.lease.held()
 
 
 def test_a_state_file_that_is_damaged_or_gone_is_written_anew_by_the_live(store: Store) -> None:
@@ -389,7 +391,7 @@ HASTY = {role: Settings(role, lease=1.0, margin=0.25) for role in Role}
 
 
 @pytest.mark.parametrize("damage", [None, b"damaged"])
-@pytest.mark.parametrize("role", [Role.PRIMARY, Role.SYMMETRIC])
+@pytest.mark.parametrize("role", [Role.LIVE, Role.SYMMETRIC])
 def test_who_finds_neither_state_nor_lock_waits_until_whoever_served_has_stopped(
     store: Store, role: Role, damage: bytes | None
 ) -> None:
@@ -403,7 +405,7 @@ def test_who_finds_neither_state_nor_lock_waits_until_whoever_served_has_stopped
         (store.node / STATE_FILE).write_bytes(damage)
     second = store.member("b", HASTY[role]).start()
     assert second.claim.wait(PATIENCE), second.machine.position
-    assert not first.keeper.lease.held(), "two may confirm at the same time"
+    assert not first.node_manager.lease.held(), "two may confirm at the same time"
     assert second.claims[0].epoch == 2
 
 
@@ -430,7 +432,7 @@ def test_a_request_for_the_store_and_a_members_words_are_made_again_when_their_f
     store: Store,
 ) -> None:
     """Breaks when the preferred broker waits for an answer to what nobody can see, or clients are not told of it."""
-    store.member("a", PRIMARY).start().serve().keeper.close()
+    store.member("a", PRIMARY).start().serve().node_manager.close()
     store.member("b", BACKUP).start().serve()
     store.member("a", PRIMARY).start()
     words = store.node / MEMBERS / "a-id.json"
@@ -449,7 +451,7 @@ def test_a_waiting_member_looks_less_often_where_each_look_is_many_questions_to_
 ) -> None:
     monkeypatch.setattr(manager_module, "admit", lambda *given: admit(*given)._replace(kind=kind))
     store.member("a", PRIMARY).start().serve()
-    keeper = store.member("b", replace(BACKUP, poll=poll)).start().wait_for(Phase.READY).keeper
+    node_manager = store.member("b", replace(BACKUP, poll=poll)).start().wait_for(Phase.READY).node_manager
     waits: list[float] = []
-    keeper.submit(lambda: waits.append(keeper._turn())).result(PATIENCE)
+    node_manager.submit(lambda: waits.append(node_manager._turn())).result(PATIENCE)
     assert waits == [period]

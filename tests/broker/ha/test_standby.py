@@ -50,7 +50,7 @@ def test_a_member_is_ready_when_it_has_come_near(
         seen.append(reader.looks)
         ready.set()
 
-    member = standby.Warm(tmp_path, 100, Spare(tmp_path, "m", 4096), on_first)
+    member = standby.StandbyPrefetch(tmp_path, 100, Spare(tmp_path, "m", 4096), on_first)
     member.start()
     try:
         assert ready.wait(30)

@@ -14,8 +14,8 @@ from broker.store.test_mirror import contents, roots_in
 from pollux.cluster.link import Conversation, CoreHub
 from pollux.formats.segments import Kind, SegmentHeader
 from pollux.ha.replication import local
-from pollux.ha.replication.backup_side import PURPOSE, Following
-from pollux.ha.replication.live_side import Serving
+from pollux.ha.replication.backup_side import PURPOSE, BackupSide
+from pollux.ha.replication.live_side import LiveSide
 from pollux.ha.replication.local import LocalState
 from pollux.ha.replication.old_replicas import move_aside
 from pollux.store.mirror import Mirror, MirroredFiles
@@ -81,7 +81,7 @@ class Live:
         self.files = MirroredFiles(self.mirror)
         self.hub = CoreHub(KEY, name="castor", node_id=bytes.fromhex(NODE), timeout=TIMEOUT)
         self.hub.purposes[PURPOSE] = self._open
-        self.serving: list[Serving] = []
+        self.serving: list[LiveSide] = []
         self.ended: list[str] = []
         self.asked: list[dict[str, Any]] = []
         self.prefix = True
@@ -89,10 +89,10 @@ class Live:
         self.admitting.set()
         self.server: asyncio.Server
 
-    def _open(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Serving:
+    def _open(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> LiveSide:
         self.asked.append(content)
         conversation.accept(channel, node_id=NODE, epoch=7, prefix=self.prefix)
-        serving = Serving(
+        serving = LiveSide(
             conversation,
             channel,
             "pollux",
@@ -141,14 +141,14 @@ class Backup:
         self.synced: list[LocalState] = []
         self.ended: list[tuple[str, str]] = []
         self.end: End
-        self.following: Following
+        self.following: BackupSide
 
     async def follow(self, port: int) -> None:
         loop = asyncio.get_running_loop()
         _, self.end = await loop.create_connection(lambda: End(self.hub, initiator=True), "127.0.0.1", port)
         async with asyncio.timeout(TIMEOUT):
             await self.end.ready.wait()
-        self.following = Following(
+        self.following = BackupSide(
             self.end.conversation,
             self.roots,
             loop=loop,

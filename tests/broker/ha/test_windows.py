@@ -1,6 +1,6 @@
 """What could give the store to two: a member must not take a missing sign for the end of the one that serves.
 
-The keeper's own turns on a real directory, one by one and without its thread; time is a number.
+The node manager's own turns on a real directory, one by one and without its thread; time is a number.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 from pollux.ha.machine import Machine, Phase
 from pollux.ha.members import Beat, Heartbeat, MemberFile
 from pollux.ha.node_state import Activation, Holder, NodeState, with_holder, write_state
-from pollux.ha.places import LIVE_LOCK, Places
-from pollux.ha.shared_store.node_manager import Keeper
+from pollux.ha.places import LIVE_LOCK, SharedStoreLayout
+from pollux.ha.shared_store.node_manager import NodeManager
 from pollux.ha.shared_store.policy import Role, Settings
 from pollux.store.locks import LockFile
 
@@ -66,7 +66,7 @@ class Serving:
         self.node = base / "node"
         self.node.mkdir()
         self.file = MemberFile(self.node, "a")
-        self.me = Holder("a", "a", "host", 1, Role.PRIMARY.value, self.file.lock())
+        self.me = Holder("a", "a", "host", 1, Role.LIVE.value, self.file.lock())
         self.lock = LockFile.open(self.node / LIVE_LOCK)
         assert self.lock.try_lock()
         entry = Activation(EPOCH, "", "a", "first", 0)
@@ -91,27 +91,27 @@ class Waiting:
     def __init__(self, base: Path) -> None:
         self.clock, self.listener = Clock(), Silent()
         self.machine = Machine(lambda: 0)
-        self.keeper = Keeper(
+        self.node_manager = NodeManager(
             Settings(Role.BACKUP),
-            Places(base, base / "journal", base / "bindings"),
+            SharedStoreLayout(base, base / "journal", base / "bindings"),
             Holder("b", "b", "host", 2, Role.BACKUP.value),
             self.machine,
             self.listener,
             wall_ms=lambda: 0,
             clock=self.clock,
         )
-        self.keeper._join()
+        self.node_manager._join()
 
     def turns(self, count: int = 5, seconds: float = 0.2) -> None:
         """Take turns, a moment apart."""
         for _ in range(count):
-            self.keeper._turn()
+            self.node_manager._turn()
             self.clock.now += seconds
 
     @property
     def holds(self) -> bool:
         """Whether it has the live lock and does not serve."""
-        return self.keeper._lock is not None and not self.listener.claims
+        return self.node_manager._lock is not None and not self.listener.claims
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def backup(tmp_path: Path, live: Serving) -> Iterator[Waiting]:
     found.turns()
     assert found.machine.phase is Phase.READY
     yield found
-    found.keeper.close()
+    found.node_manager.close()
 
 
 def until_it_holds(backup: Waiting, live: Serving) -> None:
@@ -137,7 +137,7 @@ def until_it_holds(backup: Waiting, live: Serving) -> None:
     for _ in range(100):
         live.beat()
         backup.turns(1)
-        if backup.keeper._lock is not None:
+        if backup.node_manager._lock is not None:
             break
     assert backup.holds
 

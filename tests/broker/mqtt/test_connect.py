@@ -139,7 +139,7 @@ async def test_a_connection_lost_during_the_log_in(broker: Broker) -> None:
     client.lose()
     broker.security.gate.set()
     await broker.settle()
-    assert client.session.registry.sessions == {}
+    assert client.session.mqtt_sessions.sessions == {}
     assert broker.security.opened == broker.security.closed
 
 
@@ -154,7 +154,7 @@ async def test_takeover(broker: Broker) -> None:
     await second.publish("t", b"x", 0)
     assert (await second.message()).payload == b"x"
     first.session.connection_lost(None)
-    assert second.session.registry.sessions["same"].connection is second.session
+    assert second.session.mqtt_sessions.sessions["same"].connection is second.session
 
 
 async def test_takeover_may_be_forbidden(broker: Broker) -> None:
@@ -386,4 +386,4 @@ async def test_describe(broker: Broker) -> None:
     assert described["client_id"] == "c"
     assert described["subscriptions"]["a/b"]["queue"] == "c.a.b"
     assert described["outbound"]["window"] == 8192
-    assert client.session.registry.describe()["connected"] == 1
+    assert client.session.mqtt_sessions.describe()["connected"] == 1

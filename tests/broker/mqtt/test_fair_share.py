@@ -100,7 +100,7 @@ async def test_a_client_that_is_gone_in_the_middle_of_a_subscribe(broker: Broker
     await asyncio.sleep(0)
     client.lose()
     await turns(lambda: queues(broker), 0)
-    await turns(lambda: len(client.session.registry.sessions), 0)
+    await turns(lambda: len(client.session.mqtt_sessions.sessions), 0)
 
 
 async def test_the_subscriptions_of_a_client_that_is_gone(broker: Broker) -> None:
@@ -110,7 +110,7 @@ async def test_the_subscriptions_of_a_client_that_is_gone(broker: Broker) -> Non
     client.lose()
     assert MANY - queues(broker) <= PIECES + 1
     assert max(await turns(lambda: queues(broker), 0)) <= PIECES + 1
-    await turns(lambda: len(client.session.registry.sessions), 0)
+    await turns(lambda: len(client.session.mqtt_sessions.sessions), 0)
 
 
 async def test_who_comes_back_waits_for_the_end_of_the_session_before(broker: Broker) -> None:
@@ -159,10 +159,10 @@ async def test_retained_messages_that_expired(broker: Broker) -> None:
     for each in FILTERS:
         await client.publish(each, b"kept", 0, retain=True, message_expiry_interval=10)
     await client.publish("t/0", b"kept", 0, retain=True)
-    retained = client.session.registry.retained
+    retained = client.session.mqtt_sessions.retained
     assert retained.count == MANY
     broker.wall += 20_000
-    client.session.registry._sweep()
+    client.session.mqtt_sessions._sweep()
     assert MANY - retained.count <= PIECES + 1
     assert max(await turns(lambda: retained.count, 1)) <= PIECES + 1
 

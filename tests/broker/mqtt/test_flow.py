@@ -224,7 +224,7 @@ async def test_a_message_larger_than_the_client_takes_is_passed_over(broker: Bro
     assert message.payload == b"small"
     await broker.settle()
     assert broker.post.queue("consumer.t.#").message_count == 0
-    assert consumer.session.registry.counters.too_large == 1
+    assert consumer.session.mqtt_sessions.counters.too_large == 1
 
 
 @pytest.mark.parametrize("size", [90, 91, 92, 93, 94, 95, 96, 97])
@@ -271,7 +271,7 @@ async def test_qos_0_for_a_slow_reader_is_bounded_then_dropped_and_counted(broke
     for _ in range(10):
         await broker.settle()
     assert published(consumer.taken()) == []
-    assert consumer.session.registry.counters.dropped == more
+    assert consumer.session.mqtt_sessions.counters.dropped == more
     assert broker.post.queue("consumer.t.#").message_count == MAX_PARKED
     consumer.session.resume_writing()
     await broker.settle()

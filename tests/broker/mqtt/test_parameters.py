@@ -94,9 +94,9 @@ async def test_sessions_of_mqtt_3_1_1_clients_expire_as_the_acceptor_says(
     assert old.session.state is not None
     assert new.session.state is not None
     assert (old.session.state.expiry_interval, new.session.state.expiry_interval) == (expected, 7)
-    registry = old.session.registry
+    mqtt_sessions = old.session.mqtt_sessions
     old.lose()
-    assert ("old" in registry.sessions) is (expected > 0)
+    assert ("old" in mqtt_sessions.sessions) is (expected > 0)
 
 
 @pytest.mark.parametrize("total", [512, 129, 130, 131, 16_386, 16_387, 16_388, 2_097_155, 2_097_156, 2_097_157])

@@ -101,10 +101,10 @@ async def test_retained_messages_expire(broker: Broker) -> None:
     (message,) = await got(broker, client)
     assert message.topic == "long"
     assert message.properties[p.PropertyId.MESSAGE_EXPIRY_INTERVAL] == 80
-    assert client.session.registry.retained.count == 1
+    assert client.session.mqtt_sessions.retained.count == 1
     broker.wall += 200_000
-    client.session.registry._sweep()
-    assert client.session.registry.retained.count == 0
+    client.session.mqtt_sessions._sweep()
+    assert client.session.mqtt_sessions.retained.count == 0
 
 
 async def test_many_retained_messages_come_in_parts(broker: Broker) -> None:
@@ -121,7 +121,7 @@ async def test_many_retained_messages_come_in_parts(broker: Broker) -> None:
 
 async def test_there_is_a_bound_on_what_is_retained(broker: Broker) -> None:
     client = await retained(broker, "one")
-    client.session.registry.retained.limit = 1
+    client.session.mqtt_sessions.retained.limit = 1
     client.write(publish("two", b"x", 1, 9, retain=True))
     ack = await client.receive(Ack)
     assert ack.reason == ReasonCode.QUOTA_EXCEEDED
@@ -236,14 +236,14 @@ async def test_a_will_waits_for_its_delay(broker: Broker) -> None:
     watcher, client = await with_will(broker, delayed(5), expiry=100)
     client.lose()
     await watcher.silent()
-    registry = client.session.registry
-    state = registry.sessions["c"]
+    mqtt_sessions = client.session.mqtt_sessions
+    state = mqtt_sessions.sessions["c"]
     assert state.will is not None
     broker.wall += 4_000
-    registry._will_due(state, state.will)
+    mqtt_sessions._will_due(state, state.will)
     await watcher.silent()
     broker.wall += 1_000
-    registry._will_due(state, state.will)
+    mqtt_sessions._will_due(state, state.will)
     assert (await watcher.message()).payload == b"gone"
     assert state.will is None
 
@@ -254,7 +254,7 @@ async def test_who_comes_back_in_time_has_no_will(broker: Broker) -> None:
     client = broker.client()
     await client.connect("c", clean=False, expiry=100)
     broker.wall += 10_000
-    assert client.session.registry.sessions["c"].will is None
+    assert client.session.mqtt_sessions.sessions["c"].will is None
     await watcher.silent()
 
 
@@ -280,11 +280,11 @@ async def test_a_will_survives_the_broker(broker: Broker) -> None:
     watcher = broker.client()
     await watcher.connect("watcher", clean=False, expiry=100)
     await watcher.silent()
-    registry = watcher.session.registry
-    state = registry.sessions["c"]
+    mqtt_sessions = watcher.session.mqtt_sessions
+    state = mqtt_sessions.sessions["c"]
     assert state.will is not None
     broker.wall += 6_000
-    registry._will_due(state, state.will)
+    mqtt_sessions._will_due(state, state.will)
     assert (await watcher.message()).payload == b"gone"
 
 
@@ -300,4 +300,4 @@ async def test_a_stopping_broker_keeps_wills_of_durable_sessions(broker: Broker)
     client.session.shutdown("the broker stops")
     await client.closed()
     await watcher.silent()
-    assert client.session.registry.sessions["c"].will is not None
+    assert client.session.mqtt_sessions.sessions["c"].will is not None

@@ -240,14 +240,14 @@ async def test_a_session_expires(broker: Broker) -> None:
     await client.connect("c", expiry=10)
     await client.subscribe("t")
     client.lose()
-    state = client.session.registry.sessions["c"]
+    state = client.session.mqtt_sessions.sessions["c"]
     assert state.expiry_timer is not None
     broker.wall += 9_000
-    client.session.registry._expired(state)
-    assert "c" in client.session.registry.sessions
+    client.session.mqtt_sessions._expired(state)
+    assert "c" in client.session.mqtt_sessions.sessions
     broker.wall += 1_000
-    client.session.registry._expired(state)
-    assert client.session.registry.sessions == {}
+    client.session.mqtt_sessions._expired(state)
+    assert client.session.mqtt_sessions.sessions == {}
     assert broker.post.space.queue("c.t") is None
 
 
@@ -262,7 +262,7 @@ async def test_a_session_expires_over_a_restart(broker: Broker) -> None:
     other = broker.client()
     await other.connect("other")
     await broker.settle()
-    assert "c" not in other.session.registry.sessions
+    assert "c" not in other.session.mqtt_sessions.sessions
     assert broker.post.space.queue("c.t") is None
 
 
@@ -272,7 +272,7 @@ async def test_a_session_comes_back_before_it_expires(broker: Broker) -> None:
     client.lose()
     client = broker.client()
     assert (await client.connect("c", clean=False, expiry=10)).session_present
-    assert client.session.registry.sessions["c"].expiry_timer is None
+    assert client.session.mqtt_sessions.sessions["c"].expiry_timer is None
 
 
 async def test_disconnect_may_shorten_the_expiry_but_not_invent_one(broker: Broker) -> None:
@@ -281,7 +281,7 @@ async def test_disconnect_may_shorten_the_expiry_but_not_invent_one(broker: Brok
     await client.subscribe("t")
     client.write(Disconnect(0, {p.PropertyId.SESSION_EXPIRY_INTERVAL: 0}))
     await client.closed()
-    assert client.session.registry.sessions == {}
+    assert client.session.mqtt_sessions.sessions == {}
     client = broker.client()
     await client.connect("c")
     client.write(Disconnect(0, {p.PropertyId.SESSION_EXPIRY_INTERVAL: 10}))
@@ -369,7 +369,7 @@ async def test_a_session_that_stops_being_durable_ends_with_a_crash(broker: Brok
     other = broker.client()
     await other.connect("other")
     await broker.settle()
-    assert "c" not in other.session.registry.sessions
+    assert "c" not in other.session.mqtt_sessions.sessions
     assert broker.post.space.queue("c.t") is None
 
 
@@ -381,7 +381,7 @@ async def test_what_is_stored_goes_on_without_any_client(broker: Broker) -> None
     broker.wall += 2_000_000
     await broker.restart()
     assert broker.post.space.queue("c.t") is not None
-    registry = start(broker.services, broker.loop)
+    mqtt_sessions = start(broker.services, broker.loop)
     await broker.settle()
-    assert registry.sessions == {}
+    assert mqtt_sessions.sessions == {}
     assert broker.post.space.queue("c.t") is None

@@ -20,7 +20,7 @@ from pollux.config.model import Configuration, Limits
 from pollux.config.users import Users
 from pollux.engine.security import Identity, Security
 from pollux.process.acceptor import Listener, ListenError
-from pollux.process.connections import SWEEP_INTERVAL, Registry
+from pollux.process.connections import SWEEP_INTERVAL, Connections
 from pollux.process.tls import ServerTls, TlsError
 from pollux.protocols.base import Session, Transport
 from pollux.protocols.services import Services
@@ -76,13 +76,13 @@ class Echo(Session):
 class Bench:
     """A listener and what is needed around it."""
 
-    def __init__(self, listener: Listener, registry: Registry) -> None:
+    def __init__(self, listener: Listener, connections: Connections) -> None:
         self.listener = listener
-        self.registry = registry
+        self.connections = connections
 
     @property
     def sessions(self) -> list[Echo]:
-        return [cast("Echo", connection.session) for connection in self.registry if connection.session]
+        return [cast("Echo", connection.session) for connection in self.connections if connection.session]
 
     async def open(self, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.listener.port, **options)
@@ -97,29 +97,29 @@ async def bench(
 ) -> AsyncIterator[Bench]:
     configuration = Configuration(limits=limits, **overrides)
     loop = asyncio.get_running_loop()
-    registry = Registry(loop, maximum=limits.max_connections, per_host=limits.max_connections_per_host)
-    security = Security(configuration, Users(), on_login=registry.logged_in)
+    connections = Connections(loop, maximum=limits.max_connections, per_host=limits.max_connections_per_host)
+    security = Security(configuration, Users(), on_login=connections.logged_in)
     services = Services(configuration, cast("Any", None), security, lambda: 0, lambda *_: [], settings)
     acceptor = Acceptor("test", "tcp", "127.0.0.1", 0, settings=settings)
     listener = Listener(
         acceptor,
         configuration,
         loop=loop,
-        registry=registry,
+        connections=connections,
         services=services,
         sessions={Protocol.AMQP: Echo, Protocol.CORE: partial(CoreSession, hub=core)},
         tls=ServerTls(settings, "acceptor 'test'") if settings.key_store_path else None,
     )
-    registry.start()
+    connections.start()
     await listener.listen()
     try:
-        yield Bench(listener, registry)
+        yield Bench(listener, connections)
     finally:
         listener.stop_accepting()
-        registry.stop()
-        for connection in registry:
+        connections.stop()
+        for connection in connections:
             connection.abort()
-        await asyncio.wait_for(registry.empty.wait(), PATIENCE)
+        await asyncio.wait_for(connections.empty.wait(), PATIENCE)
         security.close()
 
 
@@ -146,10 +146,10 @@ async def test_plain_in_any_slices() -> None:
             await writer.drain()
             await asyncio.sleep(0)
         assert await asyncio.wait_for(reader.readexactly(8), PATIENCE) == AMQP
-        assert len(server.registry) == 1
+        assert len(server.connections) == 1
         await finish(writer)
-        await asyncio.wait_for(server.registry.empty.wait(), PATIENCE)
-        assert server.listener.connections == 0
+        await asyncio.wait_for(server.connections.empty.wait(), PATIENCE)
+        assert server.listener.open_connections == 0
 
 
 async def test_a_farewell_is_sent_before_the_end() -> None:
@@ -167,7 +167,7 @@ async def test_garbage_and_unspoken_protocols_are_closed(first: bytes) -> None:
         writer.write(first)
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
             await asyncio.wait_for(reader.readexactly(1), PATIENCE)
-        assert server.registry.refused == 1
+        assert server.connections.refused == 1
         await finish(writer)
 
 
@@ -220,7 +220,7 @@ async def test_silence_beyond_the_connection_ttl(asked: dict[str, Any]) -> None:
         reader, writer = await server.open()
         writer.write(AMQP + b"LOGIN")
         await reader.readexactly(13)
-        for connection in server.registry:
+        for connection in server.connections:
             connection.deadline = 0.0  # as if the log-in's time were over: the next sweep starts the ttl
         assert await asyncio.wait_for(reader.read(), PATIENCE) == b"shutdown"
         await finish(writer)
@@ -228,7 +228,7 @@ async def test_silence_beyond_the_connection_ttl(asked: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("asked", "interval"), [(0.05, 0.05), (2.0, SWEEP_INTERVAL)])
 async def test_the_check_interval_makes_sweeps_more_frequent_never_rarer(asked: float, interval: float) -> None:
-    assert Registry(asyncio.get_running_loop(), maximum=1, interval=asked).interval == interval
+    assert Connections(asyncio.get_running_loop(), maximum=1, interval=asked).interval == interval
 
 
 async def test_socket_options_of_the_acceptor() -> None:
@@ -244,8 +244,8 @@ async def test_socket_options_of_the_acceptor() -> None:
             assert listening.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 40_000
             assert listening.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 60_000
             _, writer = await server.open()
-            await until(lambda: len(server.registry) == 1)
-            (connection,) = list(server.registry)
+            await until(lambda: len(server.connections) == 1)
+            (connection,) = list(server.connections)
             accepted = connection._transport.get_extra_info("socket")
             assert bool(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)) is no_delay
             await finish(writer)
@@ -261,7 +261,7 @@ async def test_limits_of_connections() -> None:
             await asyncio.wait_for(second[0].readexactly(1), PATIENCE)
         await finish(second[1])
         await finish(first[1])
-        await asyncio.wait_for(server.registry.empty.wait(), PATIENCE)
+        await asyncio.wait_for(server.connections.empty.wait(), PATIENCE)
         third = await server.open()
         third[1].write(AMQP)
         assert await asyncio.wait_for(third[0].readexactly(8), PATIENCE) == AMQP
@@ -279,7 +279,7 @@ async def test_other_limits_of_connections(limits: Limits) -> None:
         second = await server.open()
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
             await asyncio.wait_for(second[0].readexactly(1), PATIENCE)
-        assert len(server.registry) == 1
+        assert len(server.connections) == 1
         await finish(second[1])
         await finish(first[1])
 
@@ -294,7 +294,7 @@ async def test_who_has_not_logged_in_makes_room() -> None:
         assert await asyncio.wait_for(second[0].readexactly(8), PATIENCE) == AMQP
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
             await asyncio.wait_for(first[0].readexactly(1), PATIENCE)
-        assert server.registry.strangers.dropped == 1
+        assert server.connections.strangers.dropped == 1
         await finish(second[1])
         await finish(first[1])
 
@@ -308,7 +308,7 @@ async def test_a_reader_that_does_not_keep_up() -> None:
         reader, writer = await server.open(limit=1000)
         writer.write(AMQP + b"LOGIN FLOOD")
         await until(lambda: bool(server.sessions) and "pause" in server.sessions[0].events)
-        (connection,) = list(server.registry)
+        (connection,) = list(server.connections)
         sent = 0
         # It goes on sending without reading its answers: the broker stops reading it.
         while not connection.reading_paused:
@@ -335,7 +335,7 @@ async def test_a_reader_that_takes_nothing_is_cut_off() -> None:
         client.setblocking(False)
         await loop.sock_sendall(client, AMQP + b"LOGIN FLOOD")
         await until(lambda: bool(server.sessions))
-        await asyncio.wait_for(server.registry.empty.wait(), PATIENCE)
+        await asyncio.wait_for(server.connections.empty.wait(), PATIENCE)
         client.close()
 
 
@@ -347,7 +347,7 @@ async def test_tls_and_plain_on_one_port(authority: Any) -> None:
         assert await asyncio.wait_for(reader.readexactly(8), PATIENCE) == AMQP
         writer.write(b"x" * 300_000)
         assert await asyncio.wait_for(reader.readexactly(300_000), PATIENCE) == b"x" * 300_000
-        (connection,) = list(server.registry)
+        (connection,) = list(server.connections)
         assert connection.peer.tls
         assert connection.peer.sni == "localhost"
         assert connection.describe()["tls"] is True
@@ -356,7 +356,7 @@ async def test_tls_and_plain_on_one_port(authority: Any) -> None:
         assert await asyncio.wait_for(plain[0].readexactly(8), PATIENCE) == AMQP
         await finish(plain[1])
         await finish(writer)
-        await asyncio.wait_for(server.registry.empty.wait(), PATIENCE)
+        await asyncio.wait_for(server.connections.empty.wait(), PATIENCE)
 
 
 async def test_tls_required(authority: Any) -> None:
@@ -373,7 +373,7 @@ async def test_tls_not_configured() -> None:
     async with bench() as server:
         with pytest.raises((OSError, ssl.SSLError)):
             await server.open(ssl=ssl.create_default_context(), server_hostname="localhost")
-        assert server.registry.refused == 1
+        assert server.connections.refused == 1
 
 
 async def test_a_connection_that_is_cut_off_in_its_handshake_is_counted_out(authority: Any) -> None:
@@ -382,7 +382,7 @@ async def test_a_connection_that_is_cut_off_in_its_handshake_is_counted_out(auth
     async with bench(AcceptorSettings(key_store_path=(store,), ssl_enabled=True)) as server:
         _, writer = await server.open()
         writer.write(b"\x16\x03\x01\x02\x00\x01")
-        await until(lambda: any(connection.bytes_in for connection in server.registry))
+        await until(lambda: any(connection.bytes_in for connection in server.connections))
     await finish(writer)
 
 
@@ -395,9 +395,9 @@ async def test_a_failed_handshake_is_forgotten(authority: Any) -> None:
         garbage[1].write(b"\x16\x03\x01" + b"garbage" * 100)
         stalled = await server.open()
         stalled[1].write(b"\x16\x03\x01\x02\x00\x01")
-        await until(lambda: server.registry.accepted == 2)
-        await asyncio.wait_for(server.registry.empty.wait(), PATIENCE)
-        assert server.listener.connections == 0
+        await until(lambda: server.connections.accepted == 2)
+        await asyncio.wait_for(server.connections.empty.wait(), PATIENCE)
+        assert server.listener.open_connections == 0
         await finish(garbage[1])
         await finish(stalled[1])
 
@@ -449,10 +449,10 @@ async def test_client_certificates_that_are_only_wanted(authority: Any) -> None:
             reader, writer = await server.open(ssl=authority.client_context(certificate), server_hostname="localhost")
             writer.write(AMQP)
             assert await asyncio.wait_for(reader.readexactly(8), PATIENCE) == AMQP
-            (connection,) = list(server.registry)
+            (connection,) = list(server.connections)
             assert connection.peer.certificate_subject == subject
             await finish(writer)
-            await asyncio.wait_for(server.registry.empty.wait(), PATIENCE)
+            await asyncio.wait_for(server.connections.empty.wait(), PATIENCE)
 
 
 async def test_tls_versions_and_ciphers_of_the_acceptor(authority: Any) -> None:
@@ -492,7 +492,7 @@ async def test_client_certificates(authority: Any) -> None:
         reader, writer = await server.open(ssl=client, server_hostname="localhost")
         writer.write(AMQP)
         assert await asyncio.wait_for(reader.readexactly(8), PATIENCE) == AMQP
-        (connection,) = list(server.registry)
+        (connection,) = list(server.connections)
         assert connection.peer.certificate_subject == "CN=ada,O=Twins"
         await finish(writer)
         context = authority.client_context()
@@ -571,7 +571,7 @@ async def test_a_taken_port_is_named() -> None:
             acceptor,
             Configuration(),
             loop=listener.loop,
-            registry=server.registry,
+            connections=server.connections,
             services=listener.services,
             sessions={},
             tls=None,
@@ -587,7 +587,7 @@ async def test_a_name_listens_on_every_address_it_has() -> None:
             acceptor,
             Configuration(),
             loop=server.listener.loop,
-            registry=server.registry,
+            connections=server.connections,
             services=server.listener.services,
             sessions={Protocol.AMQP: Echo},
             tls=None,

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from broker.process.conftest import Authority
 from broker.process.test_connection import bench
-from pollux.cluster.connector import Reach, UnreachableError, check_connectors, tell
+from pollux.cluster.connector import ClusterConnector, UnreachableError, check_connectors, tell
 from pollux.cluster.link import CoreHub
 from pollux.cluster.link.connecting import CoreLink
 from pollux.config.acceptors import AcceptorSettings, Connector, ConnectorSettings, Endpoint
@@ -70,7 +70,7 @@ async def refusal(settings: ConnectorSettings, port: int, caplog: pytest.LogCapt
     """Connect in vain; the fields of the line that is logged about it."""
     endpoint = Endpoint("tcp", "127.0.0.1", port, settings)
     with pytest.raises(UnreachableError) as caught:
-        await Reach(hub("castor")).connect(endpoint, PATIENCE)
+        await ClusterConnector(hub("castor")).connect(endpoint, PATIENCE)
     caplog.set_level(logging.INFO)
     tell(logging.getLogger("pollux.ha"), "cannot follow", f"127.0.0.1:{port}", caught.value)
     line = fields(caplog, "cannot follow")
@@ -89,7 +89,7 @@ async def test_both_ends_verify_each_other(authority: Authority) -> None:
     )
     connector = trusting(authority, key_store_path=(client,), key_store_password=STORE_PASSWORD)
     async with acceptor(settings) as port:
-        link = await Reach(hub("castor")).connect(Endpoint("tcp", "127.0.0.1", port, connector), PATIENCE)
+        link = await ClusterConnector(hub("castor")).connect(Endpoint("tcp", "127.0.0.1", port, connector), PATIENCE)
         assert link.conversation.peer is not None
         assert link.conversation.peer.name == "pollux"
         link.close("done")
@@ -109,7 +109,7 @@ def test_a_connection_that_is_gone_before_its_options_are_set(
     async def connect() -> None:
         async with acceptor(AcceptorSettings()) as port:
             with pytest.raises(UnreachableError, match="closed the connection without an answer"):
-                await Reach(hub("castor")).connect(Endpoint("tcp", "127.0.0.1", port), PATIENCE)
+                await ClusterConnector(hub("castor")).connect(Endpoint("tcp", "127.0.0.1", port), PATIENCE)
 
     monkeypatch.setattr(CoreLink, "connection_made", gone)
     with asyncio.Runner(loop_factory=loops) as runner:
@@ -163,9 +163,9 @@ async def test_a_certificate_for_another_host(authority: Authority, caplog: pyte
         assert "another host" in str(line["reason"])
         assert "127.0.0.1" in str(line["reason"])
         endpoint = Endpoint("tcp", "127.0.0.1", port, trusting(authority, verify_host=False))
-        (await Reach(hub("castor")).connect(endpoint, PATIENCE)).close("done")
+        (await ClusterConnector(hub("castor")).connect(endpoint, PATIENCE)).close("done")
         endpoint = replace(endpoint, settings=trusting(authority, sni_host="pollux.test"))
-        (await Reach(hub("castor")).connect(endpoint, PATIENCE)).close("done")
+        (await ClusterConnector(hub("castor")).connect(endpoint, PATIENCE)).close("done")
 
 
 async def test_an_expired_certificate(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
@@ -182,14 +182,16 @@ async def test_a_renewed_certificate_counts_at_the_next_connection(authority: Au
     async with acceptor(serving(authority.issue("server"))) as port:
         connector = ConnectorSettings(ssl_enabled=True, trust_store_path=trusted)
         endpoint = Endpoint("tcp", "127.0.0.1", port, connector)
-        reach = Reach(hub("castor"))
+        cluster_connector = ClusterConnector(hub("castor"))
         with pytest.raises(UnreachableError, match="not in the trust store"):
-            await reach.connect(endpoint, PATIENCE)
-        assert reach.context(connector) is reach.context(connector), "read once while nothing changes"
+            await cluster_connector.connect(endpoint, PATIENCE)
+        assert cluster_connector.context(connector) is cluster_connector.context(connector), (
+            "read once while nothing changes"
+        )
         replacement = authority.directory / "trusted.new"
         replacement.write_bytes(authority.path.read_bytes())
         replacement.replace(trusted)
-        (await reach.connect(endpoint, PATIENCE)).close("done")
+        (await cluster_connector.connect(endpoint, PATIENCE)).close("done")
 
 
 async def test_a_plain_connector_at_an_acceptor_with_tls(
@@ -265,7 +267,7 @@ async def test_a_member_that_does_not_run_is_no_warning() -> None:
         taken.bind(("127.0.0.1", 0))
         endpoint = Endpoint("tcp", "127.0.0.1", taken.getsockname()[1])
         with pytest.raises(UnreachableError, match="refused") as caught:
-            await Reach(hub("castor")).connect(endpoint, PATIENCE)
+            await ClusterConnector(hub("castor")).connect(endpoint, PATIENCE)
     assert not caught.value.remedy
 
 
@@ -280,7 +282,7 @@ async def test_the_parameters_of_a_connector() -> None:
     )
     async with acceptor(AcceptorSettings()) as port:
         endpoint = Endpoint("tcp", "127.0.0.1", port, replace(settings, connect_timeout=-1))
-        link = await Reach(hub("castor")).connect(endpoint, PATIENCE)
+        link = await ClusterConnector(hub("castor")).connect(endpoint, PATIENCE)
         used = link.transport.get_extra_info("socket")
         assert used.getsockname()[0] == "127.0.0.2"
         assert used.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0
@@ -290,4 +292,4 @@ async def test_the_parameters_of_a_connector() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = Endpoint("tcp", "127.0.0.1", silent.getsockname()[1], settings)
         with pytest.raises(UnreachableError, match=r"no answer within 0\.2 s"):
-            await Reach(hub("castor")).connect(endpoint, PATIENCE)
+            await ClusterConnector(hub("castor")).connect(endpoint, PATIENCE)

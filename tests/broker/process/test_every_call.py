@@ -88,7 +88,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     system_calls.install(monkeypatch)
     # Whoever is fenced ends its process soon, whatever hangs; here that would be the tests'.
     ended = SimpleNamespace(start=lambda: None, daemon=True)
-    monkeypatch.setattr(broker_module, "settle_collector", lambda: None)
+    monkeypatch.setattr(broker_module, "tune_garbage_collector", lambda: None)
     monkeypatch.setattr(broker_module, "threading", SimpleNamespace(Timer=lambda *_: ended))
 
 

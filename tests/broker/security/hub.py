@@ -77,13 +77,13 @@ class Hub(amqp.Broker):
     def apply_rights(self) -> None:
         """What the server does with the post office for its security."""
         self.post.space.admits = partial(admits, cast("Any", self.security))
-        self.post.registry.ask = cast("Any", self.security).ask
+        self.post.address_manager.ask = cast("Any", self.security).ask
 
     def grant(self, *rules: SecuritySetting) -> None:
         """The configuration is read again, with these security-settings."""
         self.configuration = Configuration(security_settings=rules, security=self.configuration.security)
         cast("Any", self.security).reload(self.configuration, USERS)
-        self.post.registry.reload_rights()
+        self.post.address_manager.reload_rights()
 
     async def amqp(self, user: str, container: str = "c", **options: Any) -> amqp.Client:
         client = self.client(

@@ -195,9 +195,9 @@ async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
 def prepared(hub: Hub, row: Row) -> tuple[object, ...]:
     """The state before, which is made."""
     if hub.post.space.address(NAME) is not None:
-        hub.post.registry.delete_address(NAME, force=True)
+        hub.post.address_manager.delete_address(NAME, force=True)
     if row.there is not None:
-        hub.post.registry.create_address(NAME, (row.there,))
+        hub.post.address_manager.create_address(NAME, (row.there,))
     return state(hub)
 
 

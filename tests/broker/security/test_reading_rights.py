@@ -233,11 +233,11 @@ async def test_rights_are_those_of_now(hub: Hub, way: str) -> None:
     await publish(hub)
     assert await bodies() == set(ADDRESSES)
     for queue in hub.post.space.queues:
-        hub.post.registry.pause_queue(queue, paused=True)
+        hub.post.address_manager.pause_queue(queue, paused=True)
     await publish(hub)
     hub.grant(*RULES)
     for queue in hub.post.space.queues:
-        hub.post.registry.pause_queue(queue, paused=False)
+        hub.post.address_manager.pause_queue(queue, paused=False)
     assert await bodies() == OPEN
     await publish(hub)
     assert await bodies() == OPEN

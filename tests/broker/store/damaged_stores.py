@@ -19,7 +19,7 @@ from pollux.store.checkpoint import parse_name
 from pollux.store.page_files import ADDRESS_FILE
 from pollux.store.recovered import NORMAL_DAMAGE
 from pollux.store.storage import Storage
-from pollux.store.verify import Places, Report, verify
+from pollux.store.verify import Report, StoreLayout, verify
 
 from .helpers import abandon, contents, files_below, message_of, opened, settings_in, stable
 
@@ -183,11 +183,11 @@ def _content(path: Path) -> bytearray:
 def _flip(path: Path, draw: Random, count: int) -> str:
     data = _content(path)
     used = len(data.rstrip(b"\0")) or len(data)
-    places = [draw.randrange(used if draw.random() < 0.9 else len(data)) for _ in range(count)] if data else []
-    for place in places:
+    layout = [draw.randrange(used if draw.random() < 0.9 else len(data)) for _ in range(count)] if data else []
+    for place in layout:
         data[place] ^= 1 << draw.randrange(8)
     path.write_bytes(data)
-    return f"bits flipped at {places}"
+    return f"bits flipped at {layout}"
 
 
 def _flip_one(path: Path, draw: Random) -> str:
@@ -356,9 +356,9 @@ def wrong(store: Store, victim: Path, outcome: Outcome, report: Report) -> list[
     return found
 
 
-def places(settings: StoreSettings) -> Places:
+def layout(settings: StoreSettings) -> StoreLayout:
     """The directories of the settings."""
-    return Places(
+    return StoreLayout(
         settings.journal_directory,
         settings.bindings_directory,
         settings.large_messages_directory,
@@ -372,7 +372,7 @@ async def run_case(store: Store, root: Path, draw: Random) -> tuple[str, list[st
     settings = settings_in(root, **SETTINGS)
     try:
         victim, how = break_one(store, root, draw)
-        report = verify(places(settings))
+        report = verify(layout(settings))
         outcome = await start(settings)
         return f"{store.name}: {victim.relative_to(root)}: {how}", wrong(store, victim, outcome, report), outcome
     finally:

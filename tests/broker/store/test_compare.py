@@ -161,7 +161,7 @@ async def test_what_was_moved_aside_is_compared_with_its_own_bindings(tmp_path: 
         shutil.move(backup / name, live / name / "oldreplica.1")
     found = compare(live, live / "journal" / "oldreplica.1")
     assert (found.newest, row_of(found)) == ("a", {"messages_a": 5, "messages_b": 3, "only_a": 2})
-    assert found.sides["b"].places.bindings == live / "bindings" / "oldreplica.1"
+    assert found.sides["b"].layout.bindings == live / "bindings" / "oldreplica.1"
 
 
 async def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:

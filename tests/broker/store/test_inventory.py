@@ -26,10 +26,10 @@ OLD = Path(__file__).with_name("store-0.1.0.tar.gz")
 
 def report_on(settings: StoreSettings) -> Report:
     """What `pollux journal verify` says."""
-    from pollux.store.verify import Places, verify
+    from pollux.store.verify import StoreLayout, verify
 
     return verify(
-        Places(
+        StoreLayout(
             settings.journal_directory,
             settings.bindings_directory,
             settings.large_messages_directory,

@@ -14,7 +14,7 @@ import pytest
 from pollux.errors import DiskFullError, LostBodyError, StoreError
 from pollux.store.files import FileOperations
 from pollux.store.large import IN_FLIGHT_BYTES, LargeMessage, LargeWriter
-from pollux.store.verify import Places, verify
+from pollux.store.verify import StoreLayout, verify
 
 from .helpers import contents, files_below, message_of, opened, settings_in, stable, until
 
@@ -304,10 +304,10 @@ async def test_a_body_that_was_changed_is_given_to_nobody_as_a_whole(tmp_path: P
             one.storage.append_message(message, [1])
         await stable(one.storage)
         path = one.storage.large.path(large.id)
-    places = Places(tmp_path / "journal", tmp_path / "bindings", tmp_path / "large", tmp_path / "paging")
-    assert verify(places).sound
+    layout = StoreLayout(tmp_path / "journal", tmp_path / "bindings", tmp_path / "large", tmp_path / "paging")
+    assert verify(layout).sound
     flip(path, 300_000)
-    report = verify(places)
+    report = verify(layout)
     assert [(damage.file, damage.kind) for damage in report.damage] == [(path, "lost-body")]
     async with opened(settings) as two:
         storage = two.storage

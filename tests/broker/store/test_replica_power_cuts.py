@@ -15,7 +15,7 @@ import pytest
 from pollux.errors import StoreError
 from pollux.formats.segments import Kind, SegmentHeader
 from pollux.ha.replication import local
-from pollux.ha.replication.backup_side import Following
+from pollux.ha.replication.backup_side import BackupSide
 from pollux.ha.replication.local import LocalState
 from pollux.store.mirror import Link, Mirror, Replica
 from pollux.store.mirror.copying import copy_store, inventory_of
@@ -147,7 +147,7 @@ def test_data_that_is_moved_aside_is_never_taken_for_a_whole_store(tmp_path: Pat
 def prepare(disk: LossyDisk) -> None:
     """What a member does when the live takes it."""
     never: Any = None
-    following = Following(never, roots_in(disk.root), loop=never, keep=2, on_synced=never, on_end=never, files=disk)
+    following = BackupSide(never, roots_in(disk.root), loop=never, keep=2, on_synced=never, on_end=never, files=disk)
     following._prepare({"node_id": "cd" * 16, "epoch": 9, "prefix": False})
     state = local.read(disk.root / "journal")
     assert state == LocalState("cd" * 16, 0, 9, complete=False, replica=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pollux.store.compare.verdict import Comparison
-    from pollux.store.verify import Places
+    from pollux.store.verify import StoreLayout
 
 app = typer.Typer(
     help="Look into a journal; a running broker's too. Only apply-plan and orphans change anything.",
@@ -50,15 +50,15 @@ def _directory(directory: Path | None, config: Path | None) -> Path:
     return directory
 
 
-def _places(config: Path | None) -> Places:
+def _layout(config: Path | None) -> StoreLayout:
     """The directories of a broker.xml."""
     from pollux.cli.locate import find_configuration
-    from pollux.store.verify import Places
+    from pollux.store.verify import StoreLayout
 
     found = find_configuration(config)
     if not found.journal_directory.is_dir():
         fail(f"{found.journal_directory}: is not a directory", EXIT_FAILED)
-    return Places(
+    return StoreLayout(
         found.journal_directory, found.bindings_directory, found.large_messages_directory, found.paging_directory
     )
 
@@ -133,7 +133,7 @@ def verify(directory: Directory = None, config: Config = None, as_json: Json = F
     """
     from pollux.store.verify import verify as verify_store
 
-    place = _places(config) if directory is None else _directory(directory, config)
+    place = _layout(config) if directory is None else _directory(directory, config)
     report = _guarded(lambda: verify_store(place))
     if as_json:
         print_json(
@@ -249,12 +249,12 @@ def _side(found: Comparison, name: str) -> dict[str, Any]:
 
     side, alone = found.sides[name], found.alone[name]
     try:
-        state = local.read(side.places.journal)
+        state = local.read(side.layout.journal)
     except StoreError:
         state = None
     last = max(((*key, side.last(key)) for key in side.segments), default=None)
     return {
-        "directory": str(side.places.journal),
+        "directory": str(side.layout.journal),
         "epochs": sorted(side.epochs),
         "last": None if last is None else "epoch {}, segment {}, byte {}".format(*last),
         "sequence": None if state is None else state.sequence,

@@ -51,7 +51,7 @@ def show(directory: Directory = None, config: Config = None, *, as_json: Json = 
     any.
     """
     from pollux.errors import StoreError
-    from pollux.store.compare.side import Places, locate
+    from pollux.store.compare.side import StoreLayout, locate
     from pollux.store.orphans import find
 
     try:
@@ -59,10 +59,10 @@ def show(directory: Directory = None, config: Config = None, *, as_json: Json = 
             from pollux.cli.locate import find_configuration
 
             found = find_configuration(config)
-            places = Places(found.journal_directory, found.bindings_directory, found.paging_directory)
+            layout = StoreLayout(found.journal_directory, found.bindings_directory, found.paging_directory)
         else:
-            places = locate(directory)
-        lost = [one.view() for one in find(places)]
+            layout = locate(directory)
+        lost = [one.view() for one in find(layout)]
     except (StoreError, OSError) as error:
         fail(str(error), EXIT_FAILED)
     result = listed(lost, _COLUMNS, right=("id", "messages", "paged"))

@@ -18,7 +18,7 @@ from pollux.client.errors import UrlError
 from pollux.client.retry import UNLIMITED, RetryPolicy
 from pollux.config.nearest import did_you_mean
 from pollux.config.uris import UriError, parse_uris
-from pollux.discreet import Discreet
+from pollux.redacted import Redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ class Endpoint(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Options(Discreet, frozen=True):
+class Options(Redacted, frozen=True):
     """Everything a URL may say. Times in milliseconds, sizes in bytes."""
 
     hidden: ClassVar[frozenset[str]] = frozenset({"password"})

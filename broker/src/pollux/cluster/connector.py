@@ -57,7 +57,7 @@ def check_connectors(connectors: Iterable[Connector]) -> None:
                 raise TlsError(f"connector {connector.name!r}: {error}") from error
 
 
-class Reach:
+class ClusterConnector:
     """See the module. Everything is called in the loop's thread."""
 
     def __init__(self, hub: CoreHub) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pollux.cluster import vote_log
-from pollux.cluster.connector import Reach, UnreachableError, tell
+from pollux.cluster.connector import ClusterConnector, UnreachableError, tell
 from pollux.cluster.votes import Answer, Register, votes_needed
 from pollux.duties import carry_out
 from pollux.logs import event
@@ -45,7 +45,7 @@ FIRST_LOOK = 6.0
 _SEQUENCES = 1 << 62
 
 
-class Mine(NamedTuple):
+class OwnVote(NamedTuple):
     """What this member is now. ``node_id`` empty: it has no data; ``sequence`` of its data, if that is complete."""
 
     node_id: str
@@ -66,7 +66,7 @@ class Electorate:
         group: str,
         connect_timeout: float,
         answer_timeout: float,
-        mine: Callable[[], Mine],
+        own_vote: Callable[[], OwnVote],
         coordinated: Callable[[], int],
         superseded: Callable[[str], None],
     ) -> None:
@@ -76,14 +76,14 @@ class Electorate:
         """
         self.loop = asyncio.get_running_loop()
         self.register = Register(vote_log.read(journal), young_until=self.loop.time() + YOUNG)
-        self._reach = Reach(hub)
+        self._connector = ClusterConnector(hub)
         self._others = others
         self._journal = journal
         self._member = member
         self._group = group
         self._connect_timeout = connect_timeout
         self._answer_timeout = answer_timeout
-        self._mine = mine
+        self._own_vote = own_vote
         self._coordinated = coordinated
         self._superseded = superseded
         self._links: dict[str, CoreLink] = {}
@@ -161,7 +161,7 @@ class Electorate:
         where, said = _place(endpoint), ""
         while True:
             try:
-                link = await self._reach.connect(endpoint, min(CONNECT_LIMIT, self._connect_timeout))
+                link = await self._connector.connect(endpoint, min(CONNECT_LIMIT, self._connect_timeout))
             except UnreachableError as error:
                 (self._absent.add if error.refused else self._absent.discard)(where)
                 # A member that waits does not listen: that is no news. Something to do is told, once.
@@ -192,7 +192,7 @@ class Electorate:
                 if self.loop.time() >= looked:
                     looked = self.loop.time() + LOOK_PERIOD
                     await self._see(where)
-                if self._mine().serves and where not in self._announced:
+                if self._own_vote().serves and where not in self._announced:
                     await self._announce(where)
                 # An announcement that was not taken is made again; the end of the connection wakes nobody earlier.
                 await asyncio.wait([link.over], timeout=RETRY)
@@ -205,7 +205,7 @@ class Electorate:
 
     async def _see(self, where: str) -> None:
         """Who waits is told of nothing: it asks how large a topology others have seen, before it needs votes."""
-        asked = self._ask(where, LOOK, self._mine().node_id or bytes(16).hex(), 0)
+        asked = self._ask(where, LOOK, self._own_vote().node_id or bytes(16).hex(), 0)
         answer = await asked.answered(CONNECT_LIMIT) if asked is not None else None
         if asked is not None:
             asked.close()
@@ -214,8 +214,8 @@ class Electorate:
 
     async def _announce(self, where: str) -> None:
         """Tell one member that this broker serves; as long as the channel is there it is believed."""
-        mine = self._mine()
-        asked = self._ask(where, SERVES, mine.node_id, self._coordinated())
+        own_vote = self._own_vote()
+        asked = self._ask(where, SERVES, own_vote.node_id, self._coordinated())
         answer = await asked.answered(CONNECT_LIMIT) if asked is not None else None
         if asked is None or answer is None:
             return
@@ -231,7 +231,7 @@ class Electorate:
         if self._refusals.get(where) != answer.reason:
             self._refusals[where] = answer.reason
             event(logger, logging.WARNING, "not taken for the live", member=answer.member, reason=answer.reason)
-        if answer.voter and answer.voter != mine.node_id and abs(answer.sequence) >= self._coordinated():
+        if answer.voter and answer.voter != own_vote.node_id and abs(answer.sequence) >= self._coordinated():
             self._against[where] = answer.reason
             if len(self._against) >= max(1, votes_needed(self.size)):
                 self._superseded(f"other pairs say: {answer.reason}")
@@ -339,10 +339,10 @@ class Electorate:
         if holder is not None:
             self._holding[holder] += 1
         given = _Given(self._let_go, holder)
-        mine = self._mine()
+        own_vote = self._own_vote()
         answer: dict[str, Any] = {
             "member": self._member,
-            "voter": mine.node_id if mine.serves else "",
+            "voter": own_vote.node_id if own_vote.serves else "",
             "yes": yes,
             "against": against,
             "reason": reason,
@@ -365,15 +365,15 @@ class Electorate:
             self.register.gone(*holder)
 
     def _judge(self, kind: str, node_id: str, member: str, sequence: int, group: str) -> tuple[bool, bool, str]:
-        mine = self._mine()
+        own_vote = self._own_vote()
         if kind == LOOK:
             return False, False, ""
-        if mine.node_id == node_id:
-            if mine.serves:
+        if own_vote.node_id == node_id:
+            if own_vote.serves:
                 return False, True, f"{self._member} serves"
-            if mine.sequence > abs(sequence):
-                return False, True, f"{self._member} has newer data (sequence {mine.sequence}, not {sequence})"
-        if mine.serves and group and group == self._group and node_id != mine.node_id:
+            if own_vote.sequence > abs(sequence):
+                return False, True, f"{self._member} has newer data (sequence {own_vote.sequence}, not {sequence})"
+        if own_vote.serves and group and group == self._group and node_id != own_vote.node_id:
             what = "give it a group-name of its own, or make it a <backup> without data"
             return False, True, f"{self._member} is the live of the group {group[:100]!r} with other data: {what}"
         if kind == TAKE:
@@ -381,7 +381,7 @@ class Electorate:
         if kind == RECORD:
             yes, reason = self.register.record(node_id, member, sequence)
             return yes, not yes, reason
-        reason = self.register.serves(node_id, member, sequence, mine.node_id)
+        reason = self.register.serves(node_id, member, sequence, own_vote.node_id)
         return not reason, bool(reason), reason
 
     async def _answer(self, conversation: Conversation, channel: int, answer: dict[str, Any], given: _Given) -> None:

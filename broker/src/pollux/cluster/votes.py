@@ -162,7 +162,7 @@ class Candidacy:
     """Whether a member that waits may ask for the right to serve, and when. Times are seconds, monotonic.
 
     ``own``: its data is what it served with last. It asks too, and whoever knows better is believed; but where no
-    majority answers (all pairs are being started) it goes on after the last attempt, and ``at_once`` (a primary without
+    majority answers (all pairs are being started) it goes on after the last attempt, and ``at_once`` (a live without
     check-for-live-server) after the first. Once somebody knew better it needs a majority, also when that one does not
     answer any more (``contradicted``). A copy may only be served when it was in sync at the moment at which its
     live was lost: who has been left behind, or was started again, cannot know what was confirmed since. After the last

@@ -26,7 +26,7 @@ from pollux.config.kinds import (
     Words,
 )
 from pollux.config.markers import Attribute, Content, Element, Needs
-from pollux.discreet import Discreet
+from pollux.redacted import Redacted
 
 PROTOCOLS = ("AMQP", "STOMP", "MQTT", "CORE")
 _FOREIGN_PROTOCOLS = ("OPENWIRE", "HORNETQ")
@@ -39,7 +39,7 @@ _DEFAULT = ((-1, "as the broker's setting"),)
 _OFF = ((-1, "off"),)
 
 
-class TlsSettings(Discreet, frozen=True):
+class TlsSettings(Redacted, frozen=True):
     """TLS parameters of an acceptor or connector. Paths are absolute once loaded."""
 
     hidden: ClassVar[frozenset[str]] = frozenset({"key_store_password", "trust_store_password"})

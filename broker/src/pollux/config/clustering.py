@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from pollux.config.kinds import KIB, MIB, Boolean, Decimal, Duration, Enumeration, Integer, Password, Size, Text
 from pollux.config.markers import Attribute, Element, Listed, Needs
-from pollux.discreet import Discreet
+from pollux.redacted import Redacted
 
 _FOR_EVER = ((-1, "for ever"),)
 _NO_LIMIT = ((-1, "no limit"),)
@@ -188,7 +188,7 @@ class RouterPolicy(Struct, frozen=True):
     properties: Annotated[tuple[Property, ...], Listed("property"), "Settings of the policy."] = ()
 
 
-class RouterPool(Discreet, frozen=True):
+class RouterPool(Redacted, frozen=True):
     """The brokers a router chooses from."""
 
     hidden: ClassVar[frozenset[str]] = frozenset({"password"})

@@ -26,7 +26,7 @@ from pollux.config.kinds import (
     Words,
 )
 from pollux.config.markers import Attribute, Element, Listed
-from pollux.discreet import Discreet
+from pollux.redacted import Redacted
 
 NAMESPACE = "urn:pollux:1"
 
@@ -113,7 +113,7 @@ class ResourceLimit(Struct, frozen=True):
     line: int = 0
 
 
-class Management(Discreet, frozen=True):
+class Management(Redacted, frozen=True):
     """``<px:management>``: the HTTP port of health, metrics, the JSON API and the console."""
 
     hidden: ClassVar[frozenset[str]] = frozenset({"key_store_password", "trust_store_password"})
@@ -210,7 +210,7 @@ class SymmetricGroup(Struct, frozen=True):
     ] = 10000
 
 
-class ZooKeeperTls(Discreet, frozen=True):
+class ZooKeeperTls(Redacted, frozen=True):
     """``<px:zookeeper-tls>``: TLS between this broker and ZooKeeper; its servers are always verified."""
 
     hidden: ClassVar[frozenset[str]] = frozenset({"trust_store_password", "key_store_password"})
@@ -229,7 +229,7 @@ class ZooKeeperTls(Discreet, frozen=True):
     line: int = 0
 
 
-class HighAvailability(Discreet, frozen=True):
+class HighAvailability(Redacted, frozen=True):
     """``<px:high-availability>``: what Artemis's ``<ha-policy>`` has no words for."""
 
     hidden: ClassVar[frozenset[str]] = frozenset({"zookeeper_password"})

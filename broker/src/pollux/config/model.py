@@ -66,7 +66,7 @@ from pollux.config.kinds import (
 from pollux.config.markers import ByDesign, Derived, Element, Listed, Needs, NoEffect, Only, Read
 from pollux.config.problems import ConfigError, Problem, Severity
 from pollux.config.resolve import permissions_for, resolve_address_settings
-from pollux.discreet import Discreet
+from pollux.redacted import Redacted
 
 __all__ = [
     "Acceptor",
@@ -142,7 +142,7 @@ class Feature(Struct, frozen=True):
     line: int
 
 
-class DatabaseStore(Discreet, frozen=True):
+class DatabaseStore(Redacted, frozen=True):
     """A database in place of files."""
 
     hidden: ClassVar[frozenset[str]] = frozenset({"jdbc_user", "jdbc_password"})
@@ -175,7 +175,7 @@ class Store(Struct, frozen=True):
     database_store: Annotated[DatabaseStore | None, Needs("database-store"), "A database."] = None
 
 
-class Configuration(Discreet, frozen=True):
+class Configuration(Redacted, frozen=True):
     """What one broker was told. Directories are absolute; passwords are in clear text."""
 
     hidden: ClassVar[frozenset[str]] = frozenset({"cluster_password"})
@@ -535,7 +535,7 @@ class Configuration(Discreet, frozen=True):
         return (replication.primary or replication.backup) if replication is not None else None
 
     @property
-    def takes_turns(self) -> bool:
+    def in_ha_group(self) -> bool:
         """Whether other brokers may serve instead of this one, so that it may have to wait."""
         return self.shares_store or self.replication_part is not None
 
@@ -553,7 +553,7 @@ class Configuration(Discreet, frozen=True):
     @property
     def page_above(self) -> int:
         """Bytes in memory above which addresses with more than their share page; -1 where nobody takes over."""
-        return self.high_availability.page_above if self.takes_turns and self.persistence_enabled else -1
+        return self.high_availability.page_above if self.in_ha_group and self.persistence_enabled else -1
 
     def state_limit(self, memory: int) -> int:
         """Bytes of what clients make the broker hold beside messages, of a process that may use ``memory``."""

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtensionOID, NameOID
 from msgspec import Struct
 
-from pollux.discreet import Discreet
 from pollux.errors import PolluxError
+from pollux.redacted import Redacted
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -99,7 +99,7 @@ def _pkcs12(path: Path, data: bytes, password: str | None, what: str) -> pkcs12.
         raise TlsError(f"{what} {path} is neither PEM nor a PKCS12 store this password opens") from error
 
 
-class _KeyStore(Discreet, frozen=True):
+class _KeyStore(Redacted, frozen=True):
     """A key store as PEM text, with its first certificate."""
 
     hidden: ClassVar[frozenset[str]] = frozenset({"pem", "password"})

@@ -33,8 +33,8 @@ from msgspec import Struct
 from pollux.client.errors import UrlError
 from pollux.client.url import Endpoint, parse_url
 from pollux.config.nearest import did_you_mean
-from pollux.discreet import Discreet
 from pollux.drill.errors import InputError
+from pollux.redacted import Redacted
 
 MAX_SIZE = 1024 * 1024
 _MEMBER = ("name", "url", "management", "pid_file", "start", "stop")
@@ -55,7 +55,7 @@ class Member(Struct, frozen=True):
     stop: tuple[str, ...] = ()
 
 
-class Manifest(Discreet, frozen=True):
+class Manifest(Redacted, frozen=True):
     """What the file says."""
 
     hidden: ClassVar[frozenset[str]] = frozenset({"password"})

@@ -47,7 +47,7 @@ DROPPED = "dropped"
 _SENDABLE_LIMIT = 20_000
 
 
-class Registry:
+class AddressManager:
     """See the module. Everything is in memory at once; ``when_stable`` tells when it is on disk too."""
 
     def __init__(self, post: PostOffice) -> None:

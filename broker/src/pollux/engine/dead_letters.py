@@ -39,7 +39,7 @@ ACTUAL_EXPIRY = "_AMQ_ACTUAL_EXPIRY"
 STAY = 30_000
 
 
-class Undeliverable:
+class DeadLetters:
     """Moves what the queues give up. ``dropped`` counts what nobody named a place for, ``stayed`` how often a message
     stayed in its queue because there was none at its place.
     """
@@ -80,7 +80,7 @@ class Undeliverable:
         """Whether :meth:`move` would find a queue for this message of ``queue`` at ``target``, created if need be."""
         copy = self._moved_copy(queue, message, target, {})
         try:
-            self._post.registry.ensure_sendable(target, copy.routing_type)
+            self._post.address_manager.ensure_sendable(target, copy.routing_type)
         except PolluxError:  # it may not be made; others, for other places, go all the same
             return False
         return any(not taker.temporary for taker in self._post.space.takers(copy))
@@ -199,7 +199,7 @@ class Undeliverable:
         if spec is None or self._post.space.queue(spec.name) is not None:
             return
         try:
-            self._post.registry.create_queue(spec)
+            self._post.address_manager.create_queue(spec)
         except PolluxError as error:
             log.error("queue %s for undeliverable messages cannot be created: %s", spec.name, error)  # noqa: TRY400
 

@@ -136,7 +136,7 @@ class Orphans:
             if queue is not None:
                 self._join(orphan, queue)
         for orphan in [orphan for orphan in self if not orphan.messages]:
-            self._post.registry.record_drop(orphan.id)
+            self._post.address_manager.record_drop(orphan.id)
             del self._found[orphan.id]
 
     def _successor(self, orphan: Orphan) -> Queue | None:
@@ -208,7 +208,7 @@ class Orphans:
             raise InvalidRequestError(f"nothing tells how queue {queue_id} was called: give it a name (--queue)")
         else:
             spec = QueueSpec(**{"address": orphan.address or name, **given})
-        queue = self._post.registry.create_queue(spec, auto_address=False, queue_id=queue_id)
+        queue = self._post.address_manager.create_queue(spec, auto_address=False, queue_id=queue_id)
         self._fill(queue, self._found.pop(queue_id))
         log.info("orphans restored queue=%s id=%d messages=%d", queue.name, queue_id, self._post.message_count(queue))
         return queue
@@ -227,7 +227,7 @@ class Orphans:
         """Forget what is left of a queue for good; how many messages. As :meth:`restore`."""
         orphan = self.get(queue_id)
         post = self._post
-        post.registry.record_drop(queue_id)
+        post.address_manager.record_drop(queue_id)
         for ids in orphan.priorities.values():
             post.release_cold(ids)
         post.pages.drop_orphans(queue_id)

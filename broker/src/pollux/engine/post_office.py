@@ -22,9 +22,9 @@ from weakref import WeakSet
 from pollux.audit import Trail
 from pollux.config.address_settings import DiskFullPolicy
 from pollux.engine.accounts import Account, Accounts
-from pollux.engine.address_manager import Registry
+from pollux.engine.address_manager import AddressManager
 from pollux.engine.cold import ColdMessages
-from pollux.engine.dead_letters import Undeliverable
+from pollux.engine.dead_letters import DeadLetters
 from pollux.engine.entering import MANY, Entering
 from pollux.engine.memory import DUPLICATE_IDS, Memory
 from pollux.engine.orphans import Orphans
@@ -89,12 +89,12 @@ class PostOffice:
             configuration.page_above,
         )
         self.memory = Memory(self.accounts, configuration.state_limit(memory))
-        self.registry = Registry(self)
+        self.address_manager = AddressManager(self)
         #: What all sessions of one protocol share, by the protocol's name: nobody else's business.
         self.shared: dict[str, Any] = {}
         #: Routing type -> names messages were sent to -> their accounts; the registry clears it when something changes.
-        self._sendable = self.registry.sendable
-        self.undeliverable = Undeliverable(self)
+        self._sendable = self.address_manager.sendable
+        self.dead_letters = DeadLetters(self)
         self.pages = Pages(self)
         self.cold = ColdMessages(self)
         self.orphans = Orphans(self)
@@ -149,18 +149,18 @@ class PostOffice:
 
     @property
     def create_queue(self) -> Callable[..., Queue]:
-        """See :meth:`Registry.create_queue`."""
-        return self.registry.create_queue
+        """See :meth:`AddressManager.create_queue`."""
+        return self.address_manager.create_queue
 
     @property
     def delete_queue(self) -> Callable[..., None]:
-        """See :meth:`Registry.delete_queue`."""
-        return self.registry.delete_queue
+        """See :meth:`AddressManager.delete_queue`."""
+        return self.address_manager.delete_queue
 
     @property
     def ensure_address(self) -> Callable[..., object]:
-        """See :meth:`Registry.ensure_address`."""
-        return self.registry.ensure_address
+        """See :meth:`AddressManager.ensure_address`."""
+        return self.address_manager.ensure_address
 
     def queue(self, name: str) -> Queue:
         """The queue of that name (or FQQN). Raises NoSuchQueueError."""
@@ -221,8 +221,8 @@ class PostOffice:
 
     def _open(self, name: str, routing_type: RoutingType | None, user: str | None = None) -> Account:
         """Make sure that messages for ``name`` can be routed as far as settings allow; its account."""
-        account = self.accounts.get(self.registry.ensure_sendable(name, routing_type, user))
-        self.registry.remember(name, routing_type, account)
+        account = self.accounts.get(self.address_manager.ensure_sendable(name, routing_type, user))
+        self.address_manager.remember(name, routing_type, account)
         return account
 
     def _account_of(self, message: Message) -> Account:
@@ -306,7 +306,7 @@ class PostOffice:
         trail = self.trail.queue(account.name, account.name)
         if trail is not None:
             trail.unrouted()
-        kept = account.settings.send_to_dla_on_no_route and self.undeliverable.unrouted(message)
+        kept = account.settings.send_to_dla_on_no_route and self.dead_letters.unrouted(message)
         if not kept and message.large is not None:
             self.storage.large.delete(message.large.id)
 
@@ -504,7 +504,7 @@ class PostOffice:
                             self.storage.append_schedule(queue.id, reference.message.id, reference.deliver_at)
             self.tidy(queue)
             if dead:
-                self.undeliverable.dead(queue, dead)
+                self.dead_letters.dead(queue, dead)
             if queue.scheduled:
                 self.plan_timer(queue)
             self.wake(queue)
@@ -512,7 +512,7 @@ class PostOffice:
     def reject(self, references: list[MessageReference]) -> None:
         """Consumers refuse the messages: dead letters now."""
         for queue, mine in by_queue(references):
-            self.undeliverable.dead(queue, queue.kill(mine))
+            self.dead_letters.dead(queue, queue.kill(mine))
 
     def set_aside(self, reference: MessageReference, error: PolluxError) -> None:
         """The body of a large message is not there: the message leaves its queue, not the store.
@@ -614,7 +614,7 @@ class PostOffice:
         queue.add_consumer(consumer, now)
         rights: Rights | None = getattr(consumer, "rights", None)
         if rights is not None and not consumer.browsing:
-            self.registry.read_by(queue, rights.user)
+            self.address_manager.read_by(queue, rights.user)
         queue.unused_since = 0
         self.plan_timer(queue)
         self.wake(queue)
@@ -628,7 +628,7 @@ class PostOffice:
             queue.unused_since = self.wall_ms()
             if queue.purge_on_no_consumers:
                 self.purge(queue)
-            self.registry.maybe_delete(queue)
+            self.address_manager.maybe_delete(queue)
         elif queue.consumers:
             self.wake(queue)
 
@@ -675,7 +675,7 @@ class PostOffice:
         self.discard(queue, references)
         self.release_cold(cold)
         if queue.durable:
-            self.registry.record_drop(queue.id)
+            self.address_manager.record_drop(queue.id)
         self.pages.drop(queue)
 
     def message_count(self, queue: Queue) -> int:
@@ -716,7 +716,7 @@ class PostOffice:
             log.exception("a session failed to take messages from queue %s", queue.name)
         expired = queue.expired(now, 0)
         if expired:
-            self.undeliverable.expired(queue, expired)
+            self.dead_letters.expired(queue, expired)
         if queue.cold:
             self.cold.feed(queue)
         if self.pages.active:
@@ -785,7 +785,7 @@ class PostOffice:
                 if self.space.queue_by_id(queue.id) is queue:
                     expired = queue.expired(self.wall_ms())
                     if expired:
-                        self.undeliverable.expired(queue, expired)
+                        self.dead_letters.expired(queue, expired)
                 yield
         finally:
             self._expiring = False

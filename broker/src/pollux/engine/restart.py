@@ -92,7 +92,7 @@ class Restart:
         recovered = self._recovered
         if (PAUSED, spec.name) in recovered.bindings or is_paused(recovered.queue_records.get(queue_id)):
             queue.pause()
-        self._post.registry.add_queue(queue)
+        self._post.address_manager.add_queue(queue)
         self._known[queue_id] = queue
         return queue
 
@@ -118,7 +118,7 @@ class Restart:
                 self._post.orphans.found(queue_id).spec = spec
                 continue
             queue = self._add(queue_id, spec)
-            self._post.registry.keep(queue)
+            self._post.address_manager.keep(queue)
             again.append(spec.name)
         if again:
             names = ", ".join(repr(name) for name in again[:_NAMED]) + (" and more" if len(again) > _NAMED else "")
@@ -148,6 +148,6 @@ class Restart:
                 orphan.schedules = schedules.get(queue_id, {})
         for queue_id in self.dropped:
             # The crash may have come between the two records of the deletion.
-            self._post.registry.record_drop(queue_id)
+            self._post.address_manager.record_drop(queue_id)
             for ids in recovered.queues.get(queue_id, {}).values():
                 self._post.release_cold(ids)

@@ -79,7 +79,7 @@ class Activation(ABC):
         #: The process shall start again as a standby once it has stopped.
         self.restart = False
         #: Stop quickly: somebody waits to serve instead.
-        self.hurry = False
+        self.fast_stop = False
         #: What is wrong with other members, as last seen.
         self.findings: list[neighbours.Finding] = []
         #: The store's system calls, where they are not the ordinary ones.
@@ -197,7 +197,7 @@ class Activation(ABC):
 
     @abstractmethod
     async def failback(self) -> dict[str, Any]:
-        """Let the preferred broker serve again: from a live backup to the waiting primary."""
+        """Let the preferred broker serve again: from a backup that is live to the one that waits."""
 
     def _handing_over(self, to: Iterable[Member]) -> dict[str, Any]:
         """The answer to who asked for it."""

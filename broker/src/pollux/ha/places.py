@@ -14,7 +14,7 @@ LIVE_LOCK, BACKUP_LOCK, STATE_LOCK, FAILBACK_LOCK = "live.lock", "backup.lock", 
 STORE_ID = "store.id"
 
 
-class Places(NamedTuple):
+class SharedStoreLayout(NamedTuple):
     """``base`` is where the node directory is; the others are the store's."""
 
     base: Path

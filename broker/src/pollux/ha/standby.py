@@ -32,7 +32,7 @@ MOST_LOOKS = 20
 FOLLOW_TIMEOUT = 2.0
 
 
-class Warm:
+class StandbyPrefetch:
     """See the module; a thread of its own. ``on_first`` is called in it once, when everything was read."""
 
     def __init__(

@@ -110,23 +110,23 @@ async def move(broker: Broker, queue: Queue, chosen: list[MessageReference], tar
 
     Those that no queue there takes stay where they are; ``chosen`` has only those left that did not go for that reason.
     """
-    undeliverable = broker.post.undeliverable
+    dead_letters = broker.post.dead_letters
     count = 0
     staying: list[MessageReference] = []
     for chunk in _chunks(chosen):
         messages = {}
         for reference in chunk:
-            if undeliverable.takes(queue, reference.message, target):
+            if dead_letters.takes(queue, reference.message, target):
                 messages[reference.message.id] = reference.message
             else:
                 staying.append(reference)
         references, cold = queue.remove(messages.keys())
         references += [_adopted(broker, queue, messages[number]) for number in cold]
         if references:
-            count += undeliverable.move(queue, references, target)
+            count += dead_letters.move(queue, references, target)
         await broker.stable()
     if staying:
-        undeliverable.stayed += len(staying)
+        dead_letters.stayed += len(staying)
         log.warning("queue %s: %d messages stay: no queue of %s takes them", queue.name, len(staying), target)
     chosen[:] = staying
     return count

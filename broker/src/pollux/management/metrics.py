@@ -106,11 +106,11 @@ def _broker(broker: Broker) -> Iterator[Metric]:
     yield _gauge("queues", "Queues.", len(broker.space.queues))
     yield _counter("messages_routed", "Messages accepted and routed to a queue.", post.routed_total)
     yield _counter("messages_acknowledged", "Messages acknowledged by consumers.", post.acknowledged_total)
-    yield _counter("messages_dropped", "Messages dropped for want of a place to go.", post.undeliverable.dropped)
+    yield _counter("messages_dropped", "Messages dropped for want of a place to go.", post.dead_letters.dropped)
     yield _counter(
         "messages_stayed",
         "Times a message stayed because no queue took it where it was to go.",
-        post.undeliverable.stayed,
+        post.dead_letters.stayed,
     )
     used = "Memory charged to messages and to what clients hold beside them."
     yield _gauge("memory_used_bytes", used, post.accounts.total.bytes)
@@ -121,7 +121,7 @@ def _broker(broker: Broker) -> Iterator[Metric]:
     yield _gauge("loop_lag_seconds", "How late the event loop last ran.", broker.analyzer.lag)
     yield _gauge("loop_lag_maximum_seconds", "Its worst in the last minute.", broker.analyzer.maximum_lag)
     shared = "Turns of the event loop in which a slice of what clients ask for by the thousand was done."
-    yield _counter("shared_turns", shared, broker.registry.share.turns)
+    yield _counter("shared_turns", shared, broker.connections.share.turns)
 
 
 def _store(broker: Broker) -> Iterator[Metric]:
@@ -148,7 +148,7 @@ def _histogram(name: str, text: str, samples: LatencyHistogram) -> HistogramMetr
 def _connections(broker: Broker) -> Iterator[Metric]:
     count: Counter[tuple[str, str]] = Counter()
     incoming = outgoing = 0
-    for connection in broker.registry:
+    for connection in broker.connections:
         session = connection.session
         count[connection.peer.acceptor, session.protocol if session is not None else ""] += 1
         incoming += connection.bytes_in
@@ -157,17 +157,17 @@ def _connections(broker: Broker) -> Iterator[Metric]:
     for labels, number in sorted(count.items()):
         family.add_metric(labels, number)
     yield family
-    registry = broker.registry
-    yield _gauge("connections_open", "Connections in all.", len(registry))
-    yield _gauge("connections_limit", "Connections allowed.", registry.maximum)
-    yield _counter("connections_accepted", "Connections accepted.", registry.accepted)
-    yield _counter("connections_refused", "Connections refused.", registry.refused)
-    strangers = registry.strangers
+    connections = broker.connections
+    yield _gauge("connections_open", "Connections in all.", len(connections))
+    yield _gauge("connections_limit", "Connections allowed.", connections.maximum)
+    yield _counter("connections_accepted", "Connections accepted.", connections.accepted)
+    yield _counter("connections_refused", "Connections refused.", connections.refused)
+    strangers = connections.strangers
     yield _gauge("before_login_bytes", "Held by connections that have not logged in.", strangers.held)
     yield _gauge("before_login_limit_bytes", "max-handshake-size.", strangers.limit)
     yield _counter("connections_dropped", "Connections without log-in that made room for others.", strangers.dropped)
-    yield _counter("received_bytes", "Bytes received from clients.", registry.closed_bytes_in + incoming)
-    yield _counter("sent_bytes", "Bytes sent to clients.", registry.closed_bytes_out + outgoing)
+    yield _counter("received_bytes", "Bytes received from clients.", connections.closed_bytes_in + incoming)
+    yield _counter("sent_bytes", "Bytes sent to clients.", connections.closed_bytes_out + outgoing)
     yield _counter("logins", "Successful log-ins.", broker.security.successes)
     yield _counter("logins_refused", "Refused log-ins.", broker.security.failures)
     yield _counter("login_checks", "Passwords and proofs that were really looked at.", broker.security.checks)

@@ -171,14 +171,14 @@ class Api:
         types = [_routing_type(name) for name in body.get("routingTypes", ["MULTICAST"])]
         if not types:
             raise ApiError(400, "bad-request", "routingTypes must name ANYCAST, MULTICAST or both")
-        created = self._broker.post.registry.create_address(_name(body["name"]), types)
+        created = self._broker.post.address_manager.create_address(_name(body["name"]), types)
         await self._broker.stable()
         return json_response(views.address_in_full(self._broker, created), status=201)
 
     async def delete_address(self, request: web.Request) -> web.Response:
         """Delete an address; with ``force`` its queues and their messages too."""
         name = request.match_info["name"]
-        self._broker.post.registry.delete_address(name, force=_flag(request, "force"))
+        self._broker.post.address_manager.delete_address(name, force=_flag(request, "force"))
         await self._broker.stable()
         return json_response({"deleted": name})
 
@@ -247,14 +247,14 @@ class Api:
     async def pause(self, request: web.Request) -> web.Response:
         """Stop deliveries from a queue until it is resumed; of a durable queue across restarts."""
         found = self._queue(request)
-        self._broker.post.registry.pause_queue(found, paused=True)
+        self._broker.post.address_manager.pause_queue(found, paused=True)
         await self._broker.stable()
         return json_response({"name": found.name, "paused": True})
 
     async def resume(self, request: web.Request) -> web.Response:
         """Go on with deliveries from a queue."""
         found = self._queue(request)
-        self._broker.post.registry.pause_queue(found, paused=False)
+        self._broker.post.address_manager.pause_queue(found, paused=False)
         await self._broker.stable()
         return json_response({"name": found.name, "paused": False})
 
@@ -419,7 +419,7 @@ class Api:
 
     def _connection(self, request: web.Request) -> Any:
         text = request.match_info["id"]
-        found = self._broker.registry.get(int(text)) if _is_number(text) else None
+        found = self._broker.connections.get(int(text)) if _is_number(text) else None
         if found is None:
             raise not_found("connection", text)
         return found

@@ -85,7 +85,7 @@ def _serving(broker: Broker) -> dict[str, Any]:
     usage = broker.storage.usage()
     accounts = broker.post.accounts
     return {
-        "connections": len(broker.registry),
+        "connections": len(broker.connections),
         "addresses": len(broker.space.addresses),
         "queues": len(broker.space.queues),
         "messages": sum(queue.message_count for queue in broker.space.queues)
@@ -98,13 +98,13 @@ def _serving(broker: Broker) -> dict[str, Any]:
             "state": broker.post.memory.used,
             "stateLimit": broker.post.memory.limit,
             "stateOfUsers": broker.post.memory.users(),
-            "beforeLogin": broker.registry.strangers.held,
-            "beforeLoginLimit": broker.registry.strangers.limit,
+            "beforeLogin": broker.connections.strangers.held,
+            "beforeLoginLimit": broker.connections.strangers.limit,
             "resident": resident_bytes(),
         },
         "loopLagMilliseconds": round(broker.analyzer.lag * 1000, 3),
         "maximumLoopLagMilliseconds": round(broker.analyzer.maximum_lag * 1000, 3),
-        "sharedTurns": broker.registry.share.turns,
+        "sharedTurns": broker.connections.share.turns,
         "store": {
             "epoch": broker.storage.epoch,
             "full": broker.storage.full,
@@ -207,7 +207,7 @@ def consumers(broker: Broker) -> list[dict[str, Any]]:
 
 def connections(broker: Broker) -> list[dict[str, Any]]:
     """All connections."""
-    return [connection.describe() for connection in broker.registry]
+    return [connection.describe() for connection in broker.connections]
 
 
 def sessions(broker: Broker) -> list[dict[str, Any]]:
@@ -220,7 +220,7 @@ def sessions(broker: Broker) -> list[dict[str, Any]]:
             "clientId": connection.session.client_id,
             "details": plain(connection.session.describe()),
         }
-        for connection in broker.registry
+        for connection in broker.connections
         if connection.session is not None
     ]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def features(configuration: Configuration) -> frozenset[str]:
     """The features beyond a single broker that this version provides for ``configuration``."""
     built = {"shared-store"}
-    if not configuration.takes_turns:
+    if not configuration.in_ha_group:
         return frozenset(built)
     replication = configuration.replication_part
     if replication is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pollux.cluster.link import CoreHub
     from pollux.config.acceptors import Acceptor
     from pollux.config.model import Configuration
-    from pollux.process.connections import Registry
+    from pollux.process.connections import Connections
     from pollux.process.tls import ServerTls
     from pollux.protocols.base import Session, Transport
     from pollux.protocols.services import Services
@@ -65,7 +65,7 @@ class Listener:
         configuration: Configuration,
         *,
         loop: asyncio.AbstractEventLoop,
-        registry: Registry,
+        connections: Connections,
         services: Services,
         sessions: Mapping[Protocol, SessionFactory],
         tls: ServerTls | None,
@@ -75,12 +75,12 @@ class Listener:
         self.acceptor = acceptor
         self.name = acceptor.name
         self.loop = loop
-        self.registry = registry
+        self.connections = connections
         self.services = services
         self.tls = tls
         self.tls_required = settings.ssl_enabled and not settings.ssl_allow_plain
         self.tls_layer: Any = tls_layer_of(loop) if tls is not None else None
-        self.connections = 0
+        self.open_connections = 0
         self._factories = {
             protocol: factory for protocol, factory in sessions.items() if acceptor.speaks(protocol.value)
         }
@@ -203,16 +203,16 @@ class Listener:
     def admit(self, connection: Connection) -> str | None:
         """Count a new connection in; returns why it is refused, None when it is taken."""
         allowed = self.acceptor.settings.connections_allowed
-        if 0 <= allowed <= self.connections:
+        if 0 <= allowed <= self.open_connections:
             return f"the acceptor has {allowed} connections already (connectionsAllowed)"
-        refusal = self.registry.add(connection)
+        refusal = self.connections.add(connection)
         if refusal is None:
-            self.connections += 1
+            self.open_connections += 1
         return refusal
 
     def released(self, connection: Connection) -> None:
         """Count a connection out, and out of its user's."""
-        self.connections -= 1
+        self.open_connections -= 1
         self.services.security.connection_closed(None, connection.peer)
 
     def tune(self, transport: asyncio.Transport) -> None:

@@ -32,11 +32,11 @@ from pollux.logs import event
 from pollux.node.policies import features, make_activation
 from pollux.process import reload
 from pollux.process.acceptor import Listener, load_sessions
-from pollux.process.connections import SWEEP_INTERVAL, Registry
+from pollux.process.connections import SWEEP_INTERVAL, Connections
 from pollux.process.exits import EXIT_FAILED, EXIT_FENCED, EXIT_OK, EXIT_STORE
 from pollux.process.failures import exit_code
 from pollux.process.notify import Notifier
-from pollux.process.resources import connection_limit, let_writers_in, memory_limit, settle_collector
+from pollux.process.resources import connection_limit, let_writers_in, memory_limit, tune_garbage_collector
 from pollux.process.slow_consumers import SlowConsumers
 from pollux.process.status import Status
 from pollux.process.watchdog import CriticalAnalyzer
@@ -65,7 +65,7 @@ COMPONENT_TIMEOUT = 5.0
 #: To give the right to serve back, and to see somebody take over.
 LEAVE_TIMEOUT = 60.0
 #: The same when another broker waits for the store.
-HURRIED_FAREWELL = 0.25
+FAST_STOP_FAREWELL = 0.25
 #: A broker that lost its right to serve is gone after this time, whatever hangs.
 FENCED_TIMEOUT = 1.0
 #: How often the service manager is told that a long recovery goes on, and for how long that counts, seconds.
@@ -108,7 +108,7 @@ class Broker:
         self.post: PostOffice
         self.space: AddressSpace
         self.security: Security
-        self.registry: Registry
+        self.connections: Connections
         self.analyzer: CriticalAnalyzer
         self.listeners: list[Listener] = []
         self.components: list[Component] = []
@@ -157,7 +157,7 @@ class Broker:
         users = self._load_users(configuration)
         extend = self.loop.create_task(self._extend_start())
         try:
-            self.registry = Registry(
+            self.connections = Connections(
                 self.loop,
                 maximum=connection_limit(configuration.limits.max_connections),
                 per_host=configuration.limits.max_connections_per_host,
@@ -180,7 +180,7 @@ class Broker:
             extend.cancel()
 
     def _logged_in(self, connection_id: int, user: str) -> None:
-        self.registry.logged_in(connection_id, user)
+        self.connections.logged_in(connection_id, user)
         self.post.memory.opened(connection_id, user)
 
     def _logged_out(self, connection_id: int) -> None:
@@ -205,7 +205,7 @@ class Broker:
         self.state = "joining"
         if activation.exclusive or not runtime_directory(configuration).is_relative_to(store_directory(configuration)):
             self.write_status()  # in the store nothing is written before it was found to be the right one
-        settle_collector()
+        tune_garbage_collector()
         claim = await activation.wait()
         self.state = "activating"
         self.node_id = claim.node_id
@@ -224,13 +224,13 @@ class Broker:
 
     async def _bring_up(self, configuration: Configuration, epoch: int) -> None:
         await self._open_store(configuration, epoch)
-        self.post.registry.apply_configuration(configuration)
+        self.post.address_manager.apply_configuration(configuration)
         await self.stable()
         self._build_listeners(configuration)
         for listener in self.listeners:
             if listener.acceptor.settings.auto_start:
                 await listener.listen()
-        self.registry.start()
+        self.connections.start()
         self._start_timers(configuration)
         self._start_analyzer(configuration)
         self.state = "live"
@@ -261,7 +261,7 @@ class Broker:
             for component in self.components:
                 await component.start()
         self.write_status()
-        settle_collector()
+        tune_garbage_collector()
         self.ready.set()
         self.notifier.ready(f"live, {self.recovered_messages} messages recovered")
 
@@ -313,11 +313,11 @@ class Broker:
             wall_ms=wall_ms,
             loop=self.loop,
             trail=self.trail,
-            share=self.registry.share,
+            share=self.connections.share,
         )
-        self.registry.buffers.watch(self.post.memory)
-        self.post.registry.queue_limit = self.security.queue_limit
-        self.post.registry.ask = self.security.ask
+        self.connections.buffers.watch(self.post.memory)
+        self.post.address_manager.queue_limit = self.security.queue_limit
+        self.post.address_manager.ask = self.security.ask
         self.space.admits = partial(admits, self.security)
         self.post.restore(recovered)
         self.storage.on_full_change(lambda _usage: self._disk_changed())
@@ -356,7 +356,7 @@ class Broker:
                     acceptor,
                     configuration,
                     loop=self.loop,
-                    registry=self.registry,
+                    connections=self.connections,
                     services=services,
                     sessions=sessions,
                     tls=make_tls(acceptor.settings, f"acceptor {acceptor.name!r}"),
@@ -374,9 +374,10 @@ class Broker:
     def _start_timers(self, configuration: Configuration) -> None:
         post = self.post
         self._every(configuration.message_expiry_scan_period, post.expire)
-        self._every(configuration.address_queue_scan_period, post.registry.reap)
+        self._every(configuration.address_queue_scan_period, post.address_manager.reap)
         self._every(configuration.transaction_timeout_scan_period, post.expire_transactions)
-        slow = SlowConsumers(self.space, self.loop.time, self.registry.get, lambda: self.configuration.address_settings)
+        find, settings = self.connections.get, lambda: self.configuration.address_settings
+        slow = SlowConsumers(self.space, self.loop.time, find, settings)
         self._every(1000, slow.check)
         if self._load is not None and configuration.configuration_file_refresh_period > 0:
             self._tasks.append(self.loop.create_task(self._watch_files()))
@@ -495,7 +496,7 @@ class Broker:
         event(logger, logging.CRITICAL, f"{what}: the broker stops at once", reason=error, exit=code)
         for listener in self.listeners:
             listener.stop_accepting()
-        for connection in self.registry:
+        for connection in self.connections:
             connection.close_reason = what
             connection.abort()
         self._stop_reason = what
@@ -584,15 +585,15 @@ class Broker:
         self.post.configuration = merged
         self.post.accounts.reload()
         self.post.memory.limit = merged.state_limit(memory_limit())
-        self.post.registry.reload_settings()
-        self.post.registry.apply_configuration(merged)
+        self.post.address_manager.reload_settings()
+        self.post.address_manager.apply_configuration(merged)
         gone = self.security.reload(merged, users)
-        self.post.registry.reload_rights()
-        self.registry.maximum = connection_limit(merged.limits.max_connections)
-        self.registry.per_host = merged.limits.max_connections_per_host
-        self.registry.strangers.limit = merged.handshake_limit(memory_limit())
-        self.registry.interval = min(merged.connection_ttl_check_interval / 1000, SWEEP_INTERVAL)
-        for connection in self.registry:
+        self.post.address_manager.reload_rights()
+        self.connections.maximum = connection_limit(merged.limits.max_connections)
+        self.connections.per_host = merged.limits.max_connections_per_host
+        self.connections.strangers.limit = merged.handshake_limit(memory_limit())
+        self.connections.interval = min(merged.connection_ttl_check_interval / 1000, SWEEP_INTERVAL)
+        for connection in self.connections:
             if connection.session is not None and connection.session.user in gone:
                 connection.shutdown("the user was removed")
         logging.getLogger("pollux").setLevel(logs.parse_level(merged.logging.level))
@@ -641,7 +642,7 @@ class Broker:
             self.state = "stopping"
         event(logger, logging.INFO, "broker stops", reason=self._stop_reason or "start failed")
         activation = self.activation
-        hurry = activation is not None and activation.hurry
+        fast_stop = activation is not None and activation.fast_stop
         if activation is not None:
             activation.stopping(self._stop_reason or "start failed")
         if activation is not None and activation.restart:
@@ -652,14 +653,14 @@ class Broker:
             listener.stop_accepting()
         for task in self._tasks:
             task.cancel()
-        if hasattr(self, "registry"):
-            await self._leave_clients(graceful=graceful, hurry=hurry)
+        if hasattr(self, "connections"):
+            await self._leave_clients(graceful=graceful, fast_stop=fast_stop)
         if activation is None:
             await self._stop_components()
         if hasattr(self, "post"):
             await self._bounded(self.post.close(), COMPONENT_TIMEOUT, "post office")
         if hasattr(self, "storage") and self.state != "failed":
-            closed = await self._bounded(self.storage.close(checkpoint=not hurry), STORE_CLOSE_TIMEOUT, "store")
+            closed = await self._bounded(self.storage.close(checkpoint=not fast_stop), STORE_CLOSE_TIMEOUT, "store")
             self.exit_code = self.exit_code or (EXIT_OK if closed else EXIT_FAILED)
         if hasattr(self, "analyzer"):
             self.analyzer.stop()  # it would ask a store that is closed, and whose right to confirm is given back
@@ -674,8 +675,8 @@ class Broker:
             await self._stop_components()
         if hasattr(self, "security"):
             self.security.close()
-        if hasattr(self, "registry"):
-            self.registry.stop()
+        if hasattr(self, "connections"):
+            self.connections.stop()
         await asyncio.to_thread(self._leave_directory)
         self.trail.event("broker-stopped", reason=self._stop_reason or "start failed", exit=self.exit_code)
         await self.trail.stop()
@@ -693,37 +694,38 @@ class Broker:
                 self.status.remove()
             self._lock.release()
 
-    async def _leave_clients(self, *, graceful: bool, hurry: bool) -> None:
-        registry = self.registry
+    async def _leave_clients(self, *, graceful: bool, fast_stop: bool) -> None:
+        connections = self.connections
         configuration = self.configuration
         if graceful:
-            registry.set_brokers_apart()
-        if graceful and configuration.graceful_shutdown_enabled and len(registry) and not hurry:
+            connections.detach_brokers()
+        if graceful and configuration.graceful_shutdown_enabled and len(connections) and not fast_stop:
             limit = configuration.graceful_shutdown_timeout
-            event(logger, logging.INFO, "waiting for clients to leave", connections=len(registry), milliseconds=limit)
-            await self._first_of(registry.empty.wait(), self._forced.wait(), limit / 1000 if limit >= 0 else None)
+            number = len(connections)
+            event(logger, logging.INFO, "waiting for clients to leave", connections=number, milliseconds=limit)
+            await self._first_of(connections.empty.wait(), self._forced.wait(), limit / 1000 if limit >= 0 else None)
         if graceful:
-            for number, connection in enumerate(registry):
+            for number, connection in enumerate(connections):
                 connection.shutdown("the broker is stopping")
                 if number % _FAREWELL_BATCH == _FAREWELL_BATCH - 1:
                     await asyncio.sleep(0)
             await self._first_of(
-                registry.empty.wait(), self._forced.wait(), HURRIED_FAREWELL if hurry else FAREWELL_TIMEOUT
+                connections.empty.wait(), self._forced.wait(), FAST_STOP_FAREWELL if fast_stop else FAREWELL_TIMEOUT
             )
-        for connection in registry:
+        for connection in connections:
             connection.abort()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(registry.empty.wait(), 1.0)
+            await asyncio.wait_for(connections.empty.wait(), 1.0)
 
     async def _leave_brokers(self) -> None:
         """Other brokers' connections: they got what the store wrote while it was closed."""
-        registry: Registry | None = getattr(self, "registry", None)
-        if registry is None:
+        connections: Connections | None = getattr(self, "connections", None)
+        if connections is None:
             return
-        for connection in registry.set_apart():
+        for connection in connections.detached_brokers():
             connection.shutdown("the broker is stopping")
         await asyncio.sleep(0)
-        for connection in registry.set_apart():
+        for connection in connections.detached_brokers():
             connection.abort()
 
     @staticmethod

@@ -1,6 +1,6 @@
 """What connections hold in buffers: frames that are not complete, what waits in sessions, what clients do not take.
 
-It changes with every byte, so it is not counted but looked at: by the registry's sweep, and whenever a share of the
+It changes with every byte, so it is not counted but looked at: by the connections' sweep, and whenever a share of the
 limit was received since. It is part of what clients hold beside messages (:mod:`pollux.engine.memory`), at most half;
 where that is too much, connections are cut off, as :func:`pollux.process.sources.who_goes` says.
 """

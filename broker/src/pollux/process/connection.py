@@ -2,7 +2,7 @@
 
 It is the asyncio protocol of the socket and the :class:`pollux.protocols.base.Transport` of the session. It knows
 nothing of what the bytes mean. Timeouts are not timers of their own but deadlines looked at by the
-registry's sweep (:mod:`pollux.process.connections`): 5,000 idle connections cost no timer each.
+connections' sweep (:mod:`pollux.process.connections`): 5,000 idle connections cost no timer each.
 """
 
 from __future__ import annotations
@@ -142,11 +142,11 @@ class Connection(asyncio.Protocol):
         listener = self._listener
         address = transport.get_extra_info("peername") or ("", 0)
         self.opened = self.loop.time()
-        self.peer = Peer(listener.registry.next_id(), str(address[0]), int(address[1]), acceptor=listener.name)
+        self.peer = Peer(listener.connections.next_id(), str(address[0]), int(address[1]), acceptor=listener.name)
         self.deadline = self.opened + listener.handshake_timeout
         refusal = listener.admit(self)
         if refusal is not None:
-            listener.registry.log_refusal(self.peer, refusal)
+            listener.connections.log_refusal(self.peer, refusal)
             self._closing = True
             transport.abort()
             return
@@ -178,16 +178,16 @@ class Connection(asyncio.Protocol):
                 return
         if session is not None:
             self._take(session, data)
-            buffers = self._listener.registry.buffers
+            buffers = self._listener.connections.buffers
             buffers.unseen += len(data)
             if buffers.unseen > buffers.often:
-                self._listener.registry.look_at_buffers()
+                self._listener.connections.look_at_buffers()
         elif not self._closing:
             self._first_bytes(data)
 
     def _take(self, session: Session, data: bytes) -> None:
         """Hand bytes to the session; what is more than this client's portion waits until others had their turn."""
-        share, size = self._listener.registry.share, len(data)
+        share, size = self._listener.connections.share, len(data)
         if self._behind or size > self._portion.size or (size > self._portion.size >> 3 and not share.room):
             self._behind = self._behind[self._position :] + data if self._behind else data
             self._position = 0
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
             self._handle(session, data)
 
     def _handle(self, session: Session, data: bytes) -> None:
-        share = self._listener.registry.share
+        share = self._listener.connections.share
         begun = share.clock()
         session.data_received(data)
         took = share.clock() - begun
@@ -211,7 +211,7 @@ class Connection(asyncio.Protocol):
         if not self._catching_up and not self._paused & ~_BEHIND:
             self._catching_up = True
             of_broker = self.session is not None and self.session.of_broker
-            self._listener.registry.share.add(self._catch_up, of_broker=of_broker)
+            self._listener.connections.share.add(self._catch_up, of_broker=of_broker)
 
     def _catch_up(self) -> bool:
         """The next portion of what is behind; whether there is one more."""
@@ -238,12 +238,12 @@ class Connection(asyncio.Protocol):
         if self.session is not None and self.session.user is not None:
             self.known()
         else:
-            self._listener.registry.strangers.grew(self, size)
+            self._listener.connections.strangers.grew(self, size)
 
     def known(self) -> None:
         """It has logged in."""
         self.stranger = False
-        self._listener.registry.strangers.remove(self)
+        self._listener.connections.strangers.remove(self)
 
     def eof_received(self) -> bool:
         """The client will send no more: close (no protocol here has half-open connections)."""
@@ -273,8 +273,8 @@ class Connection(asyncio.Protocol):
         self._lost(exc)
 
     def _lost(self, error: BaseException | None) -> None:
-        registry = self._listener.registry
-        if registry.remove(self) is None:
+        connections = self._listener.connections
+        if connections.remove(self) is None:
             return  # refused, or already handled (a failed TLS handshake)
         self._closing = True
         self.deadline = float("inf")
@@ -298,7 +298,7 @@ class Connection(asyncio.Protocol):
         }
         event(logger, level, "connection closed", **fields)
         if session is not None:
-            registry.trail.event("client-disconnected", **fields)
+            connections.trail.event("client-disconnected", **fields)
 
     # -- before there is a session
 
@@ -334,7 +334,7 @@ class Connection(asyncio.Protocol):
             # OpenSSL takes and keeps 128 KiB of it; nobody's has more than two or three.
             self._refuse(f"a TLS ClientHello of {size} bytes; at most {_HELLO} are allowed")
             return
-        listener.registry.strangers.grew(self, TLS)
+        listener.connections.strangers.grew(self, TLS)
         if self._closing:
             return
         raw = self._raw
@@ -406,12 +406,12 @@ class Connection(asyncio.Protocol):
             "certificate": self.peer.certificate_subject,
         }
         event(logger, logging.INFO, "connection opened", **fields)
-        listener.registry.trail.event("client-connected", **fields)
+        listener.connections.trail.event("client-connected", **fields)
         self._take(session, data)
 
     def _refuse(self, reason: str, *, abort: bool = True) -> None:
         self.close_reason = reason
-        self._listener.registry.log_refusal(self.peer, reason)
+        self._listener.connections.log_refusal(self.peer, reason)
         if abort:
             self.abort()
         else:

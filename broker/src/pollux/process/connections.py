@@ -29,7 +29,7 @@ REFUSALS_PER_SECOND = 20
 SWEEP_INTERVAL = 0.5
 
 
-class Registry:
+class Connections:
     """See the module. All methods are called in the loop's thread."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Registry:
         self._ids = itertools.count(1)
         self._connections: dict[int, Connection] = {}
         #: Connections of other brokers, while clients leave a broker that stops: nobody waits for them.
-        self._apart: dict[int, Connection] = {}
+        self._detached: dict[int, Connection] = {}
         self._per_host: Counter[str] = Counter()
         self._sweeper: asyncio.TimerHandle | None = None
         self._refusals = 0
@@ -111,7 +111,7 @@ class Registry:
     def remove(self, connection: Connection) -> Connection | None:
         """Count a connection out; None when it was not in."""
         number = connection.peer.connection_id
-        found = self._connections.pop(number, None) or self._apart.pop(number, None)
+        found = self._connections.pop(number, None) or self._detached.pop(number, None)
         if found is not None:
             self.closed_bytes_in += found.bytes_in
             self.closed_bytes_out += found.bytes_out
@@ -124,17 +124,17 @@ class Registry:
                 self.empty.set()
         return found
 
-    def set_brokers_apart(self) -> None:
+    def detach_brokers(self) -> None:
         """From here on the connections of other brokers are none of those that clients have."""
         for number, connection in list(self._connections.items()):
             if connection.session is not None and connection.session.of_broker:
-                self._apart[number] = self._connections.pop(number)
+                self._detached[number] = self._connections.pop(number)
         if not self._connections:
             self.empty.set()
 
-    def set_apart(self) -> list[Connection]:
+    def detached_brokers(self) -> list[Connection]:
         """The connections of other brokers that were set apart and are still there."""
-        return list(self._apart.values())
+        return list(self._detached.values())
 
     def get(self, connection_id: int) -> Connection | None:
         """The connection with this id."""

@@ -96,7 +96,7 @@ def _load(options: RunOptions) -> Configuration:
 async def _run(options: RunOptions, configuration: Configuration) -> int:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_unhandled)
-    if options.ports_file is not None and configuration.takes_turns:
+    if options.ports_file is not None and configuration.in_ha_group:
         with suppress(OSError):
             options.ports_file.unlink(missing_ok=True)  # of the life before, when this process started itself again
     broker = Broker(configuration, load=lambda: _load(options))

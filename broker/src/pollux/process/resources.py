@@ -82,7 +82,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def settle_collector() -> None:
+def tune_garbage_collector() -> None:
     """After start-up: what lives now lives for ever, and full collections must not stall the loop for messages.
 
     Messages and references hold no cycles, so counting frees them; the collector only has to find

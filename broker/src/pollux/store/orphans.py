@@ -10,7 +10,7 @@ from msgspec import Struct
 from pollux.formats import records
 from pollux.formats.records import RecordType
 from pollux.store.bindings import read_newest
-from pollux.store.compare.side import Places, read_pages
+from pollux.store.compare.side import StoreLayout, read_pages
 from pollux.store.reading import Reading, read_journal
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK
 
@@ -61,13 +61,13 @@ class _Queue(msgspec.Struct):
     spec: _Spec
 
 
-def find(places: Places) -> list[Lost]:
+def find(layout: StoreLayout) -> list[Lost]:
     """The queues without a binding whose deletion is not on record, by number. Raises StoreError, OSError."""
-    found = read_journal(places.journal, None)
+    found = read_journal(layout.journal, None)
     values: dict[tuple[str, str], bytes] = {}
-    if places.bindings is not None and places.bindings.is_dir():
-        values = read_newest(places.bindings, None, expected=False)[0]
-    return lost_queues(found, values, places.paging)
+    if layout.bindings is not None and layout.bindings.is_dir():
+        values = read_newest(layout.bindings, None, expected=False)[0]
+    return lost_queues(found, values, layout.paging)
 
 
 def lost_queues(found: Reading, values: Mapping[tuple[str, str], bytes], paging: Path | None) -> list[Lost]:

@@ -41,7 +41,7 @@ class NotAStoreError(StoreError):
     """A directory without anything of a store."""
 
 
-class Places(NamedTuple):
+class StoreLayout(NamedTuple):
     """The directories of a store; None: not looked at."""
 
     journal: Path | None
@@ -71,7 +71,7 @@ class Report(Struct):
         return self.refused is None and all(damage.kind in NORMAL_DAMAGE for damage in self.damage)
 
 
-def places_of(directory: Path) -> Places:
+def layout_of(directory: Path) -> StoreLayout:
     """The store meant by a data directory, a journal directory (what lies beside it belongs to it) or a bindings one.
 
     Raises NotAStoreError, OSError.
@@ -80,21 +80,21 @@ def places_of(directory: Path) -> Places:
         raise NotAStoreError(f"{directory}: not a store: not a directory")
     if _is_journal(directory):
         if _SAVED.fullmatch(directory.name):  # data that a replica moved aside
-            return Places(directory, *(directory.parent.parent / name / directory.name for name in _NAMES[1:]))
+            return StoreLayout(directory, *(directory.parent.parent / name / directory.name for name in _NAMES[1:]))
         journal, above = directory, directory.parent
         if not (above / "bindings").is_dir():
-            return Places(journal)  # nothing tells where the rest of it is
+            return StoreLayout(journal)  # nothing tells where the rest of it is
     elif (directory / "journal").is_dir() or (directory / "bindings").is_dir():
         journal, above = directory / "journal", directory
         if not any(_holds_something(directory / name) for name in _NAMES):
             raise NotAStoreError(f"{directory}: not a store: its directories hold no file of one")
     elif newest_file(directory) is not None:
-        return Places(None, directory)
+        return StoreLayout(None, directory)
     else:
         raise NotAStoreError(
             f"{directory}: not a store: neither it nor a journal/ in it holds journal segments, bindings or checkpoints"
         )
-    return Places(journal, *(_named(above, name) for name in _NAMES[1:]))
+    return StoreLayout(journal, *(_named(above, name) for name in _NAMES[1:]))
 
 
 def _named(above: Path, name: str) -> Path:
@@ -121,45 +121,45 @@ def _holds_something(directory: Path) -> bool:
     )
 
 
-def verify(directory: Path | Places) -> Report:
+def verify(directory: Path | StoreLayout) -> Report:
     """Read a store as recovery would and check every live message. Changes nothing.
 
     Never raises for damage: the report says what recovery would say or refuse. Raises NotAStoreError, OSError.
     """
-    places = places_of(directory) if not isinstance(directory, Places) else directory
-    first = next(place for place in places if place is not None)
-    report = _verify_once(places, first if isinstance(directory, Places) else directory)
+    layout = layout_of(directory) if not isinstance(directory, StoreLayout) else directory
+    first = next(place for place in layout if place is not None)
+    report = _verify_once(layout, first if isinstance(directory, StoreLayout) else directory)
     for _ in range(_LOOKS):
         if report.sound:
             break
         # A running broker deletes files between a look at the journal and one at them: what is wrong stays wrong.
-        before, report = report, _verify_once(places, report.directory)
+        before, report = report, _verify_once(layout, report.directory)
         if (before.records, before.bytes, before.checkpoint) == (report.records, report.bytes, report.checkpoint):
             break
     return report
 
 
-def _verify_once(places: Places, directory: Path) -> Report:
+def _verify_once(layout: StoreLayout, directory: Path) -> Report:
     report = Report(directory)
-    report.covered = [name for name, place in zip(Places._fields, places, strict=True) if place is not None]
-    if places.journal is None:
-        _verify_bindings(places.bindings, report, expected=True)
+    report.covered = [name for name, place in zip(StoreLayout._fields, layout, strict=True) if place is not None]
+    if layout.journal is None:
+        _verify_bindings(layout.bindings, report, expected=True)
     else:
         with _Refusals(report):
-            found = read_journal(places.journal, None)
+            found = read_journal(layout.journal, None)
             begun = bool(found.starts) or found.checkpoint is not None
-            values = _verify_bindings(places.bindings, report, expected=begun)
+            values = _verify_bindings(layout.bindings, report, expected=begun)
             _verify_journal(found, report)
             report.damage += inventory.missing(found, values)
             with _Refusals(report):
                 inventory.check(found, values, copies=False)
-            _verify_rest(found, places, report)
+            _verify_rest(found, layout, report)
             # A store whose bindings are whole and name no queue is a tool's, which knows them by numbers.
-            whole = bool(values) and not any(one.file.parent == places.bindings for one in report.damage)
+            whole = bool(values) and not any(one.file.parent == layout.bindings for one in report.damage)
             named = bool(found.state.queue_records) or not whole or any(kind == "queue" for kind, _ in values)
-            if places.bindings is not None and named:
-                lost = lost_queues(found, values, places.paging)
-                report.damage += [Damage(places.bindings, 0, 0, "lost-queue", str(one)) for one in lost]
+            if layout.bindings is not None and named:
+                lost = lost_queues(found, values, layout.paging)
+                report.damage += [Damage(layout.bindings, 0, 0, "lost-queue", str(one)) for one in lost]
     return report
 
 
@@ -236,21 +236,21 @@ def _verify_bodies(
         report.damage.append(Damage(directory, 0, 0, "lost-body", words))
 
 
-def _verify_rest(found: Reading, places: Places, report: Report) -> None:
+def _verify_rest(found: Reading, layout: StoreLayout, report: Report) -> None:
     """Pages and large messages."""
     state = found.state
     wanted = {file: state.large_sizes.get(file, 0) for file in state.large.values()}
     sums = {file: state.large_sums[file] for file in wanted if file in state.large_sums}
-    if places.paging is not None:
-        for store in read_stores(places.paging, state, duplicates=False, thorough=True):
+    if layout.paging is not None:
+        for store in read_stores(layout.paging, state, duplicates=False, thorough=True):
             report.damage += store.damage
             wanted.update(store.large)
             sums.update(store.sums)
             report.files += len(store.pages)
             report.live_messages += sum(page.messages for page in store.pages)
             report.bytes += sum(page.size for page in store.pages)
-    if places.large is not None:
-        large = places.large
+    if layout.large is not None:
+        large = layout.large
         lost = lost_files(large, wanted)
         whole = {file: (wanted[file], checksum) for file, checksum in sums.items() if file not in lost}
         lost |= changed_files(large, whole)

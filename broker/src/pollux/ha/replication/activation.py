@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pollux.cluster import discovery, topology
 from pollux.cluster.connector import check_connectors
 from pollux.cluster.discovery import Announcer, Discovered, Others
-from pollux.cluster.electorate import FIRST_LOOK, Electorate, Mine
+from pollux.cluster.electorate import FIRST_LOOK, Electorate, OwnVote
 from pollux.cluster.link import CoreHub
 from pollux.cluster.votes import Candidacy
 from pollux.errors import InvalidRequestError, PolluxError
@@ -33,7 +33,7 @@ from pollux.ha.replication.member import Member, RefusedError
 from pollux.ha.replication.quorum import QuorumCoordinator
 from pollux.ha.replication.replicas import TWO_LIVES, Replicas, member_of
 from pollux.ha.replication.settings import BACKUP, PEER, PRIMARY, SESSION_FILE, make_coordinator, settings_of
-from pollux.ha.standby import Warm
+from pollux.ha.standby import StandbyPrefetch
 from pollux.logs import event
 from pollux.store.journal_facts import newest_epoch, read_facts
 from pollux.store.spare import Spare
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pollux.ha.lease import Lease
     from pollux.ha.members import Member as MemberView
     from pollux.ha.replication.coordination import Coordinator
-    from pollux.ha.replication.live_side import Serving
+    from pollux.ha.replication.live_side import LiveSide
     from pollux.ha.replication.local import LocalState
     from pollux.ha.replication.member import Right
     from pollux.store.follower import Follower
@@ -110,7 +110,7 @@ class ReplicatedActivation(Activation):
         #: Who else there is; where this broker says that it is there, once it serves.
         self._others = Others(settings.endpoints)
         self._announcers: list[Announcer] = []
-        self._warm: Warm | None = None
+        self._prefetch: StandbyPrefetch | None = None
         self._follow: FollowLoop | None = None
         #: Who is followed, as it described itself.
         self._live: dict[str, Any] | None = None
@@ -174,13 +174,13 @@ class ReplicatedActivation(Activation):
         state = self.member.state
         return state.sequence if state is not None else 0
 
-    def _mine(self) -> Mine:
+    def _own_vote(self) -> OwnVote:
         """For those who vote."""
         state = self.member.state
         serves = self.member.right is not None and self.machine.phase in (Phase.ACTIVATING, Phase.LIVE)
         if state is None:
-            return Mine("", serves=False, sequence=0)
-        return Mine(state.node_id, serves=serves, sequence=state.sequence if state.complete else 0)
+            return OwnVote("", serves=False, sequence=0)
+        return OwnVote(state.node_id, serves=serves, sequence=state.sequence if state.complete else 0)
 
     # -- the start
 
@@ -250,7 +250,7 @@ class ReplicatedActivation(Activation):
             group=self.settings.group,
             connect_timeout=self.settings.connect_timeout,
             answer_timeout=self.settings.votes.answers,
-            mine=self._mine,
+            own_vote=self._own_vote,
             coordinated=lambda: self.member.coordinated or 0,
             superseded=self._superseded,
         )
@@ -304,7 +304,7 @@ class ReplicatedActivation(Activation):
 
     def follower(self) -> Follower | None:
         """See :class:`Activation`."""
-        return self._warm.take() if self._warm is not None else None
+        return self._prefetch.take() if self._prefetch is not None else None
 
     # -- the network check
 
@@ -359,14 +359,14 @@ class ReplicatedActivation(Activation):
             self._candidacy.synced()
         if self.spare is not None:
             configuration = self._configuration
-            self._warm = Warm(
+            self._prefetch = StandbyPrefetch(
                 configuration.journal_directory,
                 configuration.id_cache_size,
                 self.spare,
                 self.member.wake,
                 paging=configuration.paging_directory,
             )
-            self._warm.start()
+            self._prefetch.start()
         self.member.wake()
 
     def _live_lost(self, code: str, _reason: str) -> None:
@@ -383,13 +383,13 @@ class ReplicatedActivation(Activation):
             self.refused(RefusedError(text))
 
     def _cool(self) -> None:
-        if self._warm is not None:
-            self._warm.stop()
-            self._warm = None
+        if self._prefetch is not None:
+            self._prefetch.stop()
+            self._prefetch = None
 
     # -- while it serves
 
-    def _backup_synced(self, serving: Serving) -> None:
+    def _backup_synced(self, serving: LiveSide) -> None:
         if self.settings.allow_failback and self._replicas.wants_back(serving):
             self._hand_back(f"failback: {serving.name}, the preferred broker, is in sync again")
 
@@ -397,7 +397,7 @@ class ReplicatedActivation(Activation):
         if self._giving_up:
             return
         self._giving_up = True
-        self.hurry = True
+        self.fast_stop = True
         self.restart = restart or self.settings.restart_backup
         self._host.request_stop(reason)
 
@@ -418,7 +418,7 @@ class ReplicatedActivation(Activation):
         return self._handing_over(ready)
 
     async def failback(self) -> dict[str, Any]:
-        """Let the preferred broker serve again: from a live backup to the primary that follows it."""
+        """Let the preferred broker serve again: from a backup that is live to the one that follows it."""
         if self.settings.role == PEER:
             raise InvalidRequestError("peers with a coordination-id are equals: use a switchover")
         if self.settings.role != BACKUP:
@@ -500,7 +500,7 @@ class ReplicatedActivation(Activation):
                 "coordinated_sequence": self.member.coordinated,
                 "complete": state.complete if state is not None else None,
                 "in_sync": bool(self._replicas.mirror.in_sync) if serves else self._in_sync,
-                "warm": None if serves else self._warm is not None and self._warm.has_read,
+                "warm": None if serves else self._prefetch is not None and self._prefetch.has_read,
                 "backups": self._replicas.backups(),
                 "quorum": self._electorate.view() if self._electorate is not None else None,
             },

@@ -41,7 +41,7 @@ WINDOW = 16 << 20
 _HASHES = 16_384
 
 
-class Following:
+class BackupSide:
     """The handler of the channel to the live. ``on_synced`` and ``on_end`` are called once each, in the loop."""
 
     def __init__(

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from pollux.cluster.connector import Reach, UnreachableError, tell
+from pollux.cluster.connector import ClusterConnector, UnreachableError, tell
 from pollux.duties import carry_out
-from pollux.ha.replication.backup_side import Following
+from pollux.ha.replication.backup_side import BackupSide
 from pollux.logs import event
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class FollowLoop:
         on_refused: Callable[[str, str], None],
     ) -> None:
         """``on_refused(code, text)``: a live does not take us."""
-        self._reach = Reach(hub)
+        self._connector = ClusterConnector(hub)
         self._roots = roots
         self._settings = settings
         self._others = others
@@ -58,7 +58,7 @@ class FollowLoop:
         self._allowed.set()
         #: Set when every member was tried once, or one has taken us.
         self.looked = asyncio.Event()
-        self._following: Following | None = None
+        self._following: BackupSide | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._task: asyncio.Task[None] | None = None
@@ -105,7 +105,7 @@ class FollowLoop:
         """Follow this member if it is live, as long as it is. Whether it was."""
         where = f"{endpoint.host}:{endpoint.port}"
         try:
-            link = await self._reach.connect(endpoint, min(CONNECT_LIMIT, self._settings.connect_timeout))
+            link = await self._connector.connect(endpoint, min(CONNECT_LIMIT, self._settings.connect_timeout))
         except UnreachableError as error:
             self._say(where, error)
             return False
@@ -124,7 +124,7 @@ class FollowLoop:
             if not ended.done():
                 ended.set_result((code, text))
 
-        following = Following(
+        following = BackupSide(
             link.conversation,
             self._roots,
             loop=asyncio.get_running_loop(),

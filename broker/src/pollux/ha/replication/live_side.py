@@ -36,7 +36,7 @@ _TURN = 2 << 20
 _FILES = 1_000_000
 
 
-class Serving:
+class LiveSide:
     """The handler of one backup's channel. ``on_synced`` and ``on_lost`` are called in the loop."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Serving:
         loop: asyncio.AbstractEventLoop,
         admit: Callable[[Link], bool],
         timeout: float,
-        on_end: Callable[[Serving, str], None],
+        on_end: Callable[[LiveSide, str], None],
     ) -> None:
         """``admit`` makes the link one that syncs wait for (blocking, in a thread); ``timeout``: of the last step."""
         self.name = name

@@ -47,7 +47,7 @@ class RefusedError(PolluxError):
     """This member cannot take part; an operator has to decide."""
 
 
-class Wish(Enum):
+class Intent(Enum):
     """What a waiting member wants."""
 
     #: Find a live and copy from it.
@@ -65,21 +65,21 @@ class Snapshot(NamedTuple):
     equal: bool
 
 
-def decide(snapshot: Snapshot) -> tuple[Wish, str]:
+def decide(snapshot: Snapshot) -> tuple[Intent, str]:
     """What a member that does not serve should want, and why."""
     mine = snapshot.local
     if snapshot.coordinated is None:
-        return Wish.FOLLOW, "the coordination service does not answer"
+        return Intent.FOLLOW, "the coordination service does not answer"
     if mine is not None and not mine.complete:
-        return Wish.FOLLOW, "our copy is not complete"
+        return Intent.FOLLOW, "our copy is not complete"
     if mine is None and not snapshot.equal:
-        return Wish.FOLLOW, "a backup without data waits for a live"
+        return Intent.FOLLOW, "a backup without data waits for a live"
     verdict = judge(mine.sequence if mine is not None else 0, snapshot.coordinated)
     if verdict.action is Action.REFUSE:
-        return Wish.REFUSE, verdict.reason
+        return Intent.REFUSE, verdict.reason
     if verdict.action is Action.WAIT:
-        return Wish.FOLLOW, verdict.reason
-    return Wish.SERVE, verdict.reason
+        return Intent.FOLLOW, verdict.reason
+    return Intent.SERVE, verdict.reason
 
 
 class Right(Struct, frozen=True):
@@ -287,40 +287,40 @@ class Member:
     def _look(self) -> None:
         self._state = local.read(self._journal)
         if self._state is not None and not self._state.complete:
-            self._say(Wish.FOLLOW, "our copy is not complete")
+            self._say(Intent.FOLLOW, "our copy is not complete")
             return
         if self._identity is None and self._state is None and not self._equal:
-            self._say(Wish.FOLLOW, "a backup without data waits for a live")
+            self._say(Intent.FOLLOW, "a backup without data waits for a live")
             return
         node_id = self._node_id()
         if self._machine.phase is not MachinePhase.ACTIVATING and (problem := self._cut_off()):
             self._let_go()
-            self._say(Wish.FOLLOW, problem)
+            self._say(Intent.FOLLOW, problem)
             return
         try:
             coordinator = self._coordinator_of(self._identity or node_id)
-            wish, reason = self._decide(coordinator)
-            if wish is Wish.REFUSE:
+            intent, reason = self._decide(coordinator)
+            if intent is Intent.REFUSE:
                 # Whoever answered may not know yet what others have agreed on: no member ends because of that.
                 coordinator.catch_up()
-                wish, reason = self._decide(coordinator)
-            if wish is Wish.REFUSE:
+                intent, reason = self._decide(coordinator)
+            if intent is Intent.REFUSE:
                 raise RefusedError(reason)
-            if wish is Wish.SERVE and not self._register(coordinator, node_id):
+            if intent is Intent.SERVE and not self._register(coordinator, node_id):
                 self.wake()
                 return
-            self._say(wish, reason)
+            self._say(intent, reason)
             self._proved = boot_clock()
-            if wish is Wish.SERVE and coordinator.acquire():
+            if intent is Intent.SERVE and coordinator.acquire():
                 self._take()
-            elif wish is not Wish.SERVE:
+            elif intent is not Intent.SERVE:
                 self._let_go()
         except CoordinationError as error:
             self._coordinated = None
             reason = str(error)
             if isinstance(error, NotNewestError) and self._machine.phase is not MachinePhase.ACTIVATING:
                 self._contradicted()
-            self._say(Wish.FOLLOW, reason)
+            self._say(Intent.FOLLOW, reason)
         if self.right is None and self._machine.phase is MachinePhase.ACTIVATING and not self.lease.held():
             self._lose(f"the right to serve could not be completed in time: {reason}")
 
@@ -348,7 +348,7 @@ class Member:
         if self._coordinator is not None and self._machine.phase in STANDBY:
             self._coordinator.release()
 
-    def _decide(self, coordinator: Coordinator) -> tuple[Wish, str]:
+    def _decide(self, coordinator: Coordinator) -> tuple[Intent, str]:
         self._coordinated = coordinator.sequence()
         return decide(Snapshot(self._state, self._coordinated, self._equal))
 
@@ -390,11 +390,11 @@ class Member:
             )
         return found == node_id
 
-    def _say(self, wish: Wish, reason: str) -> None:
+    def _say(self, intent: Intent, reason: str) -> None:
         """The phase of a member that waits."""
         if self._machine.phase not in (MachinePhase.STOPPED, *STANDBY):
             return
-        phase = MachinePhase.READY if wish is Wish.SERVE else MachinePhase.CATCHING_UP
+        phase = MachinePhase.READY if intent is Intent.SERVE else MachinePhase.CATCHING_UP
         if self._machine.phase is MachinePhase.STOPPED:
             self._machine.to(MachinePhase.JOINING, "started")
         self._machine.to(phase, reason)
@@ -410,8 +410,8 @@ class Member:
         try:
             coordinator.prove()
             self._state = local.read(self._journal)
-            wish, reason = decide(Snapshot(self._state, coordinator.sequence(), self._equal))
-            if wish is not Wish.SERVE:
+            intent, reason = decide(Snapshot(self._state, coordinator.sequence(), self._equal))
+            if intent is not Intent.SERVE:
                 coordinator.release()
                 return
             self._machine.to(MachinePhase.ACTIVATING, reason)

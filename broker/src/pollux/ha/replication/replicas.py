@@ -17,7 +17,7 @@ from pollux.errors import PolluxError
 from pollux.ha.machine import Phase
 from pollux.ha.members import Member as MemberView
 from pollux.ha.replication.coordination import CoordinationError
-from pollux.ha.replication.live_side import Serving
+from pollux.ha.replication.live_side import LiveSide
 from pollux.ha.replication.quorum import LostVoteError
 from pollux.ha.replication.settings import PRIMARY
 from pollux.logs import event
@@ -56,7 +56,7 @@ class Replicas:
         member: Member,
         *,
         about: Callable[[], dict[str, Any]],
-        on_synced: Callable[[Serving], None],
+        on_synced: Callable[[LiveSide], None],
         on_following: Callable[[dict[str, Any]], None],
         cut_off: Callable[[], str] = lambda: "",
     ) -> None:
@@ -70,7 +70,7 @@ class Replicas:
         self._on_synced = on_synced
         self._on_following = on_following
         self._cut_off = cut_off
-        self._serving: dict[Serving, dict[str, Any]] = {}
+        self._serving: dict[LiveSide, dict[str, Any]] = {}
         #: Who was refused, and why.
         self._refused: dict[str, str] = {}
         #: The store is closed: nothing will be confirmed any more, whoever is lost.
@@ -80,7 +80,7 @@ class Replicas:
 
     # -- in the loop
 
-    def open(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Serving | None:
+    def open(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> LiveSide | None:
         """A member wants to follow (the purpose ``replication`` of the core protocol)."""
         try:
             name, problem = str(content.get("name", "?"))[:255], self._problem(content)
@@ -99,7 +99,7 @@ class Replicas:
                 other.closed("replaced", "it has come back")
         prefix = bool(content.get("replica"))
         conversation.accept(channel, node_id=right.node_id, epoch=right.epoch, prefix=prefix, **self._about())
-        serving = Serving(
+        serving = LiveSide(
             conversation,
             channel,
             name,
@@ -143,7 +143,7 @@ class Replicas:
             )
         return ""
 
-    def _ended(self, serving: Serving, reason: str) -> None:
+    def _ended(self, serving: LiveSide, reason: str) -> None:
         if self._serving.pop(serving, None) is not None and not self._left:
             event(logger, logging.WARNING, "backup does not follow any more", backup=serving.name, reason=reason)
 
@@ -170,7 +170,7 @@ class Replicas:
             if serving.link.lost is None and (serving.link.in_sync or not ready)
         ]
 
-    def wants_back(self, serving: Serving) -> bool:
+    def wants_back(self, serving: LiveSide) -> bool:
         """Whether this backup is the preferred broker, and asks to serve again."""
         content = self._serving.get(serving, {})
         return content.get("role") == "primary" and not content.get("stay")
@@ -182,7 +182,7 @@ class Replicas:
             return serving.name
         return ""
 
-    def _heirs(self) -> list[Serving]:
+    def _heirs(self) -> list[LiveSide]:
         """Who has everything, the preferred broker first."""
         ready = [one for one in list(self._serving) if one.link.in_sync and one.link.lost is None]
         return sorted(ready, key=lambda one: not self.wants_back(one))

@@ -1,4 +1,4 @@
-"""The activation of a member of a group that shares a store: the keeper's words become tasks of the event loop."""
+"""The activation of a member of a group that shares a store: its node manager's words become tasks of the loop."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pollux.ha import neighbours, peers
 from pollux.ha.activation import Activation, history_view
 from pollux.ha.machine import STANDBY, Phase, Position
 from pollux.ha.node_state import StoreState
-from pollux.ha.places import Places
+from pollux.ha.places import SharedStoreLayout
 from pollux.ha.runtime import store_directory
 from pollux.ha.shared_store import filesystem
-from pollux.ha.shared_store.node_manager import Keeper
+from pollux.ha.shared_store.node_manager import NodeManager
 from pollux.ha.shared_store.policy import Role, Settings
-from pollux.ha.standby import Warm
+from pollux.ha.standby import StandbyPrefetch
 from pollux.logs import event
 from pollux.store.data_lock import check_no_single_broker
 from pollux.store.spare import Spare
@@ -50,7 +50,7 @@ def settings_of(configuration: Configuration) -> Settings | None:
     own = configuration.high_availability
     patience = configuration.journal_lock_acquisition_timeout
     settings = Settings(
-        Role.PRIMARY,
+        Role.LIVE,
         lease=own.lease_guard / 1000,
         margin=own.lease_margin / 1000,
         proof_limit=configuration.journal_lock_monitor_timeout / 1000,
@@ -85,24 +85,24 @@ class SharedStoreActivation(Activation):
         # Of equals another one takes over whenever one stops, as in the groups of ActiveMQ classic.
         self._failover_on_shutdown = part.failover_on_shutdown if part is not None else True
         self.ready_early = store is None or store.primary is None or not store.primary.wait_for_activation
-        self.places = Places(
+        self.layout = SharedStoreLayout(
             store_directory(configuration),
             configuration.journal_directory,
             configuration.bindings_directory,
             (configuration.paging_directory, configuration.large_messages_directory),
         )
-        self.keeper = Keeper(
+        self.node_manager = NodeManager(
             settings,
-            self.places,
+            self.layout,
             self.me,
             self.machine,
             self,
             wall_ms=lambda: time.time_ns() // 1_000_000,
         )
-        self.keeper.prepared = False
-        self.keeper.peers = configuration.high_availability.peers
+        self.node_manager.prepared = False
+        self.node_manager.peers = configuration.high_availability.peers
         self.spare = Spare(configuration.journal_directory, self.me.id, configuration.journal_file_size)
-        self._warm = Warm(
+        self._prefetch = StandbyPrefetch(
             configuration.journal_directory,
             configuration.id_cache_size,
             self.spare,
@@ -118,36 +118,36 @@ class SharedStoreActivation(Activation):
     # -- the start
 
     async def _join(self) -> None:
-        self.keeper.management = self.management
-        self.keeper.clients = self.topology.mine.as_content()
+        self.node_manager.management = self.management
+        self.node_manager.clients = self.topology.mine.as_content()
         await asyncio.to_thread(self._check_directories)
-        self.keeper.start()
+        self.node_manager.start()
         self._neighbours = self._loop.create_task(carry_out("watching the others", self._watch_neighbours))
 
     def _check_directories(self) -> None:
-        for directory in self.places.directories:
+        for directory in self.layout.directories:
             filesystem.check_access(directory)
-        check_no_single_broker(self.places.directories)
+        check_no_single_broker(self.layout.directories)
 
     @property
     def lease(self) -> Lease:
         """See :class:`Activation`."""
-        return self.keeper.lease
+        return self.node_manager.lease
 
     def serving(self) -> None:
         """The broker serves clients."""
-        self._log_failure(self.keeper.serving())
+        self._log_failure(self.node_manager.serving())
 
     def follower(self) -> Follower | None:
         """See :class:`Activation`."""
-        return self._warm.take() if self._reads_along else None
+        return self._prefetch.take() if self._reads_along else None
 
     def _prepared(self) -> None:
         """In the thread that reads along."""
-        self.keeper.prepared = True
-        self.keeper.wake()
+        self.node_manager.prepared = True
+        self.node_manager.wake()
 
-    # -- the keeper's words (from its thread)
+    # -- the node manager's words (from its thread)
 
     def hand_back(self, reason: str) -> None:
         """See :class:`pollux.ha.shared_store.node_manager.Listener`."""
@@ -156,7 +156,7 @@ class SharedStoreActivation(Activation):
     def _changed(self, before: Position, after: Position) -> None:
         if after.phase is Phase.CATCHING_UP and not self._reads_along:
             self._reads_along = True
-            self._warm.start()
+            self._prefetch.start()
         super()._changed(before, after)
 
     def _give_up(self, reason: str) -> None:
@@ -164,7 +164,7 @@ class SharedStoreActivation(Activation):
         if self._left is not None:
             return
         self._left = StoreState.FAILING_BACK
-        self.hurry = True
+        self.fast_stop = True
         self.restart = self._restart_backup
         self._host.request_stop(reason)
 
@@ -175,11 +175,13 @@ class SharedStoreActivation(Activation):
         suspects: set[tuple[str, str]] = set()
         while True:
             await asyncio.sleep(NEIGHBOURS_PERIOD)
-            if self.keeper.identity is None:
+            if self.node_manager.identity is None:
                 continue
             try:
                 await self._look_at_topology()
-                found = await asyncio.to_thread(neighbours.look, self.store_view(), self.keeper.peers, self.places.node)
+                found = await asyncio.to_thread(
+                    neighbours.look, self.store_view(), self.node_manager.peers, self.layout.node
+                )
             except OSError as error:
                 logger.debug("the other members cannot be looked at: %s", error)
                 continue
@@ -208,7 +210,7 @@ class SharedStoreActivation(Activation):
 
     async def others(self) -> list[Member]:
         """The other members, alive or not."""
-        return await asyncio.to_thread(self.keeper.others)
+        return await asyncio.to_thread(self.node_manager.others)
 
     async def switchover(self) -> dict[str, Any]:
         """Begin to hand the store over to a member that waits for it. Raises InvalidRequestError when none does."""
@@ -220,56 +222,58 @@ class SharedStoreActivation(Activation):
             raise InvalidRequestError("no other member is ready to take over")
         if self.machine.phase is not Phase.LIVE or self._left is not None:
             raise InvalidRequestError("this broker is stopping already")
-        self._left, self._stay, self.hurry, self.restart = StoreState.LIVE, True, True, True
+        self._left, self._stay, self.fast_stop, self.restart = StoreState.LIVE, True, True, True
         self._loop.call_later(0.02, self._host.request_stop, "switchover asked for by an administrator")
         return self._handing_over(ready)
 
     async def failback(self) -> dict[str, Any]:
-        """Let the preferred broker have the store again: from a live backup to the waiting primary."""
+        """Let the preferred broker have the store again: from a backup that is live to the one that waits."""
         if self.machine.phase is not Phase.LIVE:
             raise InvalidRequestError(f"this broker is {self.machine.phase}, only a live one can fail back")
-        if self.keeper.settings.role is Role.SYMMETRIC:
+        if self.node_manager.settings.role is Role.SYMMETRIC:
             raise InvalidRequestError("the members of a symmetric group are equals: use a switchover")
-        if self.keeper.settings.role is not Role.BACKUP:
+        if self.node_manager.settings.role is not Role.BACKUP:
             raise InvalidRequestError("the preferred broker is live: there is nothing to fail back")
-        preferred = [one for one in await self.others() if one.alive and one.role == Role.PRIMARY]
+        preferred = [one for one in await self.others() if one.alive and one.role == Role.LIVE]
         if not preferred:
             raise InvalidRequestError("the preferred broker is not running")
-        await asyncio.wrap_future(self.keeper.allow_failback())
+        await asyncio.wrap_future(self.node_manager.allow_failback())
         self._restart_backup = True
         return self._handing_over(preferred)
 
     # -- the end
 
     async def _leave(self, *, graceful: bool) -> None:
-        self._warm.stop()
+        self._prefetch.stop()
         if self._neighbours is not None:
             self._neighbours.cancel()
         if graceful and self.machine.phase is Phase.STOPPING and self.machine.position.epoch:
             left = self._left
             if left is None:
                 left = StoreState.LIVE if self._failover_on_shutdown else StoreState.PAUSED
-            future = self.keeper.release(left, stay=self._stay)
+            future = self.node_manager.release(left, stay=self._stay)
             try:
                 await asyncio.wait_for(asyncio.wrap_future(future), RELEASE_TIMEOUT)
             except (TimeoutError, PolluxError, OSError) as error:
                 event(logger, logging.ERROR, "the state of the store could not be written", reason=error)
         if graceful and not self.restart and self.spare is not None:
             await asyncio.to_thread(self.spare.remove)
-        await asyncio.to_thread(self.keeper.close)
+        await asyncio.to_thread(self.node_manager.close)
 
     # -- views
 
     def store_view(self) -> peers.View:
         """For other members: who this is, and which store it sees."""
-        state, position = self.keeper.state, self.machine.position
+        state, position = self.node_manager.state, self.machine.position
         node = state.node_id.hex() if state is not None and state.epoch else ""
-        return peers.View(self.me.id, self.me.name, position.phase.value, position.epoch, node, self.keeper.identity)
+        return peers.View(
+            self.me.id, self.me.name, position.phase.value, position.epoch, node, self.node_manager.identity
+        )
 
     def view(self) -> dict[str, Any]:
         """For the status: where this broker is and why."""
         position = self.machine.position
-        state = self.keeper.state
+        state = self.node_manager.state
         return {
             "state": position.phase.value,
             "role": self.me.role,
@@ -280,13 +284,13 @@ class SharedStoreActivation(Activation):
             "store_state": state.state.value if state is not None else None,
             "reason": position.reason,
             "since": position.since,
-            "lease_left_ms": int(self.keeper.lease.left() * 1000),
+            "lease_left_ms": int(self.node_manager.lease.left() * 1000),
             "warnings": [one.text for one in self.findings],
         }
 
     def history(self) -> list[dict[str, Any]]:
         """Every activation that the state file remembers, oldest first."""
-        state = self.keeper.state
+        state = self.node_manager.state
         return history_view(state.history if state is not None else ())
 
     @staticmethod

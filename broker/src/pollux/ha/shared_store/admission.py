@@ -17,7 +17,7 @@ from pollux.store.journal_facts import ForeignJournalError, JournalFacts, bindin
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pollux.ha.places import Places
+    from pollux.ha.places import SharedStoreLayout
 
 logger = logging.getLogger("pollux.ha")
 
@@ -32,21 +32,21 @@ class Admission(NamedTuple):
     problem: str
 
 
-def admit(places: Places, role: Role, me: str, addresses: Sequence[str] = ()) -> Admission:
+def admit(layout: SharedStoreLayout, role: Role, me: str, addresses: Sequence[str] = ()) -> Admission:
     """Read what is there. Raises StoreDirectoryError with thing, place and remedy, OSError; nothing was written then.
 
     ``me`` is this member's id, ``addresses`` are those of other members' management ports.
     """
-    kinds = [filesystem.check_kind(one) for one in places.directories]
-    for one in places.directories:
+    kinds = [filesystem.check_kind(one) for one in layout.directories]
+    for one in layout.directories:
         filesystem.check_access(one)
     try:
-        facts = read_facts(places.journal, places.bindings)
+        facts = read_facts(layout.journal, layout.bindings)
     except ForeignJournalError as error:
         raise StoreDirectoryError(str(error)) from error
-    state, problem = _read_state(places)
-    _check_node(places, facts, state)
-    check_shared(places, me, addresses)
+    state, problem = _read_state(layout)
+    _check_node(layout, facts, state)
+    check_shared(layout, me, addresses)
     if problem and role is not Role.BACKUP:
         if facts.node_id is None:
             raise PolluxError(
@@ -63,26 +63,26 @@ def admit(places: Places, role: Role, me: str, addresses: Sequence[str] = ()) ->
         # PAUSED: others may not take over before this broker has the store.
         state = NodeState(facts.node_id, StoreState.PAUSED, facts.epoch)
         problem = ""
-    for one in places.directories:
+    for one in layout.directories:
         filesystem.probe(one)
     return Admission(kinds[0], facts, state, problem)
 
 
-def _read_state(places: Places) -> tuple[NodeState | None, str]:
+def _read_state(layout: SharedStoreLayout) -> tuple[NodeState | None, str]:
     try:
-        return read_state(places.node), ""
+        return read_state(layout.node), ""
     except ForeignStateError as error:
         raise StoreDirectoryError(str(error)) from error
     except StateFileError as error:
         return None, str(error)
 
 
-def _check_node(places: Places, facts: JournalFacts, state: NodeState | None) -> None:
+def _check_node(layout: SharedStoreLayout, facts: JournalFacts, state: NodeState | None) -> None:
     """Journal, bindings and state are those of one node."""
     found = {
-        places.node: state.node_id if state is not None else None,
-        places.journal: facts.node_id,
-        places.bindings: bindings_node(places.bindings),
+        layout.node: state.node_id if state is not None else None,
+        layout.journal: facts.node_id,
+        layout.bindings: bindings_node(layout.bindings),
     }
     nodes = [(place, node) for place, node in found.items() if node is not None]
     for place, node in nodes[1:]:
@@ -94,15 +94,15 @@ def _check_node(places: Places, facts: JournalFacts, state: NodeState | None) ->
             )
 
 
-def check_shared(places: Places, me: str, addresses: Sequence[str]) -> None:
+def check_shared(layout: SharedStoreLayout, me: str, addresses: Sequence[str]) -> None:
     """Compare with the members that answer. Raises StoreDirectoryError when one of them sees another store."""
-    found = [one for one in members.members(places.node) if one.id != me]
+    found = [one for one in members.members(layout.node) if one.id != me]
     # A member whose lock is seen here shares the directory: its process holds that very file.
     near = {one.id for one in found if one.alive}
     wanted = [*addresses, *(one.management for one in found if not one.alive)]
     answers = [one for one in peers.ask_all(wanted) if one.id != me and one.id not in near]
-    mine = peers.read_identity(places.node)  # after the answers: what they have seen before must be here now
+    mine = peers.read_identity(layout.node)  # after the answers: what they have seen before must be here now
     for view in answers:
-        reason = peers.difference(mine, view, places.node)
-        if reason and not members.is_alive(places.node, view.id):
+        reason = peers.difference(mine, view, layout.node)
+        if reason and not members.is_alive(layout.node, view.id):
             raise StoreDirectoryError(reason)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LockQueue:
-    """For the keeper's thread; ``wake`` is called, from another one, when something was obtained."""
+    """For the node manager's thread; ``wake`` is called, from another one, when something was obtained."""
 
     def __init__(
         self,

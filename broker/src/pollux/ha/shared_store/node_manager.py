@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from pollux.ha.members import Member
     from pollux.ha.node_state import Holder
-    from pollux.ha.places import Places
+    from pollux.ha.places import SharedStoreLayout
 
 logger = logging.getLogger("pollux.ha")
 
@@ -62,7 +62,7 @@ RESERVE, RESERVE_BYTES = "pollux.reserve", 64 << 10
 
 
 class Listener(Protocol):
-    """The server, told from the keeper's thread."""
+    """The server, told from the node manager's thread."""
 
     def claimed(self, claim: Claim) -> None:
         """Serve."""
@@ -77,13 +77,13 @@ class Listener(Protocol):
         """This member cannot take part."""
 
 
-class Keeper:
+class NodeManager:
     """One member of a group that shares a store. Call ``start``; everything else comes through the listener."""
 
     def __init__(
         self,
         settings: Settings,
-        places: Places,
+        layout: SharedStoreLayout,
         me: Holder,
         machine: Machine,
         listener: Listener,
@@ -106,13 +106,13 @@ class Keeper:
         self.identity: peers.Identity | None = None
         #: Set by the server: a standby that has everything it needs.
         self.prepared = True
-        self._places = places
-        self._directory = places.node
+        self._layout = layout
+        self._directory = layout.node
         self._listener = listener
         self._wall_ms = wall_ms
         self._clock = clock
-        self._member = MemberFile(places.node, me.id)
-        self._heartbeat = Heartbeat(places.node)
+        self._member = MemberFile(layout.node, me.id)
+        self._heartbeat = Heartbeat(layout.node)
         self._beat: members.Beat | None = None
         self._beat_at = 0.0
         self._problem = ""
@@ -130,10 +130,10 @@ class Keeper:
         self._wake = threading.Event()
         self._period = STANDBY_PERIOD
         self._queue = LockQueue(
-            places.node,
+            layout.node,
             self._wake.set,
             clock,
-            in_line=settings.role is not Role.PRIMARY,
+            in_line=settings.role is not Role.LIVE,
             patience=settings.margin,
             poll=settings.poll,
         )
@@ -160,7 +160,7 @@ class Keeper:
         return [one for one in members.members(self._directory) if one.id != self.me.id]
 
     def submit(self, job: Callable[[], None]) -> Future[None]:
-        """Run ``job`` in the keeper's thread."""
+        """Run ``job`` in the node manager's thread."""
         future: Future[None] = Future()
         self._jobs.append((job, future))
         self._wake.set()
@@ -295,7 +295,7 @@ class Keeper:
 
     def _join(self) -> None:
         """Check the directory. Nothing is written before everything was found to be right."""
-        kind, facts, state, problem = admit(self._places, self.settings.role, self.me.id, self.peers)
+        kind, facts, state, problem = admit(self._layout, self.settings.role, self.me.id, self.peers)
         if kind.startswith("nfs"):
             if self._queue.poll is None:
                 self._queue.poll = NETWORK_PERIOD
@@ -497,17 +497,17 @@ class Keeper:
             if self.state != state or self._problem:
                 return  # somebody asked for the store, or left it, since the decision was made: decide again
             if state is None:
-                facts = read_facts(self._places.journal, self._places.bindings)
+                facts = read_facts(self._layout.journal, self._layout.bindings)
                 state = NodeState(facts.node_id or uuid.uuid4().bytes)
             previous = state.holder.name if state.holder is not None else ""
-            newest = newest_epoch(self._places.journal, self._places.bindings)
+            newest = newest_epoch(self._layout.journal, self._layout.bindings)
             if state.holder is None and newest > state.epoch:
                 self.state = replace(state, epoch=newest)
                 return  # somebody has served since this member joined, and left no state: decide again
             epoch = max(state.epoch, newest) + 1
             entry = Activation(epoch, previous, self.me.name, reason, self._wall_ms())
             claimed = with_holder(state, self.me, epoch, lock.nonce, entry)
-            if self.settings.role is Role.PRIMARY:
+            if self.settings.role is Role.LIVE:
                 claimed = replace(claimed, stay=False)
             write_state(self._directory, claimed)
             self._heartbeat.write(epoch, self.me.id)

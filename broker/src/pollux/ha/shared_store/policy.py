@@ -26,14 +26,14 @@ class Role(StrEnum):
     """What broker.xml makes of this member."""
 
     #: Preferred: asks for the store when another has it.
-    PRIMARY = "live"
+    LIVE = "live"
     BACKUP = "backup"
     #: One of several equals, none of them preferred.
     SYMMETRIC = "symmetric"
 
 
 class Action(Enum):
-    """What the keeper does next."""
+    """What the node manager does next."""
 
     #: Nothing; look again soon.
     WAIT = auto()
@@ -189,7 +189,7 @@ def _without_lock(snapshot: Snapshot, settings: Settings, now: float) -> Decisio
             f" (its lease is {settings.lease:g} s)",
         )
     if (
-        settings.role is Role.PRIMARY
+        settings.role is Role.LIVE
         # FAILING_BACK without an announcer: left by a life of ours before, or by an attempt that failed half way.
         and state.state in (StoreState.LIVE, StoreState.FAILING_BACK)
         and not snapshot.announcer_alive
@@ -197,7 +197,7 @@ def _without_lock(snapshot: Snapshot, settings: Settings, now: float) -> Decisio
         and not state.refused
         and not snapshot.announced_by_me
         and state.holder is not None
-        and state.holder.role != Role.PRIMARY
+        and state.holder.role != Role.LIVE
         and not snapshot.holder_gone
     ):
         return Decision(Action.ANNOUNCE, f"{_holder(state)} serves in my place: I ask for the store")
@@ -248,7 +248,7 @@ def _why(snapshot: Snapshot, state: NodeState, settings: Settings, *, mine: bool
         if snapshot.announced_by_me:
             return f"failback: {_holder(state)} released the store for me"
         return f"{_holder(state)} is gone and so is the preferred broker that asked for the store"
-    if settings.role is Role.PRIMARY and state.stay:
+    if settings.role is Role.LIVE and state.stay:
         return f"{_holder(state)} handed the store over or died"
     return f"{_holder(state)} is gone: it does not hold the lock any more"
 

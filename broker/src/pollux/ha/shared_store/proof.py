@@ -2,7 +2,7 @@
 
 Each proof looks at the lock file (still there, still locked by us, in a symmetric group also with our modification
 time), at the state file (names us and our epoch) and writes the heartbeat. What fails without telling, a store that
-does not answer, extends nothing: the lease runs out. Runs in the keeper's thread.
+does not answer, extends nothing: the lease runs out. Runs in the node manager's thread.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def _require(session: AmqpSession, permission: Permission, address: str, queue: 
 def _create(session: AmqpSession, plan: Creation) -> None:
     """Create what a request needs, if the client may."""
     if plan.needed:
-        session.post.registry.carry_out(plan, session.proven().user)
+        session.post.address_manager.carry_out(plan, session.proven().user)
 
 
 # -- producers
@@ -127,7 +127,7 @@ def _create_temporary(session: AmqpSession, routing_type: RoutingType) -> str:
         )
     else:
         _require(session, Permission.createAddress, name)
-        session.post.registry.create_address(name, (routing_type,), temporary=True)
+        session.post.address_manager.create_address(name, (routing_type,), temporary=True)
     return name
 
 

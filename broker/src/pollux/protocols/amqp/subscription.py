@@ -46,4 +46,4 @@ def delete_temporary(session: AmqpSession, name: str) -> None:
     """Delete a node that was made for a link, with everything in it."""
     if session.post.space.address(name) is not None:
         with suppress(PolluxError):
-            session.post.registry.delete_address(name, force=True)
+            session.post.address_manager.delete_address(name, force=True)

@@ -221,7 +221,7 @@ class Connecting:
     async def _accepted(self, identity: Identity, found: p.Properties | None = None) -> None:
         """The client is who it says. Its session, and CONNACK when that is durable."""
         session, connect = self._session, self._connect
-        services, registry = session.services, session.registry
+        services, mqtt_sessions = session.services, session.mqtt_sessions
         try:
             services.security.connection_opened(identity, session.transport.peer)
         except LimitError as error:
@@ -240,22 +240,24 @@ class Connecting:
             if refusal is not None:
                 session.refuse(*refusal)
                 return
-            ending = registry.vacate(client_id, clean_start=connect.clean_start)
+            ending = mqtt_sessions.vacate(client_id, clean_start=connect.clean_start)
             if ending is None:
                 break
             # The end of thousands of subscriptions takes a while; no two sessions have one client id.
             await asyncio.shield(ending)
         session.client_id = client_id
-        state, present = registry.connect(session, client_id, clean_start=connect.clean_start, version=connect.version)
+        state, present = mqtt_sessions.connect(
+            session, client_id, clean_start=connect.clean_start, version=connect.version
+        )
         answer.session_present = present
         self._set_expiry(state, answer)
         if self._will is not None:
             self._will.user = identity.user
             state.will = self._will
-        registry.account(state)
+        mqtt_sessions.account(state)
         receive_maximum, alias_maximum = self._limits(answer)
         inbound = Inbound(
-            registry,
+            mqtt_sessions,
             state,
             session.transport,
             session.reading,
@@ -271,7 +273,7 @@ class Connecting:
         )
         asked = connect.properties
         delivery = Delivery(
-            registry,
+            mqtt_sessions,
             state,
             session.transport,
             session.outlet,
@@ -286,39 +288,41 @@ class Connecting:
             session.open(connect, answer, (state, inbound, delivery))
             return
         # Also of a session that was durable and is no longer: after a crash it ends at once.
-        registry.save(state)
+        mqtt_sessions.save(state)
 
         def stable(error: Exception | None) -> None:
             if error is None and state.connection is session:
                 session.open(connect, answer, (state, inbound, delivery))
 
-        registry.post.when_stable(stable)
+        mqtt_sessions.post.when_stable(stable)
 
     def _why_not(self, client_id: str, identity: Identity) -> tuple[ReasonCode, str] | None:
         """Why this client may not have this session, None when it may."""
         session = self._session
-        registry, services = session.registry, session.services
-        existing = registry.sessions.get(client_id)
+        mqtt_sessions, services = session.mqtt_sessions, session.services
+        existing = mqtt_sessions.sessions.get(client_id)
         if existing is None:
-            if len(registry.sessions) >= services.configuration.limits.max_mqtt_sessions:
+            if len(mqtt_sessions.sessions) >= services.configuration.limits.max_mqtt_sessions:
                 return ReasonCode.QUOTA_EXCEEDED, "the broker keeps as many sessions as it may"
         elif existing.user != identity.user:
             return ReasonCode.NOT_AUTHORIZED, "this client id belongs to another user"
         elif existing.connection is not None and not session.settings.allow_link_stealing:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "this client id is connected (allowLinkStealing is off)"
         will = 0 if self._will is None else len(self._will.data)
-        if (existing is None or will) and not registry.post.memory.user(identity.user).has_room(
+        if (existing is None or will) and not mqtt_sessions.post.memory.user(identity.user).has_room(
             MQTT_SESSION + len(client_id) + will
         ):
             return ReasonCode.QUOTA_EXCEEDED, "this user holds as much memory as it may (max-state-size)"
         if self._will is not None:
             raw = self._connect.will.topic if self._connect.will is not None else ""
             try:
-                address = registry.mapping.address(raw)
+                address = mqtt_sessions.mapping.address(raw)
                 services.security.check(identity, Permission.send, address)
                 # Whether it can be sent is seen when it is.
                 with suppress(NoSuchAddressError, NoSuchQueueError):
-                    registry.post.registry.require(plan_producer(registry.post.space, address, None), identity.user)
+                    mqtt_sessions.post.address_manager.require(
+                        plan_producer(mqtt_sessions.post.space, address, None), identity.user
+                    )
             except NotPermittedError as error:
                 return ReasonCode.NOT_AUTHORIZED, str(error)
             except PolluxError as error:

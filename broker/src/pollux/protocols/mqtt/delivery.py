@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pollux.message import Message
     from pollux.protocols.base import Transport
     from pollux.protocols.mqtt.outlet import Outlet
-    from pollux.protocols.mqtt.registry import MqttRegistry
+    from pollux.protocols.mqtt.registry import MqttSessions
     from pollux.protocols.mqtt.state import ClientState
     from pollux.protocols.mqtt.subscription import Subscription
     from pollux.routing.queue import Queue
@@ -79,13 +79,13 @@ class Delivery:
         "_max_aliases",
         "_max_packet",
         "_met",
+        "_mqtt_sessions",
         "_outlet",
         "_parked",
         "_parked_bytes",
         "_paused",
         "_post",
         "_reading_files",
-        "_registry",
         "_releasing",
         "_send",
         "_stable",
@@ -101,7 +101,7 @@ class Delivery:
 
     def __init__(
         self,
-        registry: MqttRegistry,
+        mqtt_sessions: MqttSessions,
         state: ClientState,
         transport: Transport,
         outlet: Outlet,
@@ -111,9 +111,9 @@ class Delivery:
         alias_maximum: int,
     ) -> None:
         """``max_packet`` 0 is no limit; ``receive_maximum`` as the client says (3.1.1: pass :data:`WINDOW_311`)."""
-        self._registry = registry
-        self._post = registry.post
-        self._wall_ms = registry.wall_ms
+        self._mqtt_sessions = mqtt_sessions
+        self._post = mqtt_sessions.post
+        self._wall_ms = mqtt_sessions.wall_ms
         self._state = state
         self._loop = transport.loop
         self._outlet = outlet
@@ -295,10 +295,10 @@ class Delivery:
         if subscription.hide_dollar and message.address.startswith("$"):
             return None
         if 0 < message.expiration <= now:
-            self._registry.count_expired(1)
+            self._mqtt_sessions.count_expired(1)
             return None
         data = self._stored(message)
-        if data[0] & REPLAY and subscription.restricted and not self._registry.may_have(subscription, data):
+        if data[0] & REPLAY and subscription.restricted and not self._mqtt_sessions.may_have(subscription, data):
             return None  # the right is gone since it was put into the queue
         first = subscription.heads[data[0] & 15]
         packet_id = state.redeliver.pop((reference.queue.id, message.id), 0) if state.redeliver else 0
@@ -316,7 +316,7 @@ class Delivery:
         if packet is None:
             # MQTT-3.1.2-24, -25: as if it had been sent.
             self.too_large += 1
-            self._registry.count_too_large(1)
+            self._mqtt_sessions.count_too_large(1)
             return None
         return packet, first, packet_id
 
@@ -327,7 +327,7 @@ class Delivery:
         if not state.durable:
             return False
         value = encode_out(reference.queue.id, reference.message.id, SENT)
-        self._registry.record_out(state, packet_id, value)
+        self._mqtt_sessions.record_out(state, packet_id, value)
         return True
 
     def _job(self, subscription: Subscription, reference: MessageReference, first: int, packet_id: int) -> Job:
@@ -359,13 +359,13 @@ class Delivery:
         if message.encoding is Encoding.MQTT:
             payload = large.size - len(message.data)
         else:
-            data = await translate(storage, message, self._registry.mapping)
+            data = await translate(storage, message, self._mqtt_sessions.mapping)
         form = None if data is None else (data, first, packet_id)
         packet = None if form is None else self._packet(subscription, reference, form, self._wall_ms(), payload)
         if packet is None:
             # Nothing was sent yet: free the identifier again, the message is a dead letter.
             self.too_large += 1
-            self._registry.count_too_large(1)
+            self._mqtt_sessions.count_too_large(1)
             self._forget(packet_id)
             self._reading_files.pop(reference, None)
             self._post.reject([reference])
@@ -385,7 +385,7 @@ class Delivery:
         self._window += 1
         if packet_id in state.qos2:
             state.qos2.discard(packet_id)
-            self._registry.record_out(state, packet_id, None)
+            self._mqtt_sessions.record_out(state, packet_id, None)
 
     def _stored(self, message: Message) -> bytes:
         """The stored form of ``message``, also when another protocol sent it."""
@@ -396,7 +396,7 @@ class Delivery:
             return b"\x32\0\0" if message.durable else b"\x30\0\0"
         if self._foreign is not None and self._foreign[0] is message:
             return self._foreign[1]
-        mapping = self._registry.mapping
+        mapping = self._mqtt_sessions.mapping
         data = encode_content(content_of(message), mapping.topic(message.address), 1 if message.durable else 0, mapping)
         self._foreign = (message, data)
         return data
@@ -420,7 +420,7 @@ class Delivery:
         annotations = message.annotations or {}
         if ORIGINAL_ADDRESS in annotations and message.encoding is Encoding.MQTT:
             # It was moved (dead letter, expiry): the topic is where it is now.
-            raw = self._registry.mapping.topic(message.address).encode("utf-8", "replace")[:65_535]
+            raw = self._mqtt_sessions.mapping.topic(message.address).encode("utf-8", "replace")[:65_535]
             topic = len(raw).to_bytes(2, "big") + raw
         identifier = packet_id.to_bytes(2, "big") if packet_id else b""
         if not self._v5:
@@ -481,7 +481,7 @@ class Delivery:
             if not self.dropped:
                 logger.warning("client %r does not keep up: QoS 0 messages are dropped", self._state.client_id)
             self.dropped += dropped
-            self._registry.count_dropped(dropped)
+            self._mqtt_sessions.count_dropped(dropped)
             self._schedule()
 
     def pause(self) -> None:
@@ -540,7 +540,7 @@ class Delivery:
             if reference is not None:
                 self._post.acknowledge([reference])
             del state.unacked[packet_id]
-            self._registry.record_out(state, packet_id, None)
+            self._mqtt_sessions.record_out(state, packet_id, None)
             self._returned(1)
             return
         key = (0, 0) if reference is None else (reference.queue.id, reference.message.id)
@@ -556,7 +556,7 @@ class Delivery:
                 self._post.acknowledge([reference])
             self._send_when_stable(encode_acks(p.PUBREL, (packet_id,)))
             return
-        self._registry.record_out(state, packet_id, encode_out(*key, RELEASED))
+        self._mqtt_sessions.record_out(state, packet_id, encode_out(*key, RELEASED))
         self._releasing.append((packet_id, reference))
         self._post.when_stable(self._release_recorded)
 
@@ -581,7 +581,7 @@ class Delivery:
             state.completed.add(packet_id)
         else:
             state.unacked.pop(packet_id, None)
-            self._registry.record_out(state, packet_id, None)
+            self._mqtt_sessions.record_out(state, packet_id, None)
         self._returned(1)
 
     def _returned(self, count: int) -> None:
@@ -634,7 +634,7 @@ class Delivery:
             self._post.acknowledge(done)
         if self._met:
             met, self._met = self._met, []
-            self._post.when_stable(partial(self._registry.settle, self._state, met))
+            self._post.when_stable(partial(self._mqtt_sessions.settle, self._state, met))
 
     def _send_when_stable(self, packets: bytes) -> None:
         self._stable.append([packets])
@@ -662,14 +662,14 @@ class Delivery:
         self._backlog.extend(packet_id for packet_id, reference in state.unacked.items() if reference is not None)
         self._send_backlog()
         for subscription in state.subscriptions.values():
-            if self._registry.may_go_on(state, subscription):
+            if self._mqtt_sessions.may_go_on(state, subscription):
                 self.open(subscription)
 
     def open(self, subscription: Subscription) -> None:
         """Let a subscription's queue deliver here."""
         subscription.delivery = self
-        subscription.origin = self._registry.origin_of(self._state)
-        subscription.rights = self._registry.rights_of(self._state, subscription)
+        subscription.origin = self._mqtt_sessions.origin_of(self._state)
+        subscription.rights = self._mqtt_sessions.rights_of(self._state, subscription)
         own = subscription.origin if subscription.exclude_own else 0
         if subscription.queue.no_local_origin != own:
             subscription.queue.no_local_origin = own

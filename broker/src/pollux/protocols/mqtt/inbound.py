@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pollux.engine.security import Identity, Security
     from pollux.protocols.base import Transport
     from pollux.protocols.mqtt.reading import Reading
-    from pollux.protocols.mqtt.registry import MqttRegistry
+    from pollux.protocols.mqtt.registry import MqttSessions
     from pollux.protocols.mqtt.state import ClientState
     from pollux.wire.mqtt.decoder import PublishTuple
 
@@ -122,6 +122,7 @@ class Inbound:
         "_closed",
         "_identity",
         "_in_flight",
+        "_mqtt_sessions",
         "_packets",
         "_parked",
         "_parked_bytes",
@@ -129,7 +130,6 @@ class Inbound:
         "_problem_info",
         "_reading",
         "_receive_maximum",
-        "_registry",
         "_second",
         "_security",
         "_send",
@@ -148,7 +148,7 @@ class Inbound:
 
     def __init__(
         self,
-        registry: MqttRegistry,
+        mqtt_sessions: MqttSessions,
         state: ClientState,
         transport: Transport,
         reading: Reading,
@@ -167,8 +167,8 @@ class Inbound:
 
         ``populate_user``: messages note who sent them (populate-validated-user).
         """
-        self._registry = registry
-        self._post = registry.post
+        self._mqtt_sessions = mqtt_sessions
+        self._post = mqtt_sessions.post
         self._state = state
         self._transport = transport
         self._send = send
@@ -221,7 +221,7 @@ class Inbound:
         send = self._post.send
         answers = self._answers
         encoding = Encoding.MQTT
-        now = self._registry.wall_ms()
+        now = self._mqtt_sessions.wall_ms()
         origin = self._transport.peer.connection_id
         user = self._user
         last_topic: bytes | None = None
@@ -289,12 +289,12 @@ class Inbound:
         elif self._parked or self._closed:
             self._park(packet)
         else:
-            self._publish_special(packet, self._registry.wall_ms())
+            self._publish_special(packet, self._mqtt_sessions.wall_ms())
 
     def _check(self, topic: bytes) -> str:
         """The address of a topic that was not seen before on this connection."""
         name = check_topic_name(topic[2:])
-        address = self._registry.mapping.address(name)
+        address = self._mqtt_sessions.mapping.address(name)
         if len(self._topics) >= _MAX_TOPICS:
             self._topics.clear()
         self._topics[topic] = address
@@ -377,7 +377,7 @@ class Inbound:
             message.duplicate_id = duplicate_id
         if first & 1:
             try:
-                self._registry.retain(topic[2:].decode("utf-8"), message.data, message.expiration)
+                self._mqtt_sessions.retain(topic[2:].decode("utf-8"), message.data, message.expiration)
             except LimitError as error:
                 raise RefusedError(ReasonCode.QUOTA_EXCEEDED, str(error)) from error
         self._post.send(message)
@@ -434,7 +434,7 @@ class Inbound:
         duplicate_id = self._duplicate_id(packet_id)
         if packet_id not in state.restored:
             state.inbound[packet_id] = duplicate_id
-            self._registry.put(QOS2_IN_KIND, packet_key(state.client_id, packet_id), duplicate_id)
+            self._mqtt_sessions.put(QOS2_IN_KIND, packet_key(state.client_id, packet_id), duplicate_id)
         state.restored.discard(packet_id)
         state.storing.add(packet_id)
         self._second.append(packet)
@@ -449,7 +449,7 @@ class Inbound:
             return  # the broker stops
         address = self._topics.get(topic) or self._check(topic)
         try:
-            self._send_special(packet, address, self._registry.wall_ms(), self._state.inbound.get(packet_id))
+            self._send_special(packet, address, self._mqtt_sessions.wall_ms(), self._state.inbound.get(packet_id))
         except PolluxError as refusal:
             self._forget(packet_id)
             if isinstance(refusal, DiskFullError) and not self._post.writable(address):
@@ -472,7 +472,7 @@ class Inbound:
             self._answer_received(packet[2])
         else:
             try:
-                self._publish_special(packet, self._registry.wall_ms())
+                self._publish_special(packet, self._mqtt_sessions.wall_ms())
             except ProtocolError as violation_:
                 self.violate(violation_)
         self.end_turn()
@@ -481,7 +481,7 @@ class Inbound:
         state = self._state
         if len(state.inbound) * PACKET > state.counted:
             try:
-                self._registry.account(state, already=False)
+                self._mqtt_sessions.account(state, already=False)
             except LimitError as error:
                 raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, str(error)) from error
         self._answers.append(_PUBREC | packet_id)
@@ -490,7 +490,7 @@ class Inbound:
     def _forget(self, packet_id: int) -> None:
         state = self._state
         if state.inbound.pop(packet_id, None):
-            self._registry.put(QOS2_IN_KIND, packet_key(state.client_id, packet_id), None)
+            self._mqtt_sessions.put(QOS2_IN_KIND, packet_key(state.client_id, packet_id), None)
 
     def release(self, packet_id: int) -> None:
         """PUBREL (section 4.3.3): the identifier may be used for a new message once this is durable."""
@@ -502,7 +502,7 @@ class Inbound:
             self._answer(encode_ack(p.PUBCOMP, packet_id, state.version, reason), finishes=False)
             return
         if known:
-            self._registry.put(QOS2_IN_KIND, packet_key(state.client_id, packet_id), None)
+            self._mqtt_sessions.put(QOS2_IN_KIND, packet_key(state.client_id, packet_id), None)
         self._answers.append(_PUBCOMP | packet_id)
 
     # -- refusal

@@ -69,16 +69,16 @@ class Counters(Struct):
     takeovers: int = 0
 
 
-def start(services: Services, loop: asyncio.AbstractEventLoop) -> MqttRegistry:
+def start(services: Services, loop: asyncio.AbstractEventLoop) -> MqttSessions:
     """The registry of this broker; made, and filled from what was stored, on the first call."""
-    registry: MqttRegistry | None = services.post.shared.get("MQTT")
-    if registry is None:
-        registry = services.post.shared["MQTT"] = MqttRegistry(services, loop)
-        registry.restore()
-    return registry
+    mqtt_sessions: MqttSessions | None = services.post.shared.get("MQTT")
+    if mqtt_sessions is None:
+        mqtt_sessions = services.post.shared["MQTT"] = MqttSessions(services, loop)
+        mqtt_sessions.restore()
+    return mqtt_sessions
 
 
-class MqttRegistry:
+class MqttSessions:
     """See the module docstring."""
 
     def __init__(self, services: Services, loop: asyncio.AbstractEventLoop) -> None:
@@ -492,7 +492,7 @@ class MqttRegistry:
         if share is not None:
             self._join(state, name)
             if queue.of_pattern and state.user is not None:
-                self.post.registry.read_by(queue, state.user)
+                self.post.address_manager.read_by(queue, state.user)
         subscription = Subscription(topic_filter, address, queue, share)
         subscription.configure(
             qos, exclude_own=exclude_own, retain_as_published=retain_as_published, identifier=identifier

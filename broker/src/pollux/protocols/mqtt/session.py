@@ -16,7 +16,7 @@ from pollux.engine.security import Permission
 from pollux.errors import PolluxError
 from pollux.message import RoutingType
 from pollux.protocols.base import SECOND_LOOK, Session
-from pollux.protocols.mqtt import registry as registries
+from pollux.protocols.mqtt import registry as sessions_module
 from pollux.protocols.mqtt.connecting import Connecting
 from pollux.protocols.mqtt.inbound import Inbound, reason_of
 from pollux.protocols.mqtt.large import LargeInbound
@@ -77,7 +77,7 @@ class MqttSession(Session):
         self.transport = transport
         self.services = services
         self.settings = services.acceptor
-        self.registry = registries.start(services, transport.loop)
+        self.mqtt_sessions = sessions_module.start(services, transport.loop)
         self.max_packet = max_packet_size(self.settings, services.configuration.limits.max_message_size)
         self.max_subscriptions = min(MAX_SUBSCRIPTIONS, services.configuration.limits.max_consumers_per_connection)
         self.user: str | None = None
@@ -193,7 +193,7 @@ class MqttSession(Session):
     def _in_pieces(self, steps: Iterator[None]) -> None:
         """Handle one packet bit by bit, as others have to have their turn; what the client sent after it waits."""
         self._busy = True
-        self.registry.post.share.work(self._piecewise(steps))
+        self.mqtt_sessions.post.share.work(self._piecewise(steps))
         if self._busy:
             self.reading.pause(BUSY)
 
@@ -288,7 +288,7 @@ class MqttSession(Session):
                 self._large.write(event)
         elif isinstance(event, PublishStart):
             scanned = scan_properties(event.properties)
-            self._large = LargeInbound(event, scanned.block, self.registry.post.storage, self.reading)
+            self._large = LargeInbound(event, scanned.block, self.mqtt_sessions.post.storage, self.reading)
         elif isinstance(event, PublishEnd):
             self._large_complete()
         else:
@@ -335,28 +335,28 @@ class MqttSession(Session):
                 text = str(error)
             yield
         if state.durable:
-            self.registry.save(state)
+            self.mqtt_sessions.save(state)
         answer = SubAck(packet.packet_id, reasons, self._reason_string(text))
 
         def stable(error: Exception | None) -> None:
             if error is None and self._phase == OPEN:
                 self.send_packet(answer)
                 for subscription in replay:
-                    self.registry.replay(subscription)
+                    self.mqtt_sessions.replay(subscription)
 
-        self.registry.post.when_stable(stable)
+        self.mqtt_sessions.post.when_stable(stable)
 
     def _subscribe_one(self, state: ClientState, entry: Filter, identifier: int, replay: list[Subscription]) -> int:
         """The reason code of one filter; the subscription that wants retained messages goes to ``replay``."""
         share, proper = split_shared(entry.topic_filter)
         if share is not None and entry.no_local:
             raise violation("No Local on a shared subscription")  # MQTT-3.8.3-4
-        address = self.registry.mapping.address(proper)
+        address = self.mqtt_sessions.mapping.address(proper)
         is_new = entry.topic_filter not in state.subscriptions
         if is_new and len(state.subscriptions) >= self.max_subscriptions:
             return ReasonCode.QUOTA_EXCEEDED
         self._check_subscribe(address, durable=share is not None or state.durable, is_new=is_new)
-        subscription, is_new = self.registry.subscribe(
+        subscription, is_new = self.mqtt_sessions.subscribe(
             state,
             entry.topic_filter,
             entry.qos,
@@ -379,7 +379,7 @@ class MqttSession(Session):
             return
         kind = Permission.createDurableQueue if durable else Permission.createNonDurableQueue
         security.check(identity, kind, address)
-        there = self.registry.post.address(address)
+        there = self.mqtt_sessions.post.address(address)
         if there is None or RoutingType.MULTICAST not in there.routing_types:
             security.check(identity, Permission.createAddress, address)
 
@@ -393,18 +393,18 @@ class MqttSession(Session):
             except ProtocolError as error:
                 reasons.append(error.reason)
                 continue
-            gone = self.registry.unsubscribe(state, topic_filter)
+            gone = self.mqtt_sessions.unsubscribe(state, topic_filter)
             reasons.append(ReasonCode.SUCCESS if gone else ReasonCode.NO_SUBSCRIPTION_EXISTED)
             yield
         if state.durable:
-            self.registry.save(state)
+            self.mqtt_sessions.save(state)
         answer = UnsubAck(packet.packet_id, reasons)
 
         def stable(error: Exception | None) -> None:
             if error is None and self._phase == OPEN:
                 self.send_packet(answer)
 
-        self.registry.post.when_stable(stable)
+        self.mqtt_sessions.post.when_stable(stable)
 
     # -- begin
 
@@ -540,7 +540,7 @@ class MqttSession(Session):
         self.delivery.stop()
         self.inbound.stop()
         if state.connection is self:
-            self.registry.disconnected(state, publish_will=self._publish_will, stopping=self._stopping)
+            self.mqtt_sessions.disconnected(state, publish_will=self._publish_will, stopping=self._stopping)
 
     def _look_for_life(self) -> None:
         """Section 3.1.2.10: one and a half times the keep alive without a packet."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pollux.discreet import Discreet
 from pollux.protocols.stomp.heartbeat import parse_heart_beat
+from pollux.redacted import Redacted
 from pollux.wire.stomp.headers import StompError, Version, parse_headers
 
 SUPPORTED = tuple(version.text for version in Version)
@@ -17,7 +17,7 @@ class VersionError(StompError):
     """No version in common; the ERROR frame lists ours (STOMP 1.2 "Protocol Negotiation")."""
 
 
-class Greeting(Discreet, frozen=True):
+class Greeting(Redacted, frozen=True):
     """A CONNECT frame. ``heart_beat`` is what the client can send and what it wants, in milliseconds."""
 
     hidden: ClassVar[frozenset[str]] = frozenset({"passcode"})

@@ -47,7 +47,7 @@ class Position(NamedTuple):
         return f"epoch {self.epoch}, segment {self.sequence}, byte {self.offset}"
 
 
-class Places(NamedTuple):
+class StoreLayout(NamedTuple):
     """The directories of a store; ``bindings`` and ``paging`` None where there are none beside the journal."""
 
     journal: Path
@@ -55,7 +55,7 @@ class Places(NamedTuple):
     paging: Path | None
 
 
-def locate(directory: Path) -> Places:
+def locate(directory: Path) -> StoreLayout:
     """The store meant by a data directory, a journal directory, or an ``oldreplica.N`` in one. Raises StoreError."""
     if not directory.is_dir():
         raise StoreError(f"{directory}: is not a directory")
@@ -71,7 +71,7 @@ def locate(directory: Path) -> Places:
         found = above / name / journal.name if saved else above / name
         return found if found.is_dir() else None
 
-    return Places(journal, beside("bindings"), beside("paging"))
+    return StoreLayout(journal, beside("bindings"), beside("paging"))
 
 
 def _holds_journal(directory: Path) -> bool:
@@ -83,7 +83,7 @@ def _holds_journal(directory: Path) -> bool:
 class Side(Struct):
     """What one store holds. Segments that a takeover fenced are left out: nothing in them counts."""
 
-    places: Places
+    layout: StoreLayout
     node_id: bytes
     #: Those with records, and those a checkpoint has folded.
     segments: dict[Key, SegmentFile]
@@ -147,8 +147,8 @@ class Side(Struct):
 
 def read_side(directory: Path) -> Side:
     """Read a store. Raises StoreError (FormatError) for one that cannot be read as a whole, OSError."""
-    places = locate(directory)
-    found = read_journal(places.journal, None)
+    layout = locate(directory)
+    found = read_journal(layout.journal, None)
     lost = [one for one in (*found.damage, *missing(found, {})) if one.kind in ("missing-segment", "missing-file")]
     if lost:
         # What was there is not known, so neither side can be said to have all that the other has.
@@ -156,14 +156,14 @@ def read_side(directory: Path) -> Side:
     nodes = {one.header.node_id for one in found.segments if one.header is not None}
     nodes |= {
         node
-        for path in places.journal.iterdir()
+        for path in layout.journal.iterdir()
         if parse_name(path.name) is not None and (node := node_of(path)) is not None
     }
     salts: dict[int, int] = {}
     damage = found.damage
     known = {queue_id: _queue(value).spec.name for queue_id, value in found.state.queue_records.items()}
     names = {queue_id: name for queue_id, name in known.items() if name}
-    path = newest_file(places.bindings) if places.bindings is not None else None
+    path = newest_file(layout.bindings) if layout.bindings is not None else None
     try:
         if path is not None:
             values, wrong, header = read_bindings(path, None)
@@ -172,7 +172,7 @@ def read_side(directory: Path) -> Side:
             salts[header.epoch] = header.salt
             names |= {_queue(value).id: key for (kind, key), value in values.items() if kind == _QUEUE}
     except DamagedHeaderError as error:
-        damage.append(Damage(path or places.journal, 0, 0, "corrupt", str(error)))
+        damage.append(Damage(path or layout.journal, 0, 0, "corrupt", str(error)))
     if len(nodes) != 1:
         told = ", ".join(sorted(node.hex() for node in nodes)) or "no file tells which"
         raise StoreError(f"{directory}: holds files of {len(nodes)} nodes ({told}); keep one node's only")
@@ -186,10 +186,10 @@ def read_side(directory: Path) -> Side:
     trace = set(found.state.ids).union(*queues.values())
     if found.checkpoint is not None:
         trace.update(found.checkpoint.ids)
-    if places.paging is not None:
-        read_pages(places.paging, found.state, queues, trace, damage)
+    if layout.paging is not None:
+        read_pages(layout.paging, found.state, queues, trace, damage)
     return Side(
-        places,
+        layout,
         nodes.pop(),
         {one.key: one for one in counted},
         found.starts,

@@ -94,7 +94,7 @@ def compare(a: Path, b: Path, *, progress: Callable[[str], None] = lambda _: Non
 def verdict(alone: dict[str, Alone], sides: dict[str, Side]) -> tuple[str, str]:
     """``newest`` and the answer in words."""
     harm = "".join(
-        f"; {name} is damaged in {len(side.unsound)} places: see `pollux journal verify {side.places.journal}`"
+        f"; {name} is damaged in {len(side.unsound)} places: see `pollux journal verify {side.layout.journal}`"
         for name, side in sides.items()
         if side.unsound
     )

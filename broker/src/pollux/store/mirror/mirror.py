@@ -30,7 +30,7 @@ _LOOK = 0.5
 
 
 class Link:
-    """One replica, seen from the primary. ``wake`` is called in any thread when there is something to send."""
+    """One replica, seen from the live. ``wake`` is called in any thread when there is something to send."""
 
     def __init__(self, name: str, wake: Callable[[], None]) -> None:
         self.name = name

@@ -44,7 +44,7 @@ SYNCED = 1
 
 
 class Operation(NamedTuple):
-    """One change. ``number`` counts them for each primary; ``value`` is the offset (WRITE) or size (FILL, SIZE).
+    """One change. ``number`` counts them for each live; ``value`` is the offset (WRITE) or size (FILL, SIZE).
 
     ``data`` is what is written (of an operation that was received: a view of the frame), the new path (RENAME), or a
     msgpack map (MARK).

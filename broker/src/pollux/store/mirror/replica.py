@@ -1,4 +1,4 @@
-"""The other side: repeats the changes of a primary's files in its own directories, and says what is safe.
+"""The other side: repeats the changes of a live's files in its own directories, and says what is safe.
 
 One thread at a time. Nothing is believed of a path or an order that would leave the store's directories.
 """

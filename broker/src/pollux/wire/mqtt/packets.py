@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct, field
 
-from pollux.discreet import Discreet
+from pollux.redacted import Redacted
 from pollux.wire.mqtt.reasons import ReasonCode
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ V311 = 4
 V5 = 5
 
 
-class Will(Discreet, frozen=True):
+class Will(Redacted, frozen=True):
     """The message to publish when the client goes without saying so (MQTT 5, section 3.1.3.2)."""
 
     hidden: ClassVar[frozenset[str]] = frozenset({"payload"})
@@ -32,7 +32,7 @@ class Will(Discreet, frozen=True):
     properties: Properties = field(default_factory=dict)
 
 
-class Connect(Discreet, frozen=True):
+class Connect(Redacted, frozen=True):
     """CONNECT (section 3.1). ``clean_start`` is 3.1.1's clean session. ``version`` is the protocol level asked for."""
 
     #: The properties may have authentication data.
@@ -134,7 +134,7 @@ class Disconnect(Struct):
     properties: Properties = field(default_factory=dict)
 
 
-class Auth(Discreet, frozen=True):
+class Auth(Redacted, frozen=True):
     """AUTH (section 3.15), MQTT 5 only."""
 
     hidden: ClassVar[frozenset[str]] = frozenset({"properties"})

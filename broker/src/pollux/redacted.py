@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 
 
-class Discreet(Struct, frozen=True):
+class Redacted(Struct, frozen=True):
     """Base of records with secrets: the fields in ``hidden`` are left out wherever the record is written for people."""
 
     hidden: ClassVar[frozenset[str]] = frozenset()
