@@ -159,10 +159,10 @@ async def test_retained_messages_that_expired(broker: Broker) -> None:
     for each in FILTERS:
         await client.publish(each, b"kept", 0, retain=True, message_expiry_interval=10)
     await client.publish("t/0", b"kept", 0, retain=True)
-    retained = client.session.mqtt_sessions.retained
+    retained = client.session.mqtt_sessions.retained.store
     assert retained.count == MANY
     broker.wall += 20_000
-    client.session.mqtt_sessions._sweep()
+    client.session.mqtt_sessions.retained.sweep()
     assert MANY - retained.count <= PIECES + 1
     assert max(await turns(lambda: retained.count, 1)) <= PIECES + 1
 

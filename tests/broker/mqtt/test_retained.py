@@ -12,7 +12,7 @@ from pollux.config.address_settings import AddressSettings
 from pollux.engine.accounts import Accounts
 from pollux.engine.memory import Memory
 from pollux.errors import LimitError
-from pollux.protocols.mqtt.retained import RetainedStore
+from pollux.protocols.mqtt.retained_store import RetainedStore
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import V311, Ack, Filter, Publish, Will
 from pollux.wire.mqtt.reasons import ReasonCode
@@ -101,10 +101,10 @@ async def test_retained_messages_expire(broker: Broker) -> None:
     (message,) = await got(broker, client)
     assert message.topic == "long"
     assert message.properties[p.PropertyId.MESSAGE_EXPIRY_INTERVAL] == 80
-    assert client.session.mqtt_sessions.retained.count == 1
+    assert client.session.mqtt_sessions.retained.store.count == 1
     broker.wall += 200_000
-    client.session.mqtt_sessions._sweep()
-    assert client.session.mqtt_sessions.retained.count == 0
+    client.session.mqtt_sessions.retained.sweep()
+    assert client.session.mqtt_sessions.retained.store.count == 0
 
 
 async def test_many_retained_messages_come_in_parts(broker: Broker) -> None:
@@ -121,7 +121,7 @@ async def test_many_retained_messages_come_in_parts(broker: Broker) -> None:
 
 async def test_there_is_a_bound_on_what_is_retained(broker: Broker) -> None:
     client = await retained(broker, "one")
-    client.session.mqtt_sessions.retained.limit = 1
+    client.session.mqtt_sessions.retained.store.limit = 1
     client.write(publish("two", b"x", 1, 9, retain=True))
     ack = await client.receive(Ack)
     assert ack.reason == ReasonCode.QUOTA_EXCEEDED
@@ -240,10 +240,10 @@ async def test_a_will_waits_for_its_delay(broker: Broker) -> None:
     state = mqtt_sessions.sessions["c"]
     assert state.will is not None
     broker.wall += 4_000
-    mqtt_sessions._will_due(state, state.will)
+    mqtt_sessions.wills._due(state, state.will)
     await watcher.silent()
     broker.wall += 1_000
-    mqtt_sessions._will_due(state, state.will)
+    mqtt_sessions.wills._due(state, state.will)
     assert (await watcher.message()).payload == b"gone"
     assert state.will is None
 
@@ -284,7 +284,7 @@ async def test_a_will_survives_the_broker(broker: Broker) -> None:
     state = mqtt_sessions.sessions["c"]
     assert state.will is not None
     broker.wall += 6_000
-    mqtt_sessions._will_due(state, state.will)
+    mqtt_sessions.wills._due(state, state.will)
     assert (await watcher.message()).payload == b"gone"
 
 

@@ -18,6 +18,7 @@ from pollux.errors import LostBodyError
 from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Encoding
 from pollux.protocols.mqtt.large import stream, translate
 from pollux.protocols.mqtt.state import RELEASED, SENT, encode_out
+from pollux.protocols.mqtt.subscriptions import may_have
 from pollux.wire.content import content_of
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.content import encode_content, property_pairs
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pollux.message import Message
     from pollux.protocols.base import Transport
     from pollux.protocols.mqtt.outlet import Outlet
-    from pollux.protocols.mqtt.registry import MqttSessions
+    from pollux.protocols.mqtt.sessions import MqttSessions
     from pollux.protocols.mqtt.state import ClientState
     from pollux.protocols.mqtt.subscription import Subscription
     from pollux.routing.queue import Queue
@@ -298,7 +299,11 @@ class Delivery:
             self._mqtt_sessions.count_expired(1)
             return None
         data = self._stored(message)
-        if data[0] & REPLAY and subscription.restricted and not self._mqtt_sessions.may_have(subscription, data):
+        if (
+            data[0] & REPLAY
+            and subscription.restricted
+            and not may_have(subscription, data, self._mqtt_sessions.mapping)
+        ):
             return None  # the right is gone since it was put into the queue
         first = subscription.heads[data[0] & 15]
         packet_id = state.redeliver.pop((reference.queue.id, message.id), 0) if state.redeliver else 0
@@ -662,14 +667,14 @@ class Delivery:
         self._backlog.extend(packet_id for packet_id, reference in state.unacked.items() if reference is not None)
         self._send_backlog()
         for subscription in state.subscriptions.values():
-            if self._mqtt_sessions.may_go_on(state, subscription):
+            if self._mqtt_sessions.subscriptions.may_go_on(state, subscription):
                 self.open(subscription)
 
     def open(self, subscription: Subscription) -> None:
         """Let a subscription's queue deliver here."""
         subscription.delivery = self
-        subscription.origin = self._mqtt_sessions.origin_of(self._state)
-        subscription.rights = self._mqtt_sessions.rights_of(self._state, subscription)
+        subscription.origin = self._mqtt_sessions.subscriptions.origin_of(self._state)
+        subscription.rights = self._mqtt_sessions.subscriptions.rights_of(self._state, subscription)
         own = subscription.origin if subscription.exclude_own else 0
         if subscription.queue.no_local_origin != own:
             subscription.queue.no_local_origin = own

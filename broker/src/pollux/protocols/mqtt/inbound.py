@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pollux.engine.security import Identity, Security
     from pollux.protocols.base import Transport
     from pollux.protocols.mqtt.reading import Reading
-    from pollux.protocols.mqtt.registry import MqttSessions
+    from pollux.protocols.mqtt.sessions import MqttSessions
     from pollux.protocols.mqtt.state import ClientState
     from pollux.wire.mqtt.decoder import PublishTuple
 
@@ -377,7 +377,7 @@ class Inbound:
             message.duplicate_id = duplicate_id
         if first & 1:
             try:
-                self._mqtt_sessions.retain(topic[2:].decode("utf-8"), message.data, message.expiration)
+                self._mqtt_sessions.retained.retain(topic[2:].decode("utf-8"), message.data, message.expiration)
             except LimitError as error:
                 raise RefusedError(ReasonCode.QUOTA_EXCEEDED, str(error)) from error
         self._post.send(message)

@@ -1,180 +1,110 @@
-"""Retained messages (MQTT 5, section 3.3.1.3): the last one of each topic, found by topic filter.
-
-In memory as a tree of topic levels, and in the bindings journal (kind ``mqtt-retained``, key: topic, value: expiration
-in wall milliseconds, 8 bytes, then the stored form of :mod:`pollux.wire.mqtt.stored`). Bounded in number and bytes.
-"""
+"""Retained messages as connections use them: kept, given to new subscriptions, and gone when they expire."""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
-from pollux.errors import LimitError
-from pollux.wire.mqtt.stored import block_end, topic_end
+from pollux.errors import SendError, StoreError
+from pollux.message import Encoding, Message
+from pollux.protocols.mqtt.subscriptions import may_have
+from pollux.wire.mqtt.stored import as_replay, block_end, topic_end
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterator
 
-    from pollux.engine.memory import User
+    from pollux.engine.post_office import PostOffice
+    from pollux.protocols.mqtt.retained_store import Retained, RetainedStore
+    from pollux.protocols.mqtt.subscription import Subscription
+    from pollux.wire.mqtt.topics import TopicMapping
 
-RETAINED_KIND = "mqtt-retained"
-#: What an entry costs beyond its bytes.
-_OVERHEAD = 800
+logger = logging.getLogger("pollux.mqtt")
 
-
-class Retained:
-    """A retained message: its stored form and when it expires (wall milliseconds, 0 never)."""
-
-    __slots__ = ("data", "expiration", "topic")
-
-    def __init__(self, topic: str, data: bytes, expiration: int) -> None:
-        self.topic = topic
-        self.data = data
-        self.expiration = expiration
+#: Seconds between two looks for retained messages that expired.
+_SWEEP = 60.0
 
 
-class _Node:
-    __slots__ = ("children", "entry")
+class RetainedMessages:
+    """What is retained, in ``store``, and what is done with it."""
 
-    def __init__(self) -> None:
-        self.children: dict[str, _Node] = {}
-        self.entry: Retained | None = None
+    def __init__(
+        self,
+        store: RetainedStore,
+        post: PostOffice,
+        mapping: TopicMapping,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self.store = store
+        self._post = post
+        self._mapping = mapping
+        self._loop = loop
+        self._wall_ms = wall_ms
+        self._sweeping: asyncio.TimerHandle | None = None
 
+    def restored(self) -> None:
+        """All that was stored is here."""
+        if self.store.count:
+            self._sweep_later()
 
-class RetainedStore:
-    """All retained messages. ``put(kind, key, value)`` makes a change durable, ``holder`` accounts for their bytes.
+    def retain(self, topic: str, data: bytes, expiration: int) -> None:
+        """Keep ``data`` (stored form) as the topic's retained message, or clear it when the payload is empty.
 
-    ``limit`` is how many there may be, ``byte_limit`` how many bytes they may have together (-1 each: any number).
-    """
-
-    def __init__(self, put: Callable[[str, str, bytes | None], None], holder: User) -> None:
-        self._put = put
-        self._holder = holder
-        self._root = _Node()
-        self.count = 0
-        self.bytes = 0
-        self.limit = -1
-        self.byte_limit = -1
-
-    def restore(self, topic: str, value: bytes, now: int) -> None:
-        """Take in a record at start; an expired one is deleted."""
-        expiration = int.from_bytes(value[:8], "big")
-        if len(value) < 12 or 0 < expiration <= now:
-            self._put(RETAINED_KIND, topic, None)
+        Raises LimitError.
+        """
+        if block_end(data, topic_end(data)) >= len(data):
+            self.store.clear(topic)
             return
-        self._insert(Retained(topic, value[8:], expiration))
-        self._holder.take(len(value) - 8 + _OVERHEAD, already=True)
+        self.store.set(topic, data, expiration)
+        if expiration and self._sweeping is None:
+            self._sweep_later()
 
-    def set(self, topic: str, data: bytes, expiration: int) -> None:
-        """Retain ``data`` (stored form). Raises LimitError when there is no room for one more."""
-        old = self.get(topic)
-        size = len(data) + _OVERHEAD - (len(old.data) + _OVERHEAD if old is not None else 0)
-        full = old is None and 0 <= self.limit <= self.count
-        if full or 0 <= self.byte_limit < self.bytes + size:
-            raise LimitError(
-                f"no room for a retained message on {topic!r}: {self.count} are kept in {self.bytes} bytes "
-                f"(max-retained-messages {self.limit}, max-retained-size {self.byte_limit})"
+    def replay(self, subscription: Subscription) -> None:
+        """Send a new subscription what is retained for it (section 3.3.1.3), through its queue."""
+        if subscription.share is not None:
+            return  # section 4.8.2: never to shared subscriptions
+        entries = self.store.match(subscription.topic_filter, self._wall_ms())
+        if subscription.restricted:
+            entries = (entry for entry in entries if may_have(subscription, entry.data, self._mapping))
+        self._post.share.work(self._replay(subscription, entries))
+
+    def _replay(self, subscription: Subscription, entries: Iterator[Retained]) -> Iterator[None]:
+        """A few of them each turn, so that a filter that matches very many does not hold up everybody else.
+
+        Each as it is when its turn comes: what is retained later than it was subscribed to is the newer one.
+        """
+        queue = subscription.queue
+        place = f"{queue.address}::{queue.name}"
+        for entry in entries:
+            if subscription.delivery is None:
+                return
+            data, expiration = entry.data, entry.expiration
+            message = Message(
+                Encoding.MQTT,
+                place,
+                as_replay(data),
+                durable=bool(data[0] & 6),
+                expiration=expiration,
+                timestamp=self._wall_ms(),
             )
-        if size > 0:
-            self._holder.take(size)
-        else:
-            self._holder.give(-size)
-        if old is not None:
-            self.bytes -= len(old.data) + _OVERHEAD
-            self.count -= 1
-        self._insert(Retained(topic, data, expiration))
-        self._put(RETAINED_KIND, topic, expiration.to_bytes(8, "big") + data)
-
-    def clear(self, topic: str) -> None:
-        """Forget the retained message of ``topic`` (MQTT-3.3.1-6)."""
-        if self._remove(topic):
-            self._put(RETAINED_KIND, topic, None)
-
-    def get(self, topic: str) -> Retained | None:
-        """The retained message of exactly this topic."""
-        node: _Node | None = self._root
-        for level in topic.split("/"):
-            node = node.children.get(level) if node is not None else None
-        return node.entry if node is not None else None
-
-    def match(self, topic_filter: str, now: int) -> Iterator[Retained]:
-        """Those a new subscription gets; the expired ones on the way are forgotten afterwards."""
-        expired = []
-        for entry in self._match(self._root, topic_filter.split("/"), 0):
-            if 0 < entry.expiration <= now:
-                expired.append(entry.topic)
-            else:
-                yield entry
-        for topic in expired:
-            self.clear(topic)
-
-    def expire(self, now: int) -> Iterator[None]:
-        """Forget all that expired by ``now``, one of all entries in each step: there may be very many."""
-        for entry in self._below(self._root):
-            if 0 < entry.expiration <= now and self.get(entry.topic) is entry:
-                self.clear(entry.topic)
+            try:
+                self._post.send(message)
+            except (SendError, StoreError) as error:
+                logger.warning("retained messages could not be sent to %r: %s", queue.name, error)
+                return
             yield
 
-    def _insert(self, entry: Retained) -> None:
-        node = self._root
-        for level in entry.topic.split("/"):
-            following = node.children.get(level)
-            if following is None:
-                following = node.children[level] = _Node()
-            node = following
-        node.entry = entry
-        self.count += 1
-        self.bytes += len(entry.data) + _OVERHEAD
+    def _sweep_later(self) -> None:
+        self._sweeping = self._loop.call_later(_SWEEP, self.sweep)
 
-    def _remove(self, topic: str) -> bool:
-        path: list[tuple[_Node, str]] = []
-        node = self._root
-        for level in topic.split("/"):
-            following = node.children.get(level)
-            if following is None:
-                return False
-            path.append((node, level))
-            node = following
-        if node.entry is None:
-            return False
-        self.count -= 1
-        self.bytes -= len(node.entry.data) + _OVERHEAD
-        self._holder.give(len(node.entry.data) + _OVERHEAD)
-        node.entry = None
-        for parent, level in reversed(path):
-            child = parent.children[level]
-            if child.children or child.entry is not None:
-                break
-            del parent.children[level]
-        return True
+    def sweep(self) -> None:
+        """Look for those that expired, bit by bit."""
+        self._post.share.work(self._swept())
 
-    def _match(self, node: _Node, levels: list[str], depth: int) -> Iterator[Retained]:
-        level = levels[depth]
-        if level == "#":  # also the parent level itself (section 4.7.1.2)
-            yield from self._below(node, hide=depth == 0)
-            return
-        if level == "+":
-            following = [child for name, child in list(node.children.items()) if depth > 0 or not name.startswith("$")]
-        else:
-            child = node.children.get(level)
-            following = [] if child is None else [child]
-        depth += 1
-        for child in following:
-            if depth < len(levels):
-                yield from self._match(child, levels, depth)
-            elif child.entry is not None:
-                yield child.entry
-
-    def _below(self, node: _Node, *, hide: bool = False) -> Iterator[Retained]:
-        """Every entry at or below ``node``; with ``hide`` none whose topic starts with ``$`` (MQTT-4.7.2-1)."""
-        stack = [node]
-        while stack:
-            node = stack.pop()
-            if node.entry is not None:
-                yield node.entry
-            stack += [child for name, child in node.children.items() if not (hide and name.startswith("$"))]
-            hide = False
-
-
-def is_clearing(data: bytes) -> bool:
-    """Whether a retained PUBLISH in its stored form has no payload, which clears what is retained."""
-    return block_end(data, topic_end(data)) >= len(data)
+    def _swept(self) -> Iterator[None]:
+        yield from self.store.expire(self._wall_ms())
+        self._sweeping = None
+        if self.store.count:
+            self._sweep_later()

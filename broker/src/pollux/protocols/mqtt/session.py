@@ -2,7 +2,7 @@
 
 The session turns decoded packets into calls on its two halves, :mod:`~pollux.protocols.mqtt.inbound` (what the client
 publishes) and :mod:`~pollux.protocols.mqtt.delivery` (what it is sent), and on the broker-wide
-:mod:`~pollux.protocols.mqtt.registry`. States: ``new`` (waiting for CONNECT) -> ``connecting`` (log-in, and the
+:mod:`~pollux.protocols.mqtt.sessions`. States: ``new`` (waiting for CONNECT) -> ``connecting`` (log-in, and the
 session's record on its way to the disk) -> ``open`` -> ``closed``. What comes while connecting waits, and reading
 pauses.
 """
@@ -16,14 +16,14 @@ from pollux.engine.security import Permission
 from pollux.errors import PolluxError
 from pollux.message import RoutingType
 from pollux.protocols.base import SECOND_LOOK, Session
-from pollux.protocols.mqtt import registry as sessions_module
+from pollux.protocols.mqtt import sessions as sessions_module
 from pollux.protocols.mqtt.connecting import Connecting
 from pollux.protocols.mqtt.inbound import Inbound, reason_of
 from pollux.protocols.mqtt.large import LargeInbound
 from pollux.protocols.mqtt.outlet import Outlet
 from pollux.protocols.mqtt.reading import BUSY, LOG_IN, Reading
-from pollux.protocols.mqtt.registry import MAX_SUBSCRIPTIONS
 from pollux.protocols.mqtt.state import NEVER
+from pollux.protocols.mqtt.subscriptions import MAX_SUBSCRIPTIONS
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.decoder import Decoder, Event, PublishEnd, PublishStart, PublishTuple
 from pollux.wire.mqtt.encode import PINGRESP, encode
@@ -342,7 +342,7 @@ class MqttSession(Session):
             if error is None and self._phase == OPEN:
                 self.send_packet(answer)
                 for subscription in replay:
-                    self.mqtt_sessions.replay(subscription)
+                    self.mqtt_sessions.retained.replay(subscription)
 
         self.mqtt_sessions.post.when_stable(stable)
 
@@ -356,7 +356,7 @@ class MqttSession(Session):
         if is_new and len(state.subscriptions) >= self.max_subscriptions:
             return ReasonCode.QUOTA_EXCEEDED
         self._check_subscribe(address, durable=share is not None or state.durable, is_new=is_new)
-        subscription, is_new = self.mqtt_sessions.subscribe(
+        subscription, is_new = self.mqtt_sessions.subscriptions.subscribe(
             state,
             entry.topic_filter,
             entry.qos,
@@ -393,7 +393,7 @@ class MqttSession(Session):
             except ProtocolError as error:
                 reasons.append(error.reason)
                 continue
-            gone = self.mqtt_sessions.unsubscribe(state, topic_filter)
+            gone = self.mqtt_sessions.subscriptions.unsubscribe(state, topic_filter)
             reasons.append(ReasonCode.SUCCESS if gone else ReasonCode.NO_SUBSCRIPTION_EXISTED)
             yield
         if state.durable:

@@ -34,6 +34,8 @@ QOS2_OUT_KIND = "mqtt-qos2-out"
 
 #: Session expiry interval that means "never" (MQTT 5, section 3.1.2.11.2).
 NEVER = 0xFFFF_FFFF
+#: Seconds a timer is set ahead at most; it is set again when it fires early.
+LONGEST_TIMER = 86_400.0 * 20
 
 SENT = 0
 RELEASED = 1

@@ -1,0 +1,396 @@
+"""The MQTT sessions of one broker, by client id: begun, taken over, ended, and back after a restart.
+
+Beside them, what all connections share: wills, subscriptions and retained messages. One per post office, made by the
+first connection (or by :func:`start`, which the broker calls so that what was stored goes on without one: session
+expiry, delayed wills). Everything here is in the loop's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from pollux.engine.memory import MQTT_SESSION, PACKET, RETAINED
+from pollux.errors import PolluxError
+from pollux.protocols.mqtt.retained import RetainedMessages
+from pollux.protocols.mqtt.retained_store import RETAINED_KIND, RetainedStore
+from pollux.protocols.mqtt.shared_subscriptions import SHARED_KIND
+from pollux.protocols.mqtt.state import (
+    LONGEST_TIMER,
+    NEVER,
+    QOS2_IN_KIND,
+    QOS2_OUT_KIND,
+    RELEASED,
+    SESSION_KIND,
+    ClientState,
+    PendingWill,
+    SessionRecord,
+    decode_out,
+    decode_session,
+    encode_session,
+    packet_key,
+    split_packet_key,
+)
+from pollux.protocols.mqtt.subscriptions import Subscriptions
+from pollux.protocols.mqtt.wills import Wills
+from pollux.wire.mqtt.topics import TopicMapping, split_shared
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterator
+
+    from pollux.protocols.mqtt.session import MqttSession
+    from pollux.protocols.services import Services
+
+logger = logging.getLogger("pollux.mqtt")
+
+
+class Counters(Struct):
+    """What happened to MQTT messages that were not delivered."""
+
+    dropped: int = 0
+    expired: int = 0
+    too_large: int = 0
+    takeovers: int = 0
+
+
+def start(services: Services, loop: asyncio.AbstractEventLoop) -> MqttSessions:
+    """The sessions of this broker; made, and filled from what was stored, on the first call."""
+    mqtt_sessions: MqttSessions | None = services.post.shared.get("MQTT")
+    if mqtt_sessions is None:
+        mqtt_sessions = services.post.shared["MQTT"] = MqttSessions(services, loop)
+        mqtt_sessions.restore()
+    return mqtt_sessions
+
+
+class MqttSessions:
+    """See the module docstring."""
+
+    def __init__(self, services: Services, loop: asyncio.AbstractEventLoop) -> None:
+        wildcards = services.configuration.wildcard_addresses
+        self.mapping = TopicMapping(wildcards.delimiter, wildcards.any_words, wildcards.single_word)
+        self.post = services.post
+        self.wall_ms: Callable[[], int] = services.wall_ms
+        self._loop = loop
+        self._storage = services.post.storage
+        self.sessions: dict[str, ClientState] = {}
+        limits = services.configuration.limits
+        store = RetainedStore(self.put, services.post.memory.user(RETAINED))
+        store.limit = limits.max_retained_messages
+        store.byte_limit = limits.max_retained_size
+        self.retained = RetainedMessages(store, self.post, self.mapping, loop, wall_ms=self.wall_ms)
+        self.wills = Wills(
+            self.post, self.mapping, self.retained, loop, wall_ms=self.wall_ms, published=self._has_no_will
+        )
+        self.subscriptions = Subscriptions(
+            self.post,
+            self.mapping,
+            services.security,
+            loop,
+            put=self.put,
+            sessions=self.sessions,
+            save=self.save,
+        )
+        self.counters = Counters()
+        #: Client id -> done when the end of its session is over.
+        self._endings: dict[str, asyncio.Future[None]] = {}
+
+    def put(self, kind: str, key: str, value: bytes | None) -> None:
+        """Make a record durable (None deletes it); ``post.when_stable`` tells when."""
+        self._storage.put(kind, key, value)
+
+    def account(self, state: ClientState, *, already: bool = True) -> None:
+        """Count what ``state`` holds beside its queues for its user; raises LimitError unless ``already``.
+
+        Called when that has changed by much.
+        """
+        will = 0 if state.will is None else len(state.will.data)
+        size = MQTT_SESSION + len(state.client_id) + will + PACKET * len(state.inbound)
+        self._count(state, size, already=already)
+
+    def _count(self, state: ClientState, size: int, *, already: bool = True) -> None:
+        more = size - state.counted
+        user = self.post.memory.user(state.user or "")
+        if more > 0:
+            user.take(more, already=already)
+        elif more < 0:
+            user.give(-more)
+        state.counted = size
+
+    def record_out(self, state: ClientState, packet_id: int, value: bytes | None) -> None:
+        """Keep where a QoS 2 delivery of a durable session is; None: it is done."""
+        if value is not None:
+            state.recorded.add(packet_id)
+        elif packet_id in state.recorded:
+            state.recorded.discard(packet_id)
+        else:
+            return
+        self.put(QOS2_OUT_KIND, packet_key(state.client_id, packet_id), value)
+
+    def settle(self, state: ClientState, keys: list[tuple[int, int]], error: Exception | None) -> None:
+        """The acknowledgements of messages that the client had already are durable: end what waited for that."""
+        for key in keys if error is None else ():
+            packet_id = state.received.pop(key, 0)
+            if packet_id in state.completed:
+                state.completed.discard(packet_id)
+                state.unacked.pop(packet_id, None)
+                self.record_out(state, packet_id, None)
+
+    def count_dropped(self, count: int) -> None:
+        """QoS 0 messages a slow client missed."""
+        self.counters.dropped += count
+
+    def count_expired(self, count: int) -> None:
+        """Messages that expired between their queue and the client."""
+        self.counters.expired += count
+
+    def count_too_large(self, count: int) -> None:
+        """Messages larger than their client's maximum packet size."""
+        self.counters.too_large += count
+
+    # -- after a restart
+
+    def restore(self) -> None:
+        """Take in what was stored. A record that cannot be read is logged and left alone."""
+        now = self.wall_ms()
+        packets: list[tuple[str, str, bytes]] = []
+        recovered = list(self.post.recovered.items())
+        for (kind, key), value in recovered:
+            if kind == SHARED_KIND:
+                self.subscriptions.shared.restore(key, value)
+        for (kind, key), value in recovered:
+            if kind == SESSION_KIND:
+                try:
+                    record = decode_session(value)
+                except ValueError:
+                    logger.exception("the stored MQTT session of client %r cannot be read", key)
+                    continue
+                self._restore_session(key, record, now)
+            elif kind == RETAINED_KIND:
+                self.retained.store.restore(key, value, now)
+            elif kind in (QOS2_IN_KIND, QOS2_OUT_KIND):
+                packets.append((kind, key, value))
+        for kind, key, value in packets:
+            self._restore_packet(kind, key, value)
+        self._end_received()
+        shared = self.subscriptions.shared
+        for name, missing in shared.deserted():
+            if missing:
+                logger.error(
+                    "the sessions of the subscribers to shared subscription %r are missing; its messages are kept for "
+                    "whoever subscribes to it next",
+                    name,
+                )
+                continue
+            # Its subscribers' sessions did not outlive the broker.
+            self.subscriptions.delete_queue(name)
+            shared.forget(name)
+        self.retained.restored()
+
+    def _restore_session(self, client_id: str, record: SessionRecord, now: int) -> None:
+        state = ClientState(client_id, record.user, record.version)
+        state.expiry_interval = record.expiry_interval
+        # One that was connected when the broker died has been away since now.
+        state.disconnected_at = record.disconnected_at or now
+        self.sessions[client_id] = state
+        for entry in record.subscriptions:
+            share, proper = split_shared(entry.topic_filter)
+            if share is not None:
+                self.subscriptions.shared.expect(self.mapping.queue_name(share, proper))
+            try:
+                self.subscriptions.make(
+                    state,
+                    entry.topic_filter,
+                    entry.qos,
+                    exclude_own=entry.no_local,
+                    retain_as_published=entry.retain_as_published,
+                    identifier=entry.identifier,
+                )
+            except PolluxError:
+                logger.exception("subscription %r of MQTT client %r cannot be restored", entry.topic_filter, client_id)
+        if record.will is not None:
+            state.will = PendingWill(record.will.data, record.will.delay, record.will.expiry, record.user, 0)
+            self.wills.publish_later(state)
+        self.account(state)
+        self._expire_later(state)
+
+    def _restore_packet(self, kind: str, key: str, value: bytes) -> None:
+        try:
+            client_id, packet_id = split_packet_key(key)
+            queue_id, message_id, phase = decode_out(value) if kind == QOS2_OUT_KIND else (0, 0, 0)
+        except ValueError:
+            logger.exception("the stored MQTT packet identifier %r cannot be read", key)
+            return
+        state = self.sessions.get(client_id)
+        if state is None:
+            self.put(kind, key, None)
+        elif kind == QOS2_IN_KIND:
+            state.inbound[packet_id] = value
+            state.restored.add(packet_id)
+        else:
+            state.unacked[packet_id] = None
+            state.recorded.add(packet_id)
+            if phase == RELEASED:
+                state.released[packet_id] = None
+                state.received[queue_id, message_id] = packet_id
+            else:
+                state.redeliver[queue_id, message_id] = packet_id
+
+    def _end_received(self) -> None:
+        """Acknowledge what clients have and a crash left in its queue; PUBREL goes out when that is durable.
+
+        What is in pages is acknowledged when its turn comes.
+        """
+        wanted: dict[int, set[int]] = {}
+        for state in self.sessions.values():
+            for queue_id, message_id in state.received:
+                wanted.setdefault(queue_id, set()).add(message_id)
+        if not wanted:
+            return
+        paged = set()
+        for queue in self.post.space.queues:
+            if queue.id in wanted:
+                self.post.take_out(queue, wanted[queue.id])
+                if self.post.pages.unread(queue):
+                    paged.add(queue.id)
+        for state in self.sessions.values():
+            state.received = {key: packet_id for key, packet_id in state.received.items() if key[0] in paged}
+
+    # -- sessions
+
+    def vacate(self, client_id: str, *, clean_start: bool) -> asyncio.Future[None] | None:
+        """Make room for a connection: end the one that has this client id now, and with ``clean_start`` its session.
+
+        What has to be waited for before :meth:`connect`, because it is not over in this turn; None for nothing.
+        """
+        old = self.sessions.get(client_id)
+        if old is not None and old.connection is not None:
+            self.counters.takeovers += 1
+            old.connection.taken_over()
+            old = self.sessions.get(client_id)
+        if old is not None and clean_start and client_id not in self._endings:
+            self.end(old)
+        return self._endings.get(client_id)
+
+    def connect(
+        self, session: MqttSession, client_id: str, *, clean_start: bool, version: int
+    ) -> tuple[ClientState, bool]:
+        """The state for a client that connects, and whether it was there before (section 3.2.2.1.1).
+
+        A connection that has the client id now is taken over (MQTT-3.1.4-3); see :meth:`vacate`, which has to have
+        nothing left to wait for.
+        """
+        ending = self.vacate(client_id, clean_start=clean_start)
+        if ending is not None:
+            raise RuntimeError(f"the session of {client_id!r} has not ended yet")
+        old = self.sessions.get(client_id)
+        if old is None:
+            state = self.sessions[client_id] = ClientState(client_id, session.user, version)
+        else:
+            state = old
+            state.version = version
+            self._cancel_expiry(state)
+            self.wills.cancel(state)
+        state.user = session.user
+        state.connection = session
+        state.disconnected_at = 0
+        return state, old is not None
+
+    def save(self, state: ClientState) -> None:
+        """Store a durable session's record."""
+        for subscription in state.subscriptions.values():
+            if subscription.share is not None:
+                self.subscriptions.shared.outlives(state, subscription.queue.name)
+        self.put(SESSION_KIND, state.client_id, encode_session(state))
+
+    def disconnected(self, state: ClientState, *, publish_will: bool, stopping: bool = False) -> None:
+        """The connection of ``state`` is gone. ``stopping``: the broker's doing, durable wills wait for its restart."""
+        state.connection = None
+        state.disconnected_at = self.wall_ms()
+        if not publish_will:
+            state.will = None
+        self.account(state)
+        if state.durable:
+            self.save(state)
+            if stopping:
+                return
+            self.wills.publish_later(state)
+            self._expire_later(state)
+        else:
+            self.end(state)
+
+    def end(self, state: ClientState) -> None:
+        """The session ends: its will is due (MQTT-3.1.2-8), its subscriptions and records go."""
+        self._cancel_expiry(state)
+        self.wills.publish(state)
+        references = [reference for reference in state.unacked.values() if reference is not None]
+        if references:
+            # Those of shared subscriptions began at QoS 2 and go to nobody else (MQTT-4.8.2-5).
+            self.post.acknowledge(references)
+        state.unacked.clear()
+        self._endings[state.client_id] = ending = self._loop.create_future()
+        self.post.share.work(self._ending(state, ending))
+
+    def _ending(self, state: ClientState, ended: asyncio.Future[None]) -> Iterator[None]:
+        """Its subscriptions, which may be thousands, end bit by bit; its record goes last, so that none outlives it."""
+        for topic_filter in list(state.subscriptions):
+            self.subscriptions.unsubscribe(state, topic_filter)
+            yield
+        self.put(SESSION_KIND, state.client_id, None)
+        for packet_id in state.inbound:
+            self.put(QOS2_IN_KIND, packet_key(state.client_id, packet_id), None)
+        for packet_id in state.recorded:
+            self.put(QOS2_OUT_KIND, packet_key(state.client_id, packet_id), None)
+        state.recorded.clear()
+        state.inbound.clear()
+        self._count(state, 0)
+        if self.sessions.get(state.client_id) is state:
+            del self.sessions[state.client_id]
+        del self._endings[state.client_id]
+        ended.set_result(None)
+
+    def _expire_later(self, state: ClientState) -> None:
+        """Section 3.1.2.11.2: the session ends when its expiry interval has passed without a connection."""
+        if state.expiry_interval >= NEVER:
+            return
+        left = (state.disconnected_at + state.expiry_interval * 1000 - self.wall_ms()) / 1000
+        state.expiry_timer = self._loop.call_later(min(max(left, 0.0), LONGEST_TIMER), self._expired, state)
+
+    def _expired(self, state: ClientState) -> None:
+        state.expiry_timer = None
+        if state.connection is not None or self.sessions.get(state.client_id) is not state:
+            return
+        if state.client_id in self._endings:
+            return
+        if state.disconnected_at + state.expiry_interval * 1000 > self.wall_ms():
+            self._expire_later(state)
+            return
+        self.end(state)
+
+    def _cancel_expiry(self, state: ClientState) -> None:
+        if state.expiry_timer is not None:
+            state.expiry_timer.cancel()
+            state.expiry_timer = None
+
+    def _has_no_will(self, state: ClientState) -> None:
+        if state.durable and self.sessions.get(state.client_id) is state and state.connection is None:
+            self.account(state)
+            self.save(state)
+
+    def describe(self) -> dict[str, object]:
+        """For management and metrics."""
+        return {
+            "sessions": len(self.sessions),
+            "connected": sum(state.connection is not None for state in self.sessions.values()),
+            "subscriptions": sum(len(state.subscriptions) for state in self.sessions.values()),
+            "shared_subscriptions": len(self.subscriptions.shared),
+            "retained": self.retained.store.count,
+            "retained_bytes": self.retained.store.bytes,
+            "dropped_qos0": self.counters.dropped,
+            "expired": self.counters.expired,
+            "too_large": self.counters.too_large,
+            "wills_published": self.wills.count,
+            "takeovers": self.counters.takeovers,
+        }
