@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +37,9 @@ PROCESSES = frozenset(("drill_broker", "drill_pair", "instance", "make_instance"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Make the marker known, and let interrupts be heard: who starts the tests in the background has them ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "processes: starts a real broker; not part of `make check` (set by conftest.py)")
 
 
