@@ -74,7 +74,7 @@ def _own_cgroup() -> list[Path]:
 COLLECTOR = (2_000, 1, 15_000)
 #: Seconds after which the loop's thread lets another one go on that has come back from the disk: a write of the journal
 #: comes back two or three times, and everybody's confirm waits for that.
-SWITCH = 0.0003
+SWITCH = 0.001
 
 
 def resident_bytes() -> int:
