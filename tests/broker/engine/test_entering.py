@@ -11,12 +11,12 @@ from broker.engine.conftest import Office, Receiver, message
 from pollux.engine.entering import MANY, Entering
 from pollux.engine.share import AT_ONCE, SLICE, Share
 from pollux.message import RoutingType
+from pollux.routing.reference import MessageReference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pollux.routing.queue import Queue
-    from pollux.routing.reference import MessageReference
 
 
 class Way:
@@ -182,3 +182,18 @@ async def test_a_confirm_does_not_wait_for_anothers_thousand_queues(office: Offi
     await receiver.wait(3)
     assert receiver.bodies == [b"0", b"1", b"2"]
     assert {post.queue(queue.name).message_count for queue in wide[:-1]} == {3}
+
+
+async def test_what_comes_out_of_pages_is_behind_what_waits_to_enter(office: Office) -> None:
+    """Breaks when messages that are read from pages enter a queue before those that were written before them."""
+    post = await office.open()
+    wide = [office.queue(f"wide.{n}", "wide", routing_type=RoutingType.MULTICAST) for n in range(SUBSCRIBERS)]
+    last = wide[-1]
+    post.send(message(b"early", address="wide", routing_type=RoutingType.MULTICAST))
+    await office.stable()
+    assert post.in_flight(last), "it waits"
+    post.arrive(last, [MessageReference(message(b"from a page", address="wide"), last)])
+    receiver = Receiver()
+    post.attach(last, receiver)
+    await receiver.wait(2)
+    assert receiver.bodies == [b"early", b"from a page"]
