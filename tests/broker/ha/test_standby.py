@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """Finds so many records at each look, and nothing after them."""
+    """Finds so many records at each look, and nothing after them; the first ``unread`` looks leave pages unread."""
 
-    def __init__(self, found: list[int]) -> None:
+    def __init__(self, found: list[int], unread: int) -> None:
         self.records = 0
+        self.pages = self
+        self._unread = unread
         self.looks = 0
         self._found = found
 
@@ -28,20 +30,31 @@ class Reader:
         self.records += new
         return bool(new)
 
+    @property
+    def behind(self) -> bool:
+        """Whether pages are unread."""
+        return self.looks <= self._unread
+
     def stop(self) -> None:
         """Nothing to do."""
 
 
 @pytest.mark.parametrize(
-    ("found", "looks"),
-    [([0], 1), ([5_000], 1), ([2_000_000, 200_000, 20_000, 2_000, 1], 4), ([50_000] * 100, standby.MOST_LOOKS)],
+    ("found", "unread", "looks"),
+    [
+        ([0], 0, 1),
+        ([5_000], 0, 1),
+        ([2_000_000, 200_000, 20_000, 2_000, 1], 0, 4),
+        ([50_000] * 100, 0, standby.MOST_LOOKS),
+        ([0], standby.MOST_LOOKS + 5, standby.MOST_LOOKS + 6),
+    ],
 )
 def test_a_member_is_ready_when_it_has_come_near(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: list[int], looks: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: list[int], unread: int, looks: int
 ) -> None:
     """Breaks when the first look is enough: at full load as much again was written meanwhile, and is replayed by who
-    takes over then."""
-    reader = Reader(found)
+    takes over then; and of a backlog of millions most pages were not read yet, and are opened then."""
+    reader = Reader(found, unread)
     monkeypatch.setattr(standby, "Follower", lambda *_: reader)
     seen: list[int] = []
     ready = threading.Event()

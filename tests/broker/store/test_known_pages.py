@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pollux.store import known_pages
 from pollux.store.follower import Follower
 
 from .helpers import message_of, opened, settings_in, stable
@@ -107,6 +108,23 @@ async def test_a_takeover_opens_the_page_that_was_being_written_and_no_other(
             before = list(seen)
     # The last page, and those that it was begun after in writes that the last look could not know to be complete.
     assert len(set(before)) <= 3, f"{sorted(set(before))} of {files}"
+
+
+async def test_a_look_says_that_it_left_pages_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when a look does not say so: a member is taken for ready, and a takeover opens the pages that are left."""
+    monkeypatch.setattr(known_pages, "_AT_ONCE", 2)
+    settings = settings_in(tmp_path, page_size_bytes=2 << 10)
+    async with opened(settings) as live:
+        for _ in range(7):
+            await page(live.storage, 6)
+        closed = len(list(settings.paging_directory.rglob("*.page"))) - 1
+        follower = following(settings)
+        left = []
+        for _ in range(1 + closed // 2):
+            follower.poll()
+            left.append(follower.pages.behind)
+    assert left == [True] * ((closed - 1) // 2) + [False] * (len(left) - (closed - 1) // 2)
+    assert closed >= 5
 
 
 @pytest.mark.parametrize("seed", range(6))

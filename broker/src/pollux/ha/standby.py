@@ -24,7 +24,8 @@ SPARE_PERIOD = 5.0
 #: questions to a server that the live needs, and what comes meanwhile is read in one go.
 FOLLOW_PERIOD = 0.2
 QUIET_PERIOD = 1.0
-#: A look that brings more records than this is followed by the next one at once: while it lasted much was written.
+#: A look that brings more records than this, or leaves pages unread, is followed by the next one at once: while it
+#: lasted much was written.
 FAR = 10_000
 #: So many such looks, and a member is taken for ready all the same: it will not come nearer.
 MOST_LOOKS = 20
@@ -90,12 +91,14 @@ class StandbyPrefetch:
             before = self._follower.records
             pause = FOLLOW_PERIOD if self._follower.poll() else min(2 * pause, QUIET_PERIOD)
             far = self._follower.records - before > FAR
+            unread = self._follower.pages.behind
             looks += 1
             if time.monotonic() >= again:
                 self._spare.prepare()
                 again = time.monotonic() + SPARE_PERIOD
             # Reading a journal for the first time takes seconds, in which a live at full load writes as much again.
-            if not self.has_read and (not far or looks >= MOST_LOOKS):
+            # It does not write pages as fast as they are read: each look leaves fewer.
+            if not self.has_read and not unread and (not far or looks >= MOST_LOOKS):
                 self.has_read = True
                 self._on_first()
-            self._ended.wait(0 if far else pause)
+            self._ended.wait(0 if far or unread else pause)

@@ -46,12 +46,15 @@ class KnownPages:
         self._directory = directory
         #: None: a page that recovery must judge; it is not read again and again.
         self._stores: dict[int, dict[int, KnownPage | None]] = {}
+        #: The last look left pages for the next one.
+        self.behind = False
 
     def look(self, state: State, stopping: Callable[[], bool]) -> None:
         """Read some of the pages of which the journal says that they are, and forget those that are not any more."""
         directory = self._directory
         if directory is None:
             return
+        self.behind = False
         for store in self._stores.keys() - state.page_files.keys():
             del self._stores[store]
         left = _AT_ONCE
@@ -64,6 +67,7 @@ class KnownPages:
                 if not recorded and not _followed(number, wanted):
                     continue  # it may be written to
                 if not left or stopping():
+                    self.behind = True
                     return
                 left -= 1
                 committed = state.page_tx.get((store, number), set())
