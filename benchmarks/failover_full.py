@@ -187,7 +187,8 @@ def failovers(
     on_each: Callable[[int, Failover], None],
 ) -> list[Failover]:
     """Kill whoever serves, `trials` times, each after so many seconds of load. The pair has started."""
-    flood = Flood(pair, "failover.drained" if drained else "failover.flood", drained=drained)
+    queue = "failover.drained" if drained else "failover.flood"
+    flood = Flood(pair, queue, drained=drained)
     found: list[Failover] = []
     try:
         for number in range(trials):
@@ -206,7 +207,12 @@ def failovers(
                 )
             )
             on_each(number + 1, found[-1])
+            if pair.copies:
+                # While it copies for a minute the load would multiply what is copied, until the disk is full.
+                flood.kill()
             pair.swap()
+            if pair.copies:
+                flood = Flood(pair, queue, drained=drained)
     finally:
         flood.kill()
     return found

@@ -128,6 +128,8 @@ class PolluxPair(Pair):
 
     name = "Pollux"
     protocols = (Wire.AMQP, Wire.STOMP)
+    #: Whether a killed broker gets everything anew before it can take over.
+    copies = False
 
     def __init__(self, directory: Path) -> None:
         shared = directory / "shared"
@@ -200,6 +202,7 @@ class ReplicatedPair(PolluxPair):
     """The same without shared storage: two copies, and a ZooKeeper."""
 
     name = "Pollux, replicated"
+    copies = True
 
     def __init__(self, directory: Path, session_ms: int = SESSION_MS) -> None:
         self.zookeeper = ZooKeeperProcess(directory / "zookeeper")
