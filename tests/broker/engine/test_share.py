@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pollux.engine.share import AT_ONCE, FIRST_PORTION, LARGEST_PORTION, LEAST_PORTION, SLICE, Portion, Share
+from pollux.engine import share
+from pollux.engine.share import (
+    AT_ONCE,
+    FIRST_PORTION,
+    LARGEST_PORTION,
+    LEAST_PORTION,
+    PRESSED,
+    SHORT_SLICE,
+    SLICE,
+    Portion,
+    Share,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,6 +55,25 @@ async def test_a_turn_has_one_slice(work: Work) -> None:
     for turn in range(1, 6):
         await asyncio.sleep(0)
         assert len(work.done) == 4 * turn
+
+
+async def test_slices_are_short_while_somebody_asks_for_too_much(work: Work) -> None:
+    """Breaks when an attack has as long slices as normal traffic, or what comes after it still has short ones."""
+    told: list[bool] = []
+    work.share.on_pressed = told.append
+    work.cost = SHORT_SLICE
+    work.pieces("a", 4 * PRESSED + 5)
+    for _ in range(PRESSED):
+        await asyncio.sleep(0)
+    assert told == [True]
+    assert len(work.done) == 4 * PRESSED
+    for turn in range(1, 5):
+        await asyncio.sleep(0)
+        assert len(work.done) == 4 * PRESSED + turn
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert told == [True, False]
+    assert work.share.slice == SLICE
 
 
 async def test_everybody_has_a_turn(work: Work) -> None:
@@ -109,7 +139,8 @@ async def test_pieces_of_brokers_wait_for_no_disk(work: Work) -> None:
     assert work.done[-1] == "client"
 
 
-async def test_pieces_wait_for_a_disk_that_does_not_keep_up(work: Work) -> None:
+async def test_pieces_wait_for_a_disk_that_does_not_keep_up(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share, "PRESSED", 1000)
     disk = work.share.disk = Disk()
     work.pieces("a", 100)
     for _ in range(5):

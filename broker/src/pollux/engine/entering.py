@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from pollux.engine.share import AT_ONCE, SLICE
+from pollux.engine.share import AT_ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +70,7 @@ class Entering:
     def _piece(self) -> bool:
         """As many queues as half a slice has time for; whether there are more."""
         late, clock = self._late, self._share.clock
-        end = clock() + SLICE / 2
+        end = clock() + self._share.slice / 2
         while late:
             queue = next(iter(late))
             try:

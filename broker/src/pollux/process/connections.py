@@ -13,6 +13,7 @@ from pollux.audit import Trail
 from pollux.engine.share import Share
 from pollux.logs import event
 from pollux.process.buffers import Buffers
+from pollux.process.resources import let_writers_in
 from pollux.process.sources import place_of
 from pollux.process.strangers import Strangers
 
@@ -62,6 +63,7 @@ class Connections:
         self.strangers = Strangers(before_login)
         self.buffers = Buffers()
         self.share = Share(loop)
+        self.share.on_pressed = let_writers_in
         self.interval = min(interval, SWEEP_INTERVAL)
         self.accepted = 0
         self.refused = 0

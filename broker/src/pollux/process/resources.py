@@ -75,6 +75,8 @@ COLLECTOR = (2_000, 1, 15_000)
 #: Seconds after which the loop's thread lets another one go on that has come back from the disk: a write of the journal
 #: comes back two or three times, and everybody's confirm waits for that.
 SWITCH = 0.001
+#: The same while somebody asks for more than there is time for: the loop is busy for as long as that lasts.
+SWITCH_PRESSED = 0.0002
 
 
 def resident_bytes() -> int:
@@ -95,6 +97,6 @@ def tune_garbage_collector() -> None:
     gc.set_threshold(*COLLECTOR)
 
 
-def let_writers_in() -> None:
-    """The loop may be busy all the time; threads that only write are not to wait long for it."""
-    sys.setswitchinterval(SWITCH)
+def let_writers_in(pressed: bool = False) -> None:
+    """Let threads that only write go on soon while the loop is busy; it is all the time when ``pressed``."""
+    sys.setswitchinterval(SWITCH_PRESSED if pressed else SWITCH)
