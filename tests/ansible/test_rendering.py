@@ -186,7 +186,7 @@ def test_brokers_that_vote_name_all_others_and_know_how_many_pairs_there_are(
         settings = settings_of(configuration)
         assert settings is not None
         live = host.startswith(("broker1a", "broker2a", "broker3a"))
-        assert settings.role == ("primary" if live else "backup")
+        assert settings.role == ("live" if live else "backup")
         assert settings.group == f"pair{host[len('broker')]}"
         assert settings.votes == Votes(3, 12, 5.0, 30.0, on_replication_failure=True, check_for_live=live)
         assert sorted(endpoint.host for endpoint in settings.endpoints) == [name for name in HOSTS if name != host]

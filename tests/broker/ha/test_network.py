@@ -18,6 +18,7 @@ from pollux.ha.machine import Phase
 from pollux.ha.network import Checked, NetworkSettings, current, judge
 from pollux.ha.network_check import NetworkCheck
 from pollux.ha.replication.activation import ReplicatedActivation
+from pollux.ha.replication.handover import HandOver
 from pollux.ha.replication.replicas import Replicas
 from pollux.store.mirror import Link
 
@@ -171,16 +172,16 @@ def test_a_live_that_lost_its_backup_confirms_nothing_alone_when_it_is_cut_off(
 
 @pytest.mark.parametrize(("phase", "stops"), [(Phase.LIVE, True), (Phase.READY, False), (Phase.ACTIVATING, False)])
 def test_a_live_that_is_cut_off_stops_in_order_and_waits_again(phase: Phase, *, stops: bool) -> None:
-    given: list[tuple[str, bool]] = []
+    given: list[HandOver] = []
     woken: list[bool] = []
     activation: Any = SimpleNamespace(
         _candidacy=None,
         machine=SimpleNamespace(phase=phase),
         member=SimpleNamespace(wake=lambda: woken.append(True)),
-        _hand_back=lambda reason, *, restart: given.append((reason, restart)),
+        _begin_hand_over=given.append,
     )
     ReplicatedActivation._network_changed(activation, CUT_OFF)
-    assert given == ([(CUT_OFF, True)] if stops else [])
+    assert given == ([HandOver(CUT_OFF, restart=True)] if stops else [])
     ReplicatedActivation._network_changed(activation, "")
     assert len(given) == stops
     assert woken == [True, True]

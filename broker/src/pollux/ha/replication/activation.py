@@ -19,20 +19,20 @@ from pollux.cluster.discovery import Announcer, Discovered, Others
 from pollux.cluster.electorate import FIRST_LOOK, Electorate, OwnVote
 from pollux.cluster.link import CoreHub
 from pollux.cluster.votes import Candidacy
-from pollux.errors import InvalidRequestError, PolluxError
+from pollux.errors import PolluxError
 from pollux.ha import network_check, peers
 from pollux.ha.activation import Activation, history_view
 from pollux.ha.lease import Claim
 from pollux.ha.machine import STANDBY, Phase
 from pollux.ha.network_check import NetworkCheck
-from pollux.ha.replication import local
+from pollux.ha.replication import handover, local
 from pollux.ha.replication.backup_side import PURPOSE
 from pollux.ha.replication.coordination import CoordinationError
 from pollux.ha.replication.follow_loop import FollowLoop
 from pollux.ha.replication.member import Member, RefusedError
 from pollux.ha.replication.quorum import QuorumCoordinator
 from pollux.ha.replication.replicas import TWO_LIVES, Replicas, member_of
-from pollux.ha.replication.settings import BACKUP, PEER, PRIMARY, SESSION_FILE, make_coordinator, settings_of
+from pollux.ha.replication.settings import SESSION_FILE, Role, make_coordinator, settings_of
 from pollux.ha.standby import StandbyPrefetch
 from pollux.logs import event
 from pollux.store.journal_facts import newest_epoch, read_facts
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pollux.ha.lease import Lease
     from pollux.ha.members import Member as MemberView
     from pollux.ha.replication.coordination import Coordinator
+    from pollux.ha.replication.handover import HandOver
     from pollux.ha.replication.live_side import LiveSide
     from pollux.ha.replication.local import LocalState
     from pollux.ha.replication.member import Right
@@ -55,8 +56,8 @@ logger = logging.getLogger("pollux.ha")
 STOP_FOLLOWING = 10.0
 #: How long ZooKeeper may take to end the session of a life that was killed, seconds.
 CLOSE_SESSION = 5.0
-#: How long one that hands over waits for the other to take over, before it starts again as a standby, seconds.
-SUCCESSION = 10.0
+#: After an operator asked for it, so that the answer leaves before the port closes, seconds.
+ANSWER_LEAVES = 0.02
 
 
 class ReplicatedActivation(Activation):
@@ -71,7 +72,7 @@ class ReplicatedActivation(Activation):
         settings = settings_of(configuration)
         if settings is None:
             raise PolluxError("this broker has no <replication>")
-        super().__init__(host, settings.role)
+        super().__init__(host, settings.role.value)
         self.settings = settings
         self._configuration = configuration
         self.roots = {
@@ -115,8 +116,8 @@ class ReplicatedActivation(Activation):
         #: Who is followed, as it described itself.
         self._live: dict[str, Any] | None = None
         self._in_sync = False
-        self._stay = False
-        self._giving_up = False
+        #: The hand-over that is under way.
+        self._hand_over: HandOver | None = None
         self._noting: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
         #: Whether this host is cut off (None: nobody is to be asked), and since when that has to be known.
@@ -163,7 +164,7 @@ class ReplicatedActivation(Activation):
             "name": self.me.name,
             "host": self.me.host,
             "pid": self.me.pid,
-            "role": self.me.role,
+            "role": self.settings.role.told,
             "group": self.settings.group,
             "management": self.management,
             "clients": self.topology.mine.as_content(),
@@ -214,7 +215,7 @@ class ReplicatedActivation(Activation):
         if mine is None:
             # Without data it cannot know whether others have some: who serves now does.
             await self._follow.looked.wait()
-        elif self.settings.role == PRIMARY and self.settings.group:
+        elif self.settings.role is Role.LIVE and self.settings.group:
             # Nor whether somebody else was made the live of its group.
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_LOOK + self._others.patience):
@@ -236,8 +237,8 @@ class ReplicatedActivation(Activation):
     async def _join_electorate(self, mine: LocalState | None) -> None:
         """Without a coordination service: meet those who vote."""
         votes, role = self.settings.votes, self.settings.role
-        own = role != BACKUP if mine is None else mine.complete and not mine.replica
-        at_once = own and role != BACKUP and not votes.check_for_live
+        own = role is not Role.BACKUP if mine is None else mine.complete and not mine.replica
+        at_once = own and role is not Role.BACKUP and not votes.check_for_live
         outvoted = mine is not None and mine.outvoted
         self._candidacy = Candidacy(own=own, retries=votes.retries, wait=votes.wait, at_once=at_once, outvoted=outvoted)
         if self.hub is None:
@@ -315,9 +316,8 @@ class ReplicatedActivation(Activation):
     def _network_changed(self, problem: str) -> None:
         if self._candidacy is not None:
             self._candidacy.cut_off(problem)
-        if problem and self.machine.phase is Phase.LIVE:
-            # In order: a backup that is reached on another way has everything, and takes over.
-            self._hand_back(problem, restart=True)
+        if (decided := handover.cut_off(self.machine.phase, problem)) is not None:
+            self._begin_hand_over(decided)
         self.member.wake()
 
     # -- the member's words (from its thread)
@@ -390,52 +390,46 @@ class ReplicatedActivation(Activation):
     # -- while it serves
 
     def _backup_synced(self, serving: LiveSide) -> None:
-        if self.settings.allow_failback and self._replicas.wants_back(serving):
-            self._hand_back(f"failback: {serving.name}, the preferred broker, is in sync again")
+        backup = self._replicas.backups().get(serving)
+        given = self.settings
+        if backup is not None and (
+            decided := handover.synced(backup, allow_failback=given.allow_failback, restart_backup=given.restart_backup)
+        ):
+            self._begin_hand_over(decided)
 
-    def _hand_back(self, reason: str, *, restart: bool = False) -> None:
-        if self._giving_up:
+    def _begin_hand_over(self, decided: HandOver, after: float = 0.0) -> None:
+        """Stop because of ``decided``, ``after`` so many seconds. The first one counts."""
+        if self._hand_over is not None:
             return
-        self._giving_up = True
+        self._hand_over = decided
         self.fast_stop = True
-        self.restart = restart or self.settings.restart_backup
-        self._host.request_stop(reason)
+        self.restart = decided.restart
+        if after:
+            self._loop.call_later(after, self._host.request_stop, decided.reason)
+        else:
+            self._host.request_stop(decided.reason)
 
     async def others(self) -> list[MemberView]:
-        """The other members that are connected."""
+        """Return the other members that are connected."""
         if self._live is not None:
             return [member_of(self._live, Phase.LIVE)]
-        return self._replicas.members()
+        return [one.member for one in self._replicas.backups().values() if one.member.alive]
 
     async def switchover(self) -> dict[str, Any]:
         """Begin to hand over to a backup in sync. Raises InvalidRequestError when there is none."""
-        ready = self._ready_to_take_over()
-        if not ready:
-            raise InvalidRequestError("no backup is in sync: nobody can take over without losing messages")
-        # The preferred broker does not ask for what it gave away on request.
-        self._stay = True
-        self._loop.call_later(0.02, lambda: self._hand_back("switchover asked for by an administrator", restart=True))
-        return self._handing_over(ready)
+        return self._on_request(handover.switchover(self._as_live()))
 
     async def failback(self) -> dict[str, Any]:
-        """Let the preferred broker serve again: from a backup that is live to the one that follows it."""
-        if self.settings.role == PEER:
-            raise InvalidRequestError("peers with a coordination-id are equals: use a switchover")
-        if self.settings.role != BACKUP:
-            raise InvalidRequestError("this is the preferred broker: there is nothing to fail back")
-        preferred = [one for one in self._ready_to_take_over() if one.role == "primary"]
-        if not preferred:
-            raise InvalidRequestError("the preferred broker is not in sync")
-        self._loop.call_later(0.02, lambda: self._hand_back("failback asked for by an administrator", restart=True))
-        return self._handing_over(preferred)
+        """Begin to hand over to the preferred broker. Raises InvalidRequestError when it cannot serve."""
+        return self._on_request(handover.failback(self._as_live()))
 
-    def _ready_to_take_over(self) -> list[MemberView]:
-        phase = self.machine.phase
-        if phase is not Phase.LIVE:
-            raise InvalidRequestError(f"this broker is {phase}, only a live one can hand over")
-        if self._giving_up:
-            raise InvalidRequestError("this broker is stopping already")
-        return self._replicas.members(ready=True)
+    def _as_live(self) -> handover.Live:
+        backups = tuple(self._replicas.backups().values())
+        return handover.Live(self.machine.phase, self.settings.role, self._hand_over is not None, backups)
+
+    def _on_request(self, decided: HandOver) -> dict[str, Any]:
+        self._begin_hand_over(decided, ANSWER_LEAVES)
+        return self._handing_over(decided.to)
 
     # -- the end
 
@@ -446,18 +440,19 @@ class ReplicatedActivation(Activation):
         if self._follow is not None:
             await self._follow.stop()
         if graceful and self.member.right is not None and self.machine.phase is Phase.STOPPING:
-            complete = await asyncio.to_thread(self._replicas.settle, one=self._quorum is not None)
-            seconds = SUCCESSION if complete and self.restart and self._quorum is None else 0.0
+            votes = self._quorum is not None
+            complete = await asyncio.to_thread(self._replicas.settle, one=votes)
+            left = handover.legacy(complete=complete, decided=self._hand_over, restart=self.restart, votes=votes)
             try:
                 taken = await asyncio.to_thread(
-                    self.member.hand_over, prefix=complete, stay=self._stay and complete, seconds=seconds
+                    self.member.hand_over, prefix=left.prefix, stay=left.stay, seconds=left.seconds
                 )
             except (PolluxError, OSError) as error:
                 event(logger, logging.ERROR, "the right to serve could not be given back", reason=error)
             else:
-                if seconds and not taken:
-                    event(logger, logging.WARNING, "nobody has taken over", seconds=seconds)
-                if complete and self._quorum is not None and (to := self._replicas.hand_over()):
+                if left.seconds and not taken:
+                    event(logger, logging.WARNING, "nobody has taken over", seconds=left.seconds)
+                if left.names_heir and (to := self._replicas.hand_over()):
                     event(logger, logging.INFO, "handed over", backup=to)
         self._replicas.close()
         await asyncio.to_thread(self.member.stop, release=graceful)
@@ -501,7 +496,7 @@ class ReplicatedActivation(Activation):
                 "complete": state.complete if state is not None else None,
                 "in_sync": bool(self._replicas.mirror.in_sync) if serves else self._in_sync,
                 "warm": None if serves else self._prefetch is not None and self._prefetch.has_read,
-                "backups": self._replicas.backups(),
+                "backups": self._replicas.view(),
                 "quorum": self._electorate.view() if self._electorate is not None else None,
             },
         }

@@ -17,9 +17,10 @@ from pollux.errors import PolluxError
 from pollux.ha.machine import Phase
 from pollux.ha.members import Member as MemberView
 from pollux.ha.replication.coordination import CoordinationError
+from pollux.ha.replication.handover import Backup, heirs
 from pollux.ha.replication.live_side import LiveSide
 from pollux.ha.replication.quorum import LostVoteError
-from pollux.ha.replication.settings import PRIMARY
+from pollux.ha.replication.settings import Role, role_heard
 from pollux.logs import event
 from pollux.store.mirror import Mirror, MirroredFiles
 
@@ -70,7 +71,8 @@ class Replicas:
         self._on_synced = on_synced
         self._on_following = on_following
         self._cut_off = cut_off
-        self._serving: dict[LiveSide, dict[str, Any]] = {}
+        #: Who follows, as it described itself.
+        self._serving: dict[LiveSide, Backup] = {}
         #: Who was refused, and why.
         self._refused: dict[str, str] = {}
         #: The store is closed: nothing will be confirmed any more, whoever is lost.
@@ -83,7 +85,8 @@ class Replicas:
     def open(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> LiveSide | None:
         """A member wants to follow (the purpose ``replication`` of the core protocol)."""
         try:
-            name, problem = str(content.get("name", "?"))[:255], self._problem(content)
+            told = Backup(member_of(content, Phase.CATCHING_UP), bool(content.get("stay")))
+            name, problem = told.member.name or "?", self._problem(content)
         except (TypeError, ValueError) as error:
             name, problem = "?", f"it asked in a way that cannot be read: {error}"
         right = self._member.right
@@ -95,7 +98,7 @@ class Replicas:
             conversation.refuse(channel, problem, TWO_LIVES if TWO_LIVES_TEXT in problem else "refused")
             return None
         for other, known in list(self._serving.items()):
-            if known.get("id") == content.get("id"):
+            if known.member.id == told.member.id:
                 other.closed("replaced", "it has come back")
         prefix = bool(content.get("replica"))
         conversation.accept(channel, node_id=right.node_id, epoch=right.epoch, prefix=prefix, **self._about())
@@ -109,7 +112,7 @@ class Replicas:
             timeout=self._settings.synchronisation,
             on_end=self._ended,
         )
-        self._serving[serving] = content
+        self._serving[serving] = told
         self._on_following(content)
         self._refused.pop(name, None)
         event(logger, logging.INFO, "backup follows", backup=name, host=content.get("host"), completes=prefix)
@@ -126,7 +129,8 @@ class Replicas:
                 " they are not a pair; give both the same group-name if they shall be"
             )
         node_id, sequence = str(content.get("node_id", "")), int(content.get("sequence", 0))
-        if self._settings.group and str(content.get("role", "")) == PRIMARY and self._about()["role"] == PRIMARY:
+        both_preferred = self._settings.role is Role.LIVE and role_heard(content.get("role", "")) == Role.LIVE
+        if self._settings.group and both_preferred:
             return (
                 f"{TWO_LIVES_TEXT} of the group {self._settings.group!r} (its data: node {node_id[:32] or 'none'},"
                 f" here: {right.node_id}): make one of them a <backup> without data, or give it a group-name of its own"
@@ -147,45 +151,35 @@ class Replicas:
         if self._serving.pop(serving, None) is not None and not self._left:
             event(logger, logging.WARNING, "backup does not follow any more", backup=serving.name, reason=reason)
 
-    def backups(self) -> list[dict[str, Any]]:
-        """For management."""
+    def view(self) -> list[dict[str, Any]]:
+        """Return what management shows of each backup."""
         return [
             {
                 "name": serving.name,
-                "host": content.get("host"),
+                "host": told.member.host,
                 "state": serving.state,
                 "copied": serving.copied,
                 "to_copy": serving.to_copy,
                 "queued": serving.link.queued,
                 "since": int(serving.since * 1000),
             }
-            for serving, content in self._serving.items()
+            for serving, told in self._serving.items()
         ]
 
-    def members(self, *, ready: bool = False) -> list[MemberView]:
-        """Who follows; only those ``ready`` to take over."""
-        return [
-            member_of(content, Phase.READY if serving.link.in_sync else Phase.CATCHING_UP)
-            for serving, content in self._serving.items()
-            if serving.link.lost is None and (serving.link.in_sync or not ready)
-        ]
+    def backups(self) -> dict[LiveSide, Backup]:
+        """Return who follows, as decisions see it. Any thread."""
+        return {serving: self._now(serving, told) for serving, told in list(self._serving.items())}
 
-    def wants_back(self, serving: LiveSide) -> bool:
-        """Whether this backup is the preferred broker, and asks to serve again."""
-        content = self._serving.get(serving, {})
-        return content.get("role") == "primary" and not content.get("stay")
+    def _now(self, serving: LiveSide, told: Backup) -> Backup:
+        phase = Phase.READY if serving.link.in_sync else Phase.CATCHING_UP
+        return told._replace(member=told.member._replace(phase=phase.value, alive=serving.link.lost is None))
 
     def hand_over(self) -> str:
         """The store is closed and everything is at the backups in sync: one of them may serve. Its name, or empty."""
-        for serving in self._heirs()[:1]:
+        for serving in heirs(self.backups())[:1]:
             serving.end(HANDED_OVER, f"{serving.name} may serve")
             return serving.name
         return ""
-
-    def _heirs(self) -> list[LiveSide]:
-        """Who has everything, the preferred broker first."""
-        ready = [one for one in list(self._serving) if one.link.in_sync and one.link.lost is None]
-        return sorted(ready, key=lambda one: not self.wants_back(one))
 
     def close(self) -> None:
         """The right to serve is given back, or lost."""
@@ -205,9 +199,9 @@ class Replicas:
             self._settling = True
         complete = bool(self.mirror.in_sync) and self.mirror.drain(DRAIN)
         if complete and one:
-            heirs = self._heirs()
-            for other in heirs[1:]:
-                self.mirror.lose(other.link, f"{heirs[0].name} takes over")
+            found = heirs(self.backups())
+            for other in found[1:]:
+                self.mirror.lose(other.link, f"{found[0].name} takes over")
         self._left = True
         return complete and bool(self.mirror.in_sync) and self.mirror.refused is None
 
@@ -268,13 +262,13 @@ class Replicas:
 
 
 def member_of(content: dict[str, Any], phase: Phase) -> MemberView:
-    """Another member, by what it said of itself."""
+    """Return another member, by what it said of itself. Raises ValueError, TypeError."""
     return MemberView(
         str(content.get("id", ""))[:255],
         str(content.get("name", ""))[:255],
         str(content.get("host", ""))[:255],
         int(content.get("pid", 0)),
-        str(content.get("role", ""))[:32],
+        role_heard(content.get("role", "")),
         phase.value,
         str(content.get("management", ""))[:255],
         alive=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,7 +26,26 @@ SESSION_FILE = "pollux.session"
 FILE_SESSION = 15.0
 #: What other coordination than ZooKeeper's gives a live of its session without proof.
 _PART = 2 / 3
-PRIMARY, BACKUP, PEER = "primary", "backup", "peer"
+
+
+class Role(StrEnum):
+    """What broker.xml makes of this member."""
+
+    #: Preferred: serves again when it is back.
+    LIVE = "live"
+    BACKUP = "backup"
+    #: One of several equals, none of them preferred.
+    PEER = "peer"
+
+    @property
+    def told(self) -> str:
+        """The word that members use between each other: the name of the element in broker.xml."""
+        return "primary" if self is Role.LIVE else self.value
+
+
+def role_heard(word: object) -> str:
+    """Return the role that another member told; one that is not known as it is."""
+    return Role.LIVE.value if word == Role.LIVE.told else str(word)[:32]
 
 
 class Votes(NamedTuple):
@@ -46,7 +66,7 @@ class Settings(NamedTuple):
     ``manager`` None: members of other pairs vote.
     """
 
-    role: str
+    role: Role
     manager: DistributedManager | None
     votes: Votes
     identity: str | None
@@ -72,7 +92,7 @@ class Settings(NamedTuple):
     @property
     def equal(self) -> bool:
         """Whether this member may be the first to serve."""
-        return self.role != BACKUP
+        return self.role is not Role.BACKUP
 
     @property
     def session(self) -> float:
@@ -101,7 +121,7 @@ def settings_of(configuration: Configuration) -> Settings | None:
     backup = part if isinstance(part, ReplicationBackup) else None
     identity = primary.coordination_id if primary is not None else None
     return Settings(
-        BACKUP if primary is None else PEER if identity is not None else PRIMARY,
+        Role.BACKUP if primary is None else Role.PEER if identity is not None else Role.LIVE,
         part.manager,
         Votes(
             part.quorum_size,
