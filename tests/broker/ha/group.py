@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.errors import PolluxError
-    from pollux.ha.lease import Claim
+    from pollux.ha.lease import Right
     from pollux.ha.node_state import NodeState
     from pollux.store.locks import LockFile
 
@@ -40,11 +40,11 @@ class Party:
 
     def __init__(self, store: Path, name: str, settings: Settings) -> None:
         self.machine = Machine(lambda: time.time_ns() // 1_000_000)
-        self.claims: list[Claim] = []
+        self.rights: list[Right] = []
         self.asked_back: list[str] = []
         self.fences: list[str] = []
         self.refusals: list[PolluxError] = []
-        self.claim = threading.Event()
+        self.granted_once = threading.Event()
         self.end = threading.Event()
         self.node_manager = NodeManager(
             settings,
@@ -57,9 +57,9 @@ class Party:
 
     # -- what the node manager says, from its thread
 
-    def claimed(self, claim: Claim) -> None:
-        self.claims.append(claim)
-        self.claim.set()
+    def granted(self, right: Right) -> None:
+        self.rights.append(right)
+        self.granted_once.set()
 
     def hand_back(self, reason: str) -> None:
         self.asked_back.append(reason)
@@ -80,7 +80,7 @@ class Party:
 
     def serve(self) -> Self:
         """Wait for the right to serve, and be live."""
-        assert self.claim.wait(PATIENCE), (self.machine.position, self.refusals)
+        assert self.granted_once.wait(PATIENCE), (self.machine.position, self.refusals)
         self.node_manager.serving().result(PATIENCE)
         return self
 

@@ -25,8 +25,8 @@ from pollux.ha.replication.quorum import LostVoteError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pollux.ha.lease import Right
     from pollux.ha.replication.coordination import Coordinator
-    from pollux.ha.replication.member import Right
 
 NODE = "0b" * 16
 NAMES = ("castor", "pollux", "helena")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.cluster.votes import Enough
-    from pollux.ha.replication.member import Right
+    from pollux.ha.lease import Right
     from support.zookeeper import ZooKeeperProcess
 
 NODE = "0b" * 16

@@ -74,7 +74,7 @@ class Supervised:
         elif party.asked_back and party.machine.phase is Phase.LIVE:
             party.machine.to(Phase.STOPPING, "the preferred broker asks")
             threading.Thread(target=self._leave, args=(party,), daemon=True).start()
-        elif party.claim.is_set() and party.machine.phase is Phase.ACTIVATING:
+        elif party.granted_once.is_set() and party.machine.phase is Phase.ACTIVATING:
             party.node_manager.serving()
         return party.machine.phase is Phase.LIVE
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pollux.ha.replication.member import Right
+    from pollux.ha.lease import Right
 
 #: The lease is 2 s of it; the follower believes in its leader for a minute.
 TIMES = ZooKeeperTimes(session=3.0)

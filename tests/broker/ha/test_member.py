@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.errors import PolluxError
-    from pollux.ha.replication.member import Right
+    from pollux.ha.lease import Right
 
 #: Generous: a machine under load.
 TIMEOUT = 60.0

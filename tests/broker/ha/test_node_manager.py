@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pollux.ha.lease import Claim
+    from pollux.ha.lease import Right
     from pollux.ha.node_state import NodeState
     from pollux.ha.shared_store.policy import Decision, Snapshot
 
@@ -70,7 +70,7 @@ def test_what_the_live_left_is_read_after_its_lock_was_obtained(
     wait_until(lambda: steps, "the backup looks")
     if left is StoreState.PAUSED:
         wait_until(lambda: "PAUSED" in backup.machine.position.reason, "it knows that the live was stopped on purpose")
-        assert not backup.claims
+        assert not backup.rights
     else:
         backup.serve()
         assert store.state().stay, "an administrator's switchover is not forgotten"
@@ -95,10 +95,10 @@ def test_a_request_that_comes_while_a_backup_takes_over_is_not_overwritten(
     monkeypatch.setattr(manager_module, "decide", late)
     live.leave(StoreState.LIVE)
     wait_until(lambda: asked and "preferred broker that asked" in backup.machine.position.reason, "it lets go")
-    assert not backup.claims
+    assert not backup.rights
     assert store.state().state is StoreState.FAILING_BACK
     asked[0].close()
-    assert backup.claim.wait(PATIENCE), "the one that asked is gone: nobody is stranded"
+    assert backup.granted_once.wait(PATIENCE), "the one that asked is gone: nobody is stranded"
 
 
 def test_a_state_file_that_is_damaged_while_a_member_asks_for_the_store_is_looked_at_again(
@@ -185,7 +185,7 @@ def test_a_member_gives_up_after_the_time_set_for_it(store: Store) -> None:
     assert isinstance(error, LockTimeoutError)
     assert "journal-lock-acquisition-timeout (0.3 s): a has it" in str(error)
     assert live.machine.phase is Phase.LIVE
-    assert not other.claims
+    assert not other.rights
 
 
 def test_the_time_to_wait_does_not_run_while_the_store_is_paused(store: Store) -> None:
@@ -215,7 +215,7 @@ def test_backups_take_over_in_the_order_in_which_they_came(store: Store) -> None
     for number, backup in enumerate(backups):
         live.node_manager.close()  # as the kernel does for a process that died
         backup.serve()
-        assert not [other for other in backups[number + 1 :] if other.claims]
+        assert not [other for other in backups[number + 1 :] if other.rights]
         live = backup
         for following in backups[number + 1 : number + 2]:
             wait_until(lambda one=following: one.node_manager._queue.first, "the next one moved up")  # type: ignore[misc]
@@ -268,7 +268,7 @@ def test_of_equals_the_next_one_waits_one_keep_alive_period(store: Store) -> Non
     assert "one lock-keep-alive-period" not in entry.reason
     assert entry.duration_ms >= 400
     returned = store.member("a", policy).start().wait_for(Phase.READY)
-    assert not returned.claims
+    assert not returned.rights
     assert store.state().state is StoreState.LIVE, "nobody asks for the store back"
 
 
@@ -295,7 +295,7 @@ def test_a_claim_that_took_longer_than_a_lease_is_proved_once_more(
     backup.node_manager._clock = backup.node_manager.lease._clock = clock
     monkeypatch.setattr(manager_module, "write_state", slow_write)
     backup.start()
-    assert backup.claim.wait(PATIENCE)
+    assert backup.granted_once.wait(PATIENCE)
     if taken:
         assert backup.end.wait(PATIENCE)
         assert "was deleted or replaced" in backup.fences[0]
@@ -346,14 +346,14 @@ def test_a_server_that_cannot_be_told_is_told_again_or_it_is_the_end(
 ) -> None:
     """Breaks when a broker that has the right to serve, and proves it, never serves."""
     member = store.member("a", replace(PRIMARY, lease=0.5, proof_limit=0.02))
-    claimed, told = member.claimed, iter(range(times))
+    granted, told = member.granted, iter(range(times))
 
-    def deaf(claim: Claim) -> None:
+    def deaf(right: Right) -> None:
         if next(told, None) is not None:
             raise RuntimeError("not now")
-        claimed(claim)
+        granted(right)
 
-    monkeypatch.setattr(member, "claimed", deaf)
+    monkeypatch.setattr(member, "granted", deaf)
     member.start()
     if times == 2:
         member.serve()
@@ -397,26 +397,26 @@ def test_who_finds_neither_state_nor_lock_waits_until_whoever_served_has_stopped
 ) -> None:
     """A lock file that was made anew proves nothing: who serves holds another, and finds out with its next proof."""
     first = store.member("a", HASTY[role]).start().serve()
-    write_checkpoint(FileOperations(), store.path / "journal", first.claims[0].node_id, (1, 1, 1), EMPTY)
+    write_checkpoint(FileOperations(), store.path / "journal", first.rights[0].node_id, (1, 1, 1), EMPTY)
     (store.node / LIVE_LOCK).unlink()
     if damage is None:
         (store.node / STATE_FILE).unlink()
     else:
         (store.node / STATE_FILE).write_bytes(damage)
     second = store.member("b", HASTY[role]).start()
-    assert second.claim.wait(PATIENCE), second.machine.position
+    assert second.granted_once.wait(PATIENCE), second.machine.position
     assert not first.node_manager.lease.held(), "two may confirm at the same time"
-    assert second.claims[0].epoch == 2
+    assert second.rights[0].epoch == 2
 
 
 def test_whoever_said_that_it_stopped_is_not_waited_for_when_state_and_lock_are_lost(store: Store) -> None:
     first = store.member("a", PRIMARY).start().serve()
-    write_checkpoint(FileOperations(), store.path / "journal", first.claims[0].node_id, (1, 1, 1), EMPTY)
+    write_checkpoint(FileOperations(), store.path / "journal", first.rights[0].node_id, (1, 1, 1), EMPTY)
     first.leave(StoreState.LIVE)
     (store.node / LIVE_LOCK).unlink()
     (store.node / STATE_FILE).unlink()
     second = store.member("b", replace(PRIMARY, lease=2 * PATIENCE)).start().serve()
-    assert second.claims[0].epoch == 2
+    assert second.rights[0].epoch == 2
 
 
 def test_a_sign_of_life_whose_file_was_deleted_is_written_anew(store: Store) -> None:

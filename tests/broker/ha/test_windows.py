@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.errors import PolluxError
-    from pollux.ha.lease import Claim
+    from pollux.ha.lease import Right
 
 NODE = bytes(range(16))
 EPOCH = 5
@@ -43,11 +43,11 @@ class Silent:
     """A listener that only remembers."""
 
     def __init__(self) -> None:
-        self.claims: list[Claim] = []
+        self.rights: list[Right] = []
         self.errors: list[PolluxError] = []
 
-    def claimed(self, claim: Claim) -> None:
-        self.claims.append(claim)
+    def granted(self, right: Right) -> None:
+        self.rights.append(right)
 
     def hand_back(self, reason: str) -> None:
         raise AssertionError(reason)
@@ -111,7 +111,7 @@ class Waiting:
     @property
     def holds(self) -> bool:
         """Whether it has the live lock and does not serve."""
-        return self.node_manager._lock is not None and not self.listener.claims
+        return self.node_manager._lock is not None and not self.listener.rights
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_the_holders_end_is_enough(backup: Waiting, live: Serving) -> None:
     until_it_holds(backup, live)
     live.die()
     backup.turns(1)
-    assert [claim.epoch for claim in backup.listener.claims] == [EPOCH + 1]
+    assert [right.epoch for right in backup.listener.rights] == [EPOCH + 1]
 
 
 def test_a_deleted_member_lock_does_not_prove_the_holders_end(backup: Waiting, live: Serving) -> None:
@@ -160,7 +160,7 @@ def test_a_deleted_member_lock_does_not_prove_the_holders_end(backup: Waiting, l
     backup.turns(20)
     assert backup.holds, "silence of lease and margin has to pass"
     backup.turns(20)
-    assert backup.listener.claims
+    assert backup.listener.rights
 
 
 def test_a_member_lock_that_was_made_again_proves_nothing(backup: Waiting, live: Serving) -> None:
@@ -204,4 +204,4 @@ def test_a_backup_that_stood_still_reads_the_heartbeat_before_it_counts_silence(
     backup.turns(1)
     assert backup.holds
     backup.turns(40)
-    assert backup.listener.claims, "real silence counts"
+    assert backup.listener.rights, "real silence counts"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pollux.errors import PolluxError
     from pollux.ha import neighbours, peers
     from pollux.ha import node_state as states
-    from pollux.ha.lease import Claim, Lease
+    from pollux.ha.lease import Lease, Right
     from pollux.ha.members import Member
     from pollux.store.files import FileOperations
     from pollux.store.follower import Follower
@@ -91,21 +91,21 @@ class Activation(ABC):
         #: A segment filled ahead.
         self.spare: Spare | None = None
         self._loop: asyncio.AbstractEventLoop
-        self._claim: asyncio.Future[Claim]
+        self._right: asyncio.Future[Right]
         self._guard_timer: asyncio.TimerHandle | None = None
 
     # -- the start
 
-    async def wait(self) -> Claim:
+    async def wait(self) -> Right:
         """Join the group and wait for the right to serve. Raises PolluxError when this member cannot take part."""
         self._loop = asyncio.get_running_loop()
-        self._claim = self._loop.create_future()
+        self._right = self._loop.create_future()
         self.machine.on_change(lambda before, after: self._in_loop(self._changed, before, after))
         self.machine.on_reason(lambda position: self._in_loop(self._changed, position, position))
         await self._join()
-        claim = await self._claim
+        right = await self._right
         self._watch_lease()
-        return claim
+        return right
 
     @abstractmethod
     async def _join(self) -> None:
@@ -130,9 +130,9 @@ class Activation(ABC):
 
     # -- the policy's words (from its thread)
 
-    def claimed(self, claim: Claim) -> None:
-        """Serve."""
-        self._in_loop(self._settle, claim, None)
+    def granted(self, right: Right) -> None:
+        """Have the broker serve."""
+        self._in_loop(self._settle, right, None)
 
     def refused(self, error: PolluxError) -> None:
         """This member cannot take part."""
@@ -148,13 +148,13 @@ class Activation(ABC):
         except RuntimeError:
             logger.debug("the event loop has ended")
 
-    def _settle(self, claim: Claim | None, error: PolluxError | None) -> None:
-        if self._claim.done():
+    def _settle(self, right: Right | None, error: PolluxError | None) -> None:
+        if self._right.done():
             return
-        if claim is not None:
-            self._claim.set_result(claim)
+        if right is not None:
+            self._right.set_result(right)
         elif error is not None:
-            self._claim.set_exception(error)
+            self._right.set_exception(error)
 
     def _changed(self, _before: Position, after: Position) -> None:
         if after.phase in STANDBY:

@@ -18,8 +18,11 @@ def boot_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Claim(NamedTuple):
-    """The right to serve. ``began`` is by the clock of who proves it: when the store was found free."""
+class Right(NamedTuple):
+    """The right to serve with the data of a node, in one epoch; the same for all policies.
+
+    ``began`` is by the clock of who proves it: when the store was found free, or the lock was obtained.
+    """
 
     node_id: bytes
     epoch: int

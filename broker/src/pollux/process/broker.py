@@ -206,12 +206,12 @@ class Broker:
         if activation.exclusive or not runtime_directory(configuration).is_relative_to(store_directory(configuration)):
             self.write_status()  # in the store nothing is written before it was found to be the right one
         tune_garbage_collector()
-        claim = await activation.wait()
+        right = await activation.wait()
         self.state = "activating"
-        self.node_id = claim.node_id
+        self.node_id = right.node_id
         if not activation.exclusive:
             self._lock.acquire(configuration.name, activation.policy)
-        return claim.epoch
+        return right.epoch
 
     def _management_url(self, configuration: Configuration) -> str:
         port = self.ports().get("management")

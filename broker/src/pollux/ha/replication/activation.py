@@ -22,7 +22,6 @@ from pollux.cluster.votes import Candidacy
 from pollux.errors import PolluxError
 from pollux.ha import network_check, peers
 from pollux.ha.activation import Activation, history_view
-from pollux.ha.lease import Claim
 from pollux.ha.machine import STANDBY, Phase
 from pollux.ha.network_check import NetworkCheck
 from pollux.ha.replication import handover, local
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from pollux.ha.replication.handover import HandOver
     from pollux.ha.replication.live_side import LiveSide
     from pollux.ha.replication.local import LocalState
-    from pollux.ha.replication.member import Right
     from pollux.store.follower import Follower
 
 logger = logging.getLogger("pollux.ha")
@@ -220,7 +218,7 @@ class ReplicatedActivation(Activation):
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_LOOK + self._others.patience):
                     await self._follow.looked.wait()
-        if not self._claim.done():
+        if not self._right.done():
             self.member.start()
 
     def _find_others(self, key: ClusterKey) -> None:
@@ -331,10 +329,6 @@ class ReplicatedActivation(Activation):
         """See :class:`pollux.ha.replication.member.Listener`."""
         if self._follow is not None:
             self._in_loop(self._follow.again)
-
-    def granted(self, right: Right) -> None:
-        """See :class:`pollux.ha.replication.member.Listener`."""
-        self.claimed(Claim(bytes.fromhex(right.node_id), right.epoch, right.reason, right.began))
 
     # -- while it follows
 

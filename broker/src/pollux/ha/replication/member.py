@@ -13,12 +13,11 @@ import uuid
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from pollux.cluster.sequence import Action, judge
 from pollux.errors import PolluxError, StoreError
-from pollux.ha.lease import Lease, boot_clock
+from pollux.ha.lease import Lease, Right, boot_clock
 from pollux.ha.machine import STANDBY, EndedError, Machine
 from pollux.ha.machine import Phase as MachinePhase
 from pollux.ha.node_state import Activation
@@ -80,18 +79,6 @@ def decide(snapshot: Snapshot) -> tuple[Intent, str]:
     if verdict.action is Action.WAIT:
         return Intent.FOLLOW, verdict.reason
     return Intent.SERVE, verdict.reason
-
-
-class Right(Struct, frozen=True):
-    """The right to serve: ``epoch`` of the activation, and whose data it is (``node_id``, 32 hex digits).
-
-    ``began``: when the lock was obtained, by :func:`pollux.ha.lease.boot_clock`.
-    """
-
-    epoch: int
-    node_id: str
-    reason: str
-    began: float
 
 
 class Listener(Protocol):
@@ -439,7 +426,7 @@ class Member:
             self._state = replace(self._raise(mine, epoch), outvoted=False)
             self._coordinated = self._state.sequence
             self._machine.to(MachinePhase.ACTIVATING, reason, epoch)
-            self.right = Right(epoch, self._state.node_id, reason, began)
+            self.right = Right(bytes.fromhex(self._state.node_id), epoch, reason, began)
         self._listener.granted(self.right)
 
     def _raise(self, state: LocalState, epoch: int, tell: Callable[[LocalState], None] = lambda _: None) -> LocalState:

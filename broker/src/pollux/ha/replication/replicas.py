@@ -101,7 +101,7 @@ class Replicas:
             if known.member.id == told.member.id:
                 other.closed("replaced", "it has come back")
         prefix = bool(content.get("replica"))
-        conversation.accept(channel, node_id=right.node_id, epoch=right.epoch, prefix=prefix, **self._about())
+        conversation.accept(channel, node_id=right.node_id.hex(), epoch=right.epoch, prefix=prefix, **self._about())
         serving = LiveSide(
             conversation,
             channel,
@@ -128,16 +128,16 @@ class Replicas:
                 f"its group-name is {str(content.get('group', ''))[:100]!r}, here it is {self._settings.group!r}:"
                 " they are not a pair; give both the same group-name if they shall be"
             )
-        node_id, sequence = str(content.get("node_id", "")), int(content.get("sequence", 0))
+        ours, node_id, sequence = right.node_id.hex(), str(content.get("node_id", "")), int(content.get("sequence", 0))
         both_preferred = self._settings.role is Role.LIVE and role_heard(content.get("role", "")) == Role.LIVE
         if self._settings.group and both_preferred:
             return (
                 f"{TWO_LIVES_TEXT} of the group {self._settings.group!r} (its data: node {node_id[:32] or 'none'},"
-                f" here: {right.node_id}): make one of them a <backup> without data, or give it a group-name of its own"
+                f" here: {ours}): make one of them a <backup> without data, or give it a group-name of its own"
             )
-        if node_id not in ("", right.node_id):
+        if node_id not in ("", ours):
             return (
-                f"it has data of the node {node_id[:32]}, here is {right.node_id}: they are not copies of each other;"
+                f"it has data of the node {node_id[:32]}, here is {ours}: they are not copies of each other;"
                 " move its data away if it shall become this broker's backup"
             )
         if sequence > state.sequence:

@@ -2,7 +2,7 @@
 
 All file operations on the shared directory run in one thread of its own (waiting for the live lock in another), so
 that a store that hangs stops neither the event loop nor the lease guard. Knows nothing of queues and clients: it
-tells the server when it may serve (:class:`~pollux.ha.lease.Claim`), when it must stop, and why.
+tells the server when it may serve (:class:`~pollux.ha.lease.Right`), when it must stop, and why.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from pollux.errors import PolluxError, StoreError
 from pollux.ha import members, peers
-from pollux.ha.lease import Claim, Lease, boot_clock
+from pollux.ha.lease import Lease, Right, boot_clock
 from pollux.ha.machine import STANDBY, EndedError, Machine, Phase
 from pollux.ha.members import Heartbeat, MemberFile
 from pollux.ha.node_state import (
@@ -64,8 +64,8 @@ RESERVE, RESERVE_BYTES = "pollux.reserve", 64 << 10
 class Listener(Protocol):
     """The server, told from the node manager's thread."""
 
-    def claimed(self, claim: Claim) -> None:
-        """Serve."""
+    def granted(self, right: Right) -> None:
+        """Have the broker serve."""
 
     def hand_back(self, reason: str) -> None:
         """Stop gracefully, the preferred broker waits."""
@@ -124,8 +124,8 @@ class NodeManager:
         #: What could not be told to the other members, as it was logged last.
         self._untold = ""
         #: The right to serve that the server has not taken yet, and since when it is to.
-        self._unclaimed: Claim | None = None
-        self._claimed_at = 0.0
+        self._untaken: Right | None = None
+        self._granted_at = 0.0
         self._jobs: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._wake = threading.Event()
         self._period = STANDBY_PERIOD
@@ -533,25 +533,25 @@ class NodeManager:
             # A server of NFS first calls back what it has delegated to a member that is gone, and that takes as long as
             # its lease. The claim stands, but proves little or nothing by now: look again, while the store answers.
             self.state = self._proof.make(claimed)
-        self._unclaimed = Claim(claimed.node_id, epoch, reason, self._queue.lock_since)
-        self._claimed_at = self._clock()
+        self._untaken = Right(claimed.node_id, epoch, reason, self._queue.lock_since)
+        self._granted_at = self._clock()
         self.machine.to(Phase.ACTIVATING, reason, epoch)
         self._hand_over()
         self._tell(Phase.ACTIVATING.value)
 
     def _hand_over(self) -> None:
         """Have the server serve; where it cannot be told it is told again, and after a lease it is the end."""
-        claim = self._unclaimed
-        if claim is None:
+        right = self._untaken
+        if right is None:
             return
         try:
-            self._listener.claimed(claim)
+            self._listener.granted(right)
         except Exception as error:
             logger.exception("the server cannot be told that it may serve")
-            if self._clock() - self._claimed_at >= self.lease.seconds:
+            if self._clock() - self._granted_at >= self.lease.seconds:
                 self.fence(f"the right to serve could not be handed to the server: {error}")
         else:
-            self._unclaimed = None
+            self._untaken = None
 
     # -- serving -----------------------------------------------------------------------------------
 
