@@ -217,7 +217,7 @@ class ReplicatedPair(PolluxPair):
         assert isinstance(member, Replica)
         wait_until(lambda: member.in_sync, f"{member.name} is in sync", LIMIT)
         # A copy just made has to be read once; until then it takes over as fast as it can read.
-        wait_until(lambda: member.replication.get("warm"), f"{member.name} has read its copy", LIMIT)
+        wait_until(lambda: member.replication.get("standby_prefetch"), f"{member.name} has read its copy", LIMIT)
 
     def close(self) -> None:
         super().close()

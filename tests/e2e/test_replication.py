@@ -53,7 +53,7 @@ def test_a_backup_takes_over_and_the_old_live_becomes_its_backup(tmp_path: Path,
         assert second.phase == "live"
         first.spawn()
         pair.wait_for_sync(first)
-        wait_until(lambda: first.replication["warm"], "the copy is read, for the next takeover")
+        wait_until(lambda: first.replication["standby_prefetch"], "the copy is read, for the next takeover")
         # It served with its data: that is kept, and everything copied anew.
         assert (first.journal / "oldreplica.1").is_dir()
         pair.wait_for_confirms(30)

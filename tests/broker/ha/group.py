@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from pollux.ha.machine import Machine, Phase
 from pollux.ha.node_state import Holder, StoreState, read_state
-from pollux.ha.places import SharedStoreLayout
 from pollux.ha.shared_store.node_manager import NodeManager
 from pollux.ha.shared_store.policy import Role, Settings
+from pollux.ha.store_layout import SharedStoreLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,10 +16,10 @@ from pollux.ha.lease import boot_clock
 from pollux.ha.machine import Phase
 from pollux.ha.members import HEARTBEAT, MEMBERS, Heartbeat
 from pollux.ha.node_state import STATE_FILE, StateFileError, StoreState, read_state, write_state
-from pollux.ha.places import BACKUP_LOCK, FAILBACK_LOCK, LIVE_LOCK
 from pollux.ha.shared_store import node_manager as manager_module
 from pollux.ha.shared_store.admission import admit
 from pollux.ha.shared_store.policy import Action, Role, Settings, decide
+from pollux.ha.store_layout import BACKUP_LOCK, FAILBACK_LOCK, LIVE_LOCK
 from pollux.store.checkpoint import write_checkpoint
 from pollux.store.files import FileOperations
 from pollux.store.locks import LockFile, LockTimeoutError, is_locked

@@ -13,9 +13,9 @@ import pytest
 from pollux.ha.machine import Machine, Phase
 from pollux.ha.members import Beat, Heartbeat, MemberFile
 from pollux.ha.node_state import Activation, Holder, NodeState, with_holder, write_state
-from pollux.ha.places import LIVE_LOCK, SharedStoreLayout
 from pollux.ha.shared_store.node_manager import NodeManager
 from pollux.ha.shared_store.policy import Role, Settings
+from pollux.ha.store_layout import LIVE_LOCK, SharedStoreLayout
 from pollux.store.locks import LockFile
 
 if TYPE_CHECKING:

@@ -70,8 +70,8 @@ def test_a_flood_is_a_few_lines_and_a_number(log: Log) -> None:
 
 def test_a_kind_is_its_text_before_the_values_and_its_source(log: Log) -> None:
     for number in range(FIRST + 5):
-        log.line("queue created name=%s", f"q{number}", name="pollux.registry")
-    log.line("queue deleted name=%s", "q1", name="pollux.registry")
+        log.line("queue created name=%s", f"q{number}", name="pollux.addresses")
+    log.line("queue deleted name=%s", "q1", name="pollux.addresses")
     log.line("connection opened", source="a")
     log.line("connection opened", source="b")
     assert len(log.lines) == FIRST + 3

@@ -171,7 +171,7 @@ def _copy(found: dict[str, Any]) -> str:
     if not found["in_sync"]:
         return "not in sync"
     # A copy just made is read once, so that a takeover need not.
-    return "in sync, being read: a takeover would take longer" if found["warm"] is False else "in sync"
+    return "in sync, being read: a takeover would take longer" if found["standby_prefetch"] is False else "in sync"
 
 
 def _progress(backup: dict[str, Any]) -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pollux.engine.accounts import Account
     from pollux.engine.post_office import PostOffice
 
-log = logging.getLogger("pollux.registry")
+log = logging.getLogger("pollux.addresses")
 
 ADDRESS = "address"
 QUEUE = "queue"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
 
-log = logging.getLogger("pollux.undeliverable")
+log = logging.getLogger("pollux.dead_letters")
 
 ORIGINAL_ADDRESS = "_AMQ_ORIG_ADDRESS"
 ORIGINAL_QUEUE = "_AMQ_ORIG_QUEUE"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pollux.routing.spec import QueueSpec
     from pollux.store.recovered import Recovered
 
-log = logging.getLogger("pollux.registry")
+log = logging.getLogger("pollux.addresses")
 
 #: Queues that a line of the log names.
 _NAMED = 10

@@ -14,7 +14,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pollux.ha.places import STORE_ID
+from pollux.ha.store_layout import STORE_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

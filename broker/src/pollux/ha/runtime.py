@@ -33,7 +33,7 @@ def runtime_directory(configuration: Configuration) -> Path:
     if named := os.environ.get(RUN_VARIABLE):
         return Path(named)
     from pollux.ha.members import MEMBERS, member_id
-    from pollux.ha.places import NODE_DIRECTORY
+    from pollux.ha.store_layout import NODE_DIRECTORY
 
     beside = configuration.path.resolve().parent / RUN_DIRECTORY
     if os.access(beside if beside.exists() else beside.parent, os.W_OK | os.X_OK):

@@ -489,7 +489,7 @@ class ReplicatedActivation(Activation):
                 "coordinated_sequence": self.member.coordinated,
                 "complete": state.complete if state is not None else None,
                 "in_sync": bool(self._replicas.mirror.in_sync) if serves else self._in_sync,
-                "warm": None if serves else self._prefetch is not None and self._prefetch.has_read,
+                "standby_prefetch": None if serves else self._prefetch is not None and self._prefetch.has_read,
                 "backups": self._replicas.view(),
                 "quorum": self._electorate.view() if self._electorate is not None else None,
             },

@@ -16,12 +16,12 @@ from pollux.ha import neighbours, peers
 from pollux.ha.activation import Activation, history_view
 from pollux.ha.machine import STANDBY, Phase, Position
 from pollux.ha.node_state import StoreState
-from pollux.ha.places import SharedStoreLayout
 from pollux.ha.runtime import store_directory
 from pollux.ha.shared_store import filesystem
 from pollux.ha.shared_store.node_manager import NodeManager
 from pollux.ha.shared_store.policy import Role, Settings
 from pollux.ha.standby import StandbyPrefetch
+from pollux.ha.store_layout import SharedStoreLayout
 from pollux.logs import event
 from pollux.store.data_lock import check_no_single_broker
 from pollux.store.spare import Spare

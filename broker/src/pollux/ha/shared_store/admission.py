@@ -17,7 +17,7 @@ from pollux.store.journal_facts import ForeignJournalError, JournalFacts, bindin
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pollux.ha.places import SharedStoreLayout
+    from pollux.ha.store_layout import SharedStoreLayout
 
 logger = logging.getLogger("pollux.ha")
 

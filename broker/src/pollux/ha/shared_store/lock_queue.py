@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollux.ha.places import BACKUP_LOCK, LIVE_LOCK
+from pollux.ha.store_layout import BACKUP_LOCK, LIVE_LOCK
 from pollux.store.locks import LockFile, LockWaiter, is_locked
 
 if TYPE_CHECKING:

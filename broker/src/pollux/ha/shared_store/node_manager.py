@@ -33,11 +33,11 @@ from pollux.ha.node_state import (
     with_holder,
     write_state,
 )
-from pollux.ha.places import FAILBACK_LOCK, LIVE_LOCK, STATE_LOCK, STORE_ID
 from pollux.ha.shared_store.admission import admit
 from pollux.ha.shared_store.lock_queue import LockQueue
 from pollux.ha.shared_store.policy import Action, Decision, Role, Settings, Snapshot, decide
 from pollux.ha.shared_store.proof import STATE_LOCK_SECONDS, Proof
+from pollux.ha.store_layout import FAILBACK_LOCK, LIVE_LOCK, STATE_LOCK, STORE_ID
 from pollux.logs import event
 from pollux.store.journal_facts import newest_epoch, read_facts
 from pollux.store.locks import LockFile, LockTimeoutError, ShortLock, is_locked
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from pollux.ha.members import Member
     from pollux.ha.node_state import Holder
-    from pollux.ha.places import SharedStoreLayout
+    from pollux.ha.store_layout import SharedStoreLayout
 
 logger = logging.getLogger("pollux.ha")
 

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pollux.ha.node_state import StateFileError, read_state, write_state
-from pollux.ha.places import STATE_LOCK
+from pollux.ha.store_layout import STATE_LOCK
 from pollux.logs import event
 from pollux.store.locks import LockFile, ShortLock
 
