@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pollux import logs
-from pollux.logs import event
+from pollux.logs import event, failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def test_json_lines(stream: io.StringIO) -> None:
     try:
         raise ValueError("broken")  # noqa: TRY301
     except ValueError:
-        logger.exception("failed")
+        failure(logger, logging.ERROR, "failed", step="last")
     first, second = (json.loads(line) for line in stream.getvalue().splitlines())
     assert (first["level"], first["message"], first["number"], first["name"]) == (
         "WARNING",
@@ -54,7 +54,16 @@ def test_json_lines(stream: io.StringIO) -> None:
         7,
         'quo"te',
     )
+    assert (second["level"], second["message"], second["step"]) == ("ERROR", "failed", "last")
     assert "ValueError: broken" in second["traceback"]
+
+
+@pytest.mark.parametrize("error", [None, OSError("gone")])
+def test_a_failure_has_the_traceback_of_what_is_given_or_none(stream: io.StringIO, error: Exception | None) -> None:
+    failure(logger, logging.WARNING, "it broke off", error, connection=7)
+    first, *rest = stream.getvalue().splitlines()
+    assert first.endswith("WARNING pollux.test it broke off connection=7")
+    assert [line.split("  ", 1)[1] for line in rest] == ([] if error is None else ["OSError: gone"])
 
 
 @pytest.mark.parametrize("name", ["password", "passcode", "newPassword", "token", "client_secret"])

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pollux.cluster import vote_log
 from pollux.cluster.connector import ClusterConnector, UnreachableError, tell
+from pollux.cluster.duties import carry_out
 from pollux.cluster.votes import Answer, Register, votes_needed
-from pollux.duties import carry_out
 from pollux.logs import event
 
 if TYPE_CHECKING:

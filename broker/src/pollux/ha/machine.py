@@ -124,13 +124,8 @@ class Machine:
             if unlogged is not None:
                 self._tell_reason(after, unlogged)
             return False
-        logger.log(
-            logging.CRITICAL if phase is Phase.FENCED else logging.INFO,
-            "activation",
-            extra={
-                "fields": {"from": before.phase.value, "to": phase.value, "reason": reason, "epoch": after.epoch},
-            },
-        )
+        fields = {"from": before.phase.value, "to": phase.value, "reason": reason, "epoch": after.epoch}
+        event(logger, logging.CRITICAL if phase is Phase.FENCED else logging.INFO, "activation", **fields)
         for listener in self._listeners:
             self._inform(listener, before, after)
         return True

@@ -13,8 +13,8 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from pollux.cluster.duties import carry_out
 from pollux.config.rules_network import DEFAULT_PING, DEFAULT_PING6, command_words, is_version_6, ping_words
-from pollux.duties import carry_out
 from pollux.ha.network import Checked, NetworkSettings, current, judge
 from pollux.logs import event
 

@@ -1,6 +1,6 @@
 """Structured log lines: ``time level logger message key=value ...``, or one JSON object per line.
 
-Each record's values are passed as ``extra={"fields": {...}}`` or by :func:`event`. Values named like
+Each record's values are given to :func:`event` or, where something failed, to :func:`failure`. Values named like
 secrets are never written. Under journald (JOURNAL_STREAM is ours) lines begin with the ``<n>`` priority
 prefix of sd-daemon(3) and have no time of their own.
 """
@@ -32,6 +32,14 @@ def event(logger: logging.Logger, level: int, message: str, /, **fields: object)
     """Log ``message`` with ``fields`` as ``key=value`` pairs. ``None`` values are left out."""
     if logger.isEnabledFor(level):
         logger.log(level, message, extra={"fields": fields}, stacklevel=2)
+
+
+def failure(
+    logger: logging.Logger, level: int, message: str, /, error: BaseException | None = None, **fields: object
+) -> None:
+    """Log ``message`` as :func:`event` does, with the traceback of ``error``; None: of what is being handled now."""
+    if logger.isEnabledFor(level):
+        logger.log(level, message, exc_info=error or sys.exception(), extra={"fields": fields}, stacklevel=2)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

@@ -20,6 +20,7 @@ from pollux.errors import (
     PolluxError,
     StoreError,
 )
+from pollux.logs import failure
 from pollux.routing.selector import SelectorError
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except ConnectionError:
         return error_response(400, "bad-request", "the client left before the end of its request")  # nobody reads it
     except Exception:
-        logger.exception("request failed", extra={"fields": {"method": request.method, "path": request.path}})
+        failure(logger, logging.ERROR, "request failed", method=request.method, path=request.path)
         return error_response(500, "internal-error", "the request failed; the broker's log says why")
 
 

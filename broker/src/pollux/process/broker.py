@@ -28,7 +28,7 @@ from pollux.engine.security import Security
 from pollux.errors import PolluxError, StoreError
 from pollux.ha.machine import Phase
 from pollux.ha.runtime import runtime_directory, store_directory
-from pollux.logs import event
+from pollux.logs import event, failure
 from pollux.node.policies import features, make_activation
 from pollux.process import reload
 from pollux.process.acceptor import Listener, load_sessions
@@ -744,7 +744,7 @@ class Broker:
         except TimeoutError:
             event(logger, logging.ERROR, "a step of the stop took too long", step=name, seconds=seconds)
         except Exception:
-            logger.exception("a step of the stop failed", extra={"fields": {"step": name}})
+            failure(logger, logging.ERROR, "a step of the stop failed", step=name)
         else:
             return True
         return False

@@ -19,7 +19,7 @@ from pollux.cluster import tls_advice
 from pollux.engine.peer import Peer
 from pollux.engine.share import Portion
 from pollux.errors import PolluxError
-from pollux.logs import event
+from pollux.logs import event, failure
 from pollux.process.strangers import TLS
 from pollux.wire.sniff import Protocol, SniffError, sniff
 
@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
             try:
                 session.connection_lost(error if isinstance(error, Exception) else None)
             except Exception:
-                logger.exception("session failed to end", extra={"fields": {"connection": self.peer.connection_id}})
+                failure(logger, logging.ERROR, "session failed to end", connection=self.peer.connection_id)
         self._listener.released(self)
         level = logging.INFO if session is not None else logging.DEBUG
         fields = {

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from pollux import logs
 from pollux.config import ConfigError, load
 from pollux.errors import PolluxError, StoreError
-from pollux.logs import event
+from pollux.logs import event, failure
 from pollux.process import rules as _rules  # noqa: F401  (adds the rules that know selectors)
 from pollux.process.broker import Broker
 from pollux.process.exits import EXIT_FAILED, EXIT_USAGE
@@ -185,8 +185,5 @@ def _unhandled(_loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> 
     error = context.get("exception")
     if isinstance(error, (ConnectionError, TimeoutError)):
         return  # a connection that went away while something was sent to it
-    logger.error(
-        "unhandled error in the event loop",
-        exc_info=error if isinstance(error, BaseException) else None,
-        extra={"fields": {"what": context.get("message")}},
-    )
+    given = error if isinstance(error, BaseException) else None
+    failure(logger, logging.ERROR, "unhandled error in the event loop", given, what=context.get("message"))

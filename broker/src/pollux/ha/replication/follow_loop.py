@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from pollux.cluster.connector import ClusterConnector, UnreachableError, tell
-from pollux.duties import carry_out
+from pollux.cluster.duties import carry_out
 from pollux.ha.replication.backup_side import BackupSide
 from pollux.logs import event
 

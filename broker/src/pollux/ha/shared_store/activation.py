@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from pollux.cluster import topology
-from pollux.duties import carry_out
+from pollux.cluster.duties import carry_out
 from pollux.errors import InvalidRequestError, PolluxError
 from pollux.ha import neighbours, peers
 from pollux.ha.activation import Activation, history_view

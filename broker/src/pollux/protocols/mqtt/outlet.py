@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from pollux.errors import StoreError
+from pollux.logs import event, failure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -108,9 +109,9 @@ class Outlet:
             raise
         except Exception as error:
             # The packet was begun and cannot be finished: the stream is of no use any more.
-            expected = isinstance(error, StoreError)
-            fields = {"connection": self._transport.peer.connection_id, "reason": str(error)}
-            logger.warning("a large message broke off", exc_info=not expected, extra={"fields": fields})
+            tell = event if isinstance(error, StoreError) else failure
+            connection = self._transport.peer.connection_id
+            tell(logger, logging.WARNING, "a large message broke off", connection=connection, reason=str(error))
             self.stop()
             self._transport.abort()
             return

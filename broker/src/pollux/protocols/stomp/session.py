@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from pollux.errors import AuthenticationError, LimitError, PolluxError
-from pollux.logs import event
+from pollux.logs import event, failure
 from pollux.protocols.base import SECOND_LOOK, Session
 from pollux.protocols.stomp.connecting import SUPPORTED, Greeting, VersionError, read_connect
 from pollux.protocols.stomp.consuming import Consuming
@@ -204,7 +204,7 @@ class StompSession(Session):
         except PolluxError as problem:
             self.fail(problem, current)
         except Exception:
-            logger.exception("internal error in a STOMP session", extra={"fields": {"connection": self.origin}})
+            failure(logger, logging.ERROR, "internal error in a STOMP session", connection=self.origin)
             self.fail(StompError("internal error"), current)
 
     def _handle_other(self, event: Event) -> bool:
@@ -355,7 +355,7 @@ class StompSession(Session):
             self.fail(problem)
             return
         except Exception:
-            logger.exception("log-in failed", extra={"fields": {"connection": self.origin}})
+            failure(logger, logging.ERROR, "log-in failed", connection=self.origin)
             self.fail(StompError("internal error"))
             return
         finally:
@@ -445,7 +445,7 @@ class StompSession(Session):
             else:
                 self._say_last_words(None)
         except Exception:
-            logger.exception("a STOMP session did not end cleanly", extra={"fields": {"connection": self.origin}})
+            failure(logger, logging.ERROR, "a STOMP session did not end cleanly", connection=self.origin)
             self.transport.abort()
 
     def _let_go(self, *, clean: bool) -> None:

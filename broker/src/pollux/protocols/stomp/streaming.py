@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from pollux.errors import LostBodyError, PolluxError, StoreError
-from pollux.logs import event
+from pollux.logs import event, failure
 from pollux.message import Encoding, Message
 from pollux.wire.content import content_of
 from pollux.wire.stomp.encoder import NUL
@@ -88,9 +88,8 @@ class Outbox:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            expected = isinstance(error, _BrokeOffError)
-            fields = {"connection": session.origin, "reason": str(error)}
-            logger.warning("a large message broke off", exc_info=not expected, extra={"fields": fields})
+            tell = event if isinstance(error, _BrokeOffError) else failure
+            tell(logger, logging.WARNING, "a large message broke off", connection=session.origin, reason=str(error))
             session.transport.abort()
         else:
             self.busy = False

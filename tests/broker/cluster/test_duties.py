@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, cast
 
-from pollux.duties import carry_out
+from pollux.cluster.duties import carry_out
 from pollux.ha.standby import StandbyPrefetch
 
 if TYPE_CHECKING:

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from pollux.logs import failure
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -23,7 +25,7 @@ async def carry_out(name: str, duty: Callable[[], Awaitable[None]], *, pause: fl
             await duty()
         except Exception as error:
             if repr(error) != said:
-                logger.exception("a duty failed and is begun again", extra={"fields": {"duty": name}})
+                failure(logger, logging.ERROR, "a duty failed and is begun again", duty=name)
             said = repr(error)
             await asyncio.sleep(pause)
         else:
