@@ -1,4 +1,4 @@
-"""What brokers make of announcements: how the members that were heard of are reached, and what is dropped. Pure."""
+"""Announcements that were heard: how their members are reached, and what is dropped. Pure."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class UnreachableError(CoreConnectionError):
 
 
 def tell(logger: logging.Logger, message: str, member: str, error: UnreachableError) -> None:
-    """One line that names the member, the file and the remedy; a warning where there is something to do."""
+    """Log one line that names the member, the file and the remedy; a warning where there is something to do."""
     level = logging.WARNING if error.remedy else logging.INFO
     event(logger, level, message, member=member, reason=error, file=error.file or None, remedy=error.remedy or None)
 
@@ -58,7 +58,7 @@ def check_connectors(connectors: Iterable[Connector]) -> None:
 
 
 class ClusterConnector:
-    """See the module. Everything is called in the loop's thread."""
+    """Connects to members, with one TLS context for each set of settings. Everything is called in the loop's thread."""
 
     def __init__(self, hub: CoreHub) -> None:
         self._hub = hub
@@ -145,7 +145,7 @@ def _tune(connected: socket.socket, settings: ConnectorSettings) -> None:
 def _unreachable(
     settings: ConnectorSettings, link: CoreLink | None, error: CoreConnectionError | OSError
 ) -> UnreachableError:
-    """What happened, in words; with a remedy when it is about TLS."""
+    """Return the error in words, with a remedy when it is about TLS."""
     if link is not None and link.heard:
         return UnreachableError(str(error))  # it said itself what it does not like
     if isinstance(error, OSError) and not (settings.ssl_enabled and _in_handshake(error)):

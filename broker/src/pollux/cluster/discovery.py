@@ -60,10 +60,10 @@ class Others:
         self.on_change: list[Callable[[], None]] = []
 
     def start(self) -> None:
-        """Begin to find them. Raises DiscoveryError."""
+        """Look for them from now on. Raises DiscoveryError."""
 
     def stop(self) -> None:
-        """End."""
+        """Look for nobody any more."""
 
     async def first(self) -> None:
         """Wait until everybody who is there can have been found."""
@@ -105,13 +105,13 @@ class Discovered(Others, asyncio.DatagramProtocol):
         self._waited = False
 
     def start(self) -> None:
-        """See :class:`Others`."""
+        """Read what is announced from now on. Raises DiscoveryError."""
         self._socket = receiver(self._group)
         loop = asyncio.get_running_loop()
         self._reading = loop.create_task(loop.create_datagram_endpoint(lambda: self, sock=self._socket))
 
     def stop(self) -> None:
-        """See :class:`Others`."""
+        """Close the socket."""
         if self._timer is not None:
             self._timer.cancel()
         if self._reading is not None:
@@ -122,7 +122,7 @@ class Discovered(Others, asyncio.DatagramProtocol):
             self._socket.close()
 
     async def first(self) -> None:
-        """See :class:`Others`: for ``initial-wait-timeout`` at most, and for the others once one was found."""
+        """Wait for ``initial-wait-timeout`` at most, and once one was found until the others can have been."""
         if self._waited:
             return
         if await _within(self._found, self._group.initial_wait_timeout / 1000):
@@ -131,7 +131,7 @@ class Discovered(Others, asyncio.DatagramProtocol):
         self._waited = True
 
     async def pause(self, seconds: float) -> None:
-        """See :class:`Others`."""
+        """Wait before they are tried again, until there is somebody new at most."""
         # What has changed since the last pause counts too: who came meanwhile was not tried.
         await _within(self._changed, seconds)
         self._changed.clear()
@@ -238,11 +238,11 @@ class Announcer:
         self._socket = sender(self._group)
 
     def start(self) -> None:
-        """Begin."""
+        """Announce this broker from now on."""
         self._again()
 
     def stop(self) -> None:
-        """Say that this broker is not reached any more, if it ever was, and end."""
+        """Say that this broker is not reached any more, if it ever was, and close the socket."""
         if self._timer is not None:
             self._timer.cancel()
             self._say(leaving=True)

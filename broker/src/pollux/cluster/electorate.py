@@ -46,7 +46,10 @@ _SEQUENCES = 1 << 62
 
 
 class OwnVote(NamedTuple):
-    """What this member is now. ``node_id`` empty: it has no data; ``sequence`` of its data, if that is complete."""
+    """The state of this member that its votes rest on; of its data the ``sequence``, 0 when that is not complete.
+
+    ``node_id`` empty: it has no data.
+    """
 
     node_id: str
     serves: bool
@@ -54,7 +57,7 @@ class OwnVote(NamedTuple):
 
 
 class Electorate:
-    """See the module. Implements :class:`pollux.ha.replication.quorum.Electorate` for the member's thread."""
+    """The members that vote, as one of them reaches them. Asked by the member's thread, else used in the loop."""
 
     def __init__(
         self,
@@ -109,7 +112,7 @@ class Electorate:
         hub.purposes[PURPOSE] = self._open
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Connect to everybody, and stay connected."""
         self._others.on_change.append(self._meet)
         self._beginning = self.loop.create_task(carry_out("meeting those who vote", self._begin))
 
@@ -127,7 +130,7 @@ class Electorate:
                 self._keeping[endpoint] = self.loop.create_task(work)
 
     async def stop(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         tasks = [*self._keeping.values(), *([self._beginning] if self._beginning is not None else [])]
         if self._meet in self._others.on_change:
             self._others.on_change.remove(self._meet)
@@ -147,7 +150,7 @@ class Electorate:
 
     @property
     def silent(self) -> int:
-        """See :class:`pollux.ha.replication.quorum.Electorate`. Any thread."""
+        """Return of how many others nothing is heard: not even that nobody listens there. Any thread."""
         heard = self._absent | set(self._links)
         return sum(_place(endpoint) not in heard for endpoint in self._others.endpoints)
 
@@ -259,11 +262,11 @@ class Electorate:
     # -- the member's thread asks
 
     def take(self, node_id: str, local: int, enough: Enough) -> list[Answer]:
-        """See :class:`pollux.ha.replication.quorum.Electorate`."""
+        """Ask all for the right to serve; it stays promised until :meth:`leave`. Blocking."""
         return self._do(TAKE, node_id, local, enough)
 
     def record(self, node_id: str, sequence: int, enough: Enough) -> list[Answer]:
-        """See :class:`pollux.ha.replication.quorum.Electorate`."""
+        """Have all record the coordinated sequence. Blocking."""
         return self._do(RECORD, node_id, sequence, enough)
 
     def _do(self, kind: str, node_id: str, sequence: int, enough: Enough) -> list[Answer]:
@@ -310,7 +313,7 @@ class Electorate:
         return answers
 
     def leave(self, node_id: str) -> None:
-        """See :class:`pollux.ha.replication.quorum.Electorate`."""
+        """Give back what was promised."""
         del node_id
         self.loop.call_soon_threadsafe(self._leave)
 

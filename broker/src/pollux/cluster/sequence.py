@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Action(Enum):
-    """What the numbers mean for who would like to serve."""
+    """The consequence of the numbers for who would like to serve."""
 
     #: The data is the newest: serve, after raising the sequence.
     ACTIVATE = "activate"
@@ -30,7 +30,7 @@ class Action(Enum):
 
 
 class Verdict(NamedTuple):
-    """What to do, the sequence to have on both sides for it, and why."""
+    """The action, the sequence that both sides must have for it, and why."""
 
     action: Action
     sequence: int

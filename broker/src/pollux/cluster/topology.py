@@ -36,7 +36,7 @@ class Address(NamedTuple):
 
 
 class Announcement(NamedTuple):
-    """What a member says of itself. ``member`` is its id; ``links`` are its connector's endpoints, for brokers."""
+    """A member as it describes itself: its id, its connector's endpoints (``links``, for brokers), where clients go."""
 
     member: str
     links: tuple[tuple[str, int], ...]
@@ -84,7 +84,7 @@ def _port(number: object) -> int:
 
 
 def announcement_of(configuration: Configuration, member: str) -> Announcement:
-    """What this broker announces; without addresses when it has no cluster connection."""
+    """Return what this broker announces; without addresses when it has no cluster connection."""
     own = [endpoint for endpoint in _own(configuration) if endpoint.scheme == "tcp" and endpoint.port]
     links = tuple((endpoint.host, endpoint.port) for endpoint in own)
     acceptors = [one for one in configuration.acceptors if one.scheme == "tcp" and one.port and one.settings.auto_start]
@@ -132,7 +132,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class Topology:
-    """What one broker knows of the others of its pair: its static connectors, and what they announced."""
+    """The others of one broker's pair: its static connectors, and what they announced."""
 
     def __init__(self, configuration: Configuration, member: str = "") -> None:
         self.mine = announcement_of(configuration, member)

@@ -1,4 +1,4 @@
-"""What a member was told of other nodes' sequences, over restarts: a small file beside its journal."""
+"""Other nodes' sequences as a member was told them, over restarts: a small file beside its journal."""
 
 from __future__ import annotations
 

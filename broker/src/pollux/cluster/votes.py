@@ -33,7 +33,7 @@ def votes_needed(size: int) -> int:
 
 
 class Answer(NamedTuple):
-    """What one member says. ``voter``: the node id it serves with; empty when it serves nobody, and has no vote.
+    """The answer of one member. ``voter``: the node id it serves with; empty when it serves nobody, and has no vote.
 
     ``against``: it knows something that forbids it, while a plain no only means that it cannot tell. ``sequence``: the
     coordinated one, as far as it knows. ``size``: the largest topology it has seen.
@@ -81,7 +81,7 @@ def count(answers: Iterable[Answer], node_id: str, size: int, quorum_size: int =
 
 
 class Known(Struct):
-    """What a member knows of one node: its sequence, and who holds the right to serve (empty: nobody)."""
+    """One node as a member knows it: its sequence, and who holds the right to serve (empty: nobody)."""
 
     sequence: int = 0
     holder: str = ""
@@ -90,7 +90,7 @@ class Known(Struct):
 
 
 class Register:
-    """See the module. ``known`` starts with what is remembered from before; times are seconds, monotonic."""
+    """The nodes that a member was told of; those remembered from before at first. Times are seconds, monotonic."""
 
     def __init__(self, sequences: dict[str, int] | None = None, *, young_until: float = 0.0) -> None:
         """``young_until``: before that a node of which nothing was heard may only not have had the time to come."""
@@ -100,7 +100,7 @@ class Register:
 
     @property
     def sequences(self) -> dict[str, int]:
-        """What is to be remembered."""
+        """Return the sequences that are to be remembered, by node id."""
         return {node: known.sequence for node, known in self.known.items()}
 
     def saw(self, size: int) -> None:

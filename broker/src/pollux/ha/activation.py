@@ -1,4 +1,4 @@
-"""What a broker knows of its high availability policy: one small interface, and what every policy does alike.
+"""The interface of a broker's high availability policy, and what every policy does alike.
 
 A policy decides in a thread of its own; here its words become tasks of the event loop. One class for each policy:
 :mod:`pollux.ha.shared_store.activation` (one store for all members) and
@@ -109,7 +109,7 @@ class Activation(ABC):
 
     @abstractmethod
     async def _join(self) -> None:
-        """Begin: from here on the policy's thread decides."""
+        """Join the group: from here on the policy's thread decides."""
 
     @property
     @abstractmethod
@@ -126,7 +126,7 @@ class Activation(ABC):
 
     @abstractmethod
     def follower(self) -> Follower | None:
-        """What has read the journal along while this broker waited; it is the caller's from here on. Blocking."""
+        """Hand out what has read the journal along while this broker waited, if there is such a thing. Blocking."""
 
     # -- the policy's words (from its thread)
 
@@ -222,7 +222,7 @@ class Activation(ABC):
 
     @abstractmethod
     async def _leave(self, *, graceful: bool) -> None:
-        """See :meth:`leave`."""
+        """Do the policy's part of :meth:`leave`."""
 
     # -- views
 

@@ -1,4 +1,4 @@
-"""What a running member notices about the others: two that serve with one node id, or a store that is not shared.
+"""Findings of a running member about the others: two that serve with one node id, or a store that is not shared.
 
 ``judge`` is pure; ``look`` reads the members' files and asks their management ports. Nothing here takes or gives the
 right to serve: locks, epochs and the lease do that. A copy of a store, however, has locks of its own, and only a
@@ -32,7 +32,7 @@ class Finding(NamedTuple):
 
 
 def judge(mine: View, others: Iterable[Member], answers: Iterable[View], directory: Path) -> list[Finding]:
-    """What is wrong; ``others`` are the members on this store, ``answers`` what members said over HTTP."""
+    """Return what is wrong. ``others`` are the members on this store, ``answers`` what members said over HTTP."""
     found: list[Finding] = []
     near = [one for one in others if one.alive and one.id != mine.id]
     serving = mine.phase == Phase.LIVE.value

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class NetworkSettings(NamedTuple):
-    """What is asked, and how. Times in seconds; ``ping`` and ``ping6`` are commands as words, with places in them."""
+    """Who is asked, and how. Times in seconds; ``ping`` and ``ping6`` are commands as words, with places in them."""
 
     hosts: tuple[str, ...]
     urls: tuple[str, ...]

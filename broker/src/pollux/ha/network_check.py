@@ -30,7 +30,7 @@ MARGIN = 5.0
 
 
 def settings_of(configuration: Configuration) -> NetworkSettings | None:
-    """What broker.xml says; None when nobody is to be asked."""
+    """Return the settings in broker.xml; None when nobody is to be asked."""
     hosts, urls = configuration.network_check_list, configuration.network_check_url_list
     if not hosts and not urls:
         return None
@@ -53,7 +53,7 @@ def settings_of(configuration: Configuration) -> NetworkSettings | None:
 
 
 class NetworkCheck:
-    """See the module. ``on_change`` is called in the loop with the problem, or with nothing when it is over."""
+    """Asks again and again. ``on_change`` is called in the loop with the problem, or with nothing when it is over."""
 
     def __init__(self, settings: NetworkSettings, on_change: Callable[[str], None]) -> None:
         self.settings = settings
@@ -68,7 +68,7 @@ class NetworkCheck:
         self._task = self.loop.create_task(carry_out("asking the network", self._run))
 
     async def stop(self) -> None:
-        """End; no process is left."""
+        """Stop asking; no process is left."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -35,7 +35,7 @@ class ForeignStateError(StateFileError):
 
 
 class StoreState(StrEnum):
-    """What the last holder of the store left."""
+    """The state in which the last holder left the store."""
 
     NOT_STARTED = "NOT_STARTED"
     #: Somebody serves, or died while serving.

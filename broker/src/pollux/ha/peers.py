@@ -36,7 +36,7 @@ class Identity(NamedTuple):
 
 
 class View(NamedTuple):
-    """What a member answers. ``identity`` None: it has not seen a store yet; ``node_id`` is hexadecimal, or empty."""
+    """The answer of a member. ``identity`` None: it has not seen a store yet; ``node_id`` is hexadecimal, or empty."""
 
     id: str
     name: str
@@ -88,7 +88,7 @@ def read_identity(node: Path) -> Identity | None:
 
 
 def ask(address: str) -> View | None:
-    """What the member with this management address says; None when nobody answers."""
+    """Return the answer of the member with this management address; None when there is none."""
     # The answer is compared and never trusted with anything, and the port may have a certificate of its own making: no
     # authorities are loaded, which would take longer than the question.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -1,4 +1,4 @@
-"""What a waiting member keeps ready, so that taking over is quick: a journal read along, and a segment filled ahead."""
+"""The standby prefetch: a waiting member reads the journal along and fills a segment, so that it takes over quickly."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FOLLOW_TIMEOUT = 2.0
 
 
 class StandbyPrefetch:
-    """See the module; a thread of its own. ``on_first`` is called in it once, when everything was read."""
+    """A thread that reads along. ``on_first`` is called in it once, when everything was read."""
 
     def __init__(
         self,
@@ -55,15 +55,15 @@ class StandbyPrefetch:
         self.has_read = False
 
     def start(self) -> None:
-        """Begin."""
+        """Read along from now on."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End soon."""
+        """Stop reading soon."""
         self._ended.set()
 
     def take(self) -> Follower | None:
-        """What has read the journal along; None when it does not come to an end. Blocking."""
+        """Hand out what has read the journal along; None when it does not come to an end. Blocking."""
         self._ended.set()
         self._follower.stop()
         self._thread.join(FOLLOW_TIMEOUT)

@@ -76,6 +76,6 @@ class CoreLink(asyncio.Protocol):
         self.conversation.end("failed", str(exc) if exc else "the connection was closed")
 
     def close(self, reason: str) -> None:
-        """End it from here."""
+        """Close the connection from here."""
         self.conversation.stop("stopping", reason)
         self.transport.close()

@@ -30,7 +30,7 @@ class Output(Protocol):
 
 
 class Handler(Protocol):
-    """What one channel is for. All calls are in the loop's thread."""
+    """One side of a channel. All calls are in the loop's thread."""
 
     def accepted(self, content: dict[str, Any]) -> None:
         """The other end took the channel that was opened here."""
@@ -46,7 +46,7 @@ class Handler(Protocol):
 
 
 class CoreHub:
-    """What connections of other brokers may ask for here: purposes and who answers them.
+    """The purposes that connections of other brokers may have here, and who answers them.
 
     ``open(conversation, channel, content)`` accepts or refuses the channel and returns its handler, None when refused.
     """
@@ -60,7 +60,7 @@ class CoreHub:
 
 
 class Conversation:
-    """See the module. ``on_end(code, text)`` is called once, when the connection is of no use any more.
+    """One connection. ``on_end(code, text)`` is called once, when the connection is of no use any more.
 
     ``turn`` is waited for before it is looked at whether an initiator knows the password, and the outcome is told
     (``on_ready`` or ``on_end``) before the turn ends; its TimeoutError refuses the connection unchecked.
@@ -207,11 +207,11 @@ class Conversation:
         return 0 if self._ended or self._paused else self._core.credit(channel)
 
     def pause(self) -> None:
-        """What was written is not taken: nobody has credit until :meth:`resume`."""
+        """Give nobody credit until :meth:`resume`: what was written is not taken."""
         self._paused = True
 
     def resume(self) -> None:
-        """What was written is taken again."""
+        """Give credit again: what was written is taken."""
         self._paused = False
         for handler in list(self.channels.values()):
             handler.credited()
@@ -240,7 +240,7 @@ class Conversation:
         self._timer = self._loop.call_at(max(due, now + 0.01), self._tick)
 
     def stop(self, code: str, text: str) -> None:
-        """End the connection from here, saying why."""
+        """Close the connection from here, saying why."""
         if not self._ended:
             self._core.fail(CoreError(code, text))
             self.end(code, text)

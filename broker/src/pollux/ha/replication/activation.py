@@ -59,7 +59,7 @@ ANSWER_LEAVES = 0.02
 
 
 class ReplicatedActivation(Activation):
-    """See the module. Implements :class:`pollux.ha.replication.member.Listener`."""
+    """The activation of one broker process; the Listener of its :class:`~pollux.ha.replication.member.Member`."""
 
     policy = "replication"
     exclusive = True
@@ -156,7 +156,7 @@ class ReplicatedActivation(Activation):
         return facts.node_id.hex() if facts.node_id is not None else None
 
     def _about(self) -> dict[str, Any]:
-        """What other members are told of this one."""
+        """Return what other members are told of this one."""
         return {
             "id": self.me.id,
             "name": self.me.name,
@@ -174,7 +174,7 @@ class ReplicatedActivation(Activation):
         return state.sequence if state is not None else 0
 
     def _own_vote(self) -> OwnVote:
-        """For those who vote."""
+        """Return this member as those who vote have to know it."""
         state = self.member.state
         serves = self.member.right is not None and self.machine.phase in (Phase.ACTIVATING, Phase.LIVE)
         if state is None:
@@ -263,7 +263,7 @@ class ReplicatedActivation(Activation):
         self.fence(reason)
 
     def _close_old_session(self) -> None:
-        """What a killed life of this broker left in ZooKeeper; that life is gone, as its directories' lock is ours."""
+        """Close what a killed life of this broker left in ZooKeeper; it is gone, as its directories' lock is ours."""
         record = self.roots["journal"] / SESSION_FILE
         if not record.exists():
             return
@@ -277,7 +277,7 @@ class ReplicatedActivation(Activation):
 
     @property
     def lease(self) -> Lease:
-        """See :class:`Activation`."""
+        """Return the lease of the coordination service's lock, or of the votes."""
         return self.member.lease
 
     def _waits_well(self, phase: Phase) -> bool:
@@ -302,7 +302,7 @@ class ReplicatedActivation(Activation):
             event(logger, logging.ERROR, "how long the activation took could not be written", reason=error)
 
     def follower(self) -> Follower | None:
-        """See :class:`Activation`."""
+        """Hand out what has read the copy along; None: nothing has, or it does not come to an end. Blocking."""
         return self._prefetch.take() if self._prefetch is not None else None
 
     # -- the network check
@@ -321,12 +321,12 @@ class ReplicatedActivation(Activation):
     # -- the member's words (from its thread)
 
     def stop_following(self) -> None:
-        """See :class:`pollux.ha.replication.member.Listener`."""
+        """Follow nobody until :meth:`follow_again`; nothing is written to our data any more then."""
         if self._follow is not None:
             asyncio.run_coroutine_threadsafe(self._follow.hold(), self._loop).result(STOP_FOLLOWING)
 
     def follow_again(self) -> None:
-        """See :class:`pollux.ha.replication.member.Listener`."""
+        """Look for a live again."""
         if self._follow is not None:
             self._in_loop(self._follow.again)
 

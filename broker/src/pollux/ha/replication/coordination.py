@@ -43,7 +43,7 @@ def group_name(group: str) -> str:
 
 
 class Coordinator(Protocol):
-    """See the module. ``session`` is how long, in seconds, a lock outlives the last sign of life of its holder.
+    """The lock and the number of one pair. ``session``: seconds that a lock outlives its holder's last sign of life.
 
     A service may grant less than was asked for: ``session`` is then less too, from before the lock is obtained.
     """
@@ -51,13 +51,13 @@ class Coordinator(Protocol):
     session: float
 
     def connect(self, on_change: Callable[[], None]) -> None:
-        """Begin; ``on_change`` is called in any thread when the lock may have become free."""
+        """Connect; ``on_change`` is called in any thread when the lock may have become free."""
 
     def sequence(self) -> int:
         """The coordinated activation sequence; 0 when there never was one. It may have been changed since."""
 
     def catch_up(self) -> None:
-        """What is read after this is not older than now."""
+        """Make sure that what is read after this is not older than now."""
 
     def acquire(self) -> bool:
         """Take the lock if nobody holds it."""
@@ -78,7 +78,7 @@ class Coordinator(Protocol):
         """Give the lock back."""
 
     def close(self) -> None:
-        """End."""
+        """Give the lock back, and disconnect."""
 
 
 class FileCoordinator:

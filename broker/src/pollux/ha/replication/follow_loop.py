@@ -29,7 +29,7 @@ _SOON = 0.2
 
 
 class FollowLoop:
-    """See the module. All callbacks are called in the loop."""
+    """Looks for a live, and follows it as long as it is there. All callbacks are called in the loop."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class FollowLoop:
         self._said: dict[str, str] = {}
 
     def start(self) -> None:
-        """Begin."""
+        """Look for a live from now on."""
         self._task = asyncio.get_running_loop().create_task(carry_out("following a live", self._run))
 
     async def hold(self) -> None:
@@ -81,7 +81,7 @@ class FollowLoop:
         self._allowed.set()
 
     async def stop(self) -> None:
-        """End; returns when nothing is written any more."""
+        """Follow nobody any more; returns when nothing is written."""
         await self.hold()
         if self._task is not None:
             self._task.cancel()

@@ -117,7 +117,7 @@ def heirs(backups: Mapping[Key, Backup]) -> list[Key]:
 
 
 class Legacy(NamedTuple):
-    """What a live leaves behind that has stopped in order."""
+    """The state in which a live leaves the right and its data that has stopped in order."""
 
     #: Our data is the beginning of a complete copy's, and can be completed later.
     prefix: bool

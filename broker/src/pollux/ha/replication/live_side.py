@@ -71,7 +71,7 @@ class LiveSide:
 
     @property
     def state(self) -> str:
-        """For management."""
+        """Return the word for it that management shows."""
         return "in sync" if self.link.in_sync else "copying"
 
     # -- from the backup
@@ -167,7 +167,7 @@ class LiveSide:
             self.closed("failed", reason)
 
     def end(self, code: str, text: str) -> None:
-        """End it from here, and tell the backup why."""
+        """Close the channel from here, and tell the backup why."""
         self._conversation.refuse(self._channel, text, code)
         self.closed(code, text)
 

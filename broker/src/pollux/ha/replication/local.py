@@ -1,4 +1,4 @@
-"""What a member knows of its own data: a small file beside its journal, replaced atomically and synced."""
+"""A member's knowledge of its own data: a small file beside its journal, replaced atomically and synced."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class RefusedError(PolluxError):
 
 
 class Intent(Enum):
-    """What a waiting member wants."""
+    """The wish of a waiting member."""
 
     #: Find a live and copy from it.
     FOLLOW = "follow"
@@ -57,7 +57,7 @@ class Intent(Enum):
 
 
 class Snapshot(NamedTuple):
-    """What a member knows. ``coordinated`` None: the service does not answer. ``equal``: not told to be a backup."""
+    """The numbers as a member knows them. ``coordinated`` None: no answer. ``equal``: not told to be a backup."""
 
     local: LocalState | None
     coordinated: int | None
@@ -65,7 +65,7 @@ class Snapshot(NamedTuple):
 
 
 def decide(snapshot: Snapshot) -> tuple[Intent, str]:
-    """What a member that does not serve should want, and why."""
+    """Return what a member that does not serve should want, and why."""
     mine = snapshot.local
     if snapshot.coordinated is None:
         return Intent.FOLLOW, "the coordination service does not answer"
@@ -101,7 +101,7 @@ class Listener(Protocol):
 
 
 def mark_of(state: LocalState) -> dict[str, object]:
-    """What a complete copy is told of itself."""
+    """Return what a complete copy is told of itself."""
     return {
         "node_id": state.node_id,
         "epoch": state.epoch,
@@ -111,7 +111,10 @@ def mark_of(state: LocalState) -> dict[str, object]:
 
 
 class Member:
-    """See the module. ``coordinator`` makes one for an identity: the pair's own, or the node id of the data."""
+    """A member's thread: it looks, takes the right, proves it.
+
+    ``coordinator`` makes one for an identity: the pair's own, or the node id of the data.
+    """
 
     def __init__(
         self,
@@ -169,7 +172,7 @@ class Member:
         self._thread = threading.Thread(target=self._run, name="pollux-member", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Look and act from now on, in a thread."""
         self._thread.start()
 
     def wake(self) -> None:
@@ -178,7 +181,7 @@ class Member:
 
     @property
     def state(self) -> LocalState | None:
-        """What is known of our own data."""
+        """Return what is known of our own data."""
         return self._state
 
     @property
@@ -187,7 +190,7 @@ class Member:
         return self._coordinated
 
     def served(self) -> None:
-        """Clients are served: note how long it took. Blocking."""
+        """Note how long it took until clients were served. Blocking."""
         with self._raising:
             state, right = self._state, self.right
             if state is None or right is None or not state.history:
@@ -224,7 +227,7 @@ class Member:
         return False
 
     def stop(self, *, release: bool) -> None:
-        """End; with ``release`` give the lock back (the store is closed). Blocking."""
+        """Stop the thread; with ``release`` give the lock back (the store is closed). Blocking."""
         self._stop = True
         self._woken.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -466,7 +469,7 @@ class Member:
             return self._state.sequence
 
     def mark(self) -> dict[str, object]:
-        """What a copy that becomes complete now is told. Call it with :meth:`marking` held."""
+        """Return what a copy that becomes complete now is told. Call it with :meth:`marking` held."""
         if self._state is None:
             raise CoordinationError("this member does not serve")
         return mark_of(self._state)

@@ -50,7 +50,7 @@ class Electorate(Protocol):
 
 
 class QuorumCoordinator:
-    """See the module. ``local``: the sequence of our own data. ``session``: how long a silent live is believed."""
+    """The lock and the number as votes. ``local``: our data's sequence. ``session``: how long a silent live counts."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class QuorumCoordinator:
         del on_change
 
     def sequence(self) -> int:
-        """What was agreed on. Whoever may ask for the right, does so when it is time; CoordinationError without it."""
+        """Return what was agreed on; when it is time, by a vote. Raises CoordinationError without the right."""
         if not self._held and self._candidacy.in_sync:
             return self._local()
         if not self._held and self._candidacy.may_ask(self._clock()):
@@ -181,7 +181,7 @@ class QuorumCoordinator:
             self._electorate.leave(self._identity)
 
     def close(self) -> None:
-        """End."""
+        """Ask nobody any more, and give the promises back."""
         self._stopped.set()
         self.release()
 

@@ -45,7 +45,7 @@ DRAIN = 5.0
 
 
 class Replicas:
-    """See the module. ``about``: what a backup is told of this member; ``on_following`` gets what it says of itself.
+    """A live's backups. ``about``: what one is told of this member; ``on_following`` gets what it says of itself.
 
     ``on_synced`` and ``on_following`` are called in the loop.
     """

@@ -1,4 +1,4 @@
-"""What broker.xml says about replication, in one value; and the coordination service it names."""
+"""The settings of replication in broker.xml as one value, and the coordination service that they name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PART = 2 / 3
 
 
 class Role(StrEnum):
-    """What broker.xml makes of this member."""
+    """The part that broker.xml gives this member."""
 
     #: Preferred: serves again when it is back.
     LIVE = "live"

@@ -49,7 +49,7 @@ _CONNECTING = 2.0
 
 
 class ZooKeeperCoordinator:
-    """See the module. ``connect_string`` is ``host:port,...``."""
+    """The lock and the number as nodes in ZooKeeper. ``connect_string`` is ``host:port,...``."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class ZooKeeperCoordinator:
             raise CoordinationError(f"ZooKeeper: {what} failed: {type(last).__name__} {last}".rstrip()) from error
 
     def connect(self, on_change: Callable[[], None]) -> None:
-        """Begin to connect; goes on trying until :meth:`close`."""
+        """Connect, and try again until :meth:`close`."""
         self._on_change = on_change
         if self._guard is not None:
             self._guard.start()
@@ -301,7 +301,7 @@ class ZooKeeperCoordinator:
             logger.debug("the lock goes with the session: %s", error)
 
     def close(self) -> None:
-        """End the session: whatever it held is free."""
+        """Close the session: whatever it held is free."""
         self._client.remove_listener(self._state)
         self._client.stop()
         self._client.close()

@@ -72,7 +72,7 @@ def settings_of(configuration: Configuration) -> Settings | None:
 
 
 class SharedStoreActivation(Activation):
-    """The activation of one broker process. Implements :class:`pollux.ha.shared_store.node_manager.Listener`."""
+    """The activation of one broker process; the Listener of its node manager."""
 
     policy = "shared-store"
 
@@ -131,7 +131,7 @@ class SharedStoreActivation(Activation):
 
     @property
     def lease(self) -> Lease:
-        """See :class:`Activation`."""
+        """Return the lease that the node manager's proofs extend."""
         return self.node_manager.lease
 
     def serving(self) -> None:
@@ -139,7 +139,7 @@ class SharedStoreActivation(Activation):
         self._log_failure(self.node_manager.serving())
 
     def follower(self) -> Follower | None:
-        """See :class:`Activation`."""
+        """Hand out what has read the journal along; None: nothing has, or it does not come to an end. Blocking."""
         return self._prefetch.take() if self._reads_along else None
 
     def _prepared(self) -> None:
@@ -150,7 +150,7 @@ class SharedStoreActivation(Activation):
     # -- the node manager's words (from its thread)
 
     def hand_back(self, reason: str) -> None:
-        """See :class:`pollux.ha.shared_store.node_manager.Listener`."""
+        """Stop gracefully, the preferred broker waits."""
         self._in_loop(self._give_up, reason)
 
     def _changed(self, before: Position, after: Position) -> None:
@@ -191,7 +191,7 @@ class SharedStoreActivation(Activation):
             suspects = seen
 
     async def _look_at_topology(self) -> None:
-        """What the members wrote about where clients find them. Raises OSError."""
+        """Read where clients find the others, as they wrote it. Raises OSError."""
         for one in await self.others():
             self.topology.heard(topology.parse(one.id, one.clients))
 

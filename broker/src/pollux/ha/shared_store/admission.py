@@ -23,7 +23,7 @@ logger = logging.getLogger("pollux.ha")
 
 
 class Admission(NamedTuple):
-    """What was found. ``problem``: why a backup must wait although it may stay; empty when nothing is wrong."""
+    """The store as it was found. ``problem``: why a backup must wait although it may stay; empty: nothing is wrong."""
 
     #: Type of the file system of the lock directory.
     kind: str

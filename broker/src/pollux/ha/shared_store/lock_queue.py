@@ -64,11 +64,11 @@ class LockQueue:
 
     @property
     def waits_for_lock(self) -> LockWaiter | None:
-        """What waits for the live lock."""
+        """Return what waits for the live lock."""
         return self._waiter
 
     def enter(self) -> None:
-        """Begin to wait. Raises OSError."""
+        """Wait from now on, in line or for the lock. Raises OSError."""
         self.waits_since = self._clock()
         if self._in_line and self._place is None:
             place = LockFile.open(self._directory / BACKUP_LOCK)
@@ -88,7 +88,7 @@ class LockQueue:
         self._waiter = LockWaiter(self._directory / LIVE_LOCK, self._wake)
 
     def look(self) -> None:
-        """See what was obtained, and what became worthless. Raises OSError."""
+        """Take what was obtained, and leave what became worthless. Raises OSError."""
         if self.lock is None:
             self._look_at_place()
             self._look_at_lock()

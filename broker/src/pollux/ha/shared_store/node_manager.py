@@ -181,7 +181,7 @@ class NodeManager:
         return self.submit(lambda: self._change(lambda state: replace(state, stay=False, refused="")))
 
     def close(self) -> None:
-        """End the thread and let go of every lock (the state stays as it is)."""
+        """Stop the thread and let go of every lock (the state stays as it is)."""
         self._closing = True
         self._wake.set()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
@@ -237,7 +237,7 @@ class NodeManager:
         return False
 
     def _failed(self, error: Exception, text: str) -> None:
-        """What was to be done could not be done now: say so once, and try again. Raises nothing."""
+        """Say once that something could not be done now; it is tried again. Raises nothing."""
         if text != self._last_error and isinstance(error, (OSError, PolluxError)):
             event(logger, logging.WARNING, "the store cannot be used now", reason=text)
         self._last_error = text
@@ -282,8 +282,10 @@ class NodeManager:
         return 0.0 if again else self._period
 
     def _prove_while_stopping(self) -> float:
-        """What clients are told last, and the store's last writes, need the right to serve as all before them did; and
-        a store that takes longer to close than a lease is nobody else's yet."""
+        """Prove the right for what clients are told last, and for the store's last writes, as for all before them.
+
+        A store that takes longer to close than a lease is nobody else's yet.
+        """
         if self._proof is None or self.machine.phase is not Phase.STOPPING:
             return self._period
         self.state = self._proof.make(self.state)

@@ -23,7 +23,7 @@ PROOFS = 4
 
 
 class Role(StrEnum):
-    """What broker.xml makes of this member."""
+    """The part that broker.xml gives this member."""
 
     #: Preferred: asks for the store when another has it.
     LIVE = "live"
@@ -33,7 +33,7 @@ class Role(StrEnum):
 
 
 class Action(Enum):
-    """What the node manager does next."""
+    """The next step of a node manager."""
 
     #: Nothing; look again soon.
     WAIT = auto()
@@ -99,7 +99,7 @@ class Settings(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """What a member sees at one moment."""
+    """The store and the others as a member sees them at one moment."""
 
     phase: Phase
     #: None: there is no state file.
@@ -135,7 +135,7 @@ class Snapshot(Struct, frozen=True):
 
 
 def decide(snapshot: Snapshot, settings: Settings, now: float) -> Decision:
-    """What this member does next."""
+    """Return what this member does next, and why."""
     if snapshot.phase in STANDBY:
         if snapshot.has_lock:
             return _with_lock(snapshot, settings, now)
