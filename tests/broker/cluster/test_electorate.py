@@ -14,8 +14,10 @@ from broker.ha.test_stream import End
 from pollux.cluster import vote_log
 from pollux.cluster.connector import ClusterConnector
 from pollux.cluster.discovery import Others
-from pollux.cluster.electorate import PURPOSE, Electorate, OwnVote
+from pollux.cluster.electorate import Electorate
 from pollux.cluster.link import CoreHub
+from pollux.cluster.vote_channels import PURPOSE
+from pollux.cluster.votes import OwnVote
 from pollux.config.acceptors import Endpoint
 from pollux.wire.core import ClusterKey
 

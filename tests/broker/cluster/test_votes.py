@@ -8,7 +8,7 @@ import pytest
 
 from pollux.cluster import vote_log
 from pollux.cluster.sequence import Action, judge
-from pollux.cluster.votes import HANDED_OVER, Answer, Candidacy, Register, count, votes_needed
+from pollux.cluster.votes import HANDED_OVER, Answer, Candidacy, Register, Ruling, count, votes_needed
 from pollux.ha.replication.coordination import CoordinationError
 from pollux.ha.replication.quorum import LostVoteError, QuorumCoordinator
 from pollux.ha.replication.settings import Votes
@@ -86,8 +86,7 @@ TAKES = [
 @pytest.mark.parametrize(("local", "known", "yes"), TAKES)
 def test_the_right_is_promised_to_the_newest_data_only(local: int, known: int, *, yes: bool) -> None:
     answered = register(known).take(NODE, "pollux", local, 0.0)
-    assert answered[0] == yes
-    assert answered[1] == (not yes)
+    assert (answered.yes, answered.against) == (yes, not yes)
     if abs(known) >= local:
         serves = judge(local, known).action in (Action.ACTIVATE, Action.REPAIR, Action.TAKE_OVER)
         assert serves == yes, "the votes and ZooKeeper mean the same"
@@ -95,31 +94,31 @@ def test_the_right_is_promised_to_the_newest_data_only(local: int, known: int, *
 
 def test_only_one_is_promised_the_right() -> None:
     one = register()
-    assert one.serves(NODE, "castor", 4, "0b" * 16) == ""
+    assert one.serves(NODE, "castor", 4, "0b" * 16).yes
     assert one.largest == 2
     assert one.take(NODE, "pollux", 4, 0.0) == (False, True, "castor serves")
     one.gone(NODE, "pollux")
-    assert not one.take(NODE, "pollux", 4, 0.0)[0]
+    assert not one.take(NODE, "pollux", 4, 0.0).yes
     one.gone(NODE, "castor")
-    assert one.take(NODE, "pollux", 4, 0.0)[0]
+    assert one.take(NODE, "pollux", 4, 0.0).yes
     assert one.take(NODE, "castor", 4, 0.0) == (False, True, "pollux was promised the right to serve")
-    assert "holds the right" in one.serves(NODE, "castor", 4, "")
-    assert one.record(NODE, "castor", -5) == (False, "pollux holds the right to serve")
-    assert one.record(NODE, "pollux", -5) == (True, "")
-    assert one.record(NODE, "pollux", 5) == (True, "")
-    assert one.record(NODE, "pollux", -5)[0] is False, "what is finished is not claimed again"
-    assert one.record(NODE, "pollux", 4)[0] is False
+    assert "holds the right" in one.serves(NODE, "castor", 4, "").reason
+    assert one.record(NODE, "castor", -5) == (False, True, "pollux holds the right to serve")
+    assert one.record(NODE, "pollux", -5).yes
+    assert one.record(NODE, "pollux", 5).yes
+    assert not one.record(NODE, "pollux", -5).yes, "what is finished is not claimed again"
+    assert not one.record(NODE, "pollux", 4).yes
     one.gone(NODE, "pollux")
     assert one.sequences == {NODE: 5}
-    assert not one.take(NODE, "castor", 4, 0.0)[0]
-    assert "newer data" in one.serves(NODE, "castor", 4, "")
+    assert not one.take(NODE, "castor", 4, 0.0).yes
+    assert "newer data" in one.serves(NODE, "castor", 4, "").reason
 
 
 def test_who_has_just_started_does_not_take_silence_for_death() -> None:
     young = register(young_until=3.0)
     assert young.take(NODE, "pollux", 4, 2.9) == (False, False, "nothing was heard of this node yet")
-    assert young.take(NODE, "pollux", 4, 3.0)[0]
-    assert register(4, young_until=3.0).take(NODE, "pollux", 4, 1.0)[0], "it was remembered"
+    assert young.take(NODE, "pollux", 4, 3.0).yes
+    assert register(4, young_until=3.0).take(NODE, "pollux", 4, 1.0).yes, "it was remembered"
 
 
 def test_the_largest_topology_is_never_forgotten() -> None:
@@ -236,24 +235,19 @@ class Voters:
         self.name = "castor"
         self.asked = 0
 
-    def _answers(self, ask: Callable[[Register], tuple[bool, bool, str]]) -> list[Answer]:
+    def _answers(self, ask: Callable[[Register], Ruling]) -> list[Answer]:
         self.asked += 1
         found = []
         for name, each in self.registers.items():
             if name not in self.cut:
-                yes, against, reason = ask(each)
-                found.append(Answer(name, name, yes, against, reason, each.sequences.get(NODE, 0), self.size))
+                found.append(Answer(name, name, *ask(each), each.sequences.get(NODE, 0), self.size))
         return found
 
     def take(self, node_id: str, local: int, _enough: object) -> list[Answer]:
         return self._answers(lambda one: one.take(node_id, self.name, local, 0.0))
 
     def record(self, node_id: str, sequence: int, _enough: object) -> list[Answer]:
-        def ask(one: Register) -> tuple[bool, bool, str]:
-            yes, reason = one.record(node_id, self.name, sequence)
-            return yes, not yes, reason
-
-        return self._answers(ask)
+        return self._answers(lambda one: one.record(node_id, self.name, sequence))
 
     def leave(self, node_id: str) -> None:
         for one in self.registers.values():
@@ -321,7 +315,7 @@ def test_a_backup_vote_that_is_lost_is_tried_again_when_it_is_time() -> None:
 def test_a_claim_that_was_not_finished_is_taken_over() -> None:
     made = Made()
     for one in made.voters.registers.values():
-        assert one.record(NODE, "the dead live", -5)[0]
+        assert one.record(NODE, "the dead live", -5).yes
     made.lose_live()
     assert made.coordinator.sequence() == -5
     assert judge(4, made.coordinator.sequence()).action is Action.TAKE_OVER

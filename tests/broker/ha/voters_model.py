@@ -23,6 +23,7 @@ from pollux.ha.replication.settings import Votes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pollux.cluster.votes import Ruling
     from pollux.ha.replication.coordination import Coordinator
     from pollux.ha.replication.member import Member
 
@@ -185,7 +186,7 @@ class VotesNode(Node):
         if member is None or voter.name in self.cut or voter.name not in self.links:
             return
         number = member.coordinated or 0
-        if not voter.register.serves(NODE, self.me, number, voter.node_id):
+        if voter.register.serves(NODE, self.me, number, voter.node_id).yes:
             self.announced.add(voter.name)
             self.promised.pop(voter.name, None)
             self.against.discard(voter.name)
@@ -274,9 +275,8 @@ class Asking:
         return answers
 
     def record(self, node_id: str, sequence: int, enough: Callable[[list[Answer]], bool]) -> list[Answer]:
-        def one(voter: Voter) -> tuple[bool, bool, str]:
-            yes, reason = voter.register.record(node_id, self.me, sequence)
-            return yes, not yes, reason
+        def one(voter: Voter) -> Ruling:
+            return voter.register.record(node_id, self.me, sequence)
 
         answers: list[Answer] = []
         for voter in self.world.voters.values():
@@ -284,13 +284,11 @@ class Asking:
                 answers.append(answer)
         return answers
 
-    def _ask(self, voter: Voter, judge: Callable[[Voter], tuple[bool, bool, str]]) -> Answer | None:
+    def _ask(self, voter: Voter, judge: Callable[[Voter], Ruling]) -> Answer | None:
         node = self.node
 
         def work() -> Answer:
-            yes, against, reason = judge(voter)
-            number = voter.register.sequences.get(NODE, 0)
-            return Answer(voter.name, voter.node_id, yes, against, reason, number, self.size)
+            return Answer(voter.name, voter.node_id, *judge(voter), voter.register.sequences.get(NODE, 0), self.size)
 
         there = voter.name in node.links and voter.name not in node.cut and self.me in voter.heard
         try:

@@ -1,22 +1,24 @@
-"""The members of a cluster vote on who may serve: connections to all of them, what they ask, what is answered.
+"""The members of a cluster vote on who may serve: connections to all of them, and questions to them.
 
 Purpose ``quorum`` of the core protocol (docs/core-protocol.md). Every member keeps a connection to every other one; a
-live says by it that it serves. The decisions are in :mod:`pollux.cluster.votes`.
+live says by it that it serves. How votes are counted is in :mod:`pollux.cluster.votes`, who answers them in
+:mod:`pollux.cluster.voter`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from concurrent.futures import CancelledError
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pollux.cluster import vote_log
 from pollux.cluster.connector import ClusterConnector, UnreachableError, tell
 from pollux.cluster.duties import carry_out
-from pollux.cluster.votes import Answer, Register, votes_needed
+from pollux.cluster.vote_channels import PURPOSE, Asked
+from pollux.cluster.voter import Voter
+from pollux.cluster.votes import LOOK, RECORD, SERVES, TAKE, Answer, OwnVote, Register, votes_needed
 from pollux.logs import event
 
 if TYPE_CHECKING:
@@ -24,15 +26,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.cluster.discovery import Others
-    from pollux.cluster.link import Conversation, CoreHub
+    from pollux.cluster.link import CoreHub
     from pollux.cluster.link.connecting import CoreLink
     from pollux.cluster.votes import Enough
     from pollux.config.acceptors import Endpoint
 
 logger = logging.getLogger("pollux.ha")
 
-PURPOSE = "quorum"
-SERVES, TAKE, RECORD, LOOK = "serves", "take", "record", "look"
 #: Longest time to connect to one member, and the pause before the next attempt, seconds.
 CONNECT_LIMIT = 5.0
 RETRY = 1.0
@@ -42,18 +42,6 @@ LOOK_PERIOD = 2.0
 YOUNG = 3.0
 #: How long a start waits for the first attempt to reach everybody, seconds.
 FIRST_LOOK = 6.0
-_SEQUENCES = 1 << 62
-
-
-class OwnVote(NamedTuple):
-    """The state of this member that its votes rest on; of its data the ``sequence``, 0 when that is not complete.
-
-    ``node_id`` empty: it has no data.
-    """
-
-    node_id: str
-    serves: bool
-    sequence: int
 
 
 class Electorate:
@@ -81,7 +69,6 @@ class Electorate:
         self.register = Register(vote_log.read(journal), young_until=self.loop.time() + YOUNG)
         self._connector = ClusterConnector(hub)
         self._others = others
-        self._journal = journal
         self._member = member
         self._group = group
         self._connect_timeout = connect_timeout
@@ -100,16 +87,13 @@ class Electorate:
         #: Everybody was tried once.
         self.looked = asyncio.Event()
         #: The channels by which the right is promised at each member, and those by which it is told that we serve.
-        self._promises: dict[str, _Asked] = {}
-        self._announced: dict[str, _Asked] = {}
-        #: How many channels of one holder there are: it is gone with the last one.
-        self._holding: Counter[tuple[str, str]] = Counter()
-        self._answering: set[asyncio.Task[None]] = set()
+        self._promises: dict[str, Asked] = {}
+        self._announced: dict[str, Asked] = {}
         self._against: dict[str, str] = {}
         #: What each member said last, so that it is logged once.
         self._refusals: dict[str, str] = {}
-        self._writing = asyncio.Lock()
-        hub.purposes[PURPOSE] = self._open
+        voter = Voter(self.register, journal, own_vote, member=member, group=group)
+        hub.purposes[PURPOSE] = voter.open
 
     def start(self) -> None:
         """Connect to everybody, and stay connected."""
@@ -243,11 +227,11 @@ class Electorate:
         """This broker serves now: tell everybody."""
         await asyncio.gather(*(self._announce(where) for where in list(self._links)))
 
-    def _ask(self, where: str, kind: str, node_id: str, sequence: int) -> _Asked | None:
+    def _ask(self, where: str, kind: str, node_id: str, sequence: int) -> Asked | None:
         link = self._links.get(where)
         if link is None or link.conversation.ended:
             return None
-        asked = _Asked(link.conversation, self.loop)
+        asked = Asked(link.conversation, self.loop)
         asked.channel = link.conversation.open(
             asked,
             PURPOSE,
@@ -280,7 +264,7 @@ class Electorate:
 
     async def _vote(self, kind: str, node_id: str, sequence: int, enough: Enough) -> list[Answer]:
         answers: list[Answer] = []
-        waiting: dict[asyncio.Task[Answer | None], tuple[str, _Asked]] = {}
+        waiting: dict[asyncio.Task[Answer | None], tuple[str, Asked]] = {}
         for where in list(self._links):
             held = self._promises.get(where) if kind == TAKE else None
             if held is not None and (known := held.answer) is not None and known.yes:
@@ -324,163 +308,6 @@ class Electorate:
         for asked in given:
             asked.close()
 
-    # -- others ask
-
-    def _open(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> _Given | None:
-        try:
-            kind, node_id = str(content["ask"]), str(content["node_id"])
-            member, sequence = str(content["member"])[:255], int(content["sequence"])
-            readable = len(bytes.fromhex(node_id)) == 16 and bool(member) and abs(sequence) <= _SEQUENCES
-        except (KeyError, TypeError, ValueError) as error:
-            readable, kind, node_id, member, sequence = False, repr(error), "", "", 0
-        if not readable:
-            conversation.refuse(channel, f"a vote was asked for in a way that cannot be read: {kind[:100]}")
-            return None
-        before = self.register.sequences.get(node_id)
-        yes, against, reason = self._judge(kind, node_id, member, sequence, str(content.get("group", "")))
-        holder = (node_id, member) if yes and kind in (SERVES, TAKE) else None
-        if holder is not None:
-            self._holding[holder] += 1
-        given = _Given(self._let_go, holder)
-        own_vote = self._own_vote()
-        answer: dict[str, Any] = {
-            "member": self._member,
-            "voter": own_vote.node_id if own_vote.serves else "",
-            "yes": yes,
-            "against": against,
-            "reason": reason,
-            "sequence": self.register.sequences.get(node_id, 0),
-            "size": self.size,
-        }
-        if self.register.sequences.get(node_id) == before:
-            conversation.accept(channel, **answer)
-        else:
-            # What was recorded is on disk before it is answered.
-            task = self.loop.create_task(self._answer(conversation, channel, answer, given))
-            self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
-        return given
-
-    def _let_go(self, holder: tuple[str, str]) -> None:
-        self._holding[holder] -= 1
-        if self._holding[holder] <= 0:
-            del self._holding[holder]
-            self.register.gone(*holder)
-
-    def _judge(self, kind: str, node_id: str, member: str, sequence: int, group: str) -> tuple[bool, bool, str]:
-        own_vote = self._own_vote()
-        if kind == LOOK:
-            return False, False, ""
-        if own_vote.node_id == node_id:
-            if own_vote.serves:
-                return False, True, f"{self._member} serves"
-            if own_vote.sequence > abs(sequence):
-                return False, True, f"{self._member} has newer data (sequence {own_vote.sequence}, not {sequence})"
-        if own_vote.serves and group and group == self._group and node_id != own_vote.node_id:
-            what = "give it a group-name of its own, or make it a <backup> without data"
-            return False, True, f"{self._member} is the live of the group {group[:100]!r} with other data: {what}"
-        if kind == TAKE:
-            return self.register.take(node_id, member, sequence, self.loop.time())
-        if kind == RECORD:
-            yes, reason = self.register.record(node_id, member, sequence)
-            return yes, not yes, reason
-        reason = self.register.serves(node_id, member, sequence, own_vote.node_id)
-        return not reason, bool(reason), reason
-
-    async def _answer(self, conversation: Conversation, channel: int, answer: dict[str, Any], given: _Given) -> None:
-        try:
-            async with self._writing:
-                await asyncio.to_thread(vote_log.write, self._journal, self.register.sequences)
-        except OSError as error:
-            event(logger, logging.ERROR, "what another pair said could not be remembered", reason=error)
-            answer |= {"yes": False, "reason": f"{self._member} cannot remember it: {error}"}
-        if not given.ended:
-            conversation.accept(channel, **answer)
-            conversation.flush()
-
 
 def _place(endpoint: Endpoint) -> str:
     return f"{endpoint.host}:{endpoint.port}"
-
-
-class _Channel:
-    """A channel on which nothing is sent but the question and the answer."""
-
-    def accepted(self, content: dict[str, Any]) -> None:
-        """The answer."""
-
-    def data(self, payload: bytes) -> None:
-        """Not used."""
-
-    def credited(self) -> None:
-        """Not used."""
-
-    def closed(self, code: str, text: str) -> None:
-        """The channel, or the whole connection, is gone."""
-        del code, text
-        self._over()
-
-    def _over(self) -> None:
-        raise NotImplementedError
-
-
-class _Asked(_Channel):
-    """The channel of a question."""
-
-    def __init__(self, conversation: Conversation, loop: asyncio.AbstractEventLoop) -> None:
-        self.channel = 0
-        self.answer: Answer | None = None
-        self._conversation = conversation
-        self._done = loop.create_future()
-        self._close = False
-
-    async def answered(self, seconds: float) -> Answer | None:
-        """The answer; None when there is none."""
-        await asyncio.wait([self._done], timeout=seconds)
-        return self.answer
-
-    def accepted(self, content: dict[str, Any]) -> None:
-        """The answer."""
-        try:
-            self.answer = Answer(
-                str(content["member"])[:255],
-                str(content["voter"]),
-                bool(content["yes"]),
-                bool(content["against"]),
-                str(content["reason"])[:500],
-                int(content["sequence"]),
-                min(int(content["size"]), 1000),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            event(logger, logging.WARNING, "a vote that cannot be read", reason=repr(error))
-        self._over()
-        if self._close:
-            self.close()
-
-    def _over(self) -> None:
-        if not self._done.done():
-            self._done.set_result(None)
-
-    def close(self) -> None:
-        """The answer is of no use any more: what was promised is given back.
-
-        Without an answer that waits for it: another question on a channel of this number would be given this answer.
-        """
-        self._close = True
-        if self._done.done():
-            self._conversation.refuse(self.channel, "", "done")
-
-
-class _Given(_Channel):
-    """The other end of it. ``holder``: (node id, member) that holds the right by this channel; None: nobody."""
-
-    def __init__(self, let_go: Callable[[tuple[str, str]], None], holder: tuple[str, str] | None) -> None:
-        self.ended = False
-        self._let_go = let_go
-        self._holder = holder
-
-    def _over(self) -> None:
-        """Whoever held the right by this channel does not any more."""
-        self.ended = True
-        if self._holder is not None:
-            self._let_go(self._holder)

@@ -24,12 +24,50 @@ if TYPE_CHECKING:
 
 #: The live has given its right to this member.
 HANDED_OVER = "handed-over"
+#: Questions: told that somebody serves; asked for the right to serve; asked to record a sequence; nothing is wanted.
+SERVES, TAKE, RECORD, LOOK = "serves", "take", "record", "look"
 _MAY = (Action.ACTIVATE, Action.REPAIR, Action.TAKE_OVER)
 
 
 def votes_needed(size: int) -> int:
     """How many votes of other lives make a majority of ``size`` pairs; the asking pair has none."""
     return size // 2 + 1 if size > 2 else size // 2
+
+
+class OwnVote(NamedTuple):
+    """The state of this member that its votes rest on; of its data the ``sequence``, 0 when that is not complete.
+
+    ``node_id`` empty: it has no data.
+    """
+
+    node_id: str
+    serves: bool
+    sequence: int
+
+
+class Question(NamedTuple):
+    """A question of another ``member`` of the pair ``group``, about the data of a node with this ``sequence``."""
+
+    kind: str
+    node_id: str
+    member: str
+    sequence: int
+    group: str
+
+
+class Ruling(NamedTuple):
+    """A vote, before it is sent. ``against``: something is known that forbids it; a plain no cannot tell."""
+
+    yes: bool
+    against: bool
+    reason: str
+
+
+YES = Ruling(yes=True, against=False, reason="")
+
+
+def _against(reason: str) -> Ruling:
+    return Ruling(yes=False, against=True, reason=reason)
 
 
 class Answer(NamedTuple):
@@ -110,17 +148,35 @@ class Register:
     def _of(self, node_id: str) -> Known:
         return self.known.setdefault(node_id, Known())
 
-    def serves(self, node_id: str, member: str, sequence: int, mine: str) -> str:
-        """``member`` tells that it serves; empty, or why that is not taken. ``mine``: the node id of our own pair."""
+    def judge(self, asked: Question, own: OwnVote, me: str, group: str, now: float) -> Ruling:
+        """Answer a question, and note what it says. ``me`` and ``group`` name this member and its pair."""
+        if asked.kind == LOOK:
+            return Ruling(yes=False, against=False, reason="")
+        if own.node_id == asked.node_id:
+            if own.serves:
+                return _against(f"{me} serves")
+            if own.sequence > abs(asked.sequence):
+                return _against(f"{me} has newer data (sequence {own.sequence}, not {asked.sequence})")
+        if own.serves and asked.group and asked.group == group and asked.node_id != own.node_id:
+            what = "give it a group-name of its own, or make it a <backup> without data"
+            return _against(f"{me} is the live of the group {asked.group[:100]!r} with other data: {what}")
+        if asked.kind == TAKE:
+            return self.take(asked.node_id, asked.member, asked.sequence, now)
+        if asked.kind == RECORD:
+            return self.record(asked.node_id, asked.member, asked.sequence)
+        return self.serves(asked.node_id, asked.member, asked.sequence, own.node_id)
+
+    def serves(self, node_id: str, member: str, sequence: int, mine: str) -> Ruling:
+        """Note that ``member`` serves, or say why that is not taken. ``mine``: the node id of our own pair."""
         known = self._of(node_id)
         if known.holder not in ("", member):
-            return f"{known.holder} holds the right to serve {node_id}"
+            return _against(f"{known.holder} holds the right to serve {node_id}")
         if abs(known.sequence) > abs(sequence):
-            return f"newer data of {node_id} exists (sequence {known.sequence}, not {sequence})"
+            return _against(f"newer data of {node_id} exists (sequence {known.sequence}, not {sequence})")
         known.holder, known.serves, known.sequence = member, True, sequence
         present = {node for node, one in self.known.items() if one.serves} | {mine}
         self.saw(len(present - {""}))
-        return ""
+        return YES
 
     def gone(self, node_id: str, member: str) -> None:
         """The connection of a holder, or of one that was promised the right, is gone."""
@@ -128,34 +184,34 @@ class Register:
         if known.holder == member:
             known.holder, known.serves = "", False
 
-    def take(self, node_id: str, member: str, local: int, now: float) -> tuple[bool, bool, str]:
-        """A member with the ``local`` sequence asks for the right: yes (then it is promised), against, and why."""
+    def take(self, node_id: str, member: str, local: int, now: float) -> Ruling:
+        """Promise the right to a member with the ``local`` sequence, or say why not."""
         known = self._of(node_id)
         if known.holder not in ("", member):
             what = "serves" if known.serves else "was promised the right to serve"
-            return False, True, f"{known.holder} {what}"
+            return _against(f"{known.holder} {what}")
         verdict = judge(local, known.sequence)
         if abs(known.sequence) >= local and verdict.action not in _MAY:
-            return False, True, verdict.reason
+            return _against(verdict.reason)
         if now < self._young_until and known.sequence == 0:
-            return False, False, "nothing was heard of this node yet"
+            return Ruling(yes=False, against=False, reason="nothing was heard of this node yet")
         known.holder, known.serves = member, False
-        return True, False, ""
+        return YES
 
-    def record(self, node_id: str, member: str, sequence: int) -> tuple[bool, str]:
-        """The holder changes the coordinated sequence: yes, and why not.
+    def record(self, node_id: str, member: str, sequence: int) -> Ruling:
+        """Change the coordinated sequence for the holder, or say why not.
 
         It need not hold the right here: it may have it from the others.
         """
         known = self._of(node_id)
         if known.holder not in ("", member):
-            return False, f"{known.holder} holds the right to serve"
+            return _against(f"{known.holder} holds the right to serve")
         if abs(known.sequence) > abs(sequence):
-            return False, f"newer data exists (sequence {known.sequence})"
+            return _against(f"newer data exists (sequence {known.sequence})")
         if known.sequence == -sequence and known.sequence > 0:
-            return False, f"{known.sequence} is finished already"
+            return _against(f"{known.sequence} is finished already")
         known.sequence = sequence
-        return True, ""
+        return YES
 
 
 class Candidacy:

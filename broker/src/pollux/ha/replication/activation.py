@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from pollux.cluster import discovery, topology
 from pollux.cluster.connector import check_connectors
 from pollux.cluster.discovery import Announcer, Discovered, Others
-from pollux.cluster.electorate import FIRST_LOOK, Electorate, OwnVote
+from pollux.cluster.electorate import FIRST_LOOK, Electorate
 from pollux.cluster.link import CoreHub
-from pollux.cluster.votes import Candidacy
+from pollux.cluster.votes import Candidacy, OwnVote
 from pollux.errors import PolluxError
 from pollux.ha import network_check, peers
 from pollux.ha.activation import Activation, history_view
