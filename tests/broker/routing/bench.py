@@ -1,4 +1,4 @@
-"""What routing tests share: messages, consumers that record, and queues by a few words."""
+"""Share among the routing tests: messages, consumers that record, and queues by a few words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What routing costs. Printed (``pytest -s``), never asserted: see docs/benchmarks.md for the figures that count."""
+"""Print what routing costs (``pytest -s``), asserting nothing: see docs/benchmarks.md for the figures that count."""
 
 from __future__ import annotations
 

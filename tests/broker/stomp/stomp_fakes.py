@@ -323,7 +323,7 @@ class FakeSecurity:
 
 
 class Broker:
-    """What several sessions of a test share."""
+    """Hold what several sessions of a test share."""
 
     def __init__(self, **parameters: str) -> None:
         self.post = FakePost()
@@ -358,7 +358,7 @@ class Served(Protocol):
     """A broker a client can connect to."""
 
     def services(self) -> Any:
-        """What its sessions use."""
+        """Return what its sessions use."""
 
 
 class Client:
@@ -391,7 +391,7 @@ class Client:
         self.session.data_received(data)
 
     def frames(self) -> list[Event]:
-        """What the session wrote since the last call."""
+        """Return what the session wrote since the last call."""
         data = bytes(self.transport.written[self._read :])
         self._read = len(self.transport.written)
         return self.decoder.receive(data)

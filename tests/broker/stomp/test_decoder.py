@@ -210,7 +210,7 @@ def frames(draw: st.DrawFn) -> tuple[str, dict[str, str], bytes]:
 def test_encode_then_decode_in_any_chunks(
     sent: list[tuple[str, dict[str, str], bytes]], version: Version, cuts: list[int]
 ) -> None:
-    """What is encoded comes back, whatever the chunks, heart-beats between the frames included."""
+    """Whatever is encoded comes back, whatever the chunks, heart-beats between the frames included."""
     data = b"\n\r\n".join(frame(command, headers, body, version) for command, headers, body in sent)
     limits = Limits(large_size=100)
     whole = merged(opened(version, limits).receive(data))

@@ -65,7 +65,7 @@ def test_looking_when_told_sends_in_time_and_notices_death_soon(send: float, rec
 
 
 class Timer:
-    """What ``call_later`` returned."""
+    """Stand for the handle that ``call_later`` returns."""
 
     def __init__(self, at: float, function: Callable[..., None], values: tuple[object, ...]) -> None:
         self.at = at

@@ -1,4 +1,4 @@
-"""What of an acceptor's parameters holds for STOMP clients acts on them."""
+"""The acceptor's parameters that are for STOMP clients act on them."""
 
 from __future__ import annotations
 

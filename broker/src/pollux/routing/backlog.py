@@ -1,4 +1,4 @@
-"""What waits in a queue: hot and cold messages in order, schedules, expiry, last values and the ring.
+"""Hold what waits in a queue: hot and cold messages in order, schedules, expiry, last values and the ring.
 
 Half of :class:`pollux.routing.queue.Queue`: this one knows no consumers. Pure, times are passed in.
 """
@@ -26,7 +26,7 @@ SCAN_LIMIT = 4096
 
 
 class QueueCounters(Struct):
-    """What happened since the queue was created or the counters were reset.
+    """Count what happened since the queue was created or the counters were reset.
 
     ``replaced``: displaced by a newer last value or by the ring. ``removed``: taken out by management.
     """
@@ -40,7 +40,7 @@ class QueueCounters(Struct):
 
 
 class Backlog:
-    """See the module. ``_changed`` and ``_in_use`` are what the other half tells this one."""
+    """Hold what waits. ``_changed`` and ``_in_delivery`` are what the other half tells this one."""
 
     def __init__(self, attributes: QueueAttributes) -> None:
         self.attributes = attributes
@@ -246,7 +246,7 @@ class Backlog:
         return self.waiting + sum(level.cold_count for level in self._levels) - self.attributes.ring_size
 
     def take_displaced(self) -> list[MessageReference]:
-        """What last values or the ring displaced in ``hydrate``, ``due`` or ``release``; see :meth:`add`."""
+        """Return what last values or the ring displaced in ``hydrate``, ``due`` or ``release``; see :meth:`add`."""
         displaced, self._displaced = self._displaced, []
         return displaced
 

@@ -19,7 +19,7 @@ _SCAN = 4096
 
 
 class BrowseCursor:
-    """What a queue held when the cursor was made, in order, without what is gone when its turn comes.
+    """Show what a queue held when the cursor was made, in order, without what is gone when its turn comes.
 
     Use::
 

@@ -35,7 +35,7 @@ HOT_LOW = 2000
 
 
 class Dispatcher(Backlog):
-    """See the module. Abstract: :class:`pollux.routing.queue.Queue` is the whole."""
+    """Share what waits among consumers. Abstract: :class:`pollux.routing.queue.Queue` is the whole."""
 
     def __init__(self, attributes: QueueAttributes) -> None:
         super().__init__(attributes)

@@ -37,7 +37,7 @@ class DuplicateCache:
         return _short(duplicate_id) in self._slots
 
     def __iter__(self) -> Iterator[bytes]:
-        """Oldest first."""
+        """Yield the ids, oldest first."""
         for i in range(len(self._ring)):
             found = self._ring[(self._next + i) % len(self._ring)]
             if found is not None:

@@ -45,7 +45,7 @@ class GroupTable:
         self.groups: dict[GroupKey, Group] = {}
 
     def key(self, message: Message) -> GroupKey | None:
-        """What the message's group is known by; None when it has none or grouping is off."""
+        """Return the key of the message's group; None when it has none or grouping is off."""
         group = message.group
         if group is None or self.buckets == 0:
             return None

@@ -37,7 +37,7 @@ NEVER = 2**63
 
 
 class Level:
-    """See the module. ``hot`` counts the references in ``front`` and ``items``; ``tail`` is not dispatchable yet.
+    """Hold one priority. ``hot`` counts the references in ``front`` and ``items``; ``tail`` is not dispatchable yet.
 
     ``grouped`` is set while it may hold messages of groups, ``soonest`` is not after the first expiration
     of any message here; they go back when the level is empty.
@@ -290,7 +290,7 @@ class Level:
         return wanted
 
     def land(self, references: Iterable[MessageReference | None]) -> None:
-        """What was in flight becomes hot: one entry for each id, None for one that is gone (its position stays)."""
+        """Make hot what was in flight: one entry for each id, None for one that is gone (its position stays)."""
         for reference in references:
             self.items.append(reference)
             if reference is None:

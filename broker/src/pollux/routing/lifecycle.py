@@ -1,4 +1,4 @@
-"""What is created and deleted automatically, and where dead and expired messages go. Pure decisions.
+"""Decide what is created and deleted automatically, and where dead and expired messages go. Pure.
 
 Nothing is done here: the answers say what the caller (the post office) should create, delete or send.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Creation(Struct, frozen=True):
-    """What a client's request needs first.
+    """Say what must be created before a client's request.
 
     ``address``: create it, with ``routing_type``. ``add_routing_type``: the address exists, allow
     ``routing_type`` too. ``queue``: create it.
@@ -40,7 +40,7 @@ class Creation(Struct, frozen=True):
 
 
 def plan_producer(space: AddressSpace, name: str, routing_type: RoutingType | None) -> Creation:
-    """What sending to ``name`` (an address or address::queue) needs.
+    """Return what sending to ``name`` (an address or address::queue) needs.
 
     ``routing_type`` is what the client asked for, None when it did not say. Raises NoSuchAddressError or
     InvalidRequestError when something is missing that may not be created.
@@ -51,7 +51,7 @@ def plan_producer(space: AddressSpace, name: str, routing_type: RoutingType | No
 def plan_consumer(
     space: AddressSpace, name: str, routing_type: RoutingType | None, *, durable: bool = True
 ) -> Creation:
-    """What receiving from ``name`` needs. For MULTICAST without a queue's name the caller makes the
+    """Return what receiving from ``name`` needs. For MULTICAST without a queue's name the caller makes the
     subscription's queue itself; for the rest a missing queue is among the answer.
 
     Raises NoSuchAddressError, NoSuchQueueError or InvalidRequestError.

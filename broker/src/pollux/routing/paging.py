@@ -1,4 +1,4 @@
-"""What happens to messages for an address that is full. Pure: numbers in, verdict out.
+"""Decide what happens to messages for an address that is full. Pure: numbers in, verdict out.
 
 The caller counts: each message once for its address (while any queue holds it in memory) in a
 :class:`Gauge`, all addresses together in another one, and asks :func:`admit` for each batch.
@@ -74,7 +74,7 @@ class Gauge:
 
 
 class PageUsage(Struct):
-    """What of an address is in pages. ``active``: the address pages, newer messages must follow into the pages."""
+    """Say how much of an address is in pages. ``active``: it pages, newer messages must follow into the pages."""
 
     active: bool = False
     bytes: int = 0
@@ -92,7 +92,7 @@ def admit(
     *,
     crowding: bool = False,
 ) -> Verdict:
-    """What to do with the next message for an address. ``broker`` is limited by global-max-size/-messages.
+    """Return the verdict on the next message for an address. ``broker`` is limited by global-max-size/-messages.
 
     ``crowding``: there is more in memory than is good, and more than its share (:func:`share_of`) at this address.
     """
@@ -113,7 +113,7 @@ LEAST_SHARE = 8 << 20
 
 
 def share_of(above: int, addresses: int) -> int:
-    """What each of so many addresses may hold where more than ``above`` bytes in memory (-1: no limit) are too many.
+    """Return what each of so many addresses may hold where more than ``above`` bytes (-1: no limit) are too many.
 
     What waits for nobody goes to pages, and addresses whose messages are taken as they come stay in memory.
     """

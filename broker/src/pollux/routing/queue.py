@@ -113,7 +113,7 @@ class Queue(Dispatcher):
 
     @property
     def max_consumers(self) -> int:
-        """-1: no limit."""
+        """Return how many consumers may be attached, -1 for no limit."""
         return self.attributes.max_consumers
 
     @property

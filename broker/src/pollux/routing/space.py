@@ -79,7 +79,7 @@ class Address:
 
 
 class _Route:
-    """What one address name resolves to. ``anycast``: addresses that match, each with its ANYCAST queues.
+    """Hold what one address name resolves to. ``anycast``: addresses that match, each with its ANYCAST queues.
 
     ``fixed`` is, by the routing type of the message (None: without one), the answer where it is the same for every such
     message. ``named``: the name is that of one queue (FQQN), which gets the message whatever its routing type.
@@ -203,7 +203,7 @@ class AddressSpace:
 
     @property
     def queues(self) -> Collection[Queue]:
-        """All queues."""
+        """Return all queues, in no particular order."""
         return self._queues.values()
 
     def queue(self, name: str) -> Queue | None:

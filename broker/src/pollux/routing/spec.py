@@ -1,4 +1,4 @@
-"""What a queue is asked to be (:class:`QueueSpec`) and what it turns out to be (:class:`QueueAttributes`).
+"""Describe queues: as they are asked for (:class:`QueueSpec`) and as they are then (:class:`QueueAttributes`).
 
 A request leaves out what it does not care about; those attributes come from the settings of
 the queue's address (broker.xml's ``default-*`` elements). This module decides nothing else and
@@ -85,7 +85,7 @@ _LEAST = {
 
 
 class QueueAttributes(Struct):
-    """What a queue does, everything decided. The meaning of each is broker.xml's attribute of that name.
+    """Say how a queue behaves, everything decided. The meaning of each is broker.xml's attribute of that name.
 
     ``max_consumers``, ``group_buckets``, ``ring_size``, ``delay_before_dispatch``: -1 is "no limit"/"off".
     """

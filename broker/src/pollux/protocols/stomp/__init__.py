@@ -1,4 +1,4 @@
-"""What a STOMP client may do: its session on the broker.
+"""Serve STOMP clients: one session of the broker for each.
 
 * :mod:`pollux.protocols.stomp.session`: the conversation, frame by frame
 * :mod:`pollux.protocols.stomp.sending`: what a SEND frame asks for

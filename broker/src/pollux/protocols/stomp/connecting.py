@@ -1,4 +1,4 @@
-"""What a CONNECT or STOMP frame asks for. Pure."""
+"""Read CONNECT and STOMP frames. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class Greeting(Redacted, frozen=True):
 
 
 def read_connect(block: bytes) -> Greeting:
-    """Raises StompError, VersionError among them. A frame without ``accept-version`` is STOMP 1.0."""
+    """Return what a header block asks for; without ``accept-version`` it is STOMP 1.0.
+
+    Raises StompError, VersionError among them.
+    """
     headers = parse_headers(block, Version.V1_2, escaped=False)
     offered = {text.strip() for text in headers.get("accept-version", "1.0").split(",")}
     common = [version for version in Version if version.text in offered]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Consuming:
-    """See the module; it is the :class:`Outlet` of its subscriptions."""
+    """Hold the subscriptions of a session, and be the :class:`Outlet` of each."""
 
     __slots__ = ("_automatic", "_by_number", "_changed", "_next_number", "_session", "held_back", "subscriptions")
 
@@ -326,7 +326,7 @@ class Consuming:
         return b"%b%b%b\0" % (subscription.opening(reference), lines, content.body)
 
     def destination_of(self, subscription: Subscription, message: Message) -> str:
-        """What this client calls the address of a message."""
+        """Return the destination this client knows the address of a message by."""
         return format_destination(message.address, subscription.queue.routing_type, self._session.settings)
 
     def delivered(self, subscription: Subscription, references: list[MessageReference]) -> None:
@@ -373,5 +373,5 @@ class Consuming:
         self._session.post.set_aside(reference, error)
 
     def describe(self) -> list[dict[str, object]]:
-        """For management."""
+        """Return the subscriptions, for management."""
         return [subscription.describe() for subscription in self.subscriptions.values()]

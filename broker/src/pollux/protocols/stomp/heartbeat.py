@@ -11,7 +11,7 @@ MAX_INTERVAL = 24 * 3600 * 1000
 
 
 class HeartBeat(Struct, frozen=True):
-    """What was agreed. ``send``: we send at least this often. ``receive``: silence longer than this is death.
+    """Hold the agreed intervals. ``send``: we send at least this often. ``receive``: longer silence is death.
 
     Seconds; 0 is "never".
     """
@@ -50,7 +50,7 @@ def parse_heart_beat(text: str | None) -> tuple[int, int]:
 def negotiate(
     offer: tuple[int, int], *, least: int, tolerance: float, ttl: int = -1
 ) -> tuple[HeartBeat, tuple[int, int]]:
-    """What holds for a client's ``offer``, and our ``heart-beat`` header's values (milliseconds).
+    """Return the intervals for a client's ``offer``, and our ``heart-beat`` header's values (milliseconds).
 
     ``least``: we neither send nor ask for beats more often. ``ttl``: the silence after which a
     client that sends no heart-beats is dead, -1 for never.

@@ -26,7 +26,7 @@ _HEAD: Final = 4096
 
 
 class Producer:
-    """See the module. ``parking`` holds what waits for an address; the session parks other frames there too."""
+    """Turn SEND frames into messages. ``parking`` holds what waits for an address, the session's other frames too."""
 
     __slots__ = (
         "_awaiting",

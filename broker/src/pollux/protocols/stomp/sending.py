@@ -1,4 +1,4 @@
-"""What a SEND frame's headers ask for, worked out once for all frames with the same headers. Pure.
+"""Work out what a SEND frame's headers ask for, once for all frames with the same headers. Pure.
 
 A producer's frames mostly differ in their receipt and body only. :class:`SendPlan` is everything
 that follows from the other headers; the session keeps plans by header block.
@@ -89,7 +89,7 @@ class SendPlan:
         self.checked = 0
 
     def _read_special(self, headers: dict[str, str]) -> None:
-        """What most messages do not have."""
+        """Take over the headers that most messages do not have."""
         get = headers.get
         self.receipt = get("receipt")
         self.transaction = get("transaction")

@@ -51,7 +51,7 @@ logger = logging.getLogger("pollux.stomp")
 
 
 class StompSession(Session):
-    """See the module. All methods are called in the loop's thread."""
+    """Hold the conversation with one client. All methods are called in the loop's thread."""
 
     protocol = "STOMP"
 
@@ -140,7 +140,7 @@ class StompSession(Session):
             self.security.connection_closed(self._identity, self.transport.peer)
 
     def buffered(self) -> int:
-        """See :meth:`Session.buffered`."""
+        """Return the bytes held for the client: of frames that are not complete, and of those that wait."""
         return self._decoder.buffered + self.producing.parking.size
 
     def shutdown(self, reason: str) -> None:
@@ -166,7 +166,7 @@ class StompSession(Session):
             self.consuming.hold_back(hold=False)
 
     def describe(self) -> dict[str, object]:
-        """For management."""
+        """Return the state of the session, for management."""
         parking = self.producing.parking
         return {
             "version": self.version.text,
@@ -208,7 +208,7 @@ class StompSession(Session):
             self.fail(StompError("internal error"), current)
 
     def _handle_other(self, event: Event) -> bool:
-        """What is not a whole frame; false when it has to wait."""
+        """Handle what is not a whole frame; false when it has to wait."""
         if isinstance(event, BodyChunk):
             self.producing.large_continues(event.data)
         elif isinstance(event, LargeFrame):
@@ -220,7 +220,7 @@ class StompSession(Session):
         return True
 
     def go_on(self) -> None:
-        """What a large message waited for may have happened: handle it and what came behind it."""
+        """Handle a large message that waited for its address, and what came behind it."""
         if self._stalled and not self.ending:
             events, self._stalled = self._stalled, []
             self.handle(events)

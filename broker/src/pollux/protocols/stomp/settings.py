@@ -1,4 +1,4 @@
-"""What a STOMP connection may use: from its acceptor's settings and the broker's limits. Pure."""
+"""Derive what a STOMP connection may use from its acceptor's settings and the broker's limits. Pure."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def settings_of(services: Services) -> StompSettings:
 
 
 def _limits(acceptor: AcceptorSettings, max_message_size: int) -> Limits:
-    """What one frame may hold; ``max_message_size`` is that of ``<px:limits>`` (bytes of a body, -1: no limit)."""
+    """Return the bounds of a frame; ``max_message_size`` is that of ``<px:limits>`` (bytes of a body, -1: none)."""
     large = acceptor.stomp_min_large_message_size
     limits = Limits(large_size=MAX_IN_MEMORY if large < 0 else min(large, MAX_IN_MEMORY))
     frame = acceptor.max_frame_size

@@ -1,4 +1,4 @@
-"""What goes out to the client, in order: whole frames at once, large messages in pieces.
+"""Send to the client in order: whole frames at once, large messages in pieces.
 
 While a large message is on its way nothing may come between its pieces, so everything else waits
 behind it here; deliveries stop meanwhile, so what waits is only what the client asked for.
@@ -34,7 +34,7 @@ class _BrokeOffError(Exception):
 
 
 class Outbox:
-    """See the module. ``busy`` while a large message is on its way."""
+    """Hold what waits behind a large message, and send it. ``busy`` while one is on its way."""
 
     __slots__ = ("_session", "_task", "_waiting", "_writable", "busy", "waiting_bytes")
 

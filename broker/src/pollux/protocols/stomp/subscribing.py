@@ -59,7 +59,7 @@ def first_of(headers: dict[str, str], names: tuple[str, ...]) -> str | None:
 
 
 def subscription_key(headers: dict[str, str], version: Version) -> str:
-    """What names a subscription: its ``id``; in 1.0 the destination where there is none."""
+    """Return the name of a subscription: its ``id``; in 1.0 the destination where there is none."""
     identity = headers.get("id")
     if identity:
         if len(identity) > _MAX_ID:
@@ -71,7 +71,7 @@ def subscription_key(headers: dict[str, str], version: Version) -> str:
 
 
 def read_subscribe(headers: dict[str, str], version: Version, settings: StompSettings) -> SubscribeRequest:
-    """What a SUBSCRIBE frame asks for. Raises StompError."""
+    """Return what a SUBSCRIBE frame asks for. Raises StompError."""
     kind = headers.get("subscription-type", headers.get("destination-type"))
     try:
         mode = AckMode(headers.get("ack", "auto"))
@@ -152,7 +152,7 @@ def open_queue(session: StompSession, request: SubscribeRequest) -> tuple[Queue,
 
 
 def _routing_type(post: PostOffice, target: Destination, *, durable: bool) -> RoutingType:
-    """That of the queue to read, when no queue is named."""
+    """Return the routing type of the queue to read, when no queue is named."""
     if target.routing_type is not None:
         return target.routing_type
     address = post.address(target.address)

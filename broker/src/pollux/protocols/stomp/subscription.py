@@ -42,7 +42,7 @@ class AckMode(Enum):
 
 
 class Outlet(Protocol):
-    """What a subscription needs of its session."""
+    """Name all that a subscription needs of its session."""
 
     #: Nothing may be delivered now: the client does not keep up, or a large message is on its way.
     held_back: bool
@@ -64,7 +64,7 @@ class Outlet(Protocol):
 
 
 class Subscription:
-    """See the module. ``number`` tells this connection's subscriptions apart in ack ids."""
+    """Hold what one subscription was given. ``number`` tells this connection's subscriptions apart in ack ids."""
 
     __slots__ = (
         "_average",
@@ -272,7 +272,7 @@ class Subscription:
         return StompError(f"message {identity} is not waiting for an acknowledgement here")
 
     def take(self, identity: int) -> list[MessageReference]:
-        """What an ACK or NACK of ``identity`` covers; it is no longer pending. Raises StompError for nothing."""
+        """Take from ``pending`` what an ACK or NACK of ``identity`` covers. Raises StompError for nothing."""
         order = self._order
         if order is None:
             reference = self.pending.pop(identity, None)
@@ -323,7 +323,7 @@ class Subscription:
         self._outlet.queue_gone(self)
 
     def describe(self) -> dict[str, object]:
-        """For management."""
+        """Return the state of the subscription, for management."""
         return {
             "id": self.key,
             "destination": self.destination,

@@ -41,7 +41,7 @@ class StompTransaction:
             subscription.transactions += 1
 
     def held(self) -> list[MessageReference]:
-        """What goes back to its queue when the transaction is aborted."""
+        """Return all that goes back to its queue when the transaction is aborted."""
         return [*self.acknowledged, *(reference for reference, _ in self.refused)]
 
 
@@ -65,7 +65,7 @@ class Transactions:
             raise InvalidRequestError(f"the transaction {name!r} has not begun") from None
 
     def begin(self, frame: Frame) -> None:
-        """BEGIN."""
+        """Open the transaction that a BEGIN frame names."""
         found = self._read(frame)
         if found is None:
             return
@@ -79,7 +79,7 @@ class Transactions:
         self._session.receipt(headers)
 
     def commit(self, frame: Frame) -> None:
-        """COMMIT. When the post office refuses it, nothing of it was done and the session ends."""
+        """Carry out a COMMIT frame. When the post office refuses it, nothing of it was done and the session ends."""
         found = self._read(frame)
         if found is None:
             return
@@ -95,7 +95,7 @@ class Transactions:
         self._session.receipt(headers)
 
     def abort(self, frame: Frame) -> None:
-        """ABORT: what was acknowledged counts as a failed delivery and is delivered again."""
+        """Carry out an ABORT frame: what was acknowledged counts as a failed delivery and is delivered again."""
         found = self._read(frame)
         if found is None:
             return

@@ -20,7 +20,7 @@ class Name(NamedTuple):
 
 
 class Not(NamedTuple):
-    """NOT."""
+    """Negate a condition: NOT."""
 
     operand: Node
 
@@ -49,7 +49,7 @@ class Arithmetic(NamedTuple):
 
 
 class Negative(NamedTuple):
-    """Unary minus."""
+    """Negate a number: unary minus."""
 
     operand: Node
 
@@ -78,7 +78,7 @@ class Like(NamedTuple):
 
 
 class IsNull(NamedTuple):
-    """IS NULL."""
+    """Ask whether there is no such property: IS NULL."""
 
     operand: Name
 

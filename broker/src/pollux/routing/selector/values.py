@@ -1,4 +1,4 @@
-"""What selectors compare: properties and headers of messages, by name.
+"""Read what selectors compare: properties and headers of messages, by name.
 
 Headers have the names of JMS and of Artemis. Everything that is not a known header is a property of
 the message or one the broker added (``Message.annotations``). Absent is None, which selectors treat

@@ -65,7 +65,7 @@ _LF: Final = 10
 
 
 class Limits(Struct, frozen=True):
-    """What a peer may send. Sizes in bytes."""
+    """Bound what a peer may send. Sizes in bytes."""
 
     #: The header block of one frame.
     block: int = 65_536
@@ -128,7 +128,7 @@ class _ViolationError(Exception):
 
 
 class Decoder:
-    """See the module. Not for use from several threads."""
+    """Turn bytes into events. Not for use from several threads."""
 
     __slots__ = (
         "_block",
@@ -167,7 +167,7 @@ class Decoder:
 
     @property
     def buffered(self) -> int:
-        """Bytes held."""
+        """Return the bytes held of frames that are not complete."""
         return len(self._rest) + len(self._body) + len(self._block)
 
     def accept(self, version: Version) -> None:

@@ -118,7 +118,7 @@ class Delivery:
         self._after_id = b"%d\nack:%d" + suffix if with_ack else b"%d" + suffix
 
     def templates(self) -> tuple[bytes, bytes]:
-        """What comes before the stored headers, to be filled in with ``(id, id, timestamp)``, the second id
+        """Return what comes before the stored headers, to be filled in with ``(id, id, timestamp)``, the second id
         only ``with_ack``: for the first delivery, and for a later one."""
         start = self._head + self._after_id
         return start + b"\ntimestamp:%d\n", start + b"\nredelivered:true\ntimestamp:%d\n"
