@@ -11,6 +11,7 @@ from pollux.engine.security import Permission
 from pollux.errors import InvalidRequestError, LimitError, PolluxError
 from pollux.message import Encoding
 from pollux.protocols.stomp.destinations import format_destination
+from pollux.protocols.stomp.phases import SubscriptionPhase
 from pollux.protocols.stomp.subscribing import (
     DURABLE_HEADERS,
     durable_queue_name,
@@ -179,7 +180,7 @@ class Consuming:
         del self.subscriptions[subscription.key]
         del self._by_number[subscription.number]
         self._changed.pop(subscription, None)
-        subscription.closing = True
+        subscription.become(SubscriptionPhase.DRAINING)
         subscription.credit = 0
         sent = self._automatic.pop(subscription, None)
         if sent and not subscription.browsing:
@@ -195,6 +196,7 @@ class Consuming:
             self._detach(subscription)
 
     def _detach(self, subscription: Subscription) -> None:
+        subscription.become(SubscriptionPhase.DETACHED)
         self._session.post.detach(subscription.queue, subscription)  # gives back what it still holds
         if subscription.temporary:
             self._session.post.delete_queue(subscription.queue.name)
@@ -203,7 +205,7 @@ class Consuming:
         """The transaction ended: subscriptions that only waited for that end too."""
         for subscription in entered.subscriptions:
             subscription.transactions -= 1
-            if subscription.closing and not subscription.transactions and not subscription.gone:
+            if subscription.phase is SubscriptionPhase.DRAINING and not subscription.transactions:
                 self._detach(subscription)
 
     def queue_gone(self, subscription: Subscription) -> None:
@@ -354,12 +356,12 @@ class Consuming:
 
     def sent_large(self, subscription: Subscription, reference: MessageReference) -> None:
         """A large message is through."""
-        if subscription.mode is AckMode.AUTO and not subscription.closing:
+        if subscription.mode is AckMode.AUTO and subscription.phase is SubscriptionPhase.ACTIVE:
             self.delivered(subscription, [reference])
 
     def failed(self, subscription: Subscription, reference: MessageReference) -> None:
         """A large message could not be sent at all: a failed delivery."""
-        if subscription.closing:
+        if subscription.phase is not SubscriptionPhase.ACTIVE:
             return
         if subscription.mode is not AckMode.AUTO and not subscription.lose(reference):
             return
@@ -368,7 +370,9 @@ class Consuming:
 
     def lost(self, subscription: Subscription, reference: MessageReference, error: LostBodyError) -> None:
         """The file of a large message is not there; nothing of it was sent."""
-        if subscription.closing or (subscription.mode is not AckMode.AUTO and not subscription.lose(reference)):
+        if subscription.phase is not SubscriptionPhase.ACTIVE:
+            return
+        if subscription.mode is not AckMode.AUTO and not subscription.lose(reference):
             return
         self._session.post.set_aside(reference, error)
 

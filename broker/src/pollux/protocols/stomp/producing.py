@@ -148,7 +148,7 @@ class Producer:
         self._awaiting.pop(address, None)
         self.unparking = True
         try:
-            while self.parking and not session.ending:
+            while self.parking:  # nothing is, once the session ends
                 before = len(self.parking)
                 session.handle([self.parking.pop()])
                 if len(self.parking) >= before:

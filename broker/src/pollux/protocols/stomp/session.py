@@ -20,6 +20,7 @@ from pollux.protocols.base import SECOND_LOOK, Session
 from pollux.protocols.stomp.connecting import SUPPORTED, Greeting, VersionError, read_connect
 from pollux.protocols.stomp.consuming import Consuming
 from pollux.protocols.stomp.heartbeat import HeartBeat, negotiate
+from pollux.protocols.stomp.phases import ENDED, SESSION, SessionPhase, follow
 from pollux.protocols.stomp.producing import Producer
 from pollux.protocols.stomp.settings import settings_of
 from pollux.protocols.stomp.streaming import Outbox
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from pollux.protocols.stomp.subscription import Subscription
     from pollux.routing.reference import MessageReference
 
+_CLOSED: Final = SessionPhase.CLOSED  # looked at for each write
 _SERVER: Final = "Pollux"
 #: What may be written to a client that does not read before we stop reading from it (bytes).
 _SLOW_LIMIT: Final = 256 << 10
@@ -56,6 +58,7 @@ class StompSession(Session):
     protocol = "STOMP"
 
     def __init__(self, transport: Transport, services: Services) -> None:
+        self.phase = SessionPhase.GREETING
         self.transport = transport
         self.loop = transport.loop
         self.post = services.post
@@ -71,8 +74,6 @@ class StompSession(Session):
         #: Receipts asked for in this batch, as the client wrote them; and batches that are not durable yet.
         self.receipts: list[bytes] = []
         self._unconfirmed: deque[list[bytes]] = deque()
-        #: No more frames are handled.
-        self.ending = False
         self.producing = Producer(self)
         self.consuming = Consuming(self)
         self.transactions = Transactions(self)
@@ -101,7 +102,6 @@ class StompSession(Session):
         self._slow = False
         self._slow_bytes = 0
         self._slow_timer: asyncio.TimerHandle | None = None
-        self._closed = False
         self._last_words = b""
         self._end_timer: asyncio.TimerHandle | None = None
         self._beat = HeartBeat()
@@ -109,32 +109,33 @@ class StompSession(Session):
         self._looked_again = False
         self._received_at = self._sent_at = self.loop.time()
 
+    def _become(self, phase: SessionPhase) -> None:
+        self.phase = follow(SESSION, self.phase, phase)
+
     # -- from the connection
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
         self._received_at = self.loop.time()
-        if self.ending:
-            return
-        events = self._decoder.receive(data)
+        events = self._decoder.receive(data)  # none once the session ends
         if self._stalled:
             self._stalled += events  # reading is held: this is what was on its way
-        else:
+        elif events:
             self.handle(events)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  (why it was lost changes nothing)
         """The connection is gone."""
-        if self._closed:
+        if self.phase is SessionPhase.CLOSED:
             return
-        self._closed = True
+        before = self.phase
+        self._become(SessionPhase.CLOSED)
         for timer in (self._beat_timer, self._slow_timer, self._end_timer):
             if timer is not None:
                 timer.cancel()
         if self._login is not None:
             self._login.cancel()
         self._outbox.close()
-        if not self.ending:
-            self.ending = True
+        if before not in ENDED:
             self._let_go(clean=False)
         if self._identity is not None:
             self.security.connection_closed(self._identity, self.transport.peer)
@@ -186,6 +187,7 @@ class StompSession(Session):
         self.batch += 1
         self.now = self._wall_ms()
         handlers = self._handlers
+        phase = self.phase
         current: Frame | LargeFrame | None = None
         rest = iter(events)
         try:
@@ -198,8 +200,8 @@ class StompSession(Session):
                     if not self._handle_other(event):
                         self._stalled = [event, *rest]
                         self.hold_reading("stalled")
-                if self.ending:
-                    return
+                if self.phase is not phase:
+                    return  # the session ends, or CONNECT came: nothing is decoded behind it
             self.flush()
         except PolluxError as problem:
             self.fail(problem, current)
@@ -221,7 +223,7 @@ class StompSession(Session):
 
     def go_on(self) -> None:
         """Handle a large message that waited for its address, and what came behind it."""
-        if self._stalled and not self.ending:
+        if self._stalled:
             events, self._stalled = self._stalled, []
             self.handle(events)
             if not self._stalled:
@@ -237,7 +239,7 @@ class StompSession(Session):
 
     def _confirm(self, error: Exception | None) -> None:
         batch = self._unconfirmed.popleft()
-        if self._closed:
+        if self.phase is SessionPhase.CLOSED:
             return
         if error is not None:
             self.transport.abort()
@@ -265,7 +267,7 @@ class StompSession(Session):
 
     def hold_reading(self, reason: str) -> None:
         """Take no more bytes from the client until every reason is gone."""
-        if not self._holds and not self._closed:
+        if not self._holds and self.phase is not SessionPhase.CLOSED:
             self.transport.pause_reading()
         self._holds.add(reason)
 
@@ -273,7 +275,7 @@ class StompSession(Session):
         """``reason`` is gone."""
         if reason in self._holds:
             self._holds.discard(reason)
-            if not self._holds and not self._closed:
+            if not self._holds and self.phase is not SessionPhase.CLOSED:
                 self._received_at = self.loop.time()  # we did not listen: silence proved nothing
                 self.transport.resume_reading()
 
@@ -288,7 +290,7 @@ class StompSession(Session):
 
     def write_now(self, data: bytes) -> None:
         """Send bytes to the client."""
-        if not self._closed:
+        if self.phase is not _CLOSED:
             self._sent_at = self.loop.time()
             self.transport.write(data)
 
@@ -302,7 +304,7 @@ class StompSession(Session):
 
     def _too_slow(self) -> None:
         self._slow_timer = None
-        if "slow" in self._holds and not self._closed:
+        if "slow" in self._holds and self.phase is not SessionPhase.CLOSED:
             event(
                 logger,
                 logging.WARNING,
@@ -320,14 +322,14 @@ class StompSession(Session):
 
     def outbox_empty(self) -> None:
         """No large message is on its way any more."""
-        if self._closed:
+        if self.phase is SessionPhase.CLOSED:
             return
         if not self._slow:
             self.release_reading("slow")
             if self._slow_timer is not None:
                 self._slow_timer.cancel()
                 self._slow_timer = None
-        if self.ending:
+        if self.phase in ENDED:
             if not self._unconfirmed:
                 self._say_last_words(None)
         elif not self._slow:
@@ -338,6 +340,7 @@ class StompSession(Session):
     def _connect(self, connect: Frame) -> None:
         greeting = read_connect(connect.block)
         self.version = greeting.version
+        self._become(SessionPhase.LOGGING_IN)
         self.hold_reading("login")
         self._login = self.loop.create_task(self._log_in(greeting))
 
@@ -348,7 +351,7 @@ class StompSession(Session):
                 identity = security.authenticate_certificate(peer)
             else:
                 identity = await security.authenticate_password(greeting.login, greeting.passcode, peer)
-            if self.ending:
+            if self.phase is not SessionPhase.LOGGING_IN:
                 return
             security.connection_opened(identity, peer)
         except (AuthenticationError, LimitError) as problem:
@@ -360,6 +363,7 @@ class StompSession(Session):
             return
         finally:
             self._login = None
+        self._become(SessionPhase.CONNECTED)
         self._identity = identity
         self.user = identity.user
         self.client_id = greeting.client_id
@@ -385,7 +389,7 @@ class StompSession(Session):
             self._beat_timer = self.loop.call_later(0, self._beat_now)
 
     def _beat_now(self) -> None:
-        if self._closed or self.ending:
+        if self.phase is not SessionPhase.CONNECTED:
             return
         now = self.loop.time()
         if self._holds:
@@ -417,7 +421,7 @@ class StompSession(Session):
 
     def fail(self, problem: PolluxError, cause: Frame | LargeFrame | None = None) -> None:
         """Answer with ERROR and close."""
-        if self.ending:
+        if self.phase in ENDED:
             return
         receipt: str | None = None
         if cause is not None:
@@ -432,9 +436,9 @@ class StompSession(Session):
 
     def _end(self, last_words: bytes, *, clean: bool = False) -> None:
         """Send ``last_words`` behind all receipts that are due, then close."""
-        if self.ending:
+        if self.phase in ENDED:
             return
-        self.ending = True
+        self._become(SessionPhase.ENDING)
         self._decoder.close()
         self._last_words = last_words
         try:
@@ -457,7 +461,7 @@ class StompSession(Session):
         self.consuming.close(clean=clean)
 
     def _say_last_words(self, error: Exception | None) -> None:
-        if self._closed:
+        if self.phase is not SessionPhase.ENDING:
             return
         if error is not None:
             self.transport.abort()
@@ -466,7 +470,7 @@ class StompSession(Session):
             if self._end_timer is None:
                 self._end_timer = self.loop.call_later(_END_DEADLINE, self.transport.abort)
             return
+        self._become(SessionPhase.SAID)
         if self._last_words:
             self.write_now(self._last_words)
-            self._last_words = b""
         self.transport.close()

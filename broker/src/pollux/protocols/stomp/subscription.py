@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from pollux.message import Encoding
+from pollux.protocols.stomp.phases import SUBSCRIPTION, SubscriptionPhase, follow
 from pollux.wire.stomp.encoder import NUL
 from pollux.wire.stomp.headers import StompError, Version
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pollux.wire.stomp.encoder import Delivery
 
 _STOMP = Encoding.STOMP
+_ACTIVE = SubscriptionPhase.ACTIVE
 #: Messages an auto-ack subscription takes in one turn of the loop.
 AUTO_CREDIT = 1000
 #: Bytes written at a time; only between them a client that does not keep up is noticed.
@@ -77,12 +79,10 @@ class Subscription:
         "acknowledged",
         "backlog",
         "browsing",
-        "closing",
         "credit",
         "delivery",
         "destination",
         "durable_name",
-        "gone",
         "held_bytes",
         "key",
         "mode",
@@ -90,6 +90,7 @@ class Subscription:
         "number",
         "origin",
         "pending",
+        "phase",
         "prefetch",
         "priority",
         "queue",
@@ -143,16 +144,17 @@ class Subscription:
         self.sent = 0
         #: Open transactions in which messages of this subscription are acknowledged.
         self.transactions = 0
-        #: Unsubscribed; stays attached, without credit, until those have ended.
-        self.closing = False
-        #: The queue was deleted.
-        self.gone = False
+        self.phase = SubscriptionPhase.ACTIVE
         self._average = _FIRST_GUESS
         self.raw = delivery.version is Version.V1_2
         self._with_ack = delivery.with_ack
         self._first, self._redelivered = delivery.templates()
         self.credit = 0
         self.refill()
+
+    def become(self, phase: SubscriptionPhase) -> None:
+        """Change the phase. Raises IllegalTransitionError."""
+        self.phase = follow(SUBSCRIPTION, self.phase, phase)
 
     def deliver(self, references: list[MessageReference]) -> None:
         """Send messages to the client (:class:`pollux.routing.consumer.Consumer`)."""
@@ -242,7 +244,7 @@ class Subscription:
 
     def refill(self) -> bool:
         """Work out ``credit`` anew. True when there is some."""
-        if self._outlet.held_back or self.closing or self.backlog:
+        if self._outlet.held_back or self.phase is not _ACTIVE or self.backlog:
             self.credit = 0
         elif self.mode is AckMode.AUTO:
             self.credit = AUTO_CREDIT
@@ -317,7 +319,7 @@ class Subscription:
 
     def queue_deleted(self, queue: Queue) -> None:  # noqa: ARG002  (there is only one)
         """The queue is gone, and this consumer detached from it (called by the post office)."""
-        self.gone = True
+        self.become(SubscriptionPhase.QUEUE_DELETED)
         self.take_all()
         self.acknowledged = []
         self._outlet.queue_gone(self)

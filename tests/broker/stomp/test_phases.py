@@ -1,0 +1,118 @@
+"""The tables of phases: all can be reached and left, nothing else is allowed, and a session follows them."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pollux.protocols.stomp import StompSession
+from pollux.protocols.stomp.phases import (
+    ENDED,
+    SESSION,
+    SUBSCRIPTION,
+    IllegalTransitionError,
+    SessionPhase,
+    SubscriptionPhase,
+    follow,
+)
+from pollux.protocols.stomp.subscription import Subscription
+
+from .stomp_fakes import Broker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@pytest.mark.parametrize("table", [SESSION, SUBSCRIPTION], ids=["session", "subscription"])
+def test_every_phase_is_reached_from_the_first_and_comes_to_an_end(table: Mapping[Any, frozenset[Any]]) -> None:
+    phases = list(table)
+    assert phases == list(phases[0].__class__)
+    for start in phases:
+        reached = {start}
+        while more := {after for phase in reached for after in table[phase]} - reached:
+            reached |= more
+        assert start is not phases[0] or reached == {*phases}
+        assert any(not table[phase] for phase in reached)
+
+
+@pytest.mark.parametrize("table", [SESSION, SUBSCRIPTION], ids=["session", "subscription"])
+def test_only_what_the_table_has_may_follow(table: Any) -> None:
+    for before in table:
+        for after in table:
+            if after in table[before]:
+                assert follow(table, before, after) is after
+            else:
+                with pytest.raises(IllegalTransitionError, match=f"{before.value} cannot become {after.value}"):
+                    follow(table, before, after)
+
+
+def test_who_has_ended_does_not_begin_again() -> None:
+    assert all(SESSION[phase] <= ENDED for phase in ENDED)
+    assert all(SessionPhase.CLOSED in SESSION[phase] for phase in SESSION if phase is not SessionPhase.CLOSED)
+
+
+@pytest.fixture
+def passed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """All phases that sessions and subscriptions of the test come to."""
+    seen: list[Any] = []
+
+    def setattr_and_note(self: Any, name: str, value: Any) -> None:
+        if name == "phase":
+            seen.append(value)
+        object.__setattr__(self, name, value)
+
+    for kind in (StompSession, Subscription):
+        monkeypatch.setattr(kind, "__setattr__", setattr_and_note)
+    return seen
+
+
+async def test_a_session_passes_its_phases_and_its_subscription_waits_for_a_transaction(passed: list[Any]) -> None:
+    broker = Broker()
+    client = await broker.connected()
+    client.send(b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:client\n\n\0SEND\ndestination:/queue/a\n\nx\0")
+    broker.post.settle()
+    broker.post.dispatch()
+    number = client.received()[0][1]["ack"]
+    client.send(f"BEGIN\ntransaction:t\n\n\0ACK\nid:{number}\ntransaction:t\n\n\0UNSUBSCRIBE\nid:s\n\n\0".encode())
+    assert passed[-1] == SubscriptionPhase.DRAINING
+    client.send(b"COMMIT\ntransaction:t\n\n\0DISCONNECT\nreceipt:r\n\n\0")
+    assert passed[-1] == SessionPhase.ENDING
+    broker.post.settle()
+    client.lose()
+    assert [phase for phase in passed if isinstance(phase, SessionPhase)] == [
+        *(SessionPhase.GREETING, SessionPhase.LOGGING_IN, SessionPhase.CONNECTED),
+        *(SessionPhase.ENDING, SessionPhase.SAID, SessionPhase.CLOSED),
+    ]
+    assert [phase for phase in passed if isinstance(phase, SubscriptionPhase)] == [
+        *(SubscriptionPhase.ACTIVE, SubscriptionPhase.DRAINING, SubscriptionPhase.DETACHED)
+    ]
+
+
+@pytest.mark.parametrize("lost", ["before CONNECT", "during the login", "connected", "after ERROR"])
+async def test_a_connection_may_be_lost_in_any_phase(lost: str, passed: list[Any]) -> None:
+    broker = Broker()
+    client = broker.client()
+    if lost == "connected":
+        await client.connect()
+    elif lost != "before CONNECT":
+        client.send(b"CONNECT\naccept-version:1.2\nlogin:user\npasscode:secret\n\n\0")
+    if lost == "after ERROR":
+        client.session.shutdown("the broker stops")  # while the login is decided, which then changes nothing
+        await asyncio.sleep(0)
+    client.lose()
+    await asyncio.sleep(0)
+    assert passed[-1] is SessionPhase.CLOSED
+    assert all(after in SESSION[before] for before, after in pairwise(passed))
+    assert broker.security.open == 0
+
+
+async def test_a_deleted_queue_ends_its_subscription(passed: list[Any]) -> None:
+    broker = Broker()
+    client = await broker.connected()
+    client.send(b"SUBSCRIBE\nid:s\ndestination:/queue/a\n\n\0")
+    broker.post.delete_queue("a")
+    await asyncio.sleep(0)
+    assert passed[-3:] == [SubscriptionPhase.QUEUE_DELETED, SessionPhase.ENDING, SessionPhase.SAID]
