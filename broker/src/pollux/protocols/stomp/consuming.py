@@ -22,6 +22,7 @@ from pollux.protocols.stomp.subscribing import (
     subscription_key,
 )
 from pollux.protocols.stomp.subscription import AckMode, Subscription
+from pollux.protocols.stomp.transactions import refuse
 from pollux.routing.selector import parse as parse_selector
 from pollux.wire.content import content_of
 from pollux.wire.stomp.encoder import Delivery, escaped
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
     from pollux.errors import LostBodyError
     from pollux.message import Message
-    from pollux.protocols.stomp.session import StompSession
-    from pollux.protocols.stomp.transactions import StompTransaction
+    from pollux.protocols.stomp.conversation import Conversation
+    from pollux.protocols.stomp.transactions import Transactions
     from pollux.routing.reference import MessageReference
     from pollux.wire.content import Content
     from pollux.wire.stomp.decoder import Frame
@@ -42,10 +43,20 @@ if TYPE_CHECKING:
 class Consuming:
     """Hold the subscriptions of a session, and be the :class:`Outlet` of each."""
 
-    __slots__ = ("_automatic", "_by_number", "_changed", "_next_number", "_session", "held_back", "subscriptions")
+    __slots__ = (
+        "_automatic",
+        "_by_number",
+        "_changed",
+        "_next_number",
+        "_session",
+        "_transactions",
+        "held_back",
+        "subscriptions",
+    )
 
-    def __init__(self, session: StompSession) -> None:
+    def __init__(self, session: Conversation, transactions: Transactions) -> None:
         self._session = session
+        self._transactions = transactions
         self.subscriptions: dict[str, Subscription] = {}
         self._by_number: dict[int, Subscription] = {}
         self._next_number = 0
@@ -193,24 +204,18 @@ class Consuming:
             if held or unsent:
                 self._session.post.release(held + unsent, failed=False)
         else:
-            self._detach(subscription)
+            self.detach(subscription)
 
-    def _detach(self, subscription: Subscription) -> None:
+    def detach(self, subscription: Subscription) -> None:
+        """Take a subscription from its queue."""
         subscription.become(SubscriptionPhase.DETACHED)
         self._session.post.detach(subscription.queue, subscription)  # gives back what it still holds
         if subscription.temporary:
             self._session.post.delete_queue(subscription.queue.name)
 
-    def left(self, entered: StompTransaction) -> None:
-        """The transaction ended: subscriptions that only waited for that end too."""
-        for subscription in entered.subscriptions:
-            subscription.transactions -= 1
-            if subscription.phase is SubscriptionPhase.DRAINING and not subscription.transactions:
-                self._detach(subscription)
-
     def queue_gone(self, subscription: Subscription) -> None:
         """An administrator deleted the queue: STOMP can say so only by ERROR."""
-        self._session.transactions.forget(subscription.queue)
+        self._transactions.forget(subscription.queue)
         if self.subscriptions.get(subscription.key) is subscription:
             del self.subscriptions[subscription.key]
             del self._by_number[subscription.number]
@@ -238,14 +243,14 @@ class Consuming:
                 return
         headers = parse_headers(block, self._session.version)
         transaction = headers.get("transaction")
-        if self._session.producing.must_park(transaction):
-            self._session.producing.park(ack, transaction)
+        if self._session.parking.concerns(transaction):
+            self._session.parking.add(ack, transaction)
             return
         subscription, identity = self._acknowledged_by(headers)
         if transaction is None:
             subscription.acknowledge(identity)
         else:
-            entered = self._session.transaction(transaction)
+            entered = self._transactions.get(transaction)
             entered.enter(subscription)
             entered.acknowledged += subscription.take(identity)
         self._changed[subscription] = None
@@ -256,29 +261,20 @@ class Consuming:
             raise StompError("STOMP 1.0 has no NACK")
         headers = parse_headers(nack.block, self._session.version)
         transaction = headers.get("transaction")
-        if self._session.producing.must_park(transaction):
-            self._session.producing.park(nack, transaction)
+        if self._session.parking.concerns(transaction):
+            self._session.parking.add(nack, transaction)
             return
         subscription, identity = self._acknowledged_by(headers)
         requeue = headers.get("requeue", "true").lower() != "false"
         if transaction is None:
             self._flush_acknowledgements(subscription)
-            self.refuse([(reference, requeue) for reference in subscription.take(identity)])
+            refuse(self._session.post, [(reference, requeue) for reference in subscription.take(identity)])
         else:
-            entered = self._session.transaction(transaction)
+            entered = self._transactions.get(transaction)
             entered.enter(subscription)
             entered.refused += [(reference, requeue) for reference in subscription.take(identity)]
         self._changed[subscription] = None
         self._session.receipt(headers)
-
-    def refuse(self, refused: list[tuple[MessageReference, bool]]) -> None:
-        """NACK: back to the queue, a failed delivery each; or dead at once with ``requeue:false``."""
-        again = [reference for reference, requeue in refused if requeue]
-        dead = [reference for reference, requeue in refused if not requeue]
-        if again:
-            self._session.post.release(again, failed=True)
-        if dead:
-            self._session.post.reject(dead)
 
     def _acknowledged_by(self, headers: dict[str, str]) -> tuple[Subscription, int]:
         """The subscription and message an ACK or NACK names, by the rules of its version."""

@@ -10,15 +10,23 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pollux.wire.stomp.decoder import Frame
 
 
 class Parking:
-    """Frame frames; ``size`` is their bytes."""
+    """Hold frames; ``size`` is their bytes. ``full`` is called with each that comes beyond ``limit``.
 
-    __slots__ = ("_frames", "_transactions", "size")
+    ``draining``: the first of them is being handled, and goes through although others wait behind it.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_frames", "_full", "_limit", "_transactions", "draining", "size")
+
+    def __init__(self, limit: int, full: Callable[[], None]) -> None:
+        self._limit = limit
+        self._full = full
+        self.draining = False
         self._frames: deque[tuple[Frame, str | None]] = deque()
         self._transactions: dict[str, int] = {}
         self.size = 0
@@ -27,15 +35,17 @@ class Parking:
         return len(self._frames)
 
     def add(self, frame: Frame, transaction: str | None) -> None:
-        """``transaction`` is the frame's transaction header."""
+        """Keep a frame until those before it are done; ``transaction`` is its transaction header."""
         self._frames.append((frame, transaction))
         self.size += _cost(frame)
         if transaction is not None:
             self._transactions[transaction] = self._transactions.get(transaction, 0) + 1
+        if self.size > self._limit:
+            self._full()
 
     def concerns(self, transaction: str | None) -> bool:
-        """Whether something of this transaction waits."""
-        return transaction in self._transactions
+        """Whether a frame of this transaction has to wait behind others of it."""
+        return transaction in self._transactions and not self.draining
 
     def pop(self) -> Frame:
         """Take out the frame that waits longest."""

@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pollux.engine.security import Permission
-from pollux.protocols.stomp.parking import Parking
 from pollux.protocols.stomp.sending import SendPlan
 from pollux.wire.stomp.encoder import escaped
 from pollux.wire.stomp.headers import StompError, unescape
@@ -14,7 +13,8 @@ from pollux.wire.stomp.headers import StompError, unescape
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pollux.protocols.stomp.session import StompSession
+    from pollux.protocols.stomp.conversation import Conversation
+    from pollux.protocols.stomp.transactions import Transactions
     from pollux.store.large import LargeWriter
     from pollux.wire.stomp.decoder import Frame, LargeFrame
 
@@ -26,26 +26,25 @@ _HEAD: Final = 4096
 
 
 class Producer:
-    """Turn SEND frames into messages. ``parking`` holds what waits for an address, the session's other frames too."""
+    """Turn SEND frames into messages."""
 
     __slots__ = (
         "_awaiting",
         "_body_head",
         "_large_plan",
+        "_parking",
         "_plans",
         "_session",
+        "_transactions",
         "_writer",
         "large_frame",
-        "parking",
-        "unparking",
     )
 
-    def __init__(self, session: StompSession) -> None:
+    def __init__(self, session: Conversation, transactions: Transactions) -> None:
         self._session = session
+        self._transactions = transactions
         self._plans: dict[bytes, SendPlan] = {}
-        self.parking = Parking()
-        #: Parked frames are being handled: they go through although others wait behind them.
-        self.unparking = False
+        self._parking = session.parking
         #: Addresses whose opening we will be told.
         self._awaiting: dict[str, Callable[[], None]] = {}
         #: The SEND whose body is arriving in pieces.
@@ -76,13 +75,13 @@ class Producer:
         plan = self._plans.get(rest)
         if plan is None:
             plan = self._plan(rest)
-        if (plan.checked != session.batch or self.parking) and self._must_wait(frame, plan):
+        if (plan.checked != session.batch or self._parking) and self._must_wait(frame, plan):
             return
         message = plan.message(frame.body, session.now, session.origin, self._user())
         if plan.transaction is None:
             session.post.send(message)
         else:
-            session.post.send(message, session.transaction(plan.transaction).transaction)
+            session.post.send(message, self._transactions.get(plan.transaction).transaction)
         if receipt is not None:
             session.receipts.append(receipt)
         elif plan.receipt is not None:
@@ -119,46 +118,35 @@ class Producer:
     def _must_wait(self, frame: Frame, plan: SendPlan) -> bool:
         """Check permission and room, once for a batch of frames; true when the frame has to wait."""
         self._check_permission(plan)
-        if (not self.parking or self.unparking) and self._session.post.writable(plan.address):
+        if (not self._parking or self._parking.draining) and self._session.post.writable(plan.address):
             plan.checked = self._session.batch
             return False
-        self.park(frame, plan.transaction, plan.address)
+        self._parking.add(frame, plan.transaction)
+        self._await(plan.address)
         return True
-
-    def park(self, waiting: Frame, transaction: str | None, address: str | None = None) -> None:
-        """Keep a frame until ``address`` takes messages, or (None) until those before it are done."""
-        self.parking.add(waiting, transaction)
-        if address is not None:
-            self._await(address)
-        if self.parking.size > self._session.settings.park_limit:
-            self._session.hold_reading("parked")
 
     def _await(self, address: str) -> None:
         if address not in self._awaiting:
             self._awaiting[address] = wakeup = partial(self.address_open, address)
             self._session.post.on_writable(address, wakeup)
 
-    def must_park(self, transaction: str | None) -> bool:
-        """Whether a frame of this transaction has to wait behind others of it."""
-        return self.parking.concerns(transaction) and not self.unparking
-
     def address_open(self, address: str) -> None:
         """``address`` takes messages again: handle what waited, in order, until something must wait again."""
         session = self._session
         self._awaiting.pop(address, None)
-        self.unparking = True
+        self._parking.draining = True
         try:
-            while self.parking:  # nothing is, once the session ends
-                before = len(self.parking)
-                session.handle([self.parking.pop()])
-                if len(self.parking) >= before:
-                    self.parking.last_to_front()
+            while self._parking:  # nothing is, once the session ends
+                before = len(self._parking)
+                session.handle([self._parking.pop()])
+                if len(self._parking) >= before:
+                    self._parking.last_to_front()
                     break
         finally:
-            self.unparking = False
-        if self.parking.size <= session.settings.park_limit // 2:
+            self._parking.draining = False
+        if self._parking.size <= session.settings.park_limit // 2:
             session.release_reading("parked")
-        if not self.parking:
+        if not self._parking:
             session.go_on()
 
     # -- large messages in
@@ -171,8 +159,8 @@ class Producer:
         plan = SendPlan(frame.block, self._session.version, self._session.settings)
         self._check_permission(plan)
         if plan.transaction is not None:
-            self._session.transaction(plan.transaction)
-        if self.parking:
+            self._transactions.get(plan.transaction)
+        if self._parking:
             return False
         if not self._session.post.writable(plan.address):
             self._await(plan.address)
@@ -207,7 +195,7 @@ class Producer:
         if writer is None or plan is None:
             return
         message = plan.message(self._body_head, session.now, session.origin, self._user())
-        transaction = None if plan.transaction is None else session.transaction(plan.transaction).transaction
+        transaction = None if plan.transaction is None else self._transactions.get(plan.transaction).transaction
         large = writer.finish(durable=plan.durable)
         self._writer = self._large_plan = None
         self._body_head = b""
@@ -223,7 +211,7 @@ class Producer:
 
     def close(self) -> None:
         """The session ends: forget what waits and what is half received."""
-        self.parking.clear()
+        self._parking.clear()
         # Clients that come and go while an address is full must not pile up in the post office.
         for address, wakeup in self._awaiting.items():
             self._session.post.off_writable(address, wakeup)

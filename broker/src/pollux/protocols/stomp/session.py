@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pollux.errors import AuthenticationError, LimitError, PolluxError
@@ -20,11 +21,12 @@ from pollux.protocols.base import SECOND_LOOK, Session
 from pollux.protocols.stomp.connecting import SUPPORTED, Greeting, VersionError, read_connect
 from pollux.protocols.stomp.consuming import Consuming
 from pollux.protocols.stomp.heartbeat import HeartBeat, negotiate
+from pollux.protocols.stomp.parking import Parking
 from pollux.protocols.stomp.phases import ENDED, SESSION, SessionPhase, follow
 from pollux.protocols.stomp.producing import Producer
 from pollux.protocols.stomp.settings import settings_of
 from pollux.protocols.stomp.streaming import Outbox
-from pollux.protocols.stomp.transactions import StompTransaction, Transactions
+from pollux.protocols.stomp.transactions import Transactions
 from pollux.wire.stomp.decoder import BodyChunk, Decoder, Event, Frame, LargeFrame, Violation
 from pollux.wire.stomp.encoder import error as error_frame
 from pollux.wire.stomp.encoder import escaped, frame, receipts
@@ -74,10 +76,11 @@ class StompSession(Session):
         #: Receipts asked for in this batch, as the client wrote them; and batches that are not durable yet.
         self.receipts: list[bytes] = []
         self._unconfirmed: deque[list[bytes]] = deque()
-        self.producing = Producer(self)
-        self.consuming = Consuming(self)
+        self.parking = Parking(self.settings.park_limit, partial(self.hold_reading, "parked"))
         self.transactions = Transactions(self)
-        self._outbox = Outbox(self)
+        self.producing = Producer(self, self.transactions)
+        self.consuming = Consuming(self, self.transactions)
+        self._outbox = Outbox(self, self.consuming)
         self._wall_ms = services.wall_ms
         self._decoder = Decoder(self.settings.limits)
         #: What came behind the start of a large message that waits for its address.
@@ -142,7 +145,7 @@ class StompSession(Session):
 
     def buffered(self) -> int:
         """Return the bytes held for the client: of frames that are not complete, and of those that wait."""
-        return self._decoder.buffered + self.producing.parking.size
+        return self._decoder.buffered + self.parking.size
 
     def shutdown(self, reason: str) -> None:
         """The broker or an administrator ends this session."""
@@ -168,14 +171,13 @@ class StompSession(Session):
 
     def describe(self) -> dict[str, object]:
         """Return the state of the session, for management."""
-        parking = self.producing.parking
         return {
             "version": self.version.text,
             "subscriptions": self.consuming.describe(),
             "transactions": len(self.transactions),
             "unconfirmed": sum(map(len, self._unconfirmed)),
-            "parked": len(parking),
-            "parked_bytes": parking.size,
+            "parked": len(self.parking),
+            "parked_bytes": self.parking.size,
             "reading_held": sorted(self._holds),
             "heart_beat": {"send": self._beat.send, "receive": self._beat.receive},
         }
@@ -258,10 +260,6 @@ class StompSession(Session):
         if self._identity is None:
             raise StompError("not connected")
         return self._identity
-
-    def transaction(self, name: str) -> StompTransaction:
-        """An open transaction; raises InvalidRequestError."""
-        return self.transactions.get(name)
 
     # -- reading and writing
 
@@ -413,8 +411,8 @@ class StompSession(Session):
     def _disconnect(self, disconnect: Frame) -> None:
         headers = parse_headers(disconnect.block, self.version)
         self._decoder.close()
-        if self.producing.parking and not self.producing.unparking:
-            self.producing.park(disconnect, None)
+        if self.parking and not self.parking.draining:
+            self.parking.add(disconnect, None)
             return
         self.receipt(headers)
         self._end(b"", clean=True)

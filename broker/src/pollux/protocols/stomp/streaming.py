@@ -18,7 +18,8 @@ from pollux.wire.content import content_of
 from pollux.wire.stomp.encoder import NUL
 
 if TYPE_CHECKING:
-    from pollux.protocols.stomp.session import StompSession
+    from pollux.protocols.stomp.consuming import Consuming
+    from pollux.protocols.stomp.conversation import Conversation
     from pollux.protocols.stomp.subscription import Subscription
     from pollux.routing.reference import MessageReference
     from pollux.store.large import LargeReader
@@ -36,10 +37,11 @@ class _BrokeOffError(Exception):
 class Outbox:
     """Hold what waits behind a large message, and send it. ``busy`` while one is on its way."""
 
-    __slots__ = ("_session", "_task", "_waiting", "_writable", "busy", "waiting_bytes")
+    __slots__ = ("_consuming", "_session", "_task", "_waiting", "_writable", "busy", "waiting_bytes")
 
-    def __init__(self, session: StompSession) -> None:
+    def __init__(self, session: Conversation, consuming: Consuming) -> None:
         self._session = session
+        self._consuming = consuming
         self._waiting: deque[bytes | tuple[Subscription, MessageReference]] = deque()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -108,7 +110,7 @@ class Outbox:
             else:
                 await self._send_decoded(subscription, reference, reader)
         except LostBodyError as error:
-            self._session.consuming.lost(subscription, reference, error)
+            self._consuming.lost(subscription, reference, error)
         except PolluxError as error:
             # Nothing of it was written: the next attempt, or its dead letter address, may do better.
             event(
@@ -119,9 +121,9 @@ class Outbox:
                 queue=reference.queue.name,
                 reason=str(error),
             )
-            self._session.consuming.failed(subscription, reference)
+            self._consuming.failed(subscription, reference)
         else:
-            self._session.consuming.sent_large(subscription, reference)
+            self._consuming.sent_large(subscription, reference)
         finally:
             reader.close()
 
@@ -139,7 +141,7 @@ class Outbox:
         if message.annotations is None:
             lines = delivery.stored_head(head)
         else:
-            destination = session.consuming.destination_of(subscription, message)
+            destination = self._consuming.destination_of(subscription, message)
             lines = delivery.foreign(message, content_of(message), destination, reader.size - head_size)
         session.write_now(opening + lines + chunk[head_size:])
         try:
@@ -171,6 +173,4 @@ class Outbox:
         whole.annotations = message.annotations
         del data
         await self._writable.wait()
-        self._session.write_now(
-            self._session.consuming.encode_foreign(subscription, reference, whole, content_of(whole))
-        )
+        self._session.write_now(self._consuming.encode_foreign(subscription, reference, whole, content_of(whole)))

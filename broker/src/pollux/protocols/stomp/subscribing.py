@@ -8,20 +8,19 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
-
 from pollux.engine.ownership import require_owner
 from pollux.engine.security import Permission
 from pollux.errors import InvalidRequestError, NoSuchQueueError
 from pollux.message import RoutingType
-from pollux.protocols.stomp.destinations import Destination, parse_destination
-from pollux.protocols.stomp.subscription import AckMode
+from pollux.protocols.stomp.destinations import parse_destination
+from pollux.protocols.stomp.subscription import AckMode, SubscribeRequest
 from pollux.routing.spec import QueueSpec
 from pollux.wire.stomp.headers import StompError, Version
 
 if TYPE_CHECKING:
     from pollux.engine.post_office import PostOffice
-    from pollux.protocols.stomp.session import StompSession
+    from pollux.protocols.stomp.conversation import Client
+    from pollux.protocols.stomp.destinations import Destination
     from pollux.protocols.stomp.settings import StompSettings
     from pollux.routing.queue import Queue
 
@@ -31,26 +30,6 @@ _NO_LOCAL_HEADERS: Final = ("no-local", "activemq.noLocal")
 _PREFETCH_HEADERS: Final = ("prefetch-count", "activemq.prefetchSize")
 _PRIORITY_HEADERS: Final = ("consumer-priority", "activemq.priority")
 _MAX_ID: Final = 1024
-
-
-class SubscribeRequest(Struct, frozen=True):
-    """A SUBSCRIBE. ``key`` names the subscription on this connection, ``identity`` is its id header if any.
-
-    ``window`` is bytes (-1: no limit), ``prefetch`` messages.
-    """
-
-    key: str
-    identity: str | None
-    destination: Destination
-    text: str
-    mode: AckMode
-    selector: str | None
-    durable_name: str | None
-    no_local: bool
-    browsing: bool
-    window: int
-    prefetch: int
-    priority: int
 
 
 def first_of(headers: dict[str, str], names: tuple[str, ...]) -> str | None:
@@ -114,30 +93,30 @@ def existing_queue(post: PostOffice, name: str) -> Queue | None:
         return None
 
 
-def open_queue(session: StompSession, request: SubscribeRequest) -> tuple[Queue, bool]:
+def open_queue(client: Client, request: SubscribeRequest) -> tuple[Queue, bool]:
     """The queue to consume from, created if need be, and whether it ends with the subscription.
 
     Raises NotPermittedError, NoSuchAddressError, NoSuchQueueError, InvalidRequestError, StompError.
     """
-    post, security, identity = session.post, session.security, session.identity
+    post, security, identity = client.post, client.security, client.identity
     target = request.destination
     wanted = Permission.browse if request.browsing else Permission.consume
     if target.queue is not None:
         security.check(identity, wanted, target.address, target.queue)
-        return _named_queue(session, target, target.queue, target.routing_type), False
-    name = durable_queue_name(session.client_id, request.durable_name) if request.durable_name is not None else None
+        return _named_queue(client, target, target.queue, target.routing_type), False
+    name = durable_queue_name(client.client_id, request.durable_name) if request.durable_name is not None else None
     security.check(identity, wanted, target.address, name)
     routing_type = _routing_type(post, target, durable=name is not None)
     if routing_type is RoutingType.ANYCAST:
         if name is not None:
             raise InvalidRequestError(f"{target.address!r} is ANYCAST: durable subscriptions need MULTICAST")
-        return _named_queue(session, target, target.address, routing_type), False
+        return _named_queue(client, target, target.address, routing_type), False
     if request.browsing:
         raise InvalidRequestError(f"{target.address!r} is MULTICAST: name the queue to browse as 'address::queue'")
     if name is not None:
-        return _durable_queue(session, request, name), False
+        return _durable_queue(client, request, name), False
     security.check(identity, Permission.createNonDurableQueue, target.address)
-    _ensure_address(session, target, routing_type)
+    _ensure_address(client, target, routing_type)
     spec = QueueSpec(
         name=str(uuid.uuid4()),
         address=target.address,
@@ -146,7 +125,7 @@ def open_queue(session: StompSession, request: SubscribeRequest) -> tuple[Queue,
         selector=request.selector,
         temporary=True,
         user=identity.user,
-        no_local_origin=session.origin if request.no_local else 0,
+        no_local_origin=client.origin if request.no_local else 0,
     )
     return post.create_queue(spec), True
 
@@ -164,20 +143,20 @@ def _routing_type(post: PostOffice, target: Destination, *, durable: bool) -> Ro
     return RoutingType.ANYCAST if RoutingType.MULTICAST not in both or prefer_anycast else RoutingType.MULTICAST
 
 
-def _ensure_address(session: StompSession, target: Destination, routing_type: RoutingType | None) -> None:
+def _ensure_address(client: Client, target: Destination, routing_type: RoutingType | None) -> None:
     """Create the address, or let it be of this routing type too, if the client may."""
-    address = session.post.address(target.address)
+    address = client.post.address(target.address)
     if address is None or (routing_type is not None and routing_type not in address.routing_types):
-        session.security.check(session.identity, Permission.createAddress, target.address)
-        session.post.ensure_address(target.address, routing_type)
+        client.security.check(client.identity, Permission.createAddress, target.address)
+        client.post.ensure_address(target.address, routing_type)
 
 
-def _named_queue(session: StompSession, target: Destination, name: str, routing_type: RoutingType | None) -> Queue:
-    post, security, identity = session.post, session.security, session.identity
+def _named_queue(client: Client, target: Destination, name: str, routing_type: RoutingType | None) -> Queue:
+    post, security, identity = client.post, client.security, client.identity
     queue = existing_queue(post, name)
     if queue is None:
         security.check(identity, Permission.createDurableQueue, target.address, name)
-        _ensure_address(session, target, routing_type)
+        _ensure_address(client, target, routing_type)
         return post.create_queue(
             QueueSpec(
                 name=name, address=target.address, routing_type=routing_type, auto_created=True, user=identity.user
@@ -190,8 +169,8 @@ def _named_queue(session: StompSession, target: Destination, name: str, routing_
     return queue
 
 
-def _durable_queue(session: StompSession, request: SubscribeRequest, name: str) -> Queue:
-    post, security, identity = session.post, session.security, session.identity
+def _durable_queue(client: Client, request: SubscribeRequest, name: str) -> Queue:
+    post, security, identity = client.post, client.security, client.identity
     address = request.destination.address
     queue = existing_queue(post, name)
     if queue is not None:
@@ -202,7 +181,7 @@ def _durable_queue(session: StompSession, request: SubscribeRequest, name: str) 
             )
         return queue
     security.check(identity, Permission.createDurableQueue, address, name)
-    _ensure_address(session, request.destination, RoutingType.MULTICAST)
+    _ensure_address(client, request.destination, RoutingType.MULTICAST)
     return post.create_queue(
         QueueSpec(
             name=name,

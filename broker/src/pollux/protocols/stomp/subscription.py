@@ -10,6 +10,8 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import Struct
+
 from pollux.message import Encoding
 from pollux.protocols.stomp.phases import SUBSCRIPTION, SubscriptionPhase, follow
 from pollux.wire.stomp.encoder import NUL
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pollux.engine.reading_rights import ReadingRights
-    from pollux.protocols.stomp.subscribing import SubscribeRequest
+    from pollux.protocols.stomp.destinations import Destination
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
     from pollux.routing.selector import Selector
@@ -43,6 +45,26 @@ class AckMode(Enum):
     INDIVIDUAL = "client-individual"
 
 
+class SubscribeRequest(Struct, frozen=True):
+    """A SUBSCRIBE. ``key`` names the subscription on this connection, ``identity`` is its id header if any.
+
+    ``window`` is bytes (-1: no limit), ``prefetch`` messages.
+    """
+
+    key: str
+    identity: str | None
+    destination: Destination
+    text: str
+    mode: AckMode
+    selector: str | None
+    durable_name: str | None
+    no_local: bool
+    browsing: bool
+    window: int
+    prefetch: int
+    priority: int
+
+
 class Outlet(Protocol):
     """Name all that a subscription needs of its session."""
 
@@ -60,6 +82,9 @@ class Outlet(Protocol):
 
     def delivered(self, subscription: Subscription, references: list[MessageReference]) -> None:
         """These were sent and need no ACK."""
+
+    def detach(self, subscription: Subscription) -> None:
+        """Take the subscription from its queue, and give back what it still holds."""
 
     def queue_gone(self, subscription: Subscription) -> None:
         """The queue was deleted under the subscription."""
@@ -155,6 +180,12 @@ class Subscription:
     def become(self, phase: SubscriptionPhase) -> None:
         """Change the phase. Raises IllegalTransitionError."""
         self.phase = follow(SUBSCRIPTION, self.phase, phase)
+
+    def left_transaction(self) -> None:
+        """Go on without one of its transactions, which ended: it may have waited for that end only."""
+        self.transactions -= 1
+        if self.phase is SubscriptionPhase.DRAINING and not self.transactions:
+            self._outlet.detach(self)
 
     def deliver(self, references: list[MessageReference]) -> None:
         """Send messages to the client (:class:`pollux.routing.consumer.Consumer`)."""

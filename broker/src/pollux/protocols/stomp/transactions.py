@@ -8,8 +8,9 @@ from pollux.errors import InvalidRequestError, LimitError
 from pollux.wire.stomp.headers import StompError, parse_headers
 
 if TYPE_CHECKING:
+    from pollux.engine.post_office import PostOffice
     from pollux.engine.transaction import Transaction
-    from pollux.protocols.stomp.session import StompSession
+    from pollux.protocols.stomp.conversation import Conversation
     from pollux.protocols.stomp.subscription import Subscription
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
@@ -44,13 +45,28 @@ class StompTransaction:
         """Return all that goes back to its queue when the transaction is aborted."""
         return [*self.acknowledged, *(reference for reference, _ in self.refused)]
 
+    def leave(self) -> None:
+        """Tell the subscriptions that the transaction ended."""
+        for subscription in self.subscriptions:
+            subscription.left_transaction()
+
+
+def refuse(post: PostOffice, refused: list[tuple[MessageReference, bool]]) -> None:
+    """Give back what a NACK refused, a failed delivery each; or make it a dead letter at once (False)."""
+    again = [reference for reference, requeue in refused if requeue]
+    dead = [reference for reference, requeue in refused if not requeue]
+    if again:
+        post.release(again, failed=True)
+    if dead:
+        post.reject(dead)
+
 
 class Transactions:
     """The open transactions of a session: BEGIN, COMMIT and ABORT frames."""
 
     __slots__ = ("_open", "_session")
 
-    def __init__(self, session: StompSession) -> None:
+    def __init__(self, session: Conversation) -> None:
         self._session = session
         self._open: dict[str, StompTransaction] = {}
 
@@ -90,8 +106,8 @@ class Transactions:
             post.acknowledge(entered.acknowledged, entered.transaction)
         post.commit(entered.transaction)
         del self._open[name]
-        self._session.consuming.refuse(entered.refused)
-        self._session.consuming.left(entered)
+        refuse(post, entered.refused)
+        entered.leave()
         self._session.receipt(headers)
 
     def abort(self, frame: Frame) -> None:
@@ -124,7 +140,7 @@ class Transactions:
         held = entered.held()
         if held:
             post.release(held, failed=failed)
-        self._session.consuming.left(entered)
+        entered.leave()
 
     def _read(self, frame: Frame) -> tuple[dict[str, str], str] | None:
         """Headers and name; None when the frame was parked behind others of its transaction."""
@@ -132,8 +148,7 @@ class Transactions:
         name = headers.get("transaction")
         if not name:
             raise StompError("the header 'transaction' is missing or empty")
-        producing = self._session.producing
-        if producing.must_park(name):
-            producing.park(frame, name)
+        if self._session.parking.concerns(name):
+            self._session.parking.add(frame, name)
             return None
         return headers, name
