@@ -1,8 +1,8 @@
-"""Filters for what brokers said (results of pollux_info): a report for people, and what is wrong. Pure."""
+"""Filters that show an inventory and what its brokers said (results of pollux_info) to people. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -59,62 +59,6 @@ def report(topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: s
     return lines
 
 
-def group_problems(
-    topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: str, asked: Sequence[str]
-) -> list[str]:
-    """What is wrong with groups all of whose members were asked: no live, two lives, a member that cannot take over."""
-    lines = []
-    for name, group in topology["groups"].items():
-        if not set(group["members"]) <= set(asked):
-            continue
-        states = {host: str(_said(hostvars, host, variable).get("state", "not asked")) for host in group["members"]}
-        lives = [host for host, state in states.items() if state == "live"]
-        if len(lives) != 1:
-            lines.append(f"group {name} has {len(lives)} live brokers ({', '.join(lives) or 'none'}), expected one")
-        lines += [
-            f"{host} of group {name} cannot take over: it is {state}"
-            for host, state in states.items()
-            if state not in ("live", "ready")
-        ]
-    return lines
-
-
-def rebuild(
-    topology: Mapping[str, Any], host: str, hostvars: Mapping[str, Any], variable: str, asked: Sequence[str]
-) -> list[str]:
-    """Why the copy of ``host`` must not be set aside; nothing when another member serves with the newest data."""
-    broker = topology["brokers"].get(host)
-    if broker is None:
-        named = f"there is no broker {host!r}" if host else "rebuild_confirm is not set"
-        return [f"{named}: name the backup whose copy is to be set aside, -e rebuild_confirm=NAME"]
-    group = topology["groups"][broker["group"]]
-    if group["policy"] != "replication":
-        return [f"group {broker['group']} has {group['policy']}, so {host} has no copy of its own"]
-    missing = [member for member in group["members"] if member not in asked]
-    if missing:
-        return [f"--limit leaves out {', '.join(missing)}, which must be asked"]
-    lines = []
-    states = {member: str(_said(hostvars, member, variable).get("state", "not asked")) for member in group["members"]}
-    if states[host] in ("live", "activating", "unreachable"):
-        remedy = "stop it first" if states[host] == "unreachable" else "a backup is another one"
-        lines.append(f"{host} is {states[host]}, so its store may be the one that counts: {remedy}")
-    lives = [member for member, state in states.items() if state == "live" and member != host]
-    if len(lives) != 1:
-        said = ", ".join(f"{member} is {state}" for member, state in states.items())
-        return [
-            *lines,
-            f"no other member of group {broker['group']} is the one live ({said}): there is nothing to copy",
-        ]
-    replication = _said(hostvars, lives[0], variable).get("status", {}).get("activation", {}).get("replication") or {}
-    mine, agreed = replication.get("sequence"), replication.get("coordinated_sequence")
-    if not mine or mine != agreed:
-        lines.append(
-            f"{lives[0]} serves with sequence {mine}, and {agreed} was agreed on: whose data is the newest is not"
-            " certain; wait, or see pollux activation list"
-        )
-    return lines
-
-
 def manifest(topology: Mapping[str, Any], group: str, user: str) -> dict[str, Any]:
     """Who takes part in a drill, as ``pollux drill`` reads it; the password is in a file beside it."""
     members = []
@@ -141,7 +85,5 @@ class FilterModule:
         return {
             "pollux_plan": plan,
             "pollux_report": report,
-            "pollux_group_problems": group_problems,
             "pollux_manifest": manifest,
-            "pollux_rebuild": rebuild,
         }

@@ -1,0 +1,137 @@
+"""The gates of playbooks: whether it is safe to go on, and with whom, by what brokers said. Pure.
+
+A gate fails closed: a broker that was not asked, or did not answer, passes none. ``topology`` is the model that the
+topology filter makes; ``variable`` names the variable of each host that holds its broker's answer (of pollux_info).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def _said(hostvars: Mapping[str, Any], host: str, variable: str) -> Mapping[str, Any]:
+    try:
+        found = hostvars[host][variable]
+    except KeyError:
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def group_problems(
+    topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: str, asked: Sequence[str]
+) -> list[str]:
+    """Return what is wrong with groups that were asked as a whole: no live, two, or a member that cannot take over."""
+    lines = []
+    for name, group in topology["groups"].items():
+        if not set(group["members"]) <= set(asked):
+            continue
+        states = {host: str(_said(hostvars, host, variable).get("state", "not asked")) for host in group["members"]}
+        lives = [host for host, state in states.items() if state == "live"]
+        if len(lives) != 1:
+            lines.append(f"group {name} has {len(lives)} live brokers ({', '.join(lives) or 'none'}), expected one")
+        lines += [
+            f"{host} of group {name} cannot take over: it is {state}"
+            for host, state in states.items()
+            if state not in ("live", "ready")
+        ]
+    return lines
+
+
+def rebuild(
+    topology: Mapping[str, Any], host: str, hostvars: Mapping[str, Any], variable: str, asked: Sequence[str]
+) -> list[str]:
+    """Return why the copy of ``host`` must not be set aside; empty when another member serves with the newest data."""
+    broker = topology["brokers"].get(host)
+    if broker is None:
+        named = f"there is no broker {host!r}" if host else "rebuild_confirm is not set"
+        return [f"{named}: name the backup whose copy is to be set aside, -e rebuild_confirm=NAME"]
+    group = topology["groups"][broker["group"]]
+    if group["policy"] != "replication":
+        return [f"group {broker['group']} has {group['policy']}, so {host} has no copy of its own"]
+    missing = [member for member in group["members"] if member not in asked]
+    if missing:
+        return [f"--limit leaves out {', '.join(missing)}, which must be asked"]
+    lines = []
+    states = {member: str(_said(hostvars, member, variable).get("state", "not asked")) for member in group["members"]}
+    if states[host] in ("live", "activating", "unreachable"):
+        remedy = "stop it first" if states[host] == "unreachable" else "a backup is another one"
+        lines.append(f"{host} is {states[host]}, so its store may be the one that counts: {remedy}")
+    lives = [member for member, state in states.items() if state == "live" and member != host]
+    if len(lives) != 1:
+        said = ", ".join(f"{member} is {state}" for member, state in states.items())
+        return [
+            *lines,
+            f"no other member of group {broker['group']} is the one live ({said}): there is nothing to copy",
+        ]
+    replication = _said(hostvars, lives[0], variable).get("status", {}).get("activation", {}).get("replication") or {}
+    mine, agreed = replication.get("sequence"), replication.get("coordinated_sequence")
+    if not mine or mine != agreed:
+        lines.append(
+            f"{lives[0]} serves with sequence {mine}, and {agreed} was agreed on: whose data is the newest is not"
+            " certain; wait, or see pollux activation list"
+        )
+    return lines
+
+
+def switchover_groups(topology: Mapping[str, Any], asked: str) -> list[str]:
+    """Return the names in ``asked``, which are separated by commas; those of all groups when it is empty."""
+    return [name.strip() for name in asked.split(",")] if asked else list(topology["groups"])
+
+
+def switchover_refusal(topology: Mapping[str, Any], asked: str) -> str:
+    """Return why nobody is to hand over: the inventory lacks groups that are asked for. Empty when it has them all."""
+    unknown = [name for name in switchover_groups(topology, asked) if name not in topology["groups"]]
+    if not unknown:
+        return ""
+    return f"switchover_groups names {', '.join(unknown)}; the groups are {', '.join(topology['groups'])}"
+
+
+def hands_back(topology: Mapping[str, Any], host: str, said: Mapping[str, Any]) -> bool:
+    """Tell whether a failback has this broker hand over: it is live, and its group prefers another one."""
+    broker = topology["brokers"][host]
+    preferred = topology["groups"][broker["group"]]["live"]
+    return bool(said["state"] == "live" and preferred not in ("", host))
+
+
+def failback_refusal(topology: Mapping[str, Any], host: str, said: Mapping[str, Any]) -> str:
+    """Return why this broker must not hand over: chance would say who takes over. Empty when it may, or need not."""
+    broker = topology["brokers"][host]
+    if broker["members"] <= 2 or not hands_back(topology, host, said):
+        return ""
+    return (
+        f"group {broker['group']} has {broker['members'] - 1} backups that wait, and a live hands over to whichever is"
+        f" first: stop the ones other than {topology['groups'][broker['group']]['live']}, run this again, and start"
+        " them afterwards"
+    )
+
+
+def rolling_order(
+    topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: str, chosen: str, hosts: Sequence[str]
+) -> dict[str, Any]:
+    """Return in which order those of ``hosts`` whose variable ``chosen`` is true are stopped: backups before lives.
+
+    The result has their names in ``hosts``, and in ``handovers`` how many of them have to hand over first.
+    """
+    wanted = [host for host in hosts if hostvars[host][chosen]]
+    lives = [host for host in wanted if _said(hostvars, host, variable).get("state") == "live"]
+    return {
+        "hosts": [host for host in wanted if host not in lives] + lives,
+        "handovers": sum(topology["brokers"][host]["members"] > 1 for host in lives),
+    }
+
+
+class FilterModule:
+    """Hand the filters to Ansible."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return the filters by name."""
+        return {
+            "pollux_group_problems": group_problems,
+            "pollux_rebuild": rebuild,
+            "pollux_switchover_groups": switchover_groups,
+            "pollux_switchover_refusal": switchover_refusal,
+            "pollux_hands_back": hands_back,
+            "pollux_failback_refusal": failback_refusal,
+            "pollux_rolling_order": rolling_order,
+        }
