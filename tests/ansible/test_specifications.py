@@ -32,10 +32,15 @@ def options() -> dict[str, dict[str, Any]]:
     return found
 
 
+def templates() -> list[Path]:
+    """The templates of all roles, and the partials that they are made of."""
+    return sorted(path for path in ROOT.glob("roles/*/templates/**/*") if path.is_file())
+
+
 @functools.cache
 def sources() -> dict[Path, str]:
     """What uses variables: tasks, templates, private variables, playbooks and filters; without comments."""
-    paths = [*ROOT.glob("roles/*/tasks/*.yml"), *ROOT.glob("roles/*/vars/*.yml"), *ROOT.glob("roles/*/templates/*")]
+    paths = [*ROOT.glob("roles/*/tasks/*.yml"), *ROOT.glob("roles/*/vars/*.yml"), *templates()]
     paths += [*ROOT.glob("playbooks/*.yml"), *ROOT.glob("filter_plugins/*.py"), *ROOT.glob("plugin_utils/*/*.py")]
     return {path: re.sub(r"(?m)^\s*#.*$", "", path.read_text()) for path in paths}
 
@@ -46,13 +51,14 @@ def test_defaults_and_readmes_are_what_the_specifications_say() -> None:
     assert done.returncode == 0, f"run tools/bundle_docs.py:\n{done.stdout}{done.stderr}"
 
 
-@pytest.mark.parametrize("template", sorted(ROOT.glob("roles/*/templates/*")), ids=lambda path: path.name)
+@pytest.mark.parametrize("template", templates(), ids=lambda path: path.name)
 def test_a_template_uses_only_variables_that_are_specified_or_private(template: Path) -> None:
     environment = jinja2.Environment(autoescape=True)
     parsed = environment.parse(template.read_text())
     for node in parsed.find_all(jinja2.nodes.Filter):  # Ansible's and the bundle's own filters
         environment.filters.setdefault(node.name, str)
-    private = yaml.safe_load((template.parents[1] / "vars" / "main.yml").read_text())
+    role = ROOT / "roles" / template.relative_to(ROOT / "roles").parts[0]
+    private = yaml.safe_load((role / "vars" / "main.yml").read_text())
     known = options().keys() | private.keys() | MAGIC | {"__topology", "_", "process", "filter"}
     assert jinja2.meta.find_undeclared_variables(parsed) - known == set()
 
