@@ -203,8 +203,7 @@ def test_a_broker_does_not_start_in_the_place_of_a_mount_that_is_missing(kind: s
     me = {"name": "a", "group": "g", "policy": "shared_store", "store": "/srv/pollux/g"}
     text = jinja2.Environment(autoescape=False).from_string(source).render(  # noqa: S701  (a unit, not HTML)
         __broker_me=me,
-        __topology={"groups": {"g": {"store": {"type": kind}}}},
-        shared_store_path="/srv/pollux",
+        __topology={"groups": {"g": {"store": {"type": kind, "mount": "/srv/pollux"}}}},
         broker_watchdog_seconds=0,
     )
     assert "RequiresMountsFor=/srv/pollux\n" in text
