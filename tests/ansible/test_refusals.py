@@ -133,5 +133,16 @@ def test_every_playbook_begins_with_the_validation_of_the_whole_inventory() -> N
     [play] = yaml.safe_load((ROOT / "playbooks" / "shared" / "validate.yml").read_text())
     assert play["hosts"] == "brokers"
     assert play["roles"] == [{"role": "topology"}]
-    assert play["any_errors_fatal"] is True
     assert "pre_tasks" not in play
+
+
+def test_an_error_of_one_host_is_one_of_all_which_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(tmp_path)
+    plays = [path.read_text() for path in (ROOT / "playbooks").rglob("*.yml")]
+    assert [text for text in plays if "any_errors_fatal:" in text] == []
+    environment = site.environment
+    monkeypatch.setattr(site, "environment", lambda *given: {**environment(*given), "ANSIBLE_ANY_ERRORS_FATAL": "0"})
+    run = site.run("status.yml")
+    assert run.code != 0
+    assert [failure.message[0][:23] for failure in run.failures] == ["any_errors_fatal is off"]
+    assert {result.play for result in run.results} == {"1. Read and validate the whole inventory; nothing is changed"}
