@@ -60,7 +60,7 @@ def discard(host: str) -> None:
 
 
 class Brokers:
-    """Who lets us in, and who was tried."""
+    """Holds who lets us in, and who was tried."""
 
     def __init__(self, *serving: str) -> None:
         self.serving = set(serving)

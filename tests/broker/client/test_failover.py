@@ -57,7 +57,7 @@ async def kill_and_start(broker: BrokerProcess) -> None:
 
 
 async def test_a_host_that_says_nothing_is_not_waited_for(broker: BrokerProcess) -> None:
-    """It takes connections and never answers, as one does that was stopped; its time would be ten minutes."""
+    """The host takes connections and never answers, as one does that was stopped; its time would be ten minutes."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hosts = f"tcp://127.0.0.1:{silent.getsockname()[1]},tcp://127.0.0.1:{broker.port}"
         first = "connectionLoadBalancingPolicyClassName=FirstElementConnectionLoadBalancingPolicy"

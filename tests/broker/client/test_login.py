@@ -1,4 +1,4 @@
-"""How the client logs in to real brokers: TLS, client certificates, SCRAM, and what it refuses to do."""
+"""Log-ins of the client to real brokers: TLS, client certificates, SCRAM, and what it refuses to do."""
 
 from __future__ import annotations
 

@@ -419,7 +419,7 @@ async def test_a_refused_message_ends_a_publisher_unless_the_broker_may_refuse(*
 
 
 class FakeSession:
-    """What a sender link needs of its session."""
+    """As much of a session as a sender link needs."""
 
     number = next_delivery = 0
     in_transaction = False
@@ -429,7 +429,7 @@ class FakeSession:
         self.outgoing: dict[int, object] = {}
 
     def transfer(self, *_: object) -> None:
-        """Sent."""
+        """Note that a delivery was sent."""
 
 
 async def test_a_delivery_that_is_settled_without_an_outcome_is_not_confirmed() -> None:

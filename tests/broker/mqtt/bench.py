@@ -1,4 +1,4 @@
-"""What MQTT costs for one message, in microseconds: ``nice python tests/broker/mqtt/bench.py [--profile]``.
+"""Measure the cost of MQTT for one message, in microseconds: ``nice python tests/broker/mqtt/bench.py [--profile]``.
 
 A program, not a test. The post office is a stand-in that costs nothing, so what is left is the MQTT part: PUBLISH
 decoded and sent, PUBACK encoded; PUBLISH encoded to the subscriber, PUBACK decoded.

@@ -104,7 +104,7 @@ class FakeSecurity:
 
 
 class MemoryTransport:
-    """What a session writes, as packets; what it asks of its connection, as flags."""
+    """Holds what a session writes, as packets, and what it asks of its connection, as flags."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, peer: Peer) -> None:
         self.loop = loop
@@ -158,7 +158,7 @@ class Client:
         self.session.data_received(data)
 
     def lose(self) -> None:
-        """The connection breaks."""
+        """Break the connection."""
         self.transport.closed = True
         self.session.connection_lost(None)
 
@@ -193,7 +193,7 @@ class Client:
                 await self.transport.arrived.wait()
 
     async def closed(self) -> list[Packet]:
-        """Wait for the end; what came before it."""
+        """Wait for the end; return what came before it."""
         async with asyncio.timeout(DEADLINE):
             while not self.transport.closed:
                 self.transport.arrived.clear()
@@ -201,7 +201,7 @@ class Client:
         return self.taken()
 
     async def silent(self) -> None:
-        """Nothing is on its way here."""
+        """Assert that nothing is on its way here."""
         await self.broker.settle()
         taken = self.taken()
         assert taken == [], taken
@@ -367,14 +367,14 @@ class Broker:
         return Client(self, version, **peer)
 
     async def stable(self) -> None:
-        """Until everything done so far is on disk and visible."""
+        """Wait until everything done so far is on disk and visible."""
         done = self.loop.create_future()
         self.post.when_stable(done.set_result)
         async with asyncio.timeout(DEADLINE):
             assert await done is None
 
     async def settle(self) -> None:
-        """Until what was sent would have been delivered."""
+        """Wait until what was sent would have been delivered."""
         for _ in range(3):
             await self.stable()
             for _ in range(5):

@@ -120,7 +120,7 @@ def filters(draw: st.DrawFn, version: int) -> Filter:
 
 
 def from_client(version: int) -> st.SearchStrategy[Packet]:
-    """What a client sends after CONNECT."""
+    """Draw a packet that a client sends after CONNECT."""
     options: list[st.SearchStrategy[Packet]] = [
         publishes(version),
         acks(version),
@@ -143,7 +143,7 @@ def from_client(version: int) -> st.SearchStrategy[Packet]:
 
 
 def from_server(version: int) -> st.SearchStrategy[Packet]:
-    """What only a server sends."""
+    """Draw a packet that only a server sends."""
     reasons = st.lists(st.sampled_from([0, 1, 2, 0x80]), min_size=1, max_size=3)
     return st.one_of(
         records(ConnAck, st.booleans(), st.just(0), properties(p.CONNACK, version)),

@@ -25,7 +25,7 @@ LIMIT = 1 << 20
 
 
 def whole(data: bytes, version: int) -> Packet:
-    """``data`` is exactly one packet."""
+    """Return the packet that ``data`` is, exactly one."""
     length, start = decode_variable(data, 1, len(data))
     assert start + length == len(data)
     return parse_packet(data[0], data[start:], version)

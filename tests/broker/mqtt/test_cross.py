@@ -1,4 +1,4 @@
-"""MQTT beside the other protocols: what an MQTT client sends them, and what it gets from them."""
+"""MQTT beside the other protocols: messages from MQTT clients to theirs, and back."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def copy(broker: Broker, target: Path, *, torn: bool) -> None:
 
 
 async def crash(broker: Broker, directory: Path, *, torn: bool) -> Broker:
-    """What is on disk now, and a broker on it."""
+    """Keep what is on disk now, and start a broker on it."""
     copy(broker, directory, torn=torn)
     await broker.stop()
     following = Broker(directory, broker.configuration)

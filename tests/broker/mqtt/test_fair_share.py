@@ -1,4 +1,4 @@
-"""What one client asks for by the thousand is done a few pieces in a turn of the loop, and others get on in between."""
+"""Fair share: what one client asks for by the thousand is done a few pieces in a turn, and others get on meanwhile."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _counted(broker: Broker) -> None:
 
 
 async def turns(done: Callable[[], int], wanted: int) -> list[int]:
-    """How much ``done`` grew in each turn of the loop, until it is ``wanted``.
+    """Return how much ``done`` grew in each turn of the loop, until it is ``wanted``.
 
     Not every turn has its piece: some wait until those before are on disk, as long as that takes.
     """

@@ -1,4 +1,4 @@
-"""What of an acceptor's parameters and of ``<px:limits>`` holds for MQTT clients acts on them."""
+"""Parameters of an acceptor, and ``<px:limits>``, that hold for MQTT clients act on them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def limited(broker: Broker, **limits: int) -> None:
 async def test_the_largest_packet_a_client_may_send(
     broker: Broker, parameters: dict[str, str], max_message_size: int, largest: int
 ) -> None:
-    """It is told to MQTT 5 clients; one byte more ends the connection, and nothing of it was taken."""
+    """MQTT 5 clients are told; one byte more ends the connection, and nothing of it was taken."""
     broker.services.acceptor = acceptor_settings(**parameters)
     limited(broker, max_message_size=max_message_size)
     client = broker.client()

@@ -34,14 +34,14 @@ HOST = re.compile(r"[A-Za-z0-9._:%-]{1,253}", re.ASCII)
 
 
 class Channel(Protocol):
-    """What a session is told of its frames."""
+    """The receiver of the frames of a session."""
 
     def on_frame(self, frame: Frame) -> None:
-        """A frame of this session other than begin."""
+        """Take in a frame of this session other than begin."""
 
 
 class AmqpStream(Stream):
-    """See the module. Made by :meth:`open`."""
+    """A stream of AMQP frames to one broker, until it ends. Made by :meth:`open`."""
 
     def __init__(self, endpoint: Endpoint, options: Options, container: str) -> None:
         super().__init__(endpoint, options.client_failure_check_period)

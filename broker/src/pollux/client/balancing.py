@@ -16,7 +16,7 @@ class Policy(Protocol):
     """Chooses among `count` brokers, `count` at least 1."""
 
     def select(self, count: int) -> int:
-        """The index of the broker for the next connection."""
+        """Return the index of the broker for the next connection."""
 
 
 class RoundRobin:
@@ -27,7 +27,7 @@ class RoundRobin:
         self._next: int | None = None
 
     def select(self, count: int) -> int:
-        """See :class:`Policy`."""
+        """Return the one after the last one, at first one at random."""
         chosen = self._random.randrange(count) if self._next is None else self._next % count
         self._next = chosen + 1
         return chosen
@@ -40,7 +40,7 @@ class FirstElement:
         del random
 
     def select(self, count: int) -> int:  # noqa: ARG002  (the interface's parameter)
-        """See :class:`Policy`."""
+        """Return 0."""
         return 0
 
 
@@ -51,7 +51,7 @@ class RandomChoice:
         self._random = random
 
     def select(self, count: int) -> int:
-        """See :class:`Policy`."""
+        """Return one at random."""
         return self._random.randrange(count)
 
 
@@ -63,7 +63,7 @@ class RandomSticky:
         self._chosen: int | None = None
 
     def select(self, count: int) -> int:
-        """See :class:`Policy`."""
+        """Return the one that was drawn the first time."""
         if self._chosen is None:
             self._chosen = self._random.randrange(count)
         return self._chosen % count

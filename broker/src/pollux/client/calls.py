@@ -19,14 +19,14 @@ class HandshakeError(Exception):
 
 
 class Answer(NamedTuple, Generic[T]):
-    """Who has let us in, and what the opener made of it."""
+    """The broker that has let us in, and what the opener made of it."""
 
     endpoint: Endpoint
     opened: T
 
 
 class Calls(Generic[T]):
-    """See the module. ``opener`` makes one call, which may take ``limit`` milliseconds."""
+    """The calls under way. ``opener`` makes one call, which may take ``limit`` milliseconds."""
 
     def __init__(self, opener: Callable[[Endpoint], Awaitable[T]], limit: int) -> None:
         self._opener = opener
@@ -44,7 +44,7 @@ class Calls(Generic[T]):
     async def call(self, endpoint: Endpoint, seconds: float) -> Answer[T] | None:
         """Call a broker, unless a call is under way, and give it so long; one that was silent before gets no time.
 
-        Who has let us in meanwhile, which may be another one. Raises LoginError.
+        Return who has let us in meanwhile, which may be another one. Raises LoginError.
         """
         loop = asyncio.get_running_loop()
         if endpoint not in self._waiting:

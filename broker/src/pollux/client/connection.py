@@ -35,7 +35,7 @@ _CLOSE_TIMEOUT = 2.0
 
 
 class EventKind(StrEnum):
-    """What listeners are told."""
+    """The events that listeners are told."""
 
     #: The connection failed; the client now looks for a broker.
     CONNECTION_FAILED = "connection-failed"
@@ -54,7 +54,7 @@ class ConnectionEvent(Struct, frozen=True):
 
 
 class Connection:
-    """See the module. Made by :func:`connect`; close it, or use it as an async context manager."""
+    """A connection to whoever is live. Made by :func:`connect`; close it, or use it as an async context manager."""
 
     def __init__(self, target: Target) -> None:
         self.loop = asyncio.get_running_loop()
@@ -98,7 +98,7 @@ class Connection:
         return self
 
     async def session(self, *, transacted: bool = False) -> Session:
-        """A session; in a transacted one nothing counts before `commit()`."""
+        """Open a session; in a transacted one nothing counts before `commit()`."""
         await self.ready()
         number = next((free for free in range(MAX_SESSIONS) if free not in self._sessions), None)
         if number is None:
@@ -162,7 +162,7 @@ class Connection:
             raise self._failure
 
     def forget(self, session: Session) -> None:
-        """A session is over."""
+        """Let go of a session that is over."""
         if self._sessions.get(session.number) is session:
             del self._sessions[session.number]
         if self._stream is not None:
@@ -180,7 +180,7 @@ class Connection:
         self.check()
 
     async def answer(self, future: asyncio.Future[T]) -> T:
-        """What a broker answers, within the times that the URL allows. Raises CallTimeoutError."""
+        """Return what a broker answers, within the times that the URL allows. Raises CallTimeoutError."""
         began = self.loop.time()
         failovers = self.failovers
         while True:

@@ -1,4 +1,4 @@
-"""What receives: messages one by one, or as an asynchronous iterator, and their settling."""
+"""Consumers: messages one by one, or as an asynchronous iterator, and their settling."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Consumer:
         return delivery
 
     def settle(self, delivery: Delivery, outcome: int) -> None:
-        """See :class:`Delivery`'s methods."""
+        """Tell the broker the `outcome` of a delivery. Raises StaleDeliveryError after a failover."""
         session = self.session
         if delivery.generation != session.generation or session.stream is None:
             raise StaleDeliveryError("the connection failed since this message came: it comes again, as redelivered")

@@ -111,7 +111,7 @@ class Dialer:
         )
 
     async def _discover(self, listener: Listener) -> None:
-        """Who is there now; where nobody is known it is worth waiting."""
+        """Note who is there now; where nobody is known it is worth waiting."""
         if not self._known:
             await listener.first()
         self.endpoints = list(dict.fromkeys((*self._known, *listener.endpoints())))[:MAX_ENDPOINTS]

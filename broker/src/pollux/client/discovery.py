@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Listener(asyncio.DatagramProtocol):
-    """Who is heard of in a group; listens inside `async with`. ``tls``: whether brokers are reached with TLS."""
+    """Listens inside `async with` for brokers of a group. ``tls``: whether brokers are reached with TLS."""
 
     def __init__(self, group: Group, *, tls: bool) -> None:
         self._group = group

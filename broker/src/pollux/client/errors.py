@@ -1,4 +1,4 @@
-"""What can go wrong for a user of the client. Each text says what happened and what may be done about it."""
+"""Errors for users of the client. Each text says what happened and what may be done about it."""
 
 from __future__ import annotations
 

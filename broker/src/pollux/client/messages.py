@@ -113,7 +113,7 @@ class Delivery(Message):
         self._settle(0x27)
 
     def reject(self) -> None:
-        """It cannot be handled: a dead letter at once."""
+        """Refuse it for good, as it cannot be handled: it is a dead letter at once."""
         self._settle(0x25)
 
     def _settle(self, outcome: int) -> None:

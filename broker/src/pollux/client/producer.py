@@ -1,4 +1,4 @@
-"""What sends: a window of unconfirmed messages, and a duplicate id for each."""
+"""Producers: a window of unconfirmed messages, and a duplicate id for each."""
 
 from __future__ import annotations
 

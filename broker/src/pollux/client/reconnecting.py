@@ -110,7 +110,7 @@ class StreamSubscriber(Subscriber, Generic[S]):
         self.client = self.reconnecting()
 
     def reconnecting(self) -> Reconnecting[S]:
-        """What keeps it subscribed."""
+        """Return what keeps it subscribed."""
         return Reconnecting(self.target, self._open, lambda _stream: None, self._failed)
 
     async def start(self) -> None:

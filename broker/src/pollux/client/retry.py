@@ -1,4 +1,4 @@
-"""When to try to connect again: the arithmetic alone. Times are milliseconds; no clock, no I/O.
+"""The pauses between attempts to connect: the arithmetic alone. Times are milliseconds; no clock, no I/O.
 
 An *attempt* is one pass over all known brokers without a pause in between, because a backup refuses at once and the
 live may be the next one on the list. Pauses lie between attempts.

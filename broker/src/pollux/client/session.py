@@ -31,7 +31,7 @@ _MASK = 0xFFFFFFFF
 
 
 class Session:
-    """See the module. Made by :meth:`Connection.session`."""
+    """A session of a connection, with its links. Made by :meth:`Connection.session`."""
 
     def __init__(self, connection: Connection, number: int, *, transacted: bool) -> None:
         self.connection = connection
@@ -171,7 +171,7 @@ class Session:
     # -- frames
 
     def on_frame(self, frame: Frame) -> None:
-        """See :class:`pollux.client.amqp.Channel`."""
+        """Hand a frame on to the link it is for."""
         code = frame.code
         if code == DISPOSITION:
             self._on_disposition(frame)
@@ -269,7 +269,7 @@ class Session:
             await self._transactions.declare()
 
     def _pump(self) -> None:
-        """What waited for a transaction can be sent."""
+        """Send what waited for a transaction."""
         for link in self.links.values():
             if isinstance(link, SenderLink):
                 link.pump()

@@ -95,13 +95,13 @@ class Publisher(ABC):
         self._check()
 
     def _done(self) -> None:
-        """Something was confirmed."""
+        """Wake who waits for room: something was confirmed."""
         self._room.set()
         if not self.unconfirmed:
             self._empty.set()
 
     def _refuse(self, error: SendRefusedError) -> None:
-        """A message was refused, and is not sent again."""
+        """Tell of a refused message, which is not sent again; without a listener the publisher fails."""
         if self.on_refused is None:
             self._fail(error)
         else:
@@ -146,7 +146,7 @@ class Subscriber(ABC):
 
 
 class Kind(NamedTuple):
-    """What speaks a protocol."""
+    """The classes that speak a protocol."""
 
     publisher: type[Publisher]
     subscriber: type[Subscriber]

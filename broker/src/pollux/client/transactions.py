@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Transactions:
-    """See the module. `coordinator` is the link to the broker's coordinator; `declared` is called for each new one."""
+    """One transaction after the other. `coordinator` is the link to the broker's; `declared` is called for each."""
 
     def __init__(self, session: Session, coordinator: SenderLink, declared: Callable[[], None]) -> None:
         self._session = session
@@ -51,7 +51,7 @@ class Transactions:
             )
 
     def add(self, send: asyncio.Future[object]) -> None:
-        """A send belongs to it: commit waits for that."""
+        """Add a send to it: commit waits for that."""
         self._dirty = True
         self._sends.append(send)
 
@@ -62,7 +62,7 @@ class Transactions:
         return Described(frames.TRANSACTIONAL, fields)
 
     def undone(self, reason: str) -> None:
-        """The broker forgot it, with the connection."""
+        """Note that the broker forgot it, with the connection."""
         if self._dirty:
             self._rollback_only = reason
             self._dirty = False
@@ -71,7 +71,7 @@ class Transactions:
     # -- what users call
 
     async def commit(self) -> None:
-        """See :meth:`pollux.client.session.Session.commit`."""
+        """Commit the open one and declare the next. Raises as :meth:`pollux.client.session.Session.commit`."""
         results = await asyncio.gather(*self._sends, return_exceptions=True)
         self._sends.clear()
         if self._rollback_only is not None:
@@ -96,7 +96,7 @@ class Transactions:
             raise TransactionRolledBackError(f"the broker rolled the transaction back: {error}") from None
 
     async def rollback(self) -> None:
-        """See :meth:`pollux.client.session.Session.rollback`."""
+        """Roll the open one back and declare the next."""
         self._sends.clear()
         self._dirty = False
         if self._rollback_only is not None:
@@ -117,7 +117,7 @@ class Transactions:
     # -- with the broker
 
     async def declare(self) -> None:
-        """Begin one over the connection there is. Raises FailoverError, or SendRefusedError."""
+        """Declare one over the connection there is. Raises FailoverError, or SendRefusedError."""
         outcome = await self._control(encode_described(frames.DECLARE, encode_fields([])))
         identifier = outcome.value[0] if isinstance(outcome, Described) and isinstance(outcome.value, list) else None
         if not isinstance(identifier, bytes):

@@ -35,7 +35,7 @@ class Wire(StrEnum):
 
 
 class Endpoint(NamedTuple):
-    """Where a broker listens."""
+    """The host and port where a broker listens."""
 
     host: str
     port: int
@@ -86,7 +86,7 @@ class Options(Redacted, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """Where brokers announce themselves by UDP multicast. Times in milliseconds."""
+    """The UDP multicast group where brokers announce themselves. Times in milliseconds."""
 
     address: str
     port: int

@@ -1,4 +1,4 @@
-"""MQTT sessions: what a connected MQTT 3.1.1 or 5 client may do with the broker."""
+"""Sessions of connected MQTT 3.1.1 and 5 clients."""
 
 from pollux.protocols.mqtt.session import MqttSession
 from pollux.protocols.mqtt.sessions import start

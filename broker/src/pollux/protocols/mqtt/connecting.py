@@ -91,7 +91,7 @@ class Connecting:
         self._task = session.transport.loop.create_task(self._log_in())
 
     def cancel(self) -> None:
-        """The connection is gone."""
+        """Stop the log-in: the connection is gone."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
 
@@ -330,7 +330,7 @@ class Connecting:
         return None
 
     def _set_expiry(self, state: ClientState, answer: ConnAck) -> None:
-        """Section 3.1.2.11.2; a 3.1.1 client keeps its session for as long as the acceptor says."""
+        """Set how long the session is kept (section 3.1.2.11.2), for a 3.1.1 client as long as the acceptor says."""
         connect, settings = self._connect, self._session.settings
         if connect.version == V5:
             asked = p.integer(connect.properties, p.PropertyId.SESSION_EXPIRY_INTERVAL, 0)

@@ -155,7 +155,7 @@ class Delivery:
     # -- the consumer's side
 
     def credit(self, subscription: Subscription) -> int:
-        """How many messages ``subscription`` may be handed now."""
+        """Return how many messages ``subscription`` may be handed now."""
         window = MAX_BURST if subscription.qos == 0 else self._window
         if window <= 0 or self._backlog or self._outlet.busy or (self._paused and subscription.qos):
             self._hungry[subscription] = None
@@ -336,7 +336,7 @@ class Delivery:
         return True
 
     def _job(self, subscription: Subscription, reference: MessageReference, first: int, packet_id: int) -> Job:
-        """What sends a large message."""
+        """Return the job that sends a large message."""
         return partial(self._send_large, subscription, reference, first, packet_id)
 
     async def _send_large(
@@ -628,7 +628,7 @@ class Delivery:
             self._loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
-        """What a delivery may not do inside the queue's dispatch."""
+        """Do what a delivery may not do inside the queue's dispatch: acknowledge, and wake queues."""
         self._done_scheduled = False
         self._acknowledge_done()
         self._feed_hungry()
@@ -797,7 +797,7 @@ class Delivery:
             yield
 
     def describe(self) -> dict[str, object]:
-        """For management."""
+        """Return the window and the counters, by name, for management."""
         return {
             "window": self._window,
             "unacknowledged": len(self._state.unacked),

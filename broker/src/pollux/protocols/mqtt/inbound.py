@@ -420,7 +420,7 @@ class Inbound:
     # -- QoS 2
 
     def _duplicate_id(self, packet_id: int) -> bytes:
-        """What the message of this identifier is known by; a restored one keeps what it had."""
+        """Return the duplicate id for the message of this identifier; a restored one keeps what it had."""
         state = self._state
         known = state.inbound.get(packet_id)
         if known:
@@ -604,11 +604,11 @@ class Inbound:
 
     @property
     def parked_bytes(self) -> int:
-        """What waits until its address takes messages again."""
+        """The size of what waits until its address takes messages again."""
         return self._parked_bytes
 
     def set_identity(self, identity: Identity) -> None:
-        """After a re-authentication."""
+        """Check the rights of ``identity`` from now on: the client has authenticated itself again."""
         self._identity = identity
 
     def stop(self) -> None:
@@ -625,7 +625,7 @@ class Inbound:
         self._parked_bytes = 0
 
     def describe(self) -> dict[str, object]:
-        """For management."""
+        """Return the counters, by name, for management."""
         return {
             "received": self.received,
             "refused": self.refused,

@@ -42,7 +42,7 @@ class LargeInbound:
     __slots__ = ("_closed", "_error", "_reading", "_start", "_writer")
 
     def __init__(self, start: PublishStart, block: bytes, storage: Storage, reading: Reading) -> None:
-        """``block`` is the property block that will be stored."""
+        """Begin the file. ``block`` is the property block that will be stored."""
         self._start = start
         self._reading = reading
         self._error: PolluxError | None = None
@@ -55,7 +55,7 @@ class LargeInbound:
         self.write(bytes((start.first & 0xF7,)) + start.topic + block)
 
     def write(self, data: bytes) -> None:
-        """A part of it. Without room on the disk the rest is read and forgotten."""
+        """Write a part of it. Without room on the disk the rest is read and forgotten."""
         writer = self._writer
         if writer is None:
             return
@@ -89,7 +89,7 @@ class LargeInbound:
         return (start.first | LARGE, start.topic, start.packet_id, rest), self._error
 
     def abort(self) -> None:
-        """The connection is gone before the end."""
+        """Delete what there is: the connection is gone before the end."""
         self._closed = True
         if self._writer is not None:
             self._writer.abort()

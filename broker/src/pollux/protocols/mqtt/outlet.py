@@ -1,4 +1,4 @@
-"""What leaves for one MQTT client, in order: packets as they come, and large messages in chunks between them.
+"""The way out to one MQTT client, in order: packets as they come, and large messages in chunks between them.
 
 Normally :meth:`Outlet.send` writes through. While a job (a large message read from its file) writes its packet, what
 comes after waits here, because nothing may come between the bytes of a packet. The one asyncio task of a session.
@@ -26,7 +26,7 @@ MAX_HELD = 8 * 1024 * 1024
 
 
 class Outlet:
-    """See the module docstring. All methods are called in the loop's thread."""
+    """Writes packets and large messages to one client. All methods are called in the loop's thread."""
 
     __slots__ = ("_held", "_idle", "_queue", "_room", "_task", "_transport", "busy", "stopped")
 
@@ -47,7 +47,7 @@ class Outlet:
         self._idle = callback
 
     def send(self, data: bytes) -> None:
-        """Whole packets."""
+        """Write whole packets, or keep them while a large message is on its way."""
         if self.stopped:
             return
         if not self.busy:
@@ -76,20 +76,15 @@ class Outlet:
             self._transport.write(data)
 
     def pause(self) -> None:
-        """The client's socket is full."""
+        """Hold a large message up: the client's socket is full."""
         self._room.clear()
 
     def resume(self) -> None:
-        """It takes bytes again."""
+        """Let a large message go on: the client's socket takes bytes again."""
         self._room.set()
 
-    def flush(self) -> None:
-        """Before a close: what waits behind a large message cannot be sent any more, a half packet ends the stream."""
-        if self.busy:
-            self.stop()
-
     def stop(self) -> None:
-        """The connection is gone."""
+        """Send nothing more: the connection is gone."""
         self.stopped = True
         self._queue.clear()
         if self._task is not None:

@@ -12,7 +12,7 @@ LOG_IN, PARKED, FILE, BUSY = range(4)
 
 
 class Reading:
-    """The transport's reading side."""
+    """Holds the reasons not to read from a client, and pauses its transport while there are any."""
 
     __slots__ = ("_reasons", "_transport")
 

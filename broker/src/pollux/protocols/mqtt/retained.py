@@ -26,7 +26,7 @@ _SWEEP = 60.0
 
 
 class RetainedMessages:
-    """What is retained, in ``store``, and what is done with it."""
+    """Retains, replays and expires the messages in ``store``."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class RetainedMessages:
         self._sweeping: asyncio.TimerHandle | None = None
 
     def restored(self) -> None:
-        """All that was stored is here."""
+        """Begin to look for expired messages: all that was stored is here."""
         if self.store.count:
             self._sweep_later()
 

@@ -97,7 +97,7 @@ class RetainedStore:
         return node.entry if node is not None else None
 
     def match(self, topic_filter: str, now: int) -> Iterator[Retained]:
-        """Those a new subscription gets; the expired ones on the way are forgotten afterwards."""
+        """Yield those a new subscription gets; the expired ones on the way are forgotten afterwards."""
         expired = []
         for entry in self._match(self._root, topic_filter.split("/"), 0):
             if 0 < entry.expiration <= now:

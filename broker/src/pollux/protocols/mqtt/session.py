@@ -69,7 +69,7 @@ _DEFAULT_MAX_PACKET = MAX_VARIABLE_INTEGER
 
 
 class MqttSession(Session):
-    """See the module docstring."""
+    """One connection of an MQTT client."""
 
     protocol = "MQTT"
 
@@ -110,7 +110,7 @@ class MqttSession(Session):
     # -- the connection's side
 
     def data_received(self, data: bytes) -> None:
-        """Bytes from the client; never raises."""
+        """Take in bytes from the client; never raises."""
         self._last_received = self.transport.loop.time()
         try:
             self._events(self._decoder.feed(data))
@@ -315,7 +315,7 @@ class MqttSession(Session):
     # -- subscriptions
 
     def _subscribe(self, packet: Subscribe) -> Iterator[None]:
-        """Section 3.8. SUBACK leaves when the subscriptions are durable; retained messages follow it."""
+        """Subscribe (section 3.8). SUBACK leaves when that is durable; retained messages follow it."""
         state = self._here()
         found = p.subscription_identifiers(packet.properties)
         identifier = found[0] if found else 0
@@ -370,7 +370,7 @@ class MqttSession(Session):
         return entry.qos
 
     def _check_subscribe(self, address: str, *, durable: bool, is_new: bool) -> None:
-        """May this user subscribe here, and create what that needs? Raises NotPermittedError."""
+        """Raise NotPermittedError unless this user may subscribe here, and create what that needs."""
         security, identity = self.services.security, self.identity
         if identity is None:
             raise RuntimeError("a subscription before the log-in")
@@ -384,7 +384,7 @@ class MqttSession(Session):
             security.check(identity, Permission.createAddress, address)
 
     def _unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
-        """Section 3.10."""
+        """Unsubscribe (section 3.10). UNSUBACK leaves when that is durable."""
         state = self._here()
         reasons: list[int] = []
         for topic_filter in packet.filters:
@@ -409,7 +409,7 @@ class MqttSession(Session):
     # -- begin
 
     def open(self, connect: Connect, answer: ConnAck, parts: tuple[ClientState, Inbound, Delivery]) -> None:
-        """Called by the log-in when the client is in: answer, go on where the session was, take what waited."""
+        """Answer, go on where the session was, and take what waited: the log-in has let the client in."""
         self.state, self.inbound, self.delivery = parts
         self._phase = OPEN
         self._client_maximum = p.integer(connect.properties, p.PropertyId.MAXIMUM_PACKET_SIZE, 0)
@@ -431,7 +431,7 @@ class MqttSession(Session):
     # -- sending
 
     def send(self, data: bytes) -> None:
-        """Whole packets to the client."""
+        """Send whole packets to the client."""
         self.outlet.send(data)
 
     def send_packet(self, packet: SubAck | UnsubAck | ConnAck | Disconnect | Auth) -> None:
@@ -467,7 +467,7 @@ class MqttSession(Session):
         self._close()  # 3.1.1: a broken CONNECT gets no answer (section 3.1.4)
 
     def _refuse(self, reason: ReasonCode, text: str) -> None:
-        """CONNACK with an error, then close."""
+        """Send CONNACK with an error, then close."""
         if self._phase == CLOSED:
             return
         if self.version:
@@ -476,12 +476,12 @@ class MqttSession(Session):
         self._close()
 
     def refuse(self, reason: ReasonCode, text: str) -> None:
-        """Called by the log-in."""
+        """Send CONNACK with an error, then close and log it: the log-in failed."""
         logger.info("MQTT connection from %s is refused: %s", self.transport.peer.address, text)
         self._refuse(reason, text)
 
     def disconnect(self, reason: ReasonCode, text: str, found: p.Properties | None = None) -> None:
-        """DISCONNECT (MQTT 5 only) with a reason, then close."""
+        """Send DISCONNECT (MQTT 5 only) with a reason, then close."""
         if self._phase == CLOSED:
             return
         if self._phase != OPEN:
@@ -543,7 +543,7 @@ class MqttSession(Session):
             self.mqtt_sessions.disconnected(state, publish_will=self._publish_will, stopping=self._stopping)
 
     def _look_for_life(self) -> None:
-        """Section 3.1.2.10: one and a half times the keep alive without a packet."""
+        """End the connection after one and a half times the keep alive without a packet (section 3.1.2.10)."""
         now = self.transport.loop.time()
         if self.reading.paused:
             self._last_received = now  # we do not listen: silence is ours
@@ -566,7 +566,7 @@ class MqttSession(Session):
         return self.state
 
     def describe(self) -> dict[str, object]:
-        """For management."""
+        """Return the client, its session and its counters, by name, for management."""
         state = self.state
         if state is None or self._phase != OPEN:
             return {"state": _STATES[self._phase]}

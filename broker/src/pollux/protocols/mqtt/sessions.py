@@ -48,7 +48,7 @@ logger = logging.getLogger("pollux.mqtt")
 
 
 class Counters(Struct):
-    """What happened to MQTT messages that were not delivered."""
+    """Counts of MQTT messages that were not delivered, by reason, and of connections taken over."""
 
     dropped: int = 0
     expired: int = 0
@@ -66,7 +66,7 @@ def start(services: Services, loop: asyncio.AbstractEventLoop) -> MqttSessions:
 
 
 class MqttSessions:
-    """See the module docstring."""
+    """The sessions by client id, and what they share. See :func:`start`."""
 
     def __init__(self, services: Services, loop: asyncio.AbstractEventLoop) -> None:
         wildcards = services.configuration.wildcard_addresses
@@ -139,15 +139,15 @@ class MqttSessions:
                 self.record_out(state, packet_id, None)
 
     def count_dropped(self, count: int) -> None:
-        """QoS 0 messages a slow client missed."""
+        """Count QoS 0 messages a slow client missed."""
         self.counters.dropped += count
 
     def count_expired(self, count: int) -> None:
-        """Messages that expired between their queue and the client."""
+        """Count messages that expired between their queue and the client."""
         self.counters.expired += count
 
     def count_too_large(self, count: int) -> None:
-        """Messages larger than their client's maximum packet size."""
+        """Count messages larger than their client's maximum packet size."""
         self.counters.too_large += count
 
     # -- after a restart
@@ -352,7 +352,7 @@ class MqttSessions:
         ended.set_result(None)
 
     def _expire_later(self, state: ClientState) -> None:
-        """Section 3.1.2.11.2: the session ends when its expiry interval has passed without a connection."""
+        """End the session when its expiry interval has passed without a connection (section 3.1.2.11.2)."""
         if state.expiry_interval >= NEVER:
             return
         left = (state.disconnected_at + state.expiry_interval * 1000 - self.wall_ms()) / 1000
@@ -380,7 +380,7 @@ class MqttSessions:
             self.save(state)
 
     def describe(self) -> dict[str, object]:
-        """For management and metrics."""
+        """Return the counters, by name, for management and metrics."""
         return {
             "sessions": len(self.sessions),
             "connected": sum(state.connection is not None for state in self.sessions.values()),

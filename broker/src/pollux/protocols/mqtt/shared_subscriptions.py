@@ -1,4 +1,4 @@
-"""Who shares a queue with others (MQTT 5, section 4.8.2), and whether the next life of the broker may miss them."""
+"""Members of shared queues (MQTT 5, section 4.8.2), and whether the next life of the broker may miss them."""
 
 from __future__ import annotations
 

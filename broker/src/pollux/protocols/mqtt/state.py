@@ -1,4 +1,4 @@
-"""What the broker knows of one MQTT client between its connections (MQTT 5, section 4.1, session state).
+"""The session state of one MQTT client, which outlives its connections (MQTT 5, section 4.1).
 
 Held in memory while the session lives and, for a session that outlives its connection, kept in the bindings journal
 so that it outlives the broker too: the session record (this module's :func:`encode_session`), and one small record for

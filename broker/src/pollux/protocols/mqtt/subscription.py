@@ -101,14 +101,14 @@ class Subscription:
         """The window is the connection's, shared by all its subscriptions: :meth:`deliver` lowers it."""
 
     def deliver(self, references: list[MessageReference]) -> None:
-        """Called by the queue."""
+        """Hand a batch of the queue to the connection."""
         delivery = self.delivery
         if delivery is None:  # cannot be: credit was 0
             raise RuntimeError(f"a delivery to {self.topic_filter!r} whose client is away")
         delivery.deliver(self, references)
 
     def queue_deleted(self, queue: Queue) -> None:
-        """Called when an administrator deletes the queue."""
+        """Note that the queue is gone, and tell the session: an administrator deleted it."""
         self.attached = False
         if self.gone is not None:
             self.gone(self, queue)

@@ -220,7 +220,7 @@ class Subscriptions:
         return 0 if connection is None else connection.transport.peer.connection_id
 
     def rights_of(self, state: ClientState, subscription: Subscription) -> ReadingRights | None:
-        """What the client of ``state`` may have of a pattern's messages."""
+        """Return which of a pattern's messages the client of ``state`` may have; None: all."""
         return rights_of(self._security, Identity(state.user or ""), subscription.queue)
 
     def may_go_on(self, state: ClientState, subscription: Subscription) -> bool:

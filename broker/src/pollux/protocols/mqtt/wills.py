@@ -1,4 +1,4 @@
-"""Wills: what a client leaves behind when its connection is lost (MQTT 5, section 3.1.2.5)."""
+"""Wills: messages that are published for clients whose connection is lost (MQTT 5, section 3.1.2.5)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Wills:
         self.count = 0
 
     def publish_later(self, state: ClientState) -> None:
-        """Section 3.1.3.2.2: after the delay, or when the session ends if that comes first."""
+        """Publish after the delay, or when the session ends if that comes first (section 3.1.3.2.2)."""
         will = state.will
         if will is None:
             return

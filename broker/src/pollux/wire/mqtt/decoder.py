@@ -210,7 +210,7 @@ class Decoder:
         raise malformed("the remaining length is longer than four bytes")
 
     def _check(self, first: int, length: int) -> None:
-        """Before a packet's body is waited for: may it come at all, and so long?"""
+        """Refuse a packet that may not come at all, or not so long, before its body is waited for."""
         kind = first >> 4
         if not self.version:
             if kind != p.CONNECT:

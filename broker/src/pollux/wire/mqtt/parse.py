@@ -83,7 +83,7 @@ def _at_end(body: bytes, position: int) -> None:
 
 
 def _connect(_kind: int, body: bytes, _version: int) -> Connect:
-    """Section 3.1, for both versions. What is wrong after the version is known carries it, for the answer."""
+    """Take CONNECT apart (section 3.1). An error after the version is known carries it, for the answer."""
     end = len(body)
     name, position = decode_binary(body, 0, end)
     if position >= end:
@@ -103,7 +103,7 @@ def _connect(_kind: int, body: bytes, _version: int) -> Connect:
 
 
 def _connect_fields(body: bytes, position: int, version: int) -> Connect:
-    """What follows the protocol level."""
+    """Take apart what follows the protocol level of CONNECT."""
     end = len(body)
     if position >= end:
         raise malformed("CONNECT is cut off")
@@ -136,7 +136,7 @@ def _connect_fields(body: bytes, position: int, version: int) -> Connect:
 
 
 def _connack(_kind: int, body: bytes, version: int) -> ConnAck:
-    """Section 3.2."""
+    """Take CONNACK apart (section 3.2)."""
     if len(body) < 2:
         raise malformed("CONNACK is cut off")
     if body[0] > 1:
@@ -147,7 +147,7 @@ def _connack(_kind: int, body: bytes, version: int) -> ConnAck:
 
 
 def parse_publish(first: int, body: bytes, version: int) -> Publish:
-    """Section 3.3. The topic may be empty when an alias stands for it."""
+    """Take PUBLISH apart (section 3.3). The topic may be empty when an alias stands for it."""
     qos = first >> 1 & 3
     if qos == 3 or (not qos and first & 8):
         raise malformed("PUBLISH flags are wrong")  # MQTT-3.3.1-2, -4
@@ -163,7 +163,7 @@ def parse_publish(first: int, body: bytes, version: int) -> Publish:
 
 
 def _ack(kind: int, body: bytes, version: int) -> Ack:
-    """Sections 3.4 to 3.7: the reason and the properties may be left out when they say nothing."""
+    """Take an acknowledgement apart (sections 3.4 to 3.7). Reason and properties may be left out."""
     packet_id = _packet_id(body)
     if len(body) == 2:
         return Ack(kind, packet_id)
@@ -180,7 +180,7 @@ def _ack(kind: int, body: bytes, version: int) -> Ack:
 
 
 def _subscribe(_kind: int, body: bytes, version: int) -> Subscribe:
-    """Section 3.8."""
+    """Take SUBSCRIBE apart (section 3.8)."""
     packet_id = _packet_id(body)
     found, position = _properties(body, 2, p.SUBSCRIBE, version)
     end = len(body)
@@ -206,14 +206,14 @@ def _subscribe(_kind: int, body: bytes, version: int) -> Subscribe:
 
 
 def _suback(_kind: int, body: bytes, version: int) -> SubAck:
-    """Section 3.9."""
+    """Take SUBACK apart (section 3.9)."""
     packet_id = _packet_id(body)
     found, position = _properties(body, 2, p.SUBACK, version)
     return SubAck(packet_id, list(body[position:]), found)
 
 
 def _unsubscribe(_kind: int, body: bytes, version: int) -> Unsubscribe:
-    """Section 3.10."""
+    """Take UNSUBSCRIBE apart (section 3.10)."""
     packet_id = _packet_id(body)
     found, position = _properties(body, 2, p.UNSUBSCRIBE, version)
     end = len(body)
@@ -229,7 +229,7 @@ def _unsubscribe(_kind: int, body: bytes, version: int) -> Unsubscribe:
 
 
 def _unsuback(_kind: int, body: bytes, version: int) -> UnsubAck:
-    """Section 3.11."""
+    """Take UNSUBACK apart (section 3.11)."""
     packet_id = _packet_id(body)
     found, position = _properties(body, 2, p.UNSUBACK, version)
     if version < V5:
@@ -238,13 +238,13 @@ def _unsuback(_kind: int, body: bytes, version: int) -> UnsubAck:
 
 
 def _ping(kind: int, body: bytes, _version: int) -> PingReq | PingResp:
-    """Sections 3.12 and 3.13: nothing but a header."""
+    """Take PINGREQ or PINGRESP apart (sections 3.12, 3.13): nothing but a header."""
     _at_end(body, 0)
     return PingReq() if kind == p.PINGREQ else PingResp()
 
 
 def _disconnect(_kind: int, body: bytes, version: int) -> Disconnect:
-    """Section 3.14."""
+    """Take DISCONNECT apart (section 3.14)."""
     if not body:
         return Disconnect()
     if version < V5:
@@ -259,7 +259,7 @@ def _disconnect(_kind: int, body: bytes, version: int) -> Disconnect:
 
 
 def _auth(_kind: int, body: bytes, version: int) -> Auth:
-    """Section 3.15."""
+    """Take AUTH apart (section 3.15)."""
     if version < V5:
         raise malformed("AUTH does not exist in MQTT 3.1.1")
     if not body:

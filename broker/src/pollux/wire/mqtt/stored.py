@@ -1,4 +1,4 @@
-"""How an MQTT message is kept in ``Message.data``, in the journal and in large-message files. Pure.
+"""The form of an MQTT message in ``Message.data``, in the journal and in large-message files. Pure.
 
 The stored form is a MQTT 5 PUBLISH packet without its remaining length and its packet identifier::
 
@@ -38,7 +38,7 @@ _MAX_TOPIC_ALIAS = 65_535
 
 
 class Scanned(Struct):
-    """What a PUBLISH's properties mean to the broker, and the block to store.
+    """The properties of a PUBLISH that mean something to the broker, and the block to store.
 
     ``expiry`` is seconds, None when absent; ``alias`` 0 when absent; ``special`` the user properties that concern
     the broker; ``text`` the payload format indicator.
