@@ -35,7 +35,8 @@ from rich.table import Table
 import failover_full
 from failover_pairs import LIMIT, PAIRS, PolluxPair
 from failover_table import COLUMNS, Circumstances, delays, markdown, merged, row, rows_of
-from pollux.client.traffic import body_of, publisher
+from pollux.client.traffic import publisher
+from pollux.client.traffic_base import body_of
 from pollux.client.url import Wire, parse_url
 from throughput import REPORT, read_section, write_section
 

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from failover_pairs import LIMIT
 from failover_table import figures
-from pollux.client.traffic import body_of, publisher
+from pollux.client.traffic import publisher
+from pollux.client.traffic_base import body_of
 from pollux.client.url import parse_url
 from support.broker import PASSWORD, USER
 

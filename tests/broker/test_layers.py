@@ -177,7 +177,7 @@ def test_the_check_finds(package: str, source: str) -> None:
         ("ha.replication", "from pollux.ha.replication import local\nfrom pollux.ha.machine import Machine"),
         ("formats", "from pollux.checksum import crc32c"),
         ("client", "from pollux.wire import amqp"),
-        ("drill", "from pollux.client.traffic import Publisher"),
+        ("drill", "from pollux.client.traffic import publisher"),
         ("cli", "import pollux.drill"),
         ("", "from pollux.errors import PolluxError"),
     ],

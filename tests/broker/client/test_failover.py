@@ -24,7 +24,8 @@ from pollux.client import (
     TransactionRolledBackError,
     connect,
 )
-from pollux.client.traffic import body_of, publisher, subscriber
+from pollux.client.traffic import publisher, subscriber
+from pollux.client.traffic_base import body_of
 from pollux.client.url import Wire, parse_url
 from pollux.formats.ledger import Confirmed, Entry, Received, Sent, check
 from support.broker import PASSWORD, USER, BrokerProcess

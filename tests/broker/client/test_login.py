@@ -11,7 +11,8 @@ import pytest
 from pollux.client import ConnectionLostError, LoginError, UrlError, connect
 from pollux.client.calls import HandshakeError
 from pollux.client.scram import Scram
-from pollux.client.traffic import body_of, publisher, subscriber
+from pollux.client.traffic import publisher, subscriber
+from pollux.client.traffic_base import body_of
 from pollux.client.url import Options, Wire, parse_url
 from support.broker import PASSWORD, USER, BrokerProcess
 from support.tls import make_certificates

@@ -425,7 +425,7 @@ class FakeSession:
     in_transaction = False
 
     def __init__(self) -> None:
-        self.connection = SimpleNamespace(loop=asyncio.get_running_loop())
+        self.answers = SimpleNamespace(loop=asyncio.get_running_loop())
         self.outgoing: dict[int, object] = {}
 
     def transfer(self, *_: object) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import uuid
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from pollux.client import frames
 from pollux.client.amqp import AmqpStream
+from pollux.client.answers import Answers
 from pollux.client.calls import HandshakeError
 from pollux.client.dialer import Dialer, tls_context
 from pollux.client.errors import (
-    CallTimeoutError,
     ClientError,
     ConnectionClosedError,
     ConnectionLostError,
@@ -28,7 +28,6 @@ from pollux.client.url import Endpoint, Options, Target, Wire, parse_url
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-T = TypeVar("T")
 #: Sessions of one connection; a broker may allow fewer.
 MAX_SESSIONS = 1000
 _CLOSE_TIMEOUT = 2.0
@@ -57,29 +56,28 @@ class Connection:
     """A connection to whoever is live. Made by :func:`connect`; close it, or use it as an async context manager."""
 
     def __init__(self, target: Target) -> None:
-        self.loop = asyncio.get_running_loop()
         self.options = target.options
         self.container = target.options.client_id or f"pollux-client-{uuid.uuid4()}"
-        #: Whether unconfirmed messages are kept and sent again.
-        self.resends = target.options.confirmation_window_size >= 0
-        #: Failovers so far.
-        self.failovers = 0
+        self._answers = Answers(target.options)
         self._dialer = Dialer(target)
         self._context = tls_context(target.options)
         self._stream: AmqpStream | None = None
         self._sessions: dict[int, Session] = {}
         self._listeners: list[Callable[[ConnectionEvent], None]] = []
-        self._ready = asyncio.Event()
         #: Held while a stream is made ours: brokers are tried side by side.
         self._opening = asyncio.Lock()
-        self._failure: ClientError | None = None
         self._closing = False
         self._task: asyncio.Task[None] | None = None
 
     @property
+    def failovers(self) -> int:
+        """Failovers so far."""
+        return self._answers.failovers
+
+    @property
     def endpoint(self) -> Endpoint | None:
         """The broker that serves us now; None during a failover."""
-        return self._stream.endpoint if self._stream is not None and self._ready.is_set() else None
+        return self._stream.endpoint if self._stream is not None and self._answers.ready.is_set() else None
 
     @property
     def stream(self) -> AmqpStream | None:
@@ -94,22 +92,22 @@ class Connection:
     async def open(self) -> Self:
         """Connect. Raises LoginError or ConnectionLostError."""
         await self._dialer.first(self._open, lambda _: None)
-        self._task = self.loop.create_task(self._run(), name="pollux-client-connection")
+        self._task = asyncio.create_task(self._run(), name="pollux-client-connection")
         return self
 
     async def session(self, *, transacted: bool = False) -> Session:
         """Open a session; in a transacted one nothing counts before `commit()`."""
-        await self.ready()
+        await self._answers.wait_until_ready()
         number = next((free for free in range(MAX_SESSIONS) if free not in self._sessions), None)
         if number is None:
             raise ClientError(f"a connection has at most {MAX_SESSIONS} sessions")
-        session = Session(self, number, transacted=transacted)
+        session = Session(self._answers, number, transacted=transacted, over=self._forget)
         self._sessions[number] = session
         try:
             await session.establish(self._serving())
             await session.start()
         except BaseException:
-            self.forget(session)
+            self._forget(session)
             raise
         return session
 
@@ -154,48 +152,12 @@ class Connection:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # -- for sessions
-
-    def check(self) -> None:
-        """Raise what ended the connection."""
-        if self._failure is not None:
-            raise self._failure
-
-    def forget(self, session: Session) -> None:
+    def _forget(self, session: Session) -> None:
         """Let go of a session that is over."""
         if self._sessions.get(session.number) is session:
             del self._sessions[session.number]
         if self._stream is not None:
             self._stream.channels.pop(session.number, None)
-
-    async def ready(self) -> None:
-        """Wait until a broker serves us. Raises CallTimeoutError, or what ended the connection."""
-        self.check()
-        if not self._ready.is_set():
-            waiting = asyncio.ensure_future(self._ready.wait())
-            try:
-                await self.answer(waiting)
-            finally:
-                waiting.cancel()
-        self.check()
-
-    async def answer(self, future: asyncio.Future[T]) -> T:
-        """Return what a broker answers, within the times that the URL allows. Raises CallTimeoutError."""
-        began = self.loop.time()
-        failovers = self.failovers
-        while True:
-            failing_over = failovers != self.failovers or not self._ready.is_set()
-            limit = float(self.options.call_timeout)
-            if failing_over:
-                more = self.options.call_failover_timeout
-                limit = float("inf") if more < 0 else limit + more
-            left = limit / 1000 - (self.loop.time() - began)
-            if left <= 0:
-                raise CallTimeoutError(f"no answer from the broker within {limit:.0f} ms")
-            await asyncio.wait((future,), timeout=min(left, 1.0))
-            if future.done():
-                return future.result()
-            self.check()
 
     # -- the connection's life
 
@@ -213,7 +175,7 @@ class Connection:
 
     async def _use(self, stream: AmqpStream) -> None:
         """Go on with this stream, unless another broker was faster."""
-        if self._ready.is_set():
+        if self._answers.ready.is_set():
             raise HandshakeError("another broker was faster")
         self._dialer.learn(stream.failover, stream.endpoint)
         stream.on_lost = lambda: self._on_lost(stream)
@@ -222,12 +184,12 @@ class Connection:
             await session.establish(stream)
         if stream.reason is not None:
             raise HandshakeError(stream.reason)
-        self._ready.set()
+        self._answers.ready.set()
 
     def _on_lost(self, stream: AmqpStream) -> None:
         if self._stream is not stream:
             return
-        self._ready.clear()
+        self._answers.ready.clear()
         self._dialer.learn(stream.failover, stream.endpoint)
         for session in list(self._sessions.values()):
             session.on_lost(stream.reason or "")
@@ -238,7 +200,7 @@ class Connection:
             if stream is None:
                 return
             await stream.lost.wait()
-            self.failovers += 1
+            self._answers.failovers += 1
             reason = stream.reason or ""
             self._tell(EventKind.CONNECTION_FAILED, stream.endpoint, reason)
             try:
@@ -250,19 +212,20 @@ class Connection:
             self._tell(EventKind.FAILOVER_COMPLETED, self.endpoint, reason)
 
     def _over(self, error: ClientError) -> None:
-        if self._failure is None:
-            self._failure = error
+        if self._answers.failure is None:
+            self._answers.failure = error
         for session in list(self._sessions.values()):
             session.fail(error)
         self._sessions.clear()
-        self._ready.set()
+        self._answers.ready.set()
 
     def _tell(self, kind: EventKind, endpoint: Endpoint | None, reason: str) -> None:
         for listener in list(self._listeners):
             try:
                 listener(ConnectionEvent(kind, endpoint, reason))
             except Exception as error:
-                self.loop.call_exception_handler({"message": "a connection listener failed", "exception": error})
+                context = {"message": "a connection listener failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
 
 
 async def connect(url: str | Target, *, user: str | None = None, password: str | None = None) -> Connection:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pollux.client import frames
 from pollux.client.errors import (
@@ -21,24 +21,47 @@ from pollux.client.errors import (
 from pollux.wire.amqp.codec import Described, UInt
 
 if TYPE_CHECKING:
+    from pollux.client.answers import Answers
     from pollux.client.frames import Frame
-    from pollux.client.session import Session
 
 _tag = Struct(">I").pack
 _MASK = 0xFFFFFFFF
 
 
+class Carrier(Protocol):
+    """A session, as its links know it."""
+
+    answers: Answers
+    number: int
+    generation: int
+    next_delivery: int
+    outgoing: dict[int, SenderLink]
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open over the connection there is."""
+
+    def transactional_state(self, outcome: object) -> object:
+        """Return the delivery state of something done: `outcome` itself without transactions."""
+
+    def transfer(self, handle: int, number: int, tag: bytes, data: bytes, state: object) -> None:
+        """Send one message."""
+
+    def link_flow(self, link: list[object]) -> None:
+        """Send a flow with the fields of a link."""
+
+
 class Link:
     """A link of a session, by its handle."""
 
-    def __init__(self, session: Session, handle: int, name: str) -> None:
+    def __init__(self, session: Carrier, handle: int, name: str) -> None:
         self.session = session
         self.handle = handle
         self.name = name
         self.attached = False
         #: Why it is over; None while it is not.
         self.failure: ClientError | None = None
-        self.ready: asyncio.Future[None] = session.connection.loop.create_future()
+        self.ready: asyncio.Future[None] = session.answers.loop.create_future()
         self.detached: asyncio.Future[None] | None = None
 
     def attach(self) -> bytes:
@@ -75,7 +98,7 @@ class Link:
         if self.ready.done():
             if not self.ready.cancelled():
                 self.ready.exception()
-            self.ready = self.session.connection.loop.create_future()
+            self.ready = self.session.answers.loop.create_future()
         if self.detached is not None and not self.detached.done():
             self.detached.set_result(None)
         self.drop(reason)
@@ -95,7 +118,7 @@ class Link:
         """Raise what ended the link or its connection."""
         if self.failure is not None:
             raise self.failure
-        self.session.connection.check()
+        self.session.answers.check()
 
 
 class Item:
@@ -112,7 +135,7 @@ class Item:
 class SenderLink(Link):
     """A link that sends. `target` is the encoded-to-be target; `resend` says whether unsettled messages are kept."""
 
-    def __init__(self, session: Session, handle: int, name: str, target: object, *, resend: bool) -> None:
+    def __init__(self, session: Carrier, handle: int, name: str, target: object, *, resend: bool) -> None:
         super().__init__(session, handle, name)
         self.target = target
         self.resend = resend
@@ -138,7 +161,7 @@ class SenderLink(Link):
 
     def put(self, data: bytes, *, in_transaction: bool = False) -> asyncio.Future[object]:
         """Send a message when there is credit; the future gets the broker's outcome."""
-        future: asyncio.Future[object] = self.session.connection.loop.create_future()
+        future: asyncio.Future[object] = self.session.answers.loop.create_future()
         self.waiting.append(Item(data, future, in_transaction=in_transaction))
         self.held += len(data)
         self.pump()
@@ -221,7 +244,7 @@ class SenderLink(Link):
 class ReceiverLink(Link):
     """A link that receives `credit` messages ahead, fewer while `window` bytes wait to be taken."""
 
-    def __init__(self, session: Session, handle: int, name: str, source: object, *, credit: int, window: int) -> None:
+    def __init__(self, session: Carrier, handle: int, name: str, source: object, *, credit: int, window: int) -> None:
         super().__init__(session, handle, name)
         self.source = source
         self.window = window

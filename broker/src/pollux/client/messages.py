@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from msgspec import Struct, field
 
@@ -28,9 +28,6 @@ from pollux.wire.amqp.sections import (
     encode_header,
     read_descriptor,
 )
-
-if TYPE_CHECKING:
-    from pollux.client.consumer import Consumer
 
 DUPLICATE_ID = "_AMQ_DUPL_ID"
 PropertyValue = str | int | float | bool | bytes | None
@@ -85,6 +82,13 @@ class Message(Struct):
         )
 
 
+class Settling(Protocol):
+    """The consumer of a delivery, as the delivery knows it."""
+
+    def settle(self, delivery: Delivery, outcome: int) -> None:
+        """Tell the broker the `outcome`, the code of its descriptor."""
+
+
 class Delivery(Message):
     """A received message, to be settled with one of its methods."""
 
@@ -98,7 +102,7 @@ class Delivery(Message):
     number: int = 0
     generation: int = 0
     settled: bool = False
-    consumer: Consumer | None = None
+    consumer: Settling | None = None
 
     def accept(self) -> None:
         """Consumed: the broker forgets it. In a transacted session once the transaction is committed."""

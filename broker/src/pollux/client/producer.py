@@ -36,13 +36,13 @@ class Producer:
         and with confirmationWindowSize=-1 FailoverError.
         """
         future = await self.submit(message)
-        await self.session.connection.answer(future)
+        await self.session.answers.answer(future)
 
     async def submit(self, message: Message | bytes | str) -> asyncio.Future[object]:
         """Hand a message over; the future is done when the broker has it. Waits only while the window is full."""
         link = self._link
         link.check()
-        window = max(self.session.connection.options.confirmation_window_size, 1)
+        window = max(self.session.answers.options.confirmation_window_size, 1)
         if link.held >= window:
             await self._wait_for_room(window)
         return self.submit_now(message)
@@ -67,7 +67,7 @@ class Producer:
             link.room.clear()
             waiting = asyncio.ensure_future(link.room.wait())
             try:
-                await self.session.connection.answer(waiting)
+                await self.session.answers.answer(waiting)
             except CallTimeoutError:
                 raise CallTimeoutError(
                     f"the broker confirmed none of {self.unconfirmed} messages to {self.address} in time"

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 from pollux.client.dialer import Dialer, tls_context
 from pollux.client.errors import ClientError
 from pollux.client.stream import Stream
-from pollux.client.traffic import Publisher, Subscriber
+from pollux.client.traffic_base import Publisher, Subscriber
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from pollux.client.traffic import Confirmed, Received
+    from pollux.client.traffic_base import Confirmed, Received
     from pollux.client.url import Endpoint, Target
 
 S = TypeVar("S", bound=Stream)

@@ -22,20 +22,22 @@ from pollux.wire.amqp.guard import ATTACH, BEGIN, DETACH, DISPOSITION, END, FLOW
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from pollux.client.amqp import AmqpStream
-    from pollux.client.connection import Connection
+    from pollux.client.answers import Answers
     from pollux.client.frames import Frame
 
 _MASK = 0xFFFFFFFF
 
 
 class Session:
-    """A session of a connection, with its links. Made by :meth:`Connection.session`."""
+    """A session of a connection, with its links. Made by :meth:`Connection.session`; ``over`` is called at its end."""
 
-    def __init__(self, connection: Connection, number: int, *, transacted: bool) -> None:
-        self.connection = connection
+    def __init__(self, answers: Answers, number: int, *, transacted: bool, over: Callable[[Session], None]) -> None:
+        self.answers = answers
         self.number = number
+        self._over = over
         self.transacted = transacted
         self.stream: AmqpStream | None = None
         #: Grows with each connection: deliveries of an earlier one cannot be settled.
@@ -59,7 +61,9 @@ class Session:
     async def producer(self, address: str, *, capability: str | None = "queue") -> Producer:
         """A producer for an address. `capability`: `queue` (ANYCAST), `topic` (MULTICAST) or None (the broker's)."""
         target = Described(frames.TARGET, [address, *[None] * 5, _capabilities(capability)])
-        link = SenderLink(self, self._handle(), _name("producer"), target, resend=self.connection.resends)
+        # Whether unconfirmed messages are kept and sent again.
+        resend = self.answers.options.confirmation_window_size >= 0
+        link = SenderLink(self, self._handle(), _name("producer"), target, resend=resend)
         await self._add(link)
         return Producer(self, link, address)
 
@@ -74,7 +78,7 @@ class Session:
             name = Symbol("apache.org:selector-filter:string")
             filters = {Symbol("jms-selector"): Described(name, selector)}
         source = Described(frames.SOURCE, [address, *[None] * 6, filters, None, None, _capabilities(capability)])
-        window = self.connection.options.consumer_window_size
+        window = self.answers.options.consumer_window_size
         link = ReceiverLink(self, self._handle(), _name("consumer"), source, credit=credit, window=window)
         await self._add(link)
         return Consumer(self, link, address)
@@ -96,7 +100,7 @@ class Session:
             return
         self.closed = True
         stream = self.stream
-        self.connection.forget(self)
+        self._over(self)
         if stream is not None:
             stream.send(frames.end(self.number))
         self._end(FailoverError("the session was closed"))
@@ -117,7 +121,7 @@ class Session:
         self._frames.clear()
         self.outgoing.clear()
         self._handles.clear()
-        self._begun = self.connection.loop.create_future()
+        self._begun = self.answers.loop.create_future()
         stream.channels[self.number] = self
         stream.send(frames.begin(self.number))
         links = [link for link in self.links.values() if link.failure is None]
@@ -205,7 +209,7 @@ class Session:
                 self.stream.send(frames.end(self.number))
             reason = f"{error.condition}: {error.description}" if error else "the broker ended the session"
             self.closed = True
-            self.connection.forget(self)
+            self._over(self)
             self._end(FailoverError(reason))
 
     def _link(self, handle: int) -> Link | None:
@@ -263,7 +267,7 @@ class Session:
             return
         target = Described(frames.COORDINATOR, [Array([Symbol("amqp:local-transactions")])])
         link = SenderLink(self, self._handle(), _name("transactions"), target, resend=False)
-        self._transactions = Transactions(self, link, self._pump)
+        self._transactions = Transactions(link, self._pump)
         await self._add(link)
         if not self._transactions.is_open:
             await self._transactions.declare()
@@ -296,7 +300,7 @@ class Session:
     def _transacted(self) -> Transactions:
         if self._transactions is None:
             raise ClientError("the session is not transacted: open it with transacted=True")
-        self.connection.check()
+        self.answers.check()
         return self._transactions
 
     # -- links
@@ -307,14 +311,14 @@ class Session:
         return handle
 
     async def _add(self, link: Link) -> None:
-        await self.connection.ready()
+        await self.answers.wait_until_ready()
         if self.closed:
             raise ClientError("the session is closed")
         self.links[link.handle] = link
         if self.stream is not None:
             self.stream.send(link.attach())
         try:
-            await self.connection.answer(link.ready)
+            await self.answers.answer(link.ready)
         except BaseException:
             self.links.pop(link.handle, None)
             raise
@@ -324,9 +328,9 @@ class Session:
         if link.failure is not None or link.handle not in self.links:
             return
         if self.stream is not None and link.attached:
-            link.detached = self.connection.loop.create_future()
+            link.detached = self.answers.loop.create_future()
             self.stream.send(frames.detach(self.number, link.handle))
-            await self.connection.answer(link.detached)
+            await self.answers.answer(link.detached)
         self.links.pop(link.handle, None)
         link.fail(ClientError("it was closed"))
 

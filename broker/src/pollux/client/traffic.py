@@ -8,141 +8,17 @@ a broker stores it once. This is what drills and benchmarks are made of; for pro
 
 from __future__ import annotations
 
-import asyncio
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, NamedTuple
 
+from pollux.client.traffic_amqp import AmqpPublisher, AmqpSubscriber, AmqpTransactions
+from pollux.client.traffic_base import PREFETCH, WINDOW
+from pollux.client.traffic_mqtt import MqttPublisher, MqttSubscriber
+from pollux.client.traffic_stomp import StompPublisher, StompSubscriber, StompTransactions
 from pollux.client.url import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pollux.client.errors import SendRefusedError
-    from pollux.client.stream import Stream
+    from pollux.client.traffic_base import Confirmed, Publisher, Received, Subscriber
     from pollux.client.url import Target
-
-    #: id, the connection over which it was confirmed
-    Confirmed = Callable[[str, Stream], None]
-    #: id, whether it is marked as redelivered, the connection over which it came
-    Received = Callable[[str, bool, Stream], None]
-
-#: Messages a publisher has under way, unless it is told otherwise; well below the brokers' id-cache-size.
-WINDOW = 200
-#: Messages a subscriber is sent ahead.
-PREFETCH = 100
-#: Messages in one transaction at most.
-TRANSACTION = 10
-
-
-def body_of(identifier: str, size: int) -> bytes:
-    """A body of at least `size` bytes that carries an id (which has no blanks)."""
-    return (identifier.encode() + b" ").ljust(size, b".")
-
-
-def id_in(body: bytes) -> str:
-    """The id in a body made by :func:`body_of`."""
-    return body.split(b" ", 1)[0].decode("utf-8", "replace")
-
-
-class Publisher(ABC):
-    """Sends messages to one destination. `on_confirmed` is called once for each message that the broker has stored."""
-
-    def __init__(self, target: Target, destination: str, on_confirmed: Confirmed, *, window: int = WINDOW) -> None:
-        self.target = target
-        self.destination = destination
-        self.on_confirmed = on_confirmed
-        self.window = window
-        self._room = asyncio.Event()
-        self._empty = asyncio.Event()
-        self._room.set()
-        self._empty.set()
-        #: What ended the publisher for good.
-        self.failure: BaseException | None = None
-        #: Told of each refusal when the broker may refuse (a full disk); else the first one ends the publisher.
-        self.on_refused: Callable[[SendRefusedError], None] | None = None
-
-    @property
-    @abstractmethod
-    def unconfirmed(self) -> int:
-        """Messages sent and not confirmed."""
-
-    @abstractmethod
-    async def start(self) -> None:
-        """Connect. Raises ClientError."""
-
-    @abstractmethod
-    def _send(self, identifier: str, body: bytes) -> None:
-        """Send now, or as soon as there is a broker."""
-
-    async def room(self) -> None:
-        """Wait until fewer than `window` messages are unconfirmed, or the publisher has ended."""
-        while self.unconfirmed >= self.window and self.failure is None:
-            self._room.clear()
-            await self._room.wait()
-
-    async def send(self, identifier: str, body: bytes) -> None:
-        """Hand a message over when there is room for it. Raises what ended the publisher."""
-        await self.room()
-        self._check()
-        self._empty.clear()
-        self._send(identifier, body)
-
-    async def drain(self) -> None:
-        """Wait until everything is confirmed."""
-        while self.unconfirmed and self.failure is None:
-            self._empty.clear()
-            await self._empty.wait()
-        self._check()
-
-    def _done(self) -> None:
-        """Wake who waits for room: something was confirmed."""
-        self._room.set()
-        if not self.unconfirmed:
-            self._empty.set()
-
-    def _refuse(self, error: SendRefusedError) -> None:
-        """Tell of a refused message, which is not sent again; without a listener the publisher fails."""
-        if self.on_refused is None:
-            self._fail(error)
-        else:
-            self.on_refused(error)
-
-    def _fail(self, error: BaseException) -> None:
-        if self.failure is None:
-            self.failure = error
-        self._room.set()
-        self._empty.set()
-
-    def _check(self) -> None:
-        if self.failure is not None:
-            raise self.failure
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Disconnect."""
-
-
-class Subscriber(ABC):
-    """Receives from one destination; acknowledges each message after `on_message` has returned."""
-
-    def __init__(self, target: Target, destination: str, on_message: Received, *, prefetch: int = PREFETCH) -> None:
-        self.target = target
-        self.destination = destination
-        self.on_message = on_message
-        self.prefetch = prefetch
-        #: What ended the subscriber for good.
-        self.failure: BaseException | None = None
-
-    async def prepare(self) -> None:  # noqa: B027  (a queue needs nothing)
-        """Have the broker keep what is sent here until :meth:`start`; a queue does so by itself. Raises ClientError."""
-
-    @abstractmethod
-    async def start(self) -> None:
-        """Connect and subscribe: from now on the broker keeps what is sent here. Raises ClientError."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Unsubscribe and disconnect."""
 
 
 class Kind(NamedTuple):
@@ -154,21 +30,16 @@ class Kind(NamedTuple):
     transacted: type[Publisher] | None
 
 
-def _kind(protocol: Wire) -> Kind:
-    from pollux.client import traffic_amqp, traffic_mqtt, traffic_stomp
-
-    match protocol:
-        case Wire.AMQP:
-            return Kind(traffic_amqp.AmqpPublisher, traffic_amqp.AmqpSubscriber, traffic_amqp.AmqpTransactions)
-        case Wire.STOMP:
-            return Kind(traffic_stomp.StompPublisher, traffic_stomp.StompSubscriber, traffic_stomp.StompTransactions)
-        case Wire.MQTT:
-            return Kind(traffic_mqtt.MqttPublisher, traffic_mqtt.MqttSubscriber, None)
+_KINDS = {
+    Wire.AMQP: Kind(AmqpPublisher, AmqpSubscriber, AmqpTransactions),
+    Wire.STOMP: Kind(StompPublisher, StompSubscriber, StompTransactions),
+    Wire.MQTT: Kind(MqttPublisher, MqttSubscriber, None),
+}
 
 
 def has_transactions(protocol: Wire) -> bool:
     """Whether a protocol has transactions."""
-    return protocol is not Wire.MQTT
+    return _KINDS[protocol].transacted is not None
 
 
 def publisher(
@@ -185,7 +56,7 @@ def publisher(
     With `transacted` messages go in local transactions of up to :data:`TRANSACTION` and are confirmed by the commit.
     Raises UrlError for TLS files that cannot be used, ValueError where a protocol has no transactions.
     """
-    kind = _kind(protocol)
+    kind = _KINDS[protocol]
     made = kind.transacted if transacted else kind.publisher
     if made is None:
         raise ValueError(f"{protocol} has no transactions")
@@ -199,4 +70,4 @@ def subscriber(
 
     Raises UrlError for TLS files that cannot be used.
     """
-    return _kind(protocol).subscriber(target, destination, on_message, prefetch=prefetch)
+    return _KINDS[protocol].subscriber(target, destination, on_message, prefetch=prefetch)

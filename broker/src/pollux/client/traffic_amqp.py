@@ -17,13 +17,13 @@ from pollux.client.errors import (
     TransactionRolledBackError,
 )
 from pollux.client.messages import Message
-from pollux.client.traffic import TRANSACTION, Publisher, Subscriber, id_in
+from pollux.client.traffic_base import TRANSACTION, Publisher, Subscriber, id_in
 
 if TYPE_CHECKING:
     from pollux.client.consumer import Consumer
     from pollux.client.producer import Producer
     from pollux.client.session import Session
-    from pollux.client.traffic import Confirmed
+    from pollux.client.traffic_base import Confirmed
     from pollux.client.url import Target
 
 #: Seconds until a transaction that was refused is tried again.

@@ -10,7 +10,7 @@ from pollux.client.calls import HandshakeError
 from pollux.client.errors import LoginError, SendRefusedError
 from pollux.client.reconnecting import StreamPublisher, StreamSubscriber
 from pollux.client.stream import Stream
-from pollux.client.traffic import id_in
+from pollux.client.traffic_base import id_in
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.encode import encode, encode_acks
 from pollux.wire.mqtt.packets import (
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from pollux.client.traffic import Confirmed, Received
+    from pollux.client.traffic_base import Confirmed, Received
     from pollux.client.url import Endpoint, Target
     from pollux.wire.mqtt.packets import Packet
 

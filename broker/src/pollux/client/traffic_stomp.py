@@ -9,7 +9,7 @@ from pollux.client.calls import HandshakeError
 from pollux.client.errors import LoginError
 from pollux.client.reconnecting import StreamPublisher, StreamSubscriber
 from pollux.client.stream import Stream
-from pollux.client.traffic import TRANSACTION, id_in
+from pollux.client.traffic_base import TRANSACTION, id_in
 from pollux.wire.stomp.decoder import SERVER_TRANSITIONS, Decoder, Frame, Limits
 from pollux.wire.stomp.encoder import frame
 from pollux.wire.stomp.headers import Version, parse_headers
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from pollux.client.traffic import Confirmed
+    from pollux.client.traffic_base import Confirmed
     from pollux.client.url import Endpoint, Target
 
 _MAX_BODY = 64 * 1024 * 1024

@@ -23,14 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pollux.client.links import SenderLink
-    from pollux.client.session import Session
 
 
 class Transactions:
     """One transaction after the other. `coordinator` is the link to the broker's; `declared` is called for each."""
 
-    def __init__(self, session: Session, coordinator: SenderLink, declared: Callable[[], None]) -> None:
-        self._session = session
+    def __init__(self, coordinator: SenderLink, declared: Callable[[], None]) -> None:
         self._coordinator = coordinator
         self._declared = declared
         self._identifier: bytes | None = None
@@ -112,7 +110,7 @@ class Transactions:
     async def _again(self) -> None:
         """Leave one that is rollback-only behind."""
         self._rollback_only = None
-        await self._session.connection.ready()
+        await self._coordinator.session.answers.wait_until_ready()
 
     # -- with the broker
 
@@ -128,19 +126,19 @@ class Transactions:
     async def _discharge(self, *, fail: bool) -> None:
         identifier = self._identifier
         if identifier is None:
-            await self._session.connection.ready()
+            await self._coordinator.session.answers.wait_until_ready()
             return
         await self._control(encode_described(frames.DISCHARGE, encode_fields([identifier, fail])))
         self._identifier = None
         await self.declare()
 
     async def _control(self, request: bytes) -> object:
-        link, session = self._coordinator, self._session
+        link, session = self._coordinator, self._coordinator.session
         if link.failure is not None:
             raise link.failure
         generation = session.generation
         future = link.put(encode_described(VALUE, request))
-        outcome = await session.connection.answer(future)
+        outcome = await session.answers.answer(future)
         if generation != session.generation:
             raise FailoverError("the connection failed during the call")
         return outcome

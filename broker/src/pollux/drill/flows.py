@@ -17,12 +17,14 @@ from msgspec import Struct
 
 from pollux.client import traffic
 from pollux.client.errors import ClientError, LoginError
+from pollux.client.traffic_base import body_of
 from pollux.drill.errors import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from pollux.client.errors import SendRefusedError
+    from pollux.client.traffic_base import Publisher, Received, Subscriber
     from pollux.client.url import Target, Wire
     from pollux.drill.recorder import Recorder
 
@@ -81,15 +83,15 @@ class Flows:
         self._refusals = refusals
         self._target = target
         self._recorder = recorder
-        self._publishers: dict[Flow, traffic.Publisher] = {}
-        self._subscribers: dict[Flow, traffic.Subscriber] = {
+        self._publishers: dict[Flow, Publisher] = {}
+        self._subscribers: dict[Flow, Subscriber] = {
             flow: traffic.subscriber(flow.wire, target, flow.destination, self._on_message(flow))
             for flow in (*self.steady, *self.standing)
         }
         self._senders: list[asyncio.Task[None]] = []
         self._sending = True
 
-    def _on_message(self, flow: Flow) -> traffic.Received:
+    def _on_message(self, flow: Flow) -> Received:
         return lambda identifier, again, stream: self._recorder.on_received(identifier, again, stream, flow.name)
 
     @property
@@ -179,7 +181,7 @@ class Flows:
 
     # -- sending
 
-    async def _publisher(self, flow: Flow) -> traffic.Publisher:
+    async def _publisher(self, flow: Flow) -> Publisher:
         made = traffic.publisher(
             flow.wire,
             self._target,
@@ -196,13 +198,13 @@ class Flows:
     def _on_refused(self, _: SendRefusedError) -> None:
         self.refused += 1
 
-    async def _send_one(self, flow: Flow, publisher: traffic.Publisher, sequence: int, size: int) -> None:
+    async def _send_one(self, flow: Flow, publisher: Publisher, sequence: int, size: int) -> None:
         identifier = flow.identifier(sequence)
         await publisher.room()
         self._recorder.sent(identifier, flow.name, flow.destination, sequence)
-        await publisher.send(identifier, traffic.body_of(identifier, size))
+        await publisher.send(identifier, body_of(identifier, size))
 
-    async def _send(self, flow: Flow, publisher: traffic.Publisher, rate: int, size: int) -> None:
+    async def _send(self, flow: Flow, publisher: Publisher, rate: int, size: int) -> None:
         """Send at the wanted rate; what a stalled broker held up is not made up for."""
         loop = asyncio.get_running_loop()
         sequence = 0
@@ -222,7 +224,7 @@ class Flows:
         except ClientError as error:
             self.problems.append(f"the {flow.name} publisher stopped: {error}")
 
-    async def _room(self, publisher: traffic.Publisher) -> None:
+    async def _room(self, publisher: Publisher) -> None:
         """Wait for room, and no longer than messages are wanted."""
         while publisher.unconfirmed >= publisher.window and self._sending and publisher.failure is None:
             with contextlib.suppress(TimeoutError):
