@@ -45,6 +45,9 @@ class Post:
         self.space = SimpleNamespace(changed=lambda: None)
         self.share = Share(cast("asyncio.AbstractEventLoop", None), lambda: 0.0)
         self.address = lambda _: SimpleNamespace(routing_types=set(RoutingType))
+        self.shared: dict[str, Any] = {}
+        user = SimpleNamespace(take=lambda *_, **__: None, give=lambda _: None, has_room=lambda _: True)
+        self.memory = SimpleNamespace(user=lambda _: user)
         self.spec: Any = None
         self.consumer: Any = None
 
@@ -68,7 +71,9 @@ class Post:
         raise NoSuchQueueError(name)
 
     def create_queue(self, spec: Any) -> Any:
-        self.spec = SimpleNamespace(name=spec.name, id=1, address=spec.address, no_local_origin=0, waiting=0)
+        self.spec = SimpleNamespace(
+            name=spec.name, id=1, address=spec.address, no_local_origin=0, waiting=0, of_pattern=False
+        )
         return self.spec
 
     def attach(self, _: Any, consumer: Any) -> None:

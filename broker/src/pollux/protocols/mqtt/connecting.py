@@ -24,6 +24,7 @@ from pollux.errors import (
 )
 from pollux.protocols.mqtt.delivery import WINDOW_311, Delivery
 from pollux.protocols.mqtt.inbound import Inbound
+from pollux.protocols.mqtt.phases import EXCHANGE, Exchange, change
 from pollux.protocols.mqtt.reading import LOG_IN
 from pollux.protocols.mqtt.state import NEVER, ClientState, PendingWill
 from pollux.routing.lifecycle import plan_producer
@@ -50,15 +51,14 @@ _SCRAM = "SCRAM-SHA-256"
 class Connecting:
     """The log-in of one connection, and its re-authentications."""
 
-    __slots__ = ("_connect", "_identity", "_method", "_scram", "_session", "_step", "_task", "_will")
+    __slots__ = ("_connect", "_exchange", "_identity", "_method", "_scram", "_session", "_task", "_will")
 
     def __init__(self, session: MqttSession, connect: Connect) -> None:
         self._session = session
         self._connect = connect
         self._method = p.text(connect.properties, p.PropertyId.AUTHENTICATION_METHOD)
-        self._scram: ScramServer | None = None
-        #: SCRAM: 0 not begun, 1 server-first was sent.
-        self._step = 0
+        self._exchange = Exchange.IDLE
+        self._scram: ScramServer
         self._task: asyncio.Task[None] | None = None
         self._identity: Identity | None = None
         self._will: PendingWill | None = None
@@ -150,33 +150,32 @@ class Connecting:
         data = p.binary(packet.properties, p.PropertyId.AUTHENTICATION_DATA) or b""
         again = self._identity is not None
         if packet.reason == ReasonCode.RE_AUTHENTICATE:
-            if not again or self._step:
+            if not again or self._exchange is not Exchange.IDLE:
                 raise violation("a re-authentication at the wrong time")
-        elif packet.reason != ReasonCode.CONTINUE_AUTHENTICATION or not self._step:
+        elif packet.reason != ReasonCode.CONTINUE_AUTHENTICATION or self._exchange is not Exchange.CHALLENGED:
             raise violation("AUTH at the wrong time")
         self._scram_step(data, again=again)
 
     def _scram_step(self, data: bytes, *, again: bool) -> None:
         """One message of the exchange in, one out (RFC 5802, section 5)."""
         session = self._session
-        try:
-            if self._step == 0:
+        if self._exchange is Exchange.IDLE:
+            try:
                 self._scram = session.services.security.scram(_SCRAM, session.transport.peer)
                 answer = self._scram.first(data)
-                self._step = 1
-                found = self._auth_properties(answer)
-                session.send_packet(Auth(ReasonCode.CONTINUE_AUTHENTICATION, found))
-                if not again:
-                    session.reading.resume(LOG_IN)
+            except AuthenticationError:
+                self._scram_refused(again=again)
                 return
-        except AuthenticationError:
-            self._scram_refused(again=again)
+            self._exchange = change(EXCHANGE, self._exchange, Exchange.CHALLENGED)
+            session.send_packet(Auth(ReasonCode.CONTINUE_AUTHENTICATION, self._auth_properties(answer)))
+            if not again:
+                session.reading.resume(LOG_IN)
             return
-        scram, self._scram = self._scram, None
-        if scram is None:
-            raise violation("AUTH at the wrong time")
+        self._exchange = change(EXCHANGE, self._exchange, Exchange.CHECKING)
         # Its check may have to wait; nothing else is read meanwhile.
         session.reading.pause(LOG_IN)
+        scram = self._scram
+        del self._scram
         self._task = session.transport.loop.create_task(self._scram_final(scram, data, again=again))
 
     def _scram_refused(self, *, again: bool) -> None:
@@ -198,7 +197,7 @@ class Connecting:
 
     async def _scram_succeeded(self, identity: Identity | None, answer: bytes, *, again: bool) -> None:
         session = self._session
-        self._step = 0
+        self._exchange = change(EXCHANGE, self._exchange, Exchange.IDLE)
         if identity is None:
             raise RuntimeError("a SCRAM exchange that succeeded without an identity")
         if not again:

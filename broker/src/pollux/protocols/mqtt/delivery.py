@@ -17,6 +17,8 @@ from pollux.engine.dead_letters import ORIGINAL_ADDRESS
 from pollux.errors import LostBodyError
 from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Encoding
 from pollux.protocols.mqtt.large import stream, translate
+from pollux.protocols.mqtt.outlet import THROUGH
+from pollux.protocols.mqtt.phases import FLOW, Flow, change
 from pollux.protocols.mqtt.state import RELEASED, SENT, encode_out
 from pollux.protocols.mqtt.subscriptions import may_have
 from pollux.wire.content import content_of
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pollux.mqtt")
 
+SENDING, PAUSED, STOPPED = Flow
 #: Unacknowledged deliveries to one client at most, whatever receive maximum it allows.
 MAX_WINDOW = 8_192
 #: The same for MQTT 3.1.1 clients, which cannot say.
@@ -71,7 +74,6 @@ class Delivery:
         "_aliases",
         "_backlog",
         "_burst",
-        "_closed",
         "_done",
         "_done_scheduled",
         "_foreign",
@@ -84,7 +86,7 @@ class Delivery:
         "_outlet",
         "_parked",
         "_parked_bytes",
-        "_paused",
+        "_phase",
         "_post",
         "_reading_files",
         "_releasing",
@@ -127,8 +129,7 @@ class Delivery:
         self._max_aliases = min(alias_maximum, MAX_ALIASES)
         self._aliases: dict[bytes, int] = {}
         self._burst = MAX_BURST
-        self._paused = False
-        self._closed = False
+        self._phase = SENDING
         #: Subscriptions whose queue may have more than the credit it was given.
         self._hungry: dict[Subscription, None] = {}
         #: Identifiers to send again after a reconnect, oldest first.
@@ -157,7 +158,8 @@ class Delivery:
     def credit(self, subscription: Subscription) -> int:
         """Return how many messages ``subscription`` may be handed now."""
         window = MAX_BURST if subscription.qos == 0 else self._window
-        if window <= 0 or self._backlog or self._outlet.busy or (self._paused and subscription.qos):
+        waits = self._phase is PAUSED and subscription.qos
+        if window <= 0 or waits or self._backlog or self._outlet.phase is not THROUGH:
             self._hungry[subscription] = None
             return 0
         return min(window, self._burst)
@@ -167,7 +169,7 @@ class Delivery:
         if len(references) >= self._burst or len(references) >= self._window:
             self._hungry[subscription] = None
             self._schedule()
-        if self._paused and subscription.qos == 0:
+        if self._phase is PAUSED and subscription.qos == 0:
             self._park(subscription, references)
             return
         state = self._state
@@ -491,14 +493,15 @@ class Delivery:
 
     def pause(self) -> None:
         """The client's socket is full."""
-        self._paused = True
+        self._phase = change(FLOW, self._phase, PAUSED)
         self._outlet.pause()
 
     def resume(self) -> None:
         """The client's socket takes bytes again."""
-        self._paused = False
+        if self._phase is PAUSED:  # not since before the log-in was over
+            self._phase = change(FLOW, self._phase, SENDING)
         self._outlet.resume()
-        while self._parked and not self._paused:
+        while self._parked and self._phase is SENDING:
             batch = [self._parked.popleft() for _ in range(min(len(self._parked), 64))]
             self._parked_bytes -= sum(reference.message.size for _, reference in batch)
             self._write(batch)
@@ -572,7 +575,7 @@ class Delivery:
             return
         if reference is not None:
             self._post.acknowledge([reference])
-        if not self._closed:
+        if self._phase is not STOPPED:
             self._send_when_stable(encode_acks(p.PUBREL, (packet_id,)))
 
     def completed(self, packet_id: int) -> None:
@@ -599,10 +602,10 @@ class Delivery:
 
     def _feed_hungry(self) -> None:
         """Let the queues that wait for room go on, in turn, no more of them than there is room for."""
-        if self._closed or self._outlet.busy:
+        if self._phase is STOPPED or self._outlet.phase is not THROUGH:
             return
         hungry = self._hungry
-        if self._paused:
+        if self._phase is PAUSED:
             # QoS 0 goes on: what does not fit is dropped, not kept in the queue.
             for subscription in [each for each in hungry if each.qos == 0]:
                 del hungry[subscription]
@@ -647,7 +650,7 @@ class Delivery:
 
     def _stable_now(self, error: Exception | None) -> None:
         packets = self._stable.popleft()
-        if error is not None or self._closed:
+        if error is not None or self._phase is STOPPED:
             return
         for packet in packets:
             if isinstance(packet, bytes):
@@ -692,7 +695,7 @@ class Delivery:
         by_queue = {subscription.queue.id: subscription for subscription in state.subscriptions.values()}
         now = self._wall_ms()
         parts: list[bytes] = []
-        while self._backlog and self._window > 0 and not self._paused and not self._outlet.busy:
+        while self._backlog and self._may_send():
             packet_id = self._backlog.popleft()
             reference = state.unacked.get(packet_id)
             if reference is None:
@@ -725,19 +728,22 @@ class Delivery:
                 break
         if parts:
             self._send(b"".join(parts))
-        if self._backlog and self._window > 0 and not self._paused and not self._outlet.busy:
+        if self._backlog and self._may_send():
             self._loop.call_soon(self._go_on)
 
+    def _may_send(self) -> bool:
+        return self._window > 0 and self._phase is SENDING and self._outlet.phase is THROUGH
+
     def _go_on(self) -> None:
-        if not self._closed:
+        if self._phase is not STOPPED:
             self._send_backlog()
             self._feed_hungry()
 
     def stop(self) -> None:
         """The connection is gone. What a durable session had unacknowledged stays with it."""
-        if self._closed:
+        if self._phase is STOPPED:
             return
-        self._closed = True
+        self._phase = change(FLOW, self._phase, STOPPED)
         self._outlet.stop()
         state = self._state
         self._done += [reference for _, reference in self._parked]
@@ -804,7 +810,7 @@ class Delivery:
             "awaiting_pubcomp": len(self._state.released),
             "to_resend": len(self._backlog),
             "parked": len(self._parked),
-            "paused": self._paused,
+            "paused": self._phase is PAUSED,
             "sent": self.sent,
             "dropped_qos0": self.dropped,
             "too_large": self.too_large,

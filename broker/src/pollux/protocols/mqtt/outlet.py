@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pollux.errors import StoreError
 from pollux.logs import event, failure
+from pollux.protocols.mqtt.phases import WAY, Way, change
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pollux.mqtt")
 
+THROUGH, STREAMING, STOPPED = Way
 #: Bytes that may wait behind a large message; deliveries stop meanwhile, these are answers to the client.
 MAX_HELD = 8 * 1024 * 1024
 
@@ -28,7 +30,7 @@ MAX_HELD = 8 * 1024 * 1024
 class Outlet:
     """Writes packets and large messages to one client. All methods are called in the loop's thread."""
 
-    __slots__ = ("_held", "_idle", "_queue", "_room", "_task", "_transport", "busy", "stopped")
+    __slots__ = ("_held", "_idle", "_queue", "_room", "_task", "_transport", "phase")
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -38,9 +40,8 @@ class Outlet:
         self._room = asyncio.Event()
         self._room.set()
         self._idle: Callable[[], None] | None = None
-        #: A large message is on its way: do not deliver more.
-        self.busy = False
-        self.stopped = False
+        #: While it is not THROUGH, nothing more is to be delivered.
+        self.phase = THROUGH
 
     def on_idle(self, callback: Callable[[], None]) -> None:
         """Call back whenever the last large message is through."""
@@ -48,10 +49,10 @@ class Outlet:
 
     def send(self, data: bytes) -> None:
         """Write whole packets, or keep them while a large message is on its way."""
-        if self.stopped:
-            return
-        if not self.busy:
+        if self.phase is THROUGH:
             self._transport.write(data)
+            return
+        if self.phase is STOPPED:
             return
         self._queue.append(data)
         self._held += len(data)
@@ -62,17 +63,17 @@ class Outlet:
 
     def run(self, job: Callable[[Outlet], Awaitable[None]]) -> None:
         """Let ``job`` write one packet with :meth:`chunk`, after everything sent before."""
-        if self.stopped:
+        if self.phase is STOPPED:
             return
         self._queue.append(job)
-        if not self.busy:
-            self.busy = True
+        if self.phase is THROUGH:
+            self.phase = change(WAY, self.phase, STREAMING)
             self._task = self._transport.loop.create_task(self._work())
 
     async def chunk(self, data: bytes) -> None:
         """A part of the job's packet; waits while the client does not keep up."""
         await self._room.wait()
-        if not self.stopped:
+        if self.phase is not STOPPED:
             self._transport.write(data)
 
     def pause(self) -> None:
@@ -85,7 +86,9 @@ class Outlet:
 
     def stop(self) -> None:
         """Send nothing more: the connection is gone."""
-        self.stopped = True
+        if self.phase is STOPPED:
+            return
+        self.phase = change(WAY, self.phase, STOPPED)
         self._queue.clear()
         if self._task is not None:
             self._task.cancel()
@@ -110,7 +113,9 @@ class Outlet:
             self.stop()
             self._transport.abort()
             return
-        self.busy = False
+        if self.phase is STOPPED:  # by what the last job caused
+            return
+        self.phase = change(WAY, self.phase, THROUGH)
         self._task = None
         if self._idle is not None:
             self._idle()

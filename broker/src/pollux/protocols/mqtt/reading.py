@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pollux.protocols.base import Transport
 
 #: Why reading may be paused.
-LOG_IN, PARKED, FILE, BUSY = range(4)
+LOG_IN, PARKED, FILE, PIECES = range(4)
 
 
 class Reading:

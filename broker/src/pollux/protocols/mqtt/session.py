@@ -2,9 +2,7 @@
 
 The session turns decoded packets into calls on its two halves, :mod:`~pollux.protocols.mqtt.inbound` (what the client
 publishes) and :mod:`~pollux.protocols.mqtt.delivery` (what it is sent), and on the broker-wide
-:mod:`~pollux.protocols.mqtt.sessions`. States: ``new`` (waiting for CONNECT) -> ``connecting`` (log-in, and the
-session's record on its way to the disk) -> ``open`` -> ``closed``. What comes while connecting waits, and reading
-pauses.
+:mod:`~pollux.protocols.mqtt.sessions`. Its phases are in :mod:`~pollux.protocols.mqtt.phases`.
 """
 
 from __future__ import annotations
@@ -21,8 +19,9 @@ from pollux.protocols.mqtt.connecting import Connecting
 from pollux.protocols.mqtt.inbound import Inbound, reason_of
 from pollux.protocols.mqtt.large import LargeInbound
 from pollux.protocols.mqtt.outlet import Outlet
-from pollux.protocols.mqtt.reading import BUSY, LOG_IN, Reading
-from pollux.protocols.mqtt.state import NEVER
+from pollux.protocols.mqtt.phases import ESTABLISHED, SESSION, Phase, change
+from pollux.protocols.mqtt.reading import LOG_IN, PIECES, Reading
+from pollux.protocols.mqtt.state import NEVER, Ending
 from pollux.protocols.mqtt.subscriptions import MAX_SUBSCRIPTIONS
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.decoder import Decoder, Event, PublishEnd, PublishStart, PublishTuple
@@ -60,8 +59,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pollux.mqtt")
 
-NEW, CONNECTING, OPEN, CLOSED = range(4)
-_STATES = ("new", "connecting", "open", "closed")
+NEW, CONNECTING, OPEN, BUSY, CLOSED = Phase
 
 #: Packets kept while the log-in runs (reading is paused; this is what was read before).
 _MAX_WAITING = 10_000
@@ -94,16 +92,14 @@ class MqttSession(Session):
         self.reading = Reading(transport)
         self._decoder = Decoder(longest_remaining(self.max_packet), max(self.settings.mqtt_min_large_message_size, 0))
         self._large: LargeInbound | None = None
-        self._phase = NEW
+        self.phase = NEW
         #: Packets that came before the log-in was complete, or behind one that is being handled.
         self._waiting: list[Event] = []
-        self._busy = False
         self._connecting: Connecting | None = None
         self._last_received = transport.loop.time()
         self._keep_alive: TimerHandle | None = None
         self._looked_again = False
-        self._publish_will = True
-        self._stopping = False
+        self._ending = Ending.LOST
         self._client_maximum = 0
         self._connect_expiry = 0
 
@@ -114,30 +110,27 @@ class MqttSession(Session):
         self._last_received = self.transport.loop.time()
         try:
             self._events(self._decoder.feed(data))
-        except ProtocolError as error:
-            self.fail(error)
-        except Exception:
-            logger.exception("MQTT session of client %r failed", self.client_id)
-            self.fail(ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "internal error"))
+        except Exception as error:
+            self._failed(error)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  (why does not matter to MQTT)
         """The connection is gone: the will is due, the session stays as long as it may."""
         self._leave()
 
     def pause_writing(self) -> None:
-        if self._phase == OPEN:
+        if self.phase in ESTABLISHED:
             self.delivery.pause()
 
     def resume_writing(self) -> None:
-        if self._phase == OPEN:
+        if self.phase in ESTABLISHED:
             self.delivery.resume()
 
     def buffered(self) -> int:
-        return self._decoder.buffered + (self.inbound.parked_bytes if self._phase == OPEN else 0)
+        return self._decoder.buffered + (self.inbound.parked_bytes if self.phase in ESTABLISHED else 0)
 
     def shutdown(self, reason: str) -> None:
         """The broker stops, or an administrator closes this client: DISCONNECT says which, and where else to go."""
-        if self._phase in (NEW, CONNECTING):
+        if self.phase is NEW or self.phase is CONNECTING:
             self._refuse(ReasonCode.SERVER_UNAVAILABLE, reason)
             return
         code = ReasonCode.SERVER_SHUTTING_DOWN
@@ -145,7 +138,7 @@ class MqttSession(Session):
         if "admin" in reason.lower():
             code = ReasonCode.ADMINISTRATIVE_ACTION
         else:
-            self._stopping = True
+            self._ending = Ending.STOPPED
             servers = self.services.failover_servers("MQTT", self.transport.peer.tls)
             if servers:
                 code = ReasonCode.USE_ANOTHER_SERVER
@@ -155,7 +148,7 @@ class MqttSession(Session):
 
     def taken_over(self) -> None:
         """Another connection came with the same client id (MQTT-3.1.4-3)."""
-        if self._phase != OPEN:
+        if self.phase not in ESTABLISHED:
             self._refuse(ReasonCode.SERVER_BUSY, "another connection uses this client id")
             return
         self.disconnect(ReasonCode.SESSION_TAKEN_OVER, "another connection uses this client id")
@@ -171,11 +164,8 @@ class MqttSession(Session):
         acks: list[int] = []
         packets: list[PublishTuple] = []
         for index, event in enumerate(events):
-            if self._phase != OPEN:
-                self._before_open(events[index:])
-                return
-            if self._busy:
-                self._waiting += events[index:]
+            if self.phase is not OPEN:
+                self._not_open(events[index:])
                 return
             kind = type(event)
             if kind is int:
@@ -186,45 +176,46 @@ class MqttSession(Session):
                 self._flush(acks, packets)
                 acks, packets = [], []
                 self._packet(event)
-        if self._phase == OPEN:
+        if self.phase is OPEN or self.phase is BUSY:
             self._flush(acks, packets)
             self.inbound.end_turn()
 
     def _in_pieces(self, steps: Iterator[None]) -> None:
         """Handle one packet bit by bit, as others have to have their turn; what the client sent after it waits."""
-        self._busy = True
+        self.phase = change(SESSION, self.phase, BUSY)
         self.mqtt_sessions.post.share.work(self._piecewise(steps))
-        if self._busy:
-            self.reading.pause(BUSY)
+        if self.phase is BUSY:
+            self.reading.pause(PIECES)
 
     def _piecewise(self, steps: Iterator[None]) -> Iterator[None]:
-        while self._phase == OPEN:
+        while self.phase is BUSY:
             try:
                 next(steps)
             except StopIteration:
                 break
-            except ProtocolError as error:
-                self.fail(error)
-            except Exception:
-                logger.exception("MQTT session of client %r failed", self.client_id)
-                self.fail(ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "internal error"))
+            except Exception as error:
+                self._failed(error)
             yield
-        self._busy = False
-        if self._phase == OPEN:
-            waiting, self._waiting = self._waiting, []
-            self.reading.resume(BUSY)
-            if waiting:
-                self._received(waiting)
+        if self.phase is BUSY:
+            self.phase = change(SESSION, self.phase, OPEN)
+            self.reading.resume(PIECES)
+            self._take_waiting()
 
-    def _received(self, events: list[Event]) -> None:
-        """Never raises."""
-        try:
-            self._events(events)
-        except ProtocolError as error:
-            self.fail(error)
-        except Exception:
-            logger.exception("MQTT session of client %r failed", self.client_id)
-            self.fail(ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "internal error"))
+    def _take_waiting(self) -> None:
+        """Handle what came before there was time for it; never raises."""
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            try:
+                self._events(waiting)
+            except Exception as error:
+                self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """End the connection because of ``error``, which is the client's fault or, logged, a defect."""
+        if not isinstance(error, ProtocolError):
+            logger.error("MQTT session of client %r failed", self.client_id, exc_info=error)
+            error = ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "internal error")
+        self.fail(error)
 
     def _flush(self, acks: list[int], packets: list[PublishTuple]) -> None:
         """Hand on a run of PUBACKs and one of PUBLISHes."""
@@ -237,28 +228,31 @@ class MqttSession(Session):
                 self.inbound.end_turn()  # what came before the violation is confirmed
                 raise
 
-    def _before_open(self, events: list[Event]) -> None:
-        """Only CONNECT (and AUTH, while logging in) is looked at; the rest waits."""
-        if self._phase == CLOSED:
+    def _not_open(self, events: list[Event]) -> None:
+        """Look at CONNECT alone (and at AUTH, while logging in); the rest waits."""
+        if self.phase is CLOSED:
             return
-        if self._phase == NEW:
+        if self.phase is BUSY:
+            self._waiting += events
+            return
+        if self.phase is NEW:
             first = events[0]
             if isinstance(first, ProtocolError):
                 raise first
             if not isinstance(first, Connect):
                 raise violation("the first packet is not CONNECT")
             events = events[1:]
-            self._phase = CONNECTING
+            self.phase = change(SESSION, self.phase, CONNECTING)
             self.version = first.version
             self.reading.pause(LOG_IN)
             self._connecting = Connecting(self, first)
             self._connecting.start()
-        while events and isinstance(events[0], Auth) and self._connecting is not None and self._phase == CONNECTING:
+        while events and isinstance(events[0], Auth) and self._connecting is not None and self.phase is CONNECTING:
             self._connecting.auth(events[0])
             events = events[1:]
         if not events:
             return
-        if self._phase == OPEN:
+        if self.phase is OPEN:
             self._events(events)
             return
         self._waiting += events
@@ -339,7 +333,7 @@ class MqttSession(Session):
         answer = SubAck(packet.packet_id, reasons, self._reason_string(text))
 
         def stable(error: Exception | None) -> None:
-            if error is None and self._phase == OPEN:
+            if error is None and self.phase in ESTABLISHED:
                 self.send_packet(answer)
                 for subscription in replay:
                     self.mqtt_sessions.retained.replay(subscription)
@@ -401,7 +395,7 @@ class MqttSession(Session):
         answer = UnsubAck(packet.packet_id, reasons)
 
         def stable(error: Exception | None) -> None:
-            if error is None and self._phase == OPEN:
+            if error is None and self.phase in ESTABLISHED:
                 self.send_packet(answer)
 
         self.mqtt_sessions.post.when_stable(stable)
@@ -411,7 +405,7 @@ class MqttSession(Session):
     def open(self, connect: Connect, answer: ConnAck, parts: tuple[ClientState, Inbound, Delivery]) -> None:
         """Answer, go on where the session was, and take what waited: the log-in has let the client in."""
         self.state, self.inbound, self.delivery = parts
-        self._phase = OPEN
+        self.phase = change(SESSION, self.phase, OPEN)
         self._client_maximum = p.integer(connect.properties, p.PropertyId.MAXIMUM_PACKET_SIZE, 0)
         self._connect_expiry = self.state.expiry_interval
         self.send_packet(answer)
@@ -421,12 +415,7 @@ class MqttSession(Session):
         self.reading.resume(LOG_IN)
         if self._connecting is not None and not self._connecting.enhanced:
             self._connecting = None  # CONNECT with its password need not be kept
-        waiting, self._waiting = self._waiting, []
-        if waiting:
-            try:
-                self._events(waiting)
-            except ProtocolError as error:
-                self.fail(error)
+        self._take_waiting()
 
     # -- sending
 
@@ -453,9 +442,9 @@ class MqttSession(Session):
 
     def fail(self, error: ProtocolError) -> None:
         """The client broke the protocol: say so in its words and close (section 4.13)."""
-        if self._phase == CLOSED:
+        if self.phase is CLOSED:
             return
-        if self._phase == OPEN:
+        if self.phase in ESTABLISHED:
             logger.info("MQTT client %r is disconnected: %s", self.client_id, error.text)
             self.disconnect(error.reason, error.text)
             return
@@ -468,7 +457,7 @@ class MqttSession(Session):
 
     def _refuse(self, reason: ReasonCode, text: str) -> None:
         """Send CONNACK with an error, then close."""
-        if self._phase == CLOSED:
+        if self.phase is CLOSED:
             return
         if self.version:
             found: p.Properties = {p.PropertyId.REASON_STRING: text[:500]} if self.version == V5 and text else {}
@@ -482,9 +471,9 @@ class MqttSession(Session):
 
     def disconnect(self, reason: ReasonCode, text: str, found: p.Properties | None = None) -> None:
         """Send DISCONNECT (MQTT 5 only) with a reason, then close."""
-        if self._phase == CLOSED:
+        if self.phase is CLOSED:
             return
-        if self._phase != OPEN:
+        if self.phase not in ESTABLISHED:
             self._refuse(reason, text)
             return
         if self.version == V5:
@@ -497,19 +486,15 @@ class MqttSession(Session):
     def _disconnected(self, packet: Disconnect) -> None:
         """The client leaves (section 3.14)."""
         state = self._here()
-        if packet.reason != ReasonCode.DISCONNECT_WITH_WILL:
-            self._publish_will = False
         expiry = packet.properties.get(p.PropertyId.SESSION_EXPIRY_INTERVAL)
         if isinstance(expiry, int):
             if expiry and not self._connect_expiry:
-                self._publish_will = True
                 raise violation("a session expiry interval that CONNECT did not have")  # MQTT-3.14.2-2
             state.expiry_interval = min(expiry, NEVER)
-        self._flush_answers()
-        self._close()
-
-    def _flush_answers(self) -> None:
+        if packet.reason != ReasonCode.DISCONNECT_WITH_WILL:
+            self._ending = Ending.LEFT
         self.inbound.end_turn()
+        self._close()
 
     def _close(self) -> None:
         self._leave()
@@ -517,9 +502,9 @@ class MqttSession(Session):
 
     def _leave(self) -> None:
         """Give back what the connection held; once."""
-        if self._phase == CLOSED:
+        if self.phase is CLOSED:
             return
-        self._phase = CLOSED
+        self.phase = change(SESSION, self.phase, CLOSED)
         self._waiting.clear()
         self._decoder.close()
         if self._keep_alive is not None:
@@ -540,7 +525,7 @@ class MqttSession(Session):
         self.delivery.stop()
         self.inbound.stop()
         if state.connection is self:
-            self.mqtt_sessions.disconnected(state, publish_will=self._publish_will, stopping=self._stopping)
+            self.mqtt_sessions.disconnected(state, self._ending)
 
     def _look_for_life(self) -> None:
         """End the connection after one and a half times the keep alive without a packet (section 3.1.2.10)."""
@@ -568,10 +553,10 @@ class MqttSession(Session):
     def describe(self) -> dict[str, object]:
         """Return the client, its session and its counters, by name, for management."""
         state = self.state
-        if state is None or self._phase != OPEN:
-            return {"state": _STATES[self._phase]}
+        if state is None or self.phase not in ESTABLISHED:
+            return {"state": self.phase.value}
         return {
-            "state": _STATES[self._phase],
+            "state": "open",
             "version": "5" if self.version == V5 else "3.1.1",
             "client_id": self.client_id,
             "session_expiry": state.expiry_interval,

@@ -25,6 +25,7 @@ from pollux.protocols.mqtt.state import (
     RELEASED,
     SESSION_KIND,
     ClientState,
+    Ending,
     PendingWill,
     SessionRecord,
     decode_out,
@@ -305,16 +306,16 @@ class MqttSessions:
                 self.subscriptions.shared.outlives(state, subscription.queue.name)
         self.put(SESSION_KIND, state.client_id, encode_session(state))
 
-    def disconnected(self, state: ClientState, *, publish_will: bool, stopping: bool = False) -> None:
-        """The connection of ``state`` is gone. ``stopping``: the broker's doing, durable wills wait for its restart."""
+    def disconnected(self, state: ClientState, ending: Ending) -> None:
+        """Go on without the connection of ``state``, which is gone."""
         state.connection = None
         state.disconnected_at = self.wall_ms()
-        if not publish_will:
+        if ending is Ending.LEFT:
             state.will = None
         self.account(state)
         if state.durable:
             self.save(state)
-            if stopping:
+            if ending is Ending.STOPPED:
                 return
             self.wills.publish_later(state)
             self._expire_later(state)

@@ -17,6 +17,7 @@ received and not sent again.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -39,6 +40,17 @@ LONGEST_TIMER = 86_400.0 * 20
 
 SENT = 0
 RELEASED = 1
+
+
+class Ending(Enum):
+    """Ways in which a connection ends, and what becomes of its will."""
+
+    #: The will is due.
+    LOST = "lost"
+    #: The client said so, without asking for its will.
+    LEFT = "left"
+    #: The broker stops: the wills of durable sessions wait for its restart.
+    STOPPED = "stopped"
 
 
 class SubscriptionRecord(msgspec.Struct, array_like=True):

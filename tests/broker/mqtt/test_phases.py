@@ -1,0 +1,78 @@
+"""The tables of phases: each phase can be reached, ends are ends, and what a table does not have raises."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pollux.protocols.mqtt.phases import (
+    ESTABLISHED,
+    EXCHANGE,
+    FLOW,
+    SESSION,
+    WAY,
+    Exchange,
+    Flow,
+    IllegalPhaseError,
+    Phase,
+    Way,
+    change,
+)
+from pollux.wire.mqtt.packets import Disconnect, Filter, PingReq, Subscribe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from enum import Enum
+
+    from .mqtt_harness import Broker
+
+#: Each table, where it begins, and where nothing follows.
+TABLES: list[tuple[Mapping[Any, frozenset[Any]], Enum, set[Enum]]] = [
+    (SESSION, Phase.NEW, {Phase.CLOSED}),
+    (EXCHANGE, Exchange.IDLE, set()),
+    (FLOW, Flow.SENDING, {Flow.STOPPED}),
+    (WAY, Way.THROUGH, {Way.STOPPED}),
+]
+
+
+@pytest.mark.parametrize(("table", "first", "last"), TABLES)
+def test_every_phase_is_reached_and_changes_are_those_of_the_table(
+    table: Mapping[Any, frozenset[Any]], first: Enum, last: set[Enum]
+) -> None:
+    assert {*table} == {*type(first)}
+    reached, new = {first}, {first}
+    while new:
+        new = {after for before in new for after in table[before]} - reached
+        reached |= new
+    assert reached == {*table}
+    assert {phase for phase, following in table.items() if not following} == last
+    for before in table:
+        for after in table:
+            if after in table[before]:
+                assert change(table, before, after) is after
+            else:
+                with pytest.raises(IllegalPhaseError, match=f"{before.value} cannot become {after.value}"):
+                    change(table, before, after)
+
+
+async def test_a_connection_goes_through_its_phases(broker: Broker) -> None:
+    client = broker.client()
+    session = client.session
+    seen = [session.phase]
+    broker.security.gate = gate = asyncio.Event()
+    connecting = broker.loop.create_task(client.connect(user="ann", password=b"secret"))
+    await broker.settle()
+    seen.append(session.phase)
+    gate.set()
+    await connecting
+    seen.append(session.phase)
+    client.write(Subscribe(1, [Filter(f"t/{number}", 1) for number in range(500)]), PingReq())
+    seen.append(session.phase)
+    assert session.phase in ESTABLISHED
+    await client.receive()
+    seen.append(session.phase)
+    client.write(Disconnect())
+    seen.append(session.phase)
+    assert seen == [Phase.NEW, Phase.CONNECTING, Phase.OPEN, Phase.BUSY, Phase.OPEN, Phase.CLOSED]
