@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator
 
-    from pollux.protocols.mqtt.session import MqttSession
+    from pollux.protocols.mqtt.state import Connection
     from pollux.protocols.services import Services
 
 logger = logging.getLogger("pollux.mqtt")
@@ -276,7 +276,7 @@ class MqttSessions:
         return self._endings.get(client_id)
 
     def connect(
-        self, session: MqttSession, client_id: str, *, clean_start: bool, version: int
+        self, connection: Connection, client_id: str, *, clean_start: bool, version: int
     ) -> tuple[ClientState, bool]:
         """The state for a client that connects, and whether it was there before (section 3.2.2.1.1).
 
@@ -288,14 +288,14 @@ class MqttSessions:
             raise RuntimeError(f"the session of {client_id!r} has not ended yet")
         old = self.sessions.get(client_id)
         if old is None:
-            state = self.sessions[client_id] = ClientState(client_id, session.user, version)
+            state = self.sessions[client_id] = ClientState(client_id, connection.user, version)
         else:
             state = old
             state.version = version
             self._cancel_expiry(state)
             self.wills.cancel(state)
-        state.user = session.user
-        state.connection = session
+        state.user = connection.user
+        state.connection = connection
         state.disconnected_at = 0
         return state, old is not None
 

@@ -18,14 +18,14 @@ received and not sent again.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
 
-    from pollux.protocols.mqtt.session import MqttSession
+    from pollux.protocols.base import Transport
     from pollux.protocols.mqtt.subscription import Subscription
     from pollux.routing.reference import MessageReference
 
@@ -40,6 +40,19 @@ LONGEST_TIMER = 86_400.0 * 20
 
 SENT = 0
 RELEASED = 1
+
+
+class Connection(Protocol):
+    """A connection, as the session that it belongs to and the other sessions know it."""
+
+    user: str | None
+    transport: Transport
+
+    def taken_over(self) -> None:
+        """Close, because another connection has come with the same client id."""
+
+    def queue_deleted(self, topic_filter: str) -> None:
+        """Close, because the queue of this subscription was deleted under it."""
 
 
 class Ending(Enum):
@@ -134,7 +147,7 @@ class ClientState:
         self.client_id = client_id
         self.user = user
         self.version = version
-        self.connection: MqttSession | None = None
+        self.connection: Connection | None = None
         #: Bytes that the client's user holds for it (see :mod:`pollux.engine.memory`).
         self.counted = 0
         self.expiry_interval = 0

@@ -6,7 +6,7 @@ and no credit; it stays attached to its queue only while it holds what the clien
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pollux.wire.mqtt.primitives import encode_variable
 from pollux.wire.mqtt.stored import REPLAY
@@ -16,10 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pollux.engine.reading_rights import ReadingRights
-    from pollux.protocols.mqtt.delivery import Delivery
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
     from pollux.routing.selector import Selector
+
+
+class Sending(Protocol):
+    """The sending side of a connection, as its subscriptions know it."""
+
+    def credit(self, subscription: Subscription) -> int:
+        """Return how many messages ``subscription`` may be handed now."""
+
+    def deliver(self, subscription: Subscription, references: list[MessageReference]) -> None:
+        """Send a batch to the client."""
 
 
 class Subscription:
@@ -54,7 +63,7 @@ class Subscription:
         self.queue = queue
         self.share = share
         #: The connection's side; None while the client is away.
-        self.delivery: Delivery | None = None
+        self.delivery: Sending | None = None
         self.attached = False
         #: Told when the queue is deleted under the subscription.
         self.gone: Callable[[Subscription, Queue], None] | None = None
