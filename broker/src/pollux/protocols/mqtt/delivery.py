@@ -13,33 +13,26 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pollux.engine.dead_letters import ORIGINAL_ADDRESS
 from pollux.errors import LostBodyError
-from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Encoding
-from pollux.protocols.mqtt.large import stream, translate
+from pollux.message import Encoding
+from pollux.protocols.mqtt.exactly_once import ExactlyOnce
+from pollux.protocols.mqtt.large import send_large
+from pollux.protocols.mqtt.leaving import give_back, leave
 from pollux.protocols.mqtt.outlet import THROUGH
 from pollux.protocols.mqtt.phases import FLOW, Flow, change
-from pollux.protocols.mqtt.state import RELEASED, SENT, encode_out
+from pollux.protocols.mqtt.publish_encoder import PublishEncoder
 from pollux.protocols.mqtt.subscriptions import may_have
-from pollux.wire.content import content_of
-from pollux.wire.mqtt import properties as p
-from pollux.wire.mqtt.content import encode_content, property_pairs
-from pollux.wire.mqtt.encode import encode_ack, encode_acks
 from pollux.wire.mqtt.packets import V5
-from pollux.wire.mqtt.primitives import MAX_VARIABLE_INTEGER, encode_variable
-from pollux.wire.mqtt.reasons import ReasonCode, violation
-from pollux.wire.mqtt.stored import REPLAY, block_end, topic_end, with_properties, without_user_property
+from pollux.wire.mqtt.primitives import encode_variable
+from pollux.wire.mqtt.reasons import violation
+from pollux.wire.mqtt.stored import REPLAY
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    from pollux.message import Message
     from pollux.protocols.base import Transport
-    from pollux.protocols.mqtt.outlet import Outlet
+    from pollux.protocols.mqtt.outlet import Job, Outlet
     from pollux.protocols.mqtt.sessions import MqttSessions
     from pollux.protocols.mqtt.state import ClientState
     from pollux.protocols.mqtt.subscription import Subscription
-    from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
 
 logger = logging.getLogger("pollux.mqtt")
@@ -55,32 +48,22 @@ BURST_BYTES = 1024 * 1024
 #: QoS 0 messages kept for a client that does not keep up; what comes after them is dropped.
 MAX_PARKED = 1_000
 MAX_PARKED_BYTES = 1024 * 1024
-#: Topics that get an alias on one connection, and the shortest worth one.
-MAX_ALIASES = 256
-_MIN_ALIASED = 5
 
 _DOLLAR = 0x24
-#: The broker's annotations as user properties; others keep their names.
-_ANNOTATIONS = {VALIDATED_USER: "JMSXUserID", INGRESS_TIMESTAMP: "ingress-timestamp"}
-
-if TYPE_CHECKING:
-    Job = Callable[[Outlet], Awaitable[None]]
 
 
 class Delivery:
     """The sending side of one connection."""
 
     __slots__ = (
-        "_aliases",
         "_backlog",
         "_burst",
         "_done",
         "_done_scheduled",
-        "_foreign",
+        "_encoder",
+        "_exactly_once",
         "_hungry",
         "_loop",
-        "_max_aliases",
-        "_max_packet",
         "_met",
         "_mqtt_sessions",
         "_outlet",
@@ -89,9 +72,8 @@ class Delivery:
         "_phase",
         "_post",
         "_reading_files",
-        "_releasing",
         "_send",
-        "_stable",
+        "_special",
         "_state",
         "_v5",
         "_wall_ms",
@@ -125,9 +107,12 @@ class Delivery:
         self._v5 = state.version == V5
         self.limit = min(receive_maximum, MAX_WINDOW)
         self._window = self.limit
-        self._max_packet = max_packet
-        self._max_aliases = min(alias_maximum, MAX_ALIASES)
-        self._aliases: dict[bytes, int] = {}
+        self._encoder = PublishEncoder(
+            mqtt_sessions.mapping, v5=self._v5, max_packet=max_packet, alias_maximum=alias_maximum
+        )
+        #: Whether every packet needs the encoder.
+        self._special = bool(self._encoder.max_packet or self._encoder.max_aliases)
+        self._exactly_once = ExactlyOnce(mqtt_sessions, state, outlet)
         self._burst = MAX_BURST
         self._phase = SENDING
         #: Subscriptions whose queue may have more than the credit it was given.
@@ -144,11 +129,6 @@ class Delivery:
         self._parked_bytes = 0
         #: Large QoS 0 messages on their way: nothing else remembers them.
         self._reading_files: dict[MessageReference, None] = {}
-        #: Packets that wait until what they tell of is durable.
-        self._stable: deque[list[bytes | Job]] = deque()
-        #: What the client received while the record of that is on its way to the disk.
-        self._releasing: deque[tuple[int, MessageReference | None]] = deque()
-        self._foreign: tuple[Message, bytes] | None = None
         self.sent = 0
         self.dropped = 0
         self.too_large = 0
@@ -173,7 +153,7 @@ class Delivery:
             self._park(subscription, references)
             return
         state = self._state
-        general = self._max_packet or self._max_aliases or subscription.extra or state.redeliver or state.received
+        general = self._special or subscription.extra or state.redeliver or state.received
         if general or subscription.restricted:
             self._write([(subscription, reference) for reference in references])
             return
@@ -271,7 +251,7 @@ class Delivery:
                 self._reading_files[reference] = None
             else:
                 self._done.append(reference)
-            if first & 4 and self._begin_qos2(packet_id, reference):
+            if first & 4 and self._exactly_once.begin(packet_id, reference):
                 stable.append(self._job(subscription, reference, first, packet_id) if large else packet)
             elif not large:
                 parts.append(packet)
@@ -283,8 +263,7 @@ class Delivery:
         if parts:
             self._send(b"".join(parts))
         if stable:
-            self._stable.append(stable)
-            self._post.when_stable(self._stable_now)
+            self._outlet.when_stable(stable)
         if self._done:
             self._schedule()
 
@@ -300,7 +279,7 @@ class Delivery:
         if 0 < message.expiration <= now:
             self._mqtt_sessions.count_expired(1)
             return None
-        data = self._stored(message)
+        data = self._encoder.stored(message)
         if (
             data[0] & REPLAY
             and subscription.restricted
@@ -319,23 +298,13 @@ class Delivery:
                 first |= 8
         if message.large is not None:
             return b"", first, packet_id  # made when its file is read
-        packet = self._packet(subscription, reference, (data, first, packet_id), now)
+        packet = self._encoder.packet(subscription, reference, (data, first, packet_id), now)
         if packet is None:
             # MQTT-3.1.2-24, -25: as if it had been sent.
             self.too_large += 1
             self._mqtt_sessions.count_too_large(1)
             return None
         return packet, first, packet_id
-
-    def _begin_qos2(self, packet_id: int, reference: MessageReference) -> bool:
-        """Note a QoS 2 delivery; whether its PUBLISH must wait until that is durable."""
-        state = self._state
-        state.qos2.add(packet_id)
-        if not state.durable:
-            return False
-        value = encode_out(reference.queue.id, reference.message.id, SENT)
-        self._mqtt_sessions.record_out(state, packet_id, value)
-        return True
 
     def _job(self, subscription: Subscription, reference: MessageReference, first: int, packet_id: int) -> Job:
         """Return the job that sends a large message."""
@@ -344,133 +313,31 @@ class Delivery:
     async def _send_large(
         self, subscription: Subscription, reference: MessageReference, first: int, packet_id: int, outlet: Outlet
     ) -> None:
-        """One large message, from its file."""
-        try:
-            await self._send_body(subscription, reference, first, packet_id, outlet)
-        except LostBodyError as error:
-            # Nothing was sent yet: free the identifier again.
-            self._forget(packet_id)
-            self._reading_files.pop(reference, None)
-            self._post.set_aside(reference, error)
+        """Send one large message, from its file."""
 
-    async def _send_body(
-        self, subscription: Subscription, reference: MessageReference, first: int, packet_id: int, outlet: Outlet
-    ) -> None:
-        message = reference.message
-        storage = self._post.storage
-        large = message.large
-        if large is None:
-            raise RuntimeError("a large message without its file")
-        payload = 0
-        data: bytes | None = message.data
-        if message.encoding is Encoding.MQTT:
-            payload = large.size - len(message.data)
-        else:
-            data = await translate(storage, message, self._mqtt_sessions.mapping)
-        form = None if data is None else (data, first, packet_id)
-        packet = None if form is None else self._packet(subscription, reference, form, self._wall_ms(), payload)
-        if packet is None:
-            # Nothing was sent yet: free the identifier again, the message is a dead letter.
+        def packet(data: bytes, more: int) -> bytes | None:
+            return self._encoder.packet(subscription, reference, (data, first, packet_id), self._wall_ms(), more)
+
+        try:
+            sent = await send_large(outlet, self._post.storage, reference.message, self._mqtt_sessions.mapping, packet)
+        except LostBodyError as error:
+            self._take_back(reference, packet_id)
+            self._post.set_aside(reference, error)
+            return
+        if not sent:  # it is a dead letter
             self.too_large += 1
             self._mqtt_sessions.count_too_large(1)
-            self._forget(packet_id)
-            self._reading_files.pop(reference, None)
+            self._take_back(reference, packet_id)
             self._post.reject([reference])
-            return
-        if payload:
-            await stream(outlet, storage, large, len(message.data), packet)
-        else:
-            await outlet.chunk(packet)
-        if not packet_id and self._reading_files.pop(reference, True) is None:
+        elif not packet_id and self._reading_files.pop(reference, True) is None:
             self._post.acknowledge([reference])
 
-    def _forget(self, packet_id: int) -> None:
-        """An identifier that was taken for a message that cannot be sent."""
-        state = self._state
-        if state.unacked.pop(packet_id, None) is None:
-            return
-        self._window += 1
-        if packet_id in state.qos2:
-            state.qos2.discard(packet_id)
-            self._mqtt_sessions.record_out(state, packet_id, None)
-
-    def _stored(self, message: Message) -> bytes:
-        """The stored form of ``message``, also when another protocol sent it."""
-        if message.encoding is Encoding.MQTT:
-            return message.data
-        if message.large is not None:
-            # Read and translated when its turn comes; until then only what decides the QoS is needed.
-            return b"\x32\0\0" if message.durable else b"\x30\0\0"
-        if self._foreign is not None and self._foreign[0] is message:
-            return self._foreign[1]
-        mapping = self._mqtt_sessions.mapping
-        data = encode_content(content_of(message), mapping.topic(message.address), 1 if message.durable else 0, mapping)
-        self._foreign = (message, data)
-        return data
-
-    def _packet(
-        self,
-        subscription: Subscription,
-        reference: MessageReference,
-        form: tuple[bytes, int, int],
-        now: int,
-        more: int = 0,
-    ) -> bytes | None:
-        """One PUBLISH from its stored ``form``, first byte and identifier; None when it is too large for the client.
-
-        ``more`` bytes of payload will follow from a file.
-        """
-        message = reference.message
-        data, first, packet_id = form
-        end = topic_end(data)
-        topic = data[1:end]
-        annotations = message.annotations or {}
-        if ORIGINAL_ADDRESS in annotations and message.encoding is Encoding.MQTT:
-            # It was moved (dead letter, expiry): the topic is where it is now.
-            raw = self._mqtt_sessions.mapping.topic(message.address).encode("utf-8", "replace")[:65_535]
-            topic = len(raw).to_bytes(2, "big") + raw
-        identifier = packet_id.to_bytes(2, "big") if packet_id else b""
-        if not self._v5:
-            body = b"".join((topic, identifier, data[block_end(data, end) :]))
-            if self._too_large(len(body) + more):
-                return None
-            return bytes((first,)) + encode_variable(len(body) + more) + body
-        extra = subscription.extra
-        if message.expiration:
-            # What is left of it, in seconds (MQTT-3.3.2-6).
-            extra += b"\x02" + (-(-(message.expiration - now) // 1000)).to_bytes(8, "big")[-4:]
-        if annotations or reference.notes is not None:
-            shown = {_ANNOTATIONS.get(name, name): value for name, value in annotations.items()}
-            for name in _ANNOTATIONS.values():
-                if name in shown:
-                    data = without_user_property(data, end, name)
-            pairs = property_pairs({**shown, **(reference.notes or {})})
-            extra += p.encode_properties({p.PropertyId.USER_PROPERTY: pairs})[1:] if pairs else b""
-        alias = 0
-        if self._max_aliases:
-            alias = self._aliases.get(topic, 0)
-            if alias:
-                topic = b"\0\0"
-            elif len(self._aliases) < self._max_aliases and len(topic) >= _MIN_ALIASED:
-                alias = len(self._aliases) + 1
-            if alias:
-                extra += b"\x23" + alias.to_bytes(2, "big")
-        if extra:
-            block, payload = with_properties(data, end, extra)
-            body = b"".join((topic, identifier, block, payload))
-        else:
-            body = b"".join((topic, identifier, data[end:]))
-        if self._too_large(len(body) + more):
-            return None
-        if alias and topic != b"\0\0":
-            self._aliases[topic] = alias
-        return bytes((first,)) + encode_variable(len(body) + more) + body
-
-    def _too_large(self, length: int) -> bool:
-        """Whether a packet with this remaining length may not be sent (section 3.1.2.11.4)."""
-        if length > MAX_VARIABLE_INTEGER:
-            return True
-        return bool(self._max_packet) and 1 + len(encode_variable(length)) + length > self._max_packet
+    def _take_back(self, reference: MessageReference, packet_id: int) -> None:
+        """Free the identifier of a large message that cannot be sent; nothing of it was."""
+        self._reading_files.pop(reference, None)
+        if self._state.unacked.pop(packet_id, None) is not None:
+            self._window += 1
+            self._exactly_once.forget(packet_id)
 
     # -- a slow client
 
@@ -530,67 +397,17 @@ class Delivery:
         self._returned(len(references))
 
     def received(self, packet_id: int, reason: int) -> None:
-        """PUBREC: the client owns the message now, or refuses it (sections 3.5, 4.3.3)."""
-        state = self._state
-        if packet_id in state.released:  # a PUBREC again: the PUBREL again
-            self._send_when_stable(encode_acks(p.PUBREL, (packet_id,)))
-            return
-        if packet_id not in state.unacked:
-            self._send(encode_ack(p.PUBREL, packet_id, state.version, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
-            return
-        reference = state.unacked[packet_id]
-        if reference is not None and packet_id not in state.qos2:
-            raise violation("PUBREC for a QoS 1 message")
-        state.qos2.discard(packet_id)
-        if packet_id in self._backlog:
-            self._window -= 1  # the client has it from an earlier connection
-        if reason >= 0x80:
-            if reference is not None:
-                self._post.acknowledge([reference])
-            del state.unacked[packet_id]
-            self._mqtt_sessions.record_out(state, packet_id, None)
-            self._returned(1)
-            return
-        key = (0, 0) if reference is None else (reference.queue.id, reference.message.id)
-        if reference is None:
-            # Of a message that is gone, or that was delivered before the broker's restart.
-            key = next((each for each, known in state.redeliver.items() if known == packet_id), key)
-            if state.redeliver.pop(key, 0):
-                state.received[key] = packet_id
-        state.unacked[packet_id] = None
-        state.released[packet_id] = None
-        if not state.durable:
-            if reference is not None:
-                self._post.acknowledge([reference])
-            self._send_when_stable(encode_acks(p.PUBREL, (packet_id,)))
-            return
-        self._mqtt_sessions.record_out(state, packet_id, encode_out(*key, RELEASED))
-        self._releasing.append((packet_id, reference))
-        self._post.when_stable(self._release_recorded)
-
-    def _release_recorded(self, error: Exception | None) -> None:
-        """The record that the client has a message is durable: acknowledge it, then (durably) tell the client."""
-        packet_id, reference = self._releasing.popleft()
-        if error is not None:
-            return
-        if reference is not None:
-            self._post.acknowledge([reference])
-        if self._phase is not STOPPED:
-            self._send_when_stable(encode_acks(p.PUBREL, (packet_id,)))
+        """Handle PUBREC. Raises ProtocolError."""
+        room = self._exactly_once.received(packet_id, reason, unsent=packet_id in self._backlog)
+        if room > 0:
+            self._returned(room)
+        else:
+            self._window += room
 
     def completed(self, packet_id: int) -> None:
-        """PUBCOMP: the identifier is free again."""
-        state = self._state
-        if packet_id not in state.released:
-            return  # late or unknown: nothing is left to end
-        del state.released[packet_id]
-        if packet_id in state.received.values():
-            # Without its record, a crash before the message is acknowledged would send it again.
-            state.completed.add(packet_id)
-        else:
-            state.unacked.pop(packet_id, None)
-            self._mqtt_sessions.record_out(state, packet_id, None)
-        self._returned(1)
+        """Handle PUBCOMP."""
+        if self._exactly_once.completed(packet_id):
+            self._returned(1)
 
     def _returned(self, count: int) -> None:
         """Room for ``count`` more."""
@@ -644,29 +461,12 @@ class Delivery:
             met, self._met = self._met, []
             self._post.when_stable(partial(self._mqtt_sessions.settle, self._state, met))
 
-    def _send_when_stable(self, packets: bytes) -> None:
-        self._stable.append([packets])
-        self._post.when_stable(self._stable_now)
-
-    def _stable_now(self, error: Exception | None) -> None:
-        packets = self._stable.popleft()
-        if error is not None or self._phase is STOPPED:
-            return
-        for packet in packets:
-            if isinstance(packet, bytes):
-                self._send(packet)
-            else:
-                self._outlet.run(packet)
-
     # -- begin and end of a connection
 
     def start(self) -> None:
         """Send again what an earlier connection left (MQTT-4.4.0-1), then open the subscriptions."""
         state = self._state
-        if state.released:
-            self._window -= len(state.released)
-            # The acknowledgements of their messages may be on their way to the disk.
-            self._send_when_stable(encode_acks(p.PUBREL, list(state.released)))
+        self._window -= self._exactly_once.resume()
         self._backlog.extend(packet_id for packet_id, reference in state.unacked.items() if reference is not None)
         self._send_backlog()
         for subscription in state.subscriptions.values():
@@ -704,7 +504,7 @@ class Delivery:
             if subscription is None:
                 state.unacked[packet_id] = None
                 continue
-            data = self._stored(reference.message)
+            data = self._encoder.stored(reference.message)
             first = subscription.heads[data[0] & 15]
             # The subscription may have been downgraded meanwhile; what began as QoS 2 ends as QoS 2.
             first = first & 0xF9 | (4 if packet_id in state.qos2 else 2) | 8
@@ -715,7 +515,7 @@ class Delivery:
                     parts = []
                 self._outlet.run(self._job(subscription, reference, first, packet_id))
                 continue
-            packet = self._packet(subscription, reference, (data, first, packet_id), now)
+            packet = self._encoder.packet(subscription, reference, (data, first, packet_id), now)
             if packet is None:
                 state.unacked[packet_id] = None
                 state.qos2.discard(packet_id)
@@ -749,58 +549,16 @@ class Delivery:
         self._done += [reference for _, reference in self._parked]
         self._parked.clear()
         self._acknowledge_done()
-        for place, (packet_id, reference) in enumerate(self._releasing):
-            # Detaching would give it back to its queue. Should the broker die just now, the client keeps an
-            # identifier that is never released; the message is neither lost nor sent again.
-            if reference is not None:
-                self._post.acknowledge([reference])
-                self._releasing[place] = (packet_id, None)
+        self._exactly_once.stop()
         if self._reading_files:
             self._post.release(list(self._reading_files), failed=False)
             self._reading_files.clear()
         for subscription in state.subscriptions.values():
             subscription.delivery = None
-        kept = self._give_back()
+        kept = give_back(self._post, state)
         leaving = deque(each for each in state.subscriptions.values() if each.attached and each.queue not in kept)
-        self._post.share.work(self._leave(leaving))
+        self._post.share.work(leave(self._post, leaving))
         self._hungry.clear()
-
-    def _give_back(self) -> set[Queue]:
-        """Let others have what this client did not acknowledge. Returns the queues that keep something for it.
-
-        They hold what this session must send again with the same identifiers. Section 4.8.2: of a shared subscription
-        others get it, but not what began at QoS 2.
-        """
-        state = self._state
-        private: set[Queue] = set()
-        if state.durable and state.unacked:
-            private = {each.queue for each in state.subscriptions.values() if each.share is None}
-        kept: set[Queue] = set()
-        back: list[MessageReference] = []
-        for packet_id, reference in list(state.unacked.items()):
-            if reference is None:
-                continue
-            if state.durable and (reference.queue in private or packet_id in state.qos2):
-                kept.add(reference.queue)
-                continue
-            del state.unacked[packet_id]
-            state.qos2.discard(packet_id)
-            back.append(reference)
-        if back:
-            self._post.release(back, failed=False)
-        return kept
-
-    def _leave(self, subscriptions: deque[Subscription]) -> Iterator[None]:
-        """Detach from the queues, which may be thousands, bit by bit; not from one that a connection has by then.
-
-        They are let go one by one as well: to free thousands takes as long.
-        """
-        while subscriptions:
-            subscription = subscriptions.popleft()
-            if subscription.attached and subscription.delivery is None:
-                subscription.attached = False
-                self._post.detach(subscription.queue, subscription)
-            yield
 
     def describe(self) -> dict[str, object]:
         """Return the window and the counters, by name, for management."""

@@ -2,7 +2,7 @@
 
 Inbound, the decoder hands out a PUBLISH larger than ``mqttMinLargeMessageSize`` in parts, which go to the store
 writer as they come; what it becomes is a PUBLISH like any other whose :class:`LargeRest` names the file.
-Outbound, :func:`stream` sends the file's payload behind a packet's head.
+Outbound, :func:`send_large` sends the file's payload behind a packet's head.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pollux.wire.content import content_of
 from pollux.wire.mqtt.content import encode_content
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pollux.message import LargeBody
     from pollux.protocols.mqtt.outlet import Outlet
     from pollux.protocols.mqtt.reading import Reading
@@ -96,7 +98,36 @@ class LargeInbound:
             self._writer = None
 
 
-async def stream(outlet: Outlet, storage: Storage, large: LargeBody, skip: int, head: bytes) -> None:
+async def send_large(
+    outlet: Outlet,
+    storage: Storage,
+    message: Message,
+    mapping: TopicMapping,
+    packet: Callable[[bytes, int], bytes | None],
+) -> bool:
+    """Send a large message from its file. False: it is too large for the client, and nothing of it was sent.
+
+    ``packet`` makes the head of its PUBLISH of the stored form and the size of the payload that follows from the file.
+    Raises LostBodyError when the file cannot be read and nothing was sent, StoreError when a part was.
+    """
+    large = message.large
+    if large is None:
+        raise RuntimeError("a large message without its file")
+    if message.encoding is Encoding.MQTT:
+        head = packet(message.data, large.size - len(message.data))
+        if head is not None and large.size > len(message.data):
+            await _stream(outlet, storage, large, len(message.data), head)
+            return True
+    else:
+        data = await translate(storage, message, mapping)
+        head = None if data is None else packet(data, 0)
+    if head is None:
+        return False
+    await outlet.chunk(head)
+    return True
+
+
+async def _stream(outlet: Outlet, storage: Storage, large: LargeBody, skip: int, head: bytes) -> None:
     """Send ``head``, then the file of ``large`` from offset ``skip``."""
     reader = storage.large.open(large)
     try:

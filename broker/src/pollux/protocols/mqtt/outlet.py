@@ -18,7 +18,10 @@ from pollux.protocols.mqtt.phases import WAY, Way, change
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from pollux.engine.post_office import PostOffice
     from pollux.protocols.base import Transport
+
+    Job = Callable[["Outlet"], Awaitable[None]]
 
 logger = logging.getLogger("pollux.mqtt")
 
@@ -30,11 +33,14 @@ MAX_HELD = 8 * 1024 * 1024
 class Outlet:
     """Writes packets and large messages to one client. All methods are called in the loop's thread."""
 
-    __slots__ = ("_held", "_idle", "_queue", "_room", "_task", "_transport", "phase")
+    __slots__ = ("_held", "_idle", "_post", "_queue", "_room", "_stable", "_task", "_transport", "phase")
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, post: PostOffice) -> None:
         self._transport = transport
-        self._queue: deque[bytes | Callable[[Outlet], Awaitable[None]]] = deque()
+        self._post = post
+        #: What waits until what it tells of is durable.
+        self._stable: deque[list[bytes | Job]] = deque()
+        self._queue: deque[bytes | Job] = deque()
         self._held = 0
         self._task: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
@@ -61,7 +67,7 @@ class Outlet:
             self.stop()
             self._transport.abort()
 
-    def run(self, job: Callable[[Outlet], Awaitable[None]]) -> None:
+    def run(self, job: Job) -> None:
         """Let ``job`` write one packet with :meth:`chunk`, after everything sent before."""
         if self.phase is STOPPED:
             return
@@ -69,6 +75,19 @@ class Outlet:
         if self.phase is THROUGH:
             self.phase = change(WAY, self.phase, STREAMING)
             self._task = self._transport.loop.create_task(self._work())
+
+    def when_stable(self, items: list[bytes | Job]) -> None:
+        """Send packets and run jobs as soon as everything that was done so far is durable."""
+        self._stable.append(items)
+        self._post.when_stable(self._stable_now)
+
+    def _stable_now(self, error: Exception | None) -> None:
+        items = self._stable.popleft()
+        for item in items if error is None else ():
+            if isinstance(item, bytes):
+                self.send(item)
+            else:
+                self.run(item)
 
     async def chunk(self, data: bytes) -> None:
         """A part of the job's packet; waits while the client does not keep up."""

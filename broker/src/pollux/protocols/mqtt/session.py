@@ -88,7 +88,7 @@ class MqttSession(Session):
         self.problem_info = True
         #: Seconds of silence after which the client is dead; 0 for never.
         self.silence = 0.0
-        self.outlet = Outlet(transport)
+        self.outlet = Outlet(transport, self.mqtt_sessions.post)
         self.reading = Reading(transport)
         self._decoder = Decoder(longest_remaining(self.max_packet), max(self.settings.mqtt_min_large_message_size, 0))
         self._large: LargeInbound | None = None
