@@ -64,7 +64,7 @@ async def test_what_the_broker_allows_is_said(broker: Broker) -> None:
     assert found[p.PropertyId.MAXIMUM_PACKET_SIZE] == 2000
     assert found[p.PropertyId.SERVER_KEEP_ALIVE] == 30
     assert str(found[p.PropertyId.RESPONSE_INFORMATION]).startswith("response/pollux-")
-    assert client.session.silence == 45
+    assert client.session.keep_alive.silence == 45
 
 
 async def test_without_a_client_id_3_1_1_needs_a_clean_session(broker: Broker) -> None:
@@ -176,12 +176,12 @@ async def test_another_user_does_not_get_the_session(broker: Broker) -> None:
 async def test_keep_alive(broker: Broker) -> None:
     client = broker.client()
     await client.connect("c", keep_alive=1)
-    assert client.session.silence == 1.5
-    client.session._last_received -= 1.4
-    client.session._look_for_life()
+    assert client.session.keep_alive.silence == 1.5
+    client.session.keep_alive.heard -= 1.4
+    client.session.keep_alive.look()
     assert not client.transport.closed
-    client.session._last_received -= 1.4
-    client.session._look_for_life()
+    client.session.keep_alive.heard -= 1.4
+    client.session.keep_alive.look()
     (goodbye,) = await client.closed()
     assert isinstance(goodbye, Disconnect)
     assert goodbye.reason == ReasonCode.KEEP_ALIVE_TIMEOUT
@@ -190,13 +190,13 @@ async def test_keep_alive(broker: Broker) -> None:
 async def test_a_ping_that_came_while_the_broker_stood_still_counts(broker: Broker) -> None:
     client = broker.client()
     await client.connect("c", keep_alive=1)
-    client.session._last_received -= 5
-    client.session._look_for_life()  # a timer's turn comes before the sockets'
+    client.session.keep_alive.heard -= 5
+    client.session.keep_alive.look()  # a timer's turn comes before the sockets'
     await client.ping()
-    client.session._look_for_life()
+    client.session.keep_alive.look()
     assert not client.transport.closed
-    client.session._last_received -= 5
-    client.session._look_for_life()
+    client.session.keep_alive.heard -= 5
+    client.session.keep_alive.look()
     (goodbye,) = await client.closed()
     assert isinstance(goodbye, Disconnect)
 
@@ -204,8 +204,8 @@ async def test_a_ping_that_came_while_the_broker_stood_still_counts(broker: Brok
 async def test_a_3_1_1_client_without_keep_alive_is_never_timed_out(broker: Broker) -> None:
     client = broker.client(V311)
     await client.connect("c")
-    assert client.session.silence == 0
-    assert client.session._keep_alive is None
+    assert client.session.keep_alive.silence == 0
+    assert client.session.keep_alive.timer is None
 
 
 async def test_shutdown_says_so(broker: Broker) -> None:

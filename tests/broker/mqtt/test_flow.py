@@ -352,8 +352,8 @@ async def test_reading_pauses_when_too_much_is_parked(broker: Broker, monkeypatc
         count += 1
         client.write(publish("t", bytes(10_000), 1, count))
         assert count * 10_000 < 2 * inbound.MAX_PARKED_BYTES
-    client.session._last_received -= 100
-    client.session._look_for_life()
+    client.session.keep_alive.heard -= 100
+    client.session.keep_alive.look()
     assert not client.transport.closed, "a client nobody listens to was timed out"
     gate.release()
     await broker.settle()

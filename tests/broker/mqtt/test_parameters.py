@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from pollux.config.model import Limits
-from pollux.protocols.mqtt.session import longest_remaining
+from pollux.protocols.mqtt.limits import longest_remaining
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import V5, V311, Disconnect
 from pollux.wire.mqtt.primitives import encode_variable

@@ -196,8 +196,8 @@ async def end_by_violation(client: Client) -> None:
 
 
 async def end_by_silence(client: Client) -> None:
-    client.session.silence = -1
-    client.session._look_for_life()
+    client.session.keep_alive.silence = -1
+    client.session.keep_alive.look()
     await client.closed()
 
 

@@ -207,8 +207,8 @@ class Connecting:
         if identity.user != session.user:
             session.disconnect(ReasonCode.NOT_AUTHORIZED, "a re-authentication as somebody else")
             return
-        self._identity = session.identity = identity
-        session.inbound.set_identity(identity)
+        self._identity = identity
+        session.authenticated_again(identity)
         session.send_packet(Auth(ReasonCode.SUCCESS, self._auth_properties(answer)))
 
     @staticmethod
@@ -346,14 +346,14 @@ class Connecting:
         settings = session.settings
         keep_alive = connect.keep_alive
         if connect.version != V5:
-            session.silence = keep_alive * 1.5
+            session.keep_alive.silence = keep_alive * 1.5
             return 65_535, 0
         found = answer.properties
         longest = settings.server_keep_alive
         if longest > 0 and (keep_alive == 0 or keep_alive > longest):
             keep_alive = longest
             found[p.PropertyId.SERVER_KEEP_ALIVE] = longest
-        session.silence = keep_alive * 1.5
+        session.keep_alive.silence = keep_alive * 1.5
         if settings.receive_maximum != 65_535:
             found[p.PropertyId.RECEIVE_MAXIMUM] = settings.receive_maximum
         if settings.topic_alias_maximum:

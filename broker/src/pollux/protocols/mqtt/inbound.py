@@ -20,25 +20,17 @@ from typing import TYPE_CHECKING
 
 from pollux.engine.memory import PACKET
 from pollux.engine.security import Permission
-from pollux.errors import (
-    AddressFullError,
-    DiskFullError,
-    InvalidRequestError,
-    LimitError,
-    NoSuchAddressError,
-    NotPermittedError,
-    PolluxError,
-    SendError,
-)
+from pollux.errors import DiskFullError, LimitError, PolluxError
 from pollux.message import Encoding, Message
 from pollux.protocols.mqtt.large import LARGE, LargeRest
+from pollux.protocols.mqtt.published import FLAGS, TopicAliases, published
 from pollux.protocols.mqtt.reading import PARKED
+from pollux.protocols.mqtt.refusal import RefusedError, reason_of
 from pollux.protocols.mqtt.state import QOS2_IN_KIND, packet_key
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.encode import encode_ack, encode_words
 from pollux.wire.mqtt.packets import V5
-from pollux.wire.mqtt.reasons import ProtocolError, ReasonCode, violation
-from pollux.wire.mqtt.stored import block_end, scan_properties
+from pollux.wire.mqtt.reasons import ProtocolError, ReasonCode
 from pollux.wire.mqtt.topics import check_topic_name
 
 if TYPE_CHECKING:
@@ -61,52 +53,6 @@ _MAX_TOPICS = 1_024
 _PUBACK = 0x4002_0000
 _PUBREC = 0x5002_0000
 _PUBCOMP = 0x7002_0000
-
-#: First byte of a PUBLISH -> flags of the stored form: all but DUP, which says nothing about the message.
-_FLAGS = [bytes((first & 0xF7,)) for first in range(256)]
-
-_REASONS: tuple[tuple[type[Exception], ReasonCode], ...] = (
-    (NotPermittedError, ReasonCode.NOT_AUTHORIZED),
-    (AddressFullError, ReasonCode.QUOTA_EXCEEDED),
-    (DiskFullError, ReasonCode.QUOTA_EXCEEDED),
-    (LimitError, ReasonCode.QUOTA_EXCEEDED),
-    (NoSuchAddressError, ReasonCode.TOPIC_NAME_INVALID),
-    (InvalidRequestError, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR),
-    (SendError, ReasonCode.UNSPECIFIED_ERROR),
-)
-
-
-class RefusedError(PolluxError):
-    """A PUBLISH is not taken; ``reason`` is what its acknowledgement says."""
-
-    def __init__(self, reason: ReasonCode, text: str) -> None:
-        super().__init__(text)
-        self.reason = reason
-
-
-def reason_of(error: Exception) -> ReasonCode:
-    """The reason code that tells a client of ``error``."""
-    if isinstance(error, (ProtocolError, RefusedError)):
-        return error.reason
-    for kind, reason in _REASONS:
-        if isinstance(error, kind):
-            return reason
-    return ReasonCode.UNSPECIFIED_ERROR
-
-
-def apply_special(message: Message, special: dict[str, str]) -> None:
-    """User properties with Artemis's names that mean something to the broker; values that do not parse mean nothing."""
-    duplicate_id = special.get("_AMQ_DUPL_ID")
-    if duplicate_id:
-        message.duplicate_id = duplicate_id.encode("utf-8")
-    deliver_at = special.get("_AMQ_SCHED_DELIVERY", "")
-    if deliver_at.isascii() and deliver_at.isdigit() and len(deliver_at) < 16:
-        message.deliver_at = int(deliver_at)
-    message.last_value = special.get("_AMQ_LVQ_NAME")
-    message.group = special.get("JMSXGroupID")
-    sequence = special.get("JMSXGroupSeq", "")
-    if sequence.lstrip("-").isdigit() and sequence.isascii() and len(sequence) < 11:
-        message.group_sequence = int(sequence)
 
 
 class Inbound:
@@ -139,7 +85,6 @@ class Inbound:
         "_unfinished",
         "_user",
         "_v5",
-        "alias_maximum",
         "dropped",
         "received",
         "refused",
@@ -179,13 +124,12 @@ class Inbound:
         self._user = identity.user if populate_user else None
         self._v5 = state.version == V5
         self._receive_maximum = receive_maximum
-        self.alias_maximum = alias_maximum
         self._problem_info = problem_info
         self._close_unauthorized = close_unauthorized
         self._closed = False
         #: Topic as on the wire -> address, for topics that are well formed.
         self._topics: dict[bytes, str] = {}
-        self._aliases: dict[int, bytes] = {}
+        self._aliases = TopicAliases(alias_maximum)
         #: Answers of this turn, in order: words of four bytes, or whole packets.
         self._answers: list[int | bytes] = []
         #: Whether there are packets among them, and how many do not end a message (PUBREC).
@@ -252,7 +196,7 @@ class Inbound:
                 message = Message(
                     encoding,
                     address,
-                    _FLAGS[first] + topic + rest,
+                    FLAGS[first] + topic + rest,
                     durable=packet_id != 0,
                     timestamp=now,
                     origin=origin,
@@ -320,7 +264,8 @@ class Inbound:
             else:
                 self._answer_received(packet_id)
             return True
-        topic = self._resolve_alias(topic, rest)
+        if self._v5:
+            topic = self._aliases.topic_of(topic, rest)
         packet = (first, topic, packet_id, rest)
         try:
             address = self._topics.get(topic) or self._check(topic)
@@ -346,33 +291,13 @@ class Inbound:
             self._refuse(packet, error)
         return True
 
-    def _resolve_alias(self, topic: bytes, rest: bytes) -> bytes:
-        """The topic, in place of its alias (section 3.3.2.3.4)."""
-        if not self._v5 or not (rest[0] or len(topic) == 2):
-            return topic
-        end = block_end(rest)
-        alias = scan_properties(rest[:end]).alias if rest[0] else 0
-        if not alias:
-            if len(topic) == 2:
-                raise violation("a PUBLISH with neither topic nor alias")
-            return topic
-        if alias > self.alias_maximum:
-            raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}; at most {self.alias_maximum}")
-        if len(topic) == 2:
-            known = self._aliases.get(alias)
-            if known is None:
-                raise violation(f"topic alias {alias} stands for no topic")
-            return known
-        check_topic_name(topic[2:])
-        self._aliases[alias] = topic
-        return topic
-
     def _send_special(self, packet: PublishTuple, address: str, now: int, duplicate_id: bytes | None) -> None:
         """Send a message whose properties, QoS or retain flag want more than the fast path does."""
         first, topic, packet_id, rest = packet
         if first & LARGE and first & 1:
             raise RefusedError(ReasonCode.QUOTA_EXCEEDED, "too large to be retained")
-        message = self._message(first, topic, rest, address, now)
+        origin = self._transport.peer.connection_id
+        message = published(first, topic, rest, address, now=now, origin=origin, user=self._user)
         if duplicate_id is not None and self._state.durable:
             message.duplicate_id = duplicate_id
         if first & 1:
@@ -387,35 +312,6 @@ class Inbound:
             if not self._state.durable:
                 self._state.inbound[packet_id] = b""
             self._answer_received(packet_id)
-
-    def _message(self, first: int, topic: bytes, rest: bytes, address: str, now: int) -> Message:
-        """The message, with what its properties mean to the broker."""
-        expiration = 0
-        special: dict[str, str] | None = None
-        large = rest.large if isinstance(rest, LargeRest) else None
-        if rest[0]:
-            end = block_end(rest)
-            scanned = scan_properties(rest[:end])
-            if scanned.block is not rest:
-                rest = scanned.block + rest[end:]
-            if scanned.expiry is not None:
-                # 0 is a message that is worth something now only: the least a time in milliseconds can say.
-                expiration = now + (scanned.expiry * 1000 or 1)
-            special = scanned.special
-        message = Message(
-            Encoding.MQTT,
-            address,
-            _FLAGS[first & 0xFF] + topic + rest,
-            durable=bool(first & 6),
-            expiration=expiration,
-            large=large,
-            timestamp=now,
-            origin=self._transport.peer.connection_id,
-            user=self._user,
-        )
-        if special is not None:
-            apply_special(message, special)
-        return message
 
     # -- QoS 2
 

@@ -10,18 +10,17 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from pollux.engine.security import Permission
-from pollux.errors import PolluxError
-from pollux.message import RoutingType
-from pollux.protocols.base import SECOND_LOOK, Session
+from pollux.protocols.base import Session
 from pollux.protocols.mqtt import sessions as sessions_module
 from pollux.protocols.mqtt.connecting import Connecting
-from pollux.protocols.mqtt.inbound import Inbound, reason_of
+from pollux.protocols.mqtt.keep_alive import KeepAlive
 from pollux.protocols.mqtt.large import LargeInbound
+from pollux.protocols.mqtt.limits import longest_remaining, max_packet_size
 from pollux.protocols.mqtt.outlet import Outlet
 from pollux.protocols.mqtt.phases import ESTABLISHED, SESSION, Phase, change
 from pollux.protocols.mqtt.reading import LOG_IN, PIECES, Reading
 from pollux.protocols.mqtt.state import NEVER, Ending
+from pollux.protocols.mqtt.subscribing import Subscribing
 from pollux.protocols.mqtt.subscriptions import MAX_SUBSCRIPTIONS
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.decoder import Decoder, Event, PublishEnd, PublishStart, PublishTuple
@@ -33,28 +32,23 @@ from pollux.wire.mqtt.packets import (
     ConnAck,
     Connect,
     Disconnect,
-    Filter,
     PingReq,
     SubAck,
     Subscribe,
     UnsubAck,
     Unsubscribe,
 )
-from pollux.wire.mqtt.primitives import MAX_VARIABLE_INTEGER, encode_variable
 from pollux.wire.mqtt.reasons import ProtocolError, ReasonCode, violation
 from pollux.wire.mqtt.stored import scan_properties
-from pollux.wire.mqtt.topics import split_shared
 
 if TYPE_CHECKING:
-    from asyncio import TimerHandle
     from collections.abc import Iterator
 
-    from pollux.config.acceptors import AcceptorSettings
     from pollux.engine.security import Identity
     from pollux.protocols.base import Transport
     from pollux.protocols.mqtt.delivery import Delivery
+    from pollux.protocols.mqtt.inbound import Inbound
     from pollux.protocols.mqtt.state import ClientState
-    from pollux.protocols.mqtt.subscription import Subscription
     from pollux.protocols.services import Services
 
 logger = logging.getLogger("pollux.mqtt")
@@ -63,7 +57,6 @@ NEW, CONNECTING, OPEN, BUSY, CLOSED = Phase
 
 #: Packets kept while the log-in runs (reading is paused; this is what was read before).
 _MAX_WAITING = 10_000
-_DEFAULT_MAX_PACKET = MAX_VARIABLE_INTEGER
 
 
 class MqttSession(Session):
@@ -77,7 +70,6 @@ class MqttSession(Session):
         self.settings = services.acceptor
         self.mqtt_sessions = sessions_module.start(services, transport.loop)
         self.max_packet = max_packet_size(self.settings, services.configuration.limits.max_message_size)
-        self.max_subscriptions = min(MAX_SUBSCRIPTIONS, services.configuration.limits.max_consumers_per_connection)
         self.user: str | None = None
         self.client_id: str | None = None
         self.identity: Identity | None = None
@@ -85,20 +77,17 @@ class MqttSession(Session):
         self.state: ClientState | None = None
         self.inbound: Inbound
         self.delivery: Delivery
+        self._subscribing: Subscribing
         self.problem_info = True
-        #: Seconds of silence after which the client is dead; 0 for never.
-        self.silence = 0.0
         self.outlet = Outlet(transport, self.mqtt_sessions.post)
         self.reading = Reading(transport)
+        self.keep_alive = KeepAlive(transport.loop, self.reading, self._silent)
         self._decoder = Decoder(longest_remaining(self.max_packet), max(self.settings.mqtt_min_large_message_size, 0))
         self._large: LargeInbound | None = None
         self.phase = NEW
         #: Packets that came before the log-in was complete, or behind one that is being handled.
         self._waiting: list[Event] = []
         self._connecting: Connecting | None = None
-        self._last_received = transport.loop.time()
-        self._keep_alive: TimerHandle | None = None
-        self._looked_again = False
         self._ending = Ending.LOST
         self._client_maximum = 0
         self._connect_expiry = 0
@@ -107,7 +96,7 @@ class MqttSession(Session):
 
     def data_received(self, data: bytes) -> None:
         """Take in bytes from the client; never raises."""
-        self._last_received = self.transport.loop.time()
+        self.keep_alive.heard = self.transport.loop.time()
         try:
             self._events(self._decoder.feed(data))
         except Exception as error:
@@ -268,9 +257,9 @@ class MqttSession(Session):
         elif isinstance(event, Ack):
             self._ack(event)
         elif isinstance(event, Subscribe):
-            self._in_pieces(self._subscribe(event))
+            self._in_pieces(self._subscribing.subscribe(event))
         elif isinstance(event, Unsubscribe):
-            self._in_pieces(self._unsubscribe(event))
+            self._in_pieces(self._subscribing.unsubscribe(event))
         elif isinstance(event, Disconnect):
             self._disconnected(event)
         elif isinstance(event, Auth):
@@ -306,122 +295,52 @@ class MqttSession(Session):
         else:
             self.delivery.completed(packet.packet_id)
 
-    # -- subscriptions
-
-    def _subscribe(self, packet: Subscribe) -> Iterator[None]:
-        """Subscribe (section 3.8). SUBACK leaves when that is durable; retained messages follow it."""
-        state = self._here()
-        found = p.subscription_identifiers(packet.properties)
-        identifier = found[0] if found else 0
-        reasons: list[int] = []
-        replay: list[Subscription] = []
-        text = ""
-        for entry in packet.filters:
-            try:
-                reasons.append(self._subscribe_one(state, entry, identifier, replay))
-            except ProtocolError as error:
-                if error.reason is not ReasonCode.TOPIC_FILTER_INVALID:
-                    raise
-                reasons.append(error.reason)
-                text = error.text
-            except PolluxError as error:
-                reasons.append(reason_of(error))
-                text = str(error)
-            yield
-        if state.durable:
-            self.mqtt_sessions.save(state)
-        answer = SubAck(packet.packet_id, reasons, self._reason_string(text))
-
-        def stable(error: Exception | None) -> None:
-            if error is None and self.phase in ESTABLISHED:
-                self.send_packet(answer)
-                for subscription in replay:
-                    self.mqtt_sessions.retained.replay(subscription)
-
-        self.mqtt_sessions.post.when_stable(stable)
-
-    def _subscribe_one(self, state: ClientState, entry: Filter, identifier: int, replay: list[Subscription]) -> int:
-        """The reason code of one filter; the subscription that wants retained messages goes to ``replay``."""
-        share, proper = split_shared(entry.topic_filter)
-        if share is not None and entry.no_local:
-            raise violation("No Local on a shared subscription")  # MQTT-3.8.3-4
-        address = self.mqtt_sessions.mapping.address(proper)
-        is_new = entry.topic_filter not in state.subscriptions
-        if is_new and len(state.subscriptions) >= self.max_subscriptions:
-            return ReasonCode.QUOTA_EXCEEDED
-        self._check_subscribe(address, durable=share is not None or state.durable, is_new=is_new)
-        subscription, is_new = self.mqtt_sessions.subscriptions.subscribe(
-            state,
-            entry.topic_filter,
-            entry.qos,
-            exclude_own=entry.no_local,
-            retain_as_published=entry.retain_as_published,
-            identifier=identifier,
-        )
-        self.delivery.open(subscription)
-        if entry.retain_handling == 0 or (entry.retain_handling == 1 and is_new):
-            replay.append(subscription)
-        return entry.qos
-
-    def _check_subscribe(self, address: str, *, durable: bool, is_new: bool) -> None:
-        """Raise NotPermittedError unless this user may subscribe here, and create what that needs."""
-        security, identity = self.services.security, self.identity
-        if identity is None:
-            raise RuntimeError("a subscription before the log-in")
-        security.check(identity, Permission.consume, address)
-        if not is_new:
-            return
-        kind = Permission.createDurableQueue if durable else Permission.createNonDurableQueue
-        security.check(identity, kind, address)
-        there = self.mqtt_sessions.post.address(address)
-        if there is None or RoutingType.MULTICAST not in there.routing_types:
-            security.check(identity, Permission.createAddress, address)
-
-    def _unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
-        """Unsubscribe (section 3.10). UNSUBACK leaves when that is durable."""
-        state = self._here()
-        reasons: list[int] = []
-        for topic_filter in packet.filters:
-            try:
-                split_shared(topic_filter)
-            except ProtocolError as error:
-                reasons.append(error.reason)
-                continue
-            gone = self.mqtt_sessions.subscriptions.unsubscribe(state, topic_filter)
-            reasons.append(ReasonCode.SUCCESS if gone else ReasonCode.NO_SUBSCRIPTION_EXISTED)
-            yield
-        if state.durable:
-            self.mqtt_sessions.save(state)
-        answer = UnsubAck(packet.packet_id, reasons)
-
-        def stable(error: Exception | None) -> None:
-            if error is None and self.phase in ESTABLISHED:
-                self.send_packet(answer)
-
-        self.mqtt_sessions.post.when_stable(stable)
-
     # -- begin
 
     def open(self, connect: Connect, answer: ConnAck, parts: tuple[ClientState, Inbound, Delivery]) -> None:
         """Answer, go on where the session was, and take what waited: the log-in has let the client in."""
         self.state, self.inbound, self.delivery = parts
+        if self.identity is None:
+            raise RuntimeError("a session before the log-in")
+        self._subscribing = Subscribing(
+            self.mqtt_sessions,
+            self.services.security,
+            self.state,
+            self.delivery,
+            self.identity,
+            answer=self._answer,
+            limit=min(MAX_SUBSCRIPTIONS, self.services.configuration.limits.max_consumers_per_connection),
+            problem_info=self.problem_info,
+        )
         self.phase = change(SESSION, self.phase, OPEN)
         self._client_maximum = p.integer(connect.properties, p.PropertyId.MAXIMUM_PACKET_SIZE, 0)
         self._connect_expiry = self.state.expiry_interval
         self.send_packet(answer)
-        if self.silence:
-            self._keep_alive = self.transport.loop.call_later(self.silence, self._look_for_life)
+        self.keep_alive.start()
         self.delivery.start()
         self.reading.resume(LOG_IN)
         if self._connecting is not None and not self._connecting.enhanced:
             self._connecting = None  # CONNECT with its password need not be kept
         self._take_waiting()
 
+    def authenticated_again(self, identity: Identity) -> None:
+        """Check the rights of ``identity`` from now on; it is of the same user."""
+        self.identity = identity
+        self.inbound.set_identity(identity)
+        self._subscribing.identity = identity
+
     # -- sending
 
     def send(self, data: bytes) -> None:
         """Send whole packets to the client."""
         self.outlet.send(data)
+
+    def _answer(self, packet: SubAck | UnsubAck) -> bool:
+        """Send an answer; False when the client has gone meanwhile."""
+        if self.phase not in ESTABLISHED:
+            return False
+        self.send_packet(packet)
+        return True
 
     def send_packet(self, packet: SubAck | UnsubAck | ConnAck | Disconnect | Auth) -> None:
         """A packet off the hot path. One that is too large for the client goes without its texts (MQTT-3.1.2-24)."""
@@ -433,10 +352,6 @@ class MqttSession(Session):
             if len(data) > self._client_maximum:
                 return
         self.send(data)
-
-    def _reason_string(self, text: str) -> p.Properties:
-        """A reason in words, when the client wants them (section 3.1.2.11.7)."""
-        return {p.PropertyId.REASON_STRING: text[:500]} if text and self.problem_info and self.version == V5 else {}
 
     # -- end
 
@@ -507,9 +422,7 @@ class MqttSession(Session):
         self.phase = change(SESSION, self.phase, CLOSED)
         self._waiting.clear()
         self._decoder.close()
-        if self._keep_alive is not None:
-            self._keep_alive.cancel()
-            self._keep_alive = None
+        self.keep_alive.stop()
         if self._connecting is not None:
             self._connecting.cancel()
             self._connecting = None  # with the will and the password of CONNECT, as long as nobody looks for cycles
@@ -527,23 +440,9 @@ class MqttSession(Session):
         if state.connection is self:
             self.mqtt_sessions.disconnected(state, self._ending)
 
-    def _look_for_life(self) -> None:
-        """End the connection after one and a half times the keep alive without a packet (section 3.1.2.10)."""
-        now = self.transport.loop.time()
-        if self.reading.paused:
-            self._last_received = now  # we do not listen: silence is ours
-        left = self._last_received + self.silence - now
-        if left > 0:
-            self._looked_again = False
-        elif not self._looked_again:
-            # Perhaps it was this loop that stood still: what the client sent meanwhile is read before the second look.
-            self._looked_again = True
-            left = SECOND_LOOK
-        else:
-            self._keep_alive = None
-            self.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT, "nothing was heard for one and a half times the keep alive")
-            return
-        self._keep_alive = self.transport.loop.call_later(left, self._look_for_life)
+    def _silent(self) -> None:
+        text = "nothing was heard for one and a half times the keep alive"
+        self.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT, text)
 
     def _here(self) -> ClientState:
         if self.state is None:
@@ -560,7 +459,7 @@ class MqttSession(Session):
             "version": "5" if self.version == V5 else "3.1.1",
             "client_id": self.client_id,
             "session_expiry": state.expiry_interval,
-            "keep_alive_limit": self.silence,
+            "keep_alive_limit": self.keep_alive.silence,
             "will": state.will is not None,
             "subscriptions": {
                 topic_filter: {
@@ -574,27 +473,6 @@ class MqttSession(Session):
             "inbound": self.inbound.describe(),
             "outbound": self.delivery.describe(),
         }
-
-
-def max_packet_size(settings: AcceptorSettings, max_message_size: int) -> int:
-    """The largest packet taken: ``maximumPacketSize``, else ``maxFrameSize``, else the default.
-
-    None is larger than ``max_message_size`` of ``<px:limits>`` (-1: no limit).
-    """
-    largest = _DEFAULT_MAX_PACKET if max_message_size <= 0 else min(_DEFAULT_MAX_PACKET, max_message_size)
-    for value in (settings.maximum_packet_size, settings.max_frame_size):
-        if value > 0:
-            return min(value, largest)
-    return largest
-
-
-def longest_remaining(max_packet: int) -> int:
-    """The largest remaining length of a packet that has ``max_packet`` bytes in all (MQTT 5, section 3.2.2.3.6)."""
-    if max_packet >= _DEFAULT_MAX_PACKET:
-        return MAX_VARIABLE_INTEGER
-    return max(
-        left for left in range(max_packet - 5, max_packet - 1) if 1 + len(encode_variable(left)) + left <= max_packet
-    )
 
 
 def _reference(host: str, port: int) -> str:
