@@ -53,7 +53,7 @@ class Receiver:
         self._arrived.set()
 
     async def wait(self, count: int) -> list[MessageReference]:
-        """Until ``count`` messages are here."""
+        """Wait until ``count`` messages are here."""
         async with asyncio.timeout(TIMEOUT):
             while len(self.got) < count:
                 self._arrived.clear()
@@ -100,7 +100,7 @@ class Office:
         return self.attach(await self.storage.recover())
 
     def attach(self, recovered: Recovered) -> PostOffice:
-        """A post office on the open storage."""
+        """Make a post office on the open storage."""
         loop = asyncio.get_running_loop()
         space = AddressSpace(lambda address: resolve_address_settings(self.configuration, address))
         self.post = PostOffice(
@@ -124,7 +124,7 @@ class Office:
         return await self.open()
 
     async def stable(self) -> None:
-        """Everything done so far is on disk and in its queues."""
+        """Wait until everything done so far is on disk and in its queues."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def settle(error: Exception | None) -> None:

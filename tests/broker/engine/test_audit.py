@@ -1,4 +1,4 @@
-"""What happens to messages is in the audit trail, for the addresses that ask for it."""
+"""The audit trail has each step of messages, for the addresses that ask for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Audited(Office):
         self.trail = Trail(Audit(directory=self.directory), "castor", "1", lambda address: address != "quiet")
 
     async def events(self) -> tuple[list[tuple[str, str, int]], list[Lifecycle]]:
-        """Ends the trail; (event, queue, message id) of each message event, and the lifecycle events."""
+        """End the trail; return (event, queue, message id) of each message event, and the lifecycle events."""
         assert self.trail is not None
         self.trail.start(asyncio.get_running_loop())
         await self.trail.stop()

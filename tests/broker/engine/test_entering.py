@@ -1,4 +1,4 @@
-"""What one message for very many queues takes is not before everybody else's confirm; each queue's order stays."""
+"""One message for very many queues holds up nobody else's confirm; each queue's order stays."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Disk:
         return self._entering.crowded
 
     def when_stable(self, callback: object) -> None:
-        """Never."""
+        """Take the callback, and never call it."""
 
 
 async def test_nobody_sends_more_while_very_many_queues_wait(way: Way) -> None:

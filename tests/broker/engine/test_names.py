@@ -1,4 +1,4 @@
-"""What a name means does not depend on who listens to patterns: wildcards add copies and change nothing else."""
+"""A name means the same whoever listens to patterns: wildcards add copies and change nothing else."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class World:
         self.post.create_queue(QueueSpec(queue, name, routing_type=kind, durable=False, temporary=True))
 
     def send(self, name: str, kind: RoutingType | None, body: bytes, *, in_transaction: bool) -> str | None:
-        """None when it was accepted, else what the sender was told."""
+        """Return None when it was accepted, else what the sender was told."""
         sent = message(body, name, routing_type=kind, durable=True)
         try:
             if in_transaction:
@@ -82,7 +82,7 @@ class World:
         return None
 
     def made(self) -> tuple[dict[str, set[RoutingType]], dict[str, tuple[str, RoutingType]]]:
-        """Addresses and queues that are no patterns."""
+        """Return the addresses and queues that are no patterns."""
         plain = [each for each in self.space.addresses if not each.wildcard]
         return (
             {each.name: set(each.routing_types) for each in plain},

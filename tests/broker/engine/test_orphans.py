@@ -45,7 +45,7 @@ def an_office(directory: Path) -> Office:
 
 
 async def crash(office: Office) -> None:
-    """The process is gone: no checkpoint, nothing tidied."""
+    """End as a killed process does: no checkpoint, nothing tidied."""
     await office.post.close()
     await abandon(office.storage)
     assert office.failures == []
@@ -92,7 +92,7 @@ async def a_life(office: Office) -> Ledger:
 
 
 async def drained(office: Office) -> Ledger:
-    """What all queues hand out, sorted."""
+    """Return what all queues hand out, sorted."""
     found: Ledger = {}
     for queue in list(office.post.space.queues):
         receiver = Receiver()
@@ -115,12 +115,12 @@ def expected(ledger: Ledger) -> Ledger:
 
 
 def kept(office: Office) -> int:
-    """Messages that are in a queue or known as orphans."""
+    """Count the messages that are in a queue or known as orphans."""
     return sum(office.post.message_count(queue) for queue in office.post.space.queues) + office.post.orphans.messages
 
 
 def left_over(directory: Path) -> list[Path]:
-    """Pages and large messages' files."""
+    """Return the files of pages and large messages that are left."""
     return [*directory.rglob("*.page"), *directory.rglob("*.msg")]
 
 

@@ -74,7 +74,7 @@ class Account:
         self.reconsider()
 
     def reconsider(self) -> None:
-        """Is the short way of a message enough?"""
+        """Decide anew whether the short way of a message is enough."""
         self.careful = self.special or self.pages.active or self.gauge.full
 
     def is_new(self, duplicate_id: bytes, holder: User) -> bool:
@@ -99,12 +99,12 @@ class Account:
         holder.take(DUPLICATE_ID * self.counted_ids, already=True)
 
     def forget_all(self, holder: User) -> None:
-        """The address is gone: forget its duplicate ids."""
+        """Forget the duplicate ids of an address that is gone."""
         holder.give(DUPLICATE_ID * self.counted_ids)
         self.counted_ids = 0
 
     def forget(self, duplicate_id: bytes | None) -> None:
-        """The message with this id was not accepted after all."""
+        """Forget the id of a message that was not accepted after all."""
         if duplicate_id is not None and self.duplicates is not None:
             self.duplicates.remove(duplicate_id)
 
@@ -143,7 +143,7 @@ class Accounts:
         return account
 
     def drop(self, address: str, holder: User) -> None:
-        """The address is gone: forget its account once nothing of it is left in memory, for ``holder`` too."""
+        """Forget the account of an address that is gone once nothing of it is left in memory, for ``holder`` too."""
         account = self._accounts.get(address)
         if account is None:
             return
@@ -159,7 +159,7 @@ class Accounts:
         return account is not None and bool(account.duplicates)
 
     def reload(self) -> None:
-        """The configuration changed: limits may be other ones now."""
+        """Take the settings anew: limits may be other ones now."""
         for account in self._accounts.values():
             account.apply(self._settings(account.name))
         self._reconsider()
@@ -167,7 +167,7 @@ class Accounts:
     # -- what is held
 
     def charge(self, account: Account, size: int) -> None:
-        """A message of ``size`` bytes is now in memory."""
+        """Count a message of ``size`` bytes that is now in memory."""
         gauge = account.gauge
         gauge.bytes += size
         gauge.messages += 1
@@ -182,11 +182,11 @@ class Accounts:
             account.careful = True
 
     def crowding(self, account: Account) -> bool:
-        """Is there much in memory, and more than its share of this address? Then it pages, if that is its policy."""
+        """Return whether much is in memory, and more than its share of this address: then it pages, if so told."""
         return self._page_above < self.total.bytes and account.gauge.bytes > self._share
 
     def credit(self, account: Account, size: int, messages: int) -> None:
-        """Messages left memory."""
+        """Give back ``size`` bytes of so many ``messages`` that left memory."""
         account.gauge.remove(size, messages)
         self.total.remove(size, messages)
         if self.pressure or account.careful:
@@ -194,7 +194,7 @@ class Accounts:
             self._reconsider()
 
     def change(self, size: int) -> None:
-        """What clients make the broker hold beside messages has grown by ``size`` bytes (negative: shrunk)."""
+        """Count ``size`` more bytes (negative: fewer) of what clients make the broker hold beside messages."""
         total = self.total
         total.bytes += size
         if size > 0:
@@ -206,7 +206,7 @@ class Accounts:
     # -- producers
 
     def writable(self, address: str) -> bool:
-        """May a producer of this address send now? If not, see :meth:`on_writable`."""
+        """Return whether a producer of this address may send now; if not, see :meth:`on_writable`."""
         account = self._accounts.get(address)
         return account is None or self._open(account)
 
@@ -224,7 +224,7 @@ class Accounts:
         self._waiting.add(address)
 
     def off_writable(self, address: str, callback: Callable[[], None]) -> None:
-        """Who waited is gone: forget ``callback``, if it is still there."""
+        """Forget ``callback``, if it still waits: who waited is gone."""
         account = self._accounts.get(address)
         if account is None:
             return
@@ -233,7 +233,7 @@ class Accounts:
             self._waiting.discard(address)
 
     def set_disk_full(self, full: bool) -> None:
-        """The store says whether there is room for new messages."""
+        """Keep what the store says of its room for new messages."""
         self.disk_full = full
         self._reconsider()
 

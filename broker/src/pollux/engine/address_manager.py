@@ -48,7 +48,7 @@ _SENDABLE_LIMIT = 20_000
 
 
 class AddressManager:
-    """See the module. Everything is in memory at once; ``when_stable`` tells when it is on disk too."""
+    """Creates and deletes addresses and queues: in memory at once; ``when_stable`` tells when on disk too."""
 
     def __init__(self, post: PostOffice) -> None:
         self._post = post
@@ -97,7 +97,7 @@ class AddressManager:
     def ensure_address(
         self, name: str, routing_type: RoutingType | None = None, *, auto: bool = True, user: str | None = None
     ) -> Address:
-        """The address, created if need be (``auto``: only when auto-create-addresses allows it), for ``user``.
+        """Return the address, created if need be (``auto``: only when auto-create-addresses allows it), for ``user``.
 
         An existing address gets the routing type if it has not got it. Raises NoSuchAddressError, InvalidRequestError
         or, when the user may hold no more, LimitError.
@@ -157,7 +157,7 @@ class AddressManager:
         return name
 
     def remember(self, name: str, routing_type: RoutingType | None, account: Account) -> None:
-        """Messages of this routing type for ``name`` need nothing more, until something is created or deleted."""
+        """Keep that messages of this routing type for ``name`` need nothing more, until something goes."""
         known = self.sendable[routing_type]
         if len(known) >= _SENDABLE_LIMIT:
             known.clear()
@@ -293,7 +293,7 @@ class AddressManager:
             self.delete_address(name)
 
     def _hold(self, name: str) -> int:
-        """Milliseconds that an address stays when nobody uses it: its duplicate ids go with it, and clients that lost
+        """Return the ms that an address stays when nobody uses it: its duplicate ids go with it, and clients that lost
         their connections at once come back and send again what was not confirmed.
         """
         remembers = self._post.accounts.remembers_duplicates(name)
@@ -310,7 +310,7 @@ class AddressManager:
             self._post.share.work(self._reap(now))
 
     def _reap(self, now: int) -> Iterator[None]:
-        """Bit by bit: there may be an address for each topic that anybody has sent to, and a queue for it."""
+        """Delete bit by bit: there may be an address for each topic that anybody has sent to, and a queue for it."""
         try:
             for queue in list(self._space.queues):
                 if self._space.queue_by_id(queue.id) is queue:
@@ -400,13 +400,13 @@ class AddressManager:
             )
 
     def read_by(self, queue: Queue, user: str) -> None:
-        """This user reads the queue of a pattern, too: it gets what he may have."""
+        """Have the queue of a pattern get what this user, who reads it, may have."""
         if queue.readers is not None and user not in queue.readers:
             queue.readers.add(user)
             self._changed()
 
     def reload_rights(self) -> None:
-        """Permissions changed: what queues of patterns get, and what their consumers may have, is decided anew."""
+        """Decide anew what queues of patterns get, and their consumers may have, as permissions changed."""
         self._changed()
         for queue in self._space.queues:
             if queue.of_pattern:
@@ -414,7 +414,7 @@ class AddressManager:
                 self._post.wake(queue)
 
     def reload_settings(self) -> None:
-        """Address settings changed: every cached decision is made anew."""
+        """Make every cached decision anew, as address settings changed."""
         for queue in self._space.queues:
             queue.apply_settings(self._space.settings(queue.address))
         self._changed()
@@ -422,7 +422,7 @@ class AddressManager:
     # -- for the start
 
     def add_queue(self, queue: Queue, *, already: bool = True) -> None:
-        """A queue that is stored exists from here on. ``already``: nobody is asked whether its user may have it."""
+        """Let a queue exist that is stored. ``already``: nobody is asked whether its user may have it."""
         self._owners.queue_added(queue.spec, already=already)
         queue.trail = self._post.trail.queue(queue.address, queue.name)
         self._space.add_queue(queue)

@@ -29,7 +29,7 @@ _RETRY = 1.0
 
 
 class ColdMessages:
-    """See the module."""
+    """Reads from disk what queues and their browsers need next."""
 
     def __init__(self, post: PostOffice) -> None:
         self._post = post
@@ -37,7 +37,7 @@ class ColdMessages:
         self._looking: set[asyncio.Task[None]] = set()
 
     def tasks(self) -> Iterable[asyncio.Task[None]]:
-        """Reads under way."""
+        """Return the reads under way."""
         return [*self._reading.values(), *self._looking]
 
     def feed(self, queue: Queue) -> None:
@@ -74,7 +74,7 @@ class ColdMessages:
         post.wake(queue)
 
     async def _messages(self, queue: Queue, ids: list[int]) -> list[Message | None]:
-        """The messages, None where the record is gone or damaged; a disk that does not answer is asked again."""
+        """Read the messages, None where the record is gone or damaged; ask a disk that does not answer again."""
         while True:
             try:
                 return await self._post.storage.read_messages(ids)

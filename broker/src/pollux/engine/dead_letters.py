@@ -50,21 +50,21 @@ class DeadLetters:
         self.stayed = 0
 
     def dead(self, queue: Queue, references: Sequence[MessageReference]) -> None:
-        """Messages that left ``queue`` because their deliveries failed or were rejected."""
+        """Move messages that left ``queue`` because their deliveries failed or were rejected."""
         settings = self._post.space.settings(queue.address)
         target = settings.dead_letter_address
         self._create(dead_letter_queue(settings, queue.address))
         self._leave(queue, references, target, Event.DEAD_LETTERED, {})
 
     def expired(self, queue: Queue, references: Sequence[MessageReference]) -> None:
-        """Messages that left ``queue`` because their time was over."""
+        """Move messages that left ``queue`` because their time was over."""
         settings = self._post.space.settings(queue.address)
         target = settings.expiry_address
         self._create(expiry_queue(settings, queue.address))
         self._leave(queue, references, target, Event.EXPIRED, {ACTUAL_EXPIRY: self._post.wall_ms()})
 
     def unrouted(self, message: Message) -> bool:
-        """A message that no queue took, where send-to-dla-on-no-route is set; whether it is kept."""
+        """Move a message that no queue took, where send-to-dla-on-no-route is set; return whether it is kept."""
         post = self._post
         settings = post.space.settings(message.address.partition("::")[0])
         target = settings.dead_letter_address
@@ -77,7 +77,7 @@ class DeadLetters:
         return False
 
     def takes(self, queue: Queue, message: Message, target: str) -> bool:
-        """Whether :meth:`move` would find a queue for this message of ``queue`` at ``target``, created if need be."""
+        """Return whether :meth:`move` would find a queue, or make one, at ``target`` for this message of ``queue``."""
         copy = self._moved_copy(queue, message, target, {})
         try:
             self._post.address_manager.ensure_sendable(target, copy.routing_type)
@@ -158,7 +158,7 @@ class DeadLetters:
         return len(moved)
 
     def _moved_copy(self, queue: Queue, message: Message, target: str, notes: dict[str, str | int | bytes]) -> Message:
-        """What goes to ``target`` in place of ``message``: back where it came from, in the way it came."""
+        """Return the copy that goes to ``target``: back where it came from, in the way it came."""
         known = message.annotations or {}
         back = known.get(ORIGINAL_ADDRESS) == target and known.get(ORIGINAL_ROUTING) in tuple(RoutingType)
         routing_type = RoutingType(int(known[ORIGINAL_ROUTING])) if back else None
@@ -168,7 +168,7 @@ class DeadLetters:
         return copy
 
     def _stay(self, queue: Queue, references: list[MessageReference], *, at_once: bool) -> None:
-        """Back into the queue. Not at once where that would only make them undeliverable again in the next moment."""
+        """Put them back. Not at once where that would only make them undeliverable again in the next moment."""
         self.stayed += len(references)
         now = self._post.wall_ms()
         for reference in references:
@@ -181,7 +181,7 @@ class DeadLetters:
         self._post.plan_timer(queue)
 
     def _find_place(self, copy: Message) -> bool:
-        """Whether a queue that lasts takes this message, at its own address if one may be created there."""
+        """Return whether a queue that lasts takes this message, at its own address if one may be created there."""
         space = self._post.space
         name, _, queue = copy.address.partition("::")
         lasting = [taker for taker in space.takers(copy) if not taker.temporary]
@@ -195,7 +195,7 @@ class DeadLetters:
         return any(not taker.temporary for taker in space.takers(copy))
 
     def _create(self, spec: QueueSpec | None) -> None:
-        """The queue for the undeliverable messages of one address, unless it is there."""
+        """Create the queue for the undeliverable messages of one address, unless it is there."""
         if spec is None or self._post.space.queue(spec.name) is not None:
             return
         try:

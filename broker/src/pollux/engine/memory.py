@@ -1,4 +1,4 @@
-"""What clients make the broker hold beside messages: open transactions, queues, sessions, subscriptions, links.
+"""Memory that clients take beside messages: open transactions, queues, sessions, subscriptions, links.
 
 All of it counts in global-max-size, so that messages give way to it, and has a limit of its own (px:max-state-size).
 Who may take how much needs no number for each user: **a user may hold as much as is then still free for others**. So
@@ -36,7 +36,7 @@ DUPLICATE_ID = 320
 
 
 class User:
-    """What one user holds, over all connections and beyond them."""
+    """The bytes that one user holds, over all connections and beyond them."""
 
     __slots__ = ("_memory", "connections", "held", "name")
 
@@ -47,7 +47,7 @@ class User:
         self.connections = 0
 
     def take(self, size: int, *, already: bool = False) -> None:
-        """``size`` bytes more that outlive the connection. ``already``: it is there. Raises LimitError."""
+        """Count ``size`` bytes more that outlive the connection. ``already``: it is there. Raises LimitError."""
         memory = self._memory
         if not already and not self.has_room(size):
             raise memory.refusal(f"user {self.name!r}", self.held, size)
@@ -55,18 +55,18 @@ class User:
         memory.change(size)
 
     def has_room(self, size: int) -> bool:
-        """Whether :meth:`take` would refuse nothing."""
+        """Return whether :meth:`take` would accept ``size`` bytes."""
         return self.held + size <= self._memory.limit - self._memory.used
 
     def give(self, size: int) -> None:
-        """They are gone."""
+        """Give ``size`` bytes back."""
         self.held -= size
         self._memory.change(-size)
         self._memory.tidy(self)
 
 
 class Holder:
-    """What one connection holds."""
+    """The bytes that one connection holds."""
 
     __slots__ = ("_closed", "_memory", "held", "user")
 
@@ -77,7 +77,7 @@ class Holder:
         self.held = 0
 
     def take(self, size: int) -> None:
-        """``size`` bytes more, for no longer than the connection lasts. Raises LimitError."""
+        """Count ``size`` bytes more, for no longer than the connection lasts. Raises LimitError."""
         memory, user = self._memory, self.user
         if self.held + size > memory.limit - memory.used - user.held:
             raise memory.refusal(f"a connection of user {user.name!r}", self.held, size)
@@ -87,19 +87,19 @@ class Holder:
             memory.change(size)
 
     def give(self, size: int) -> None:
-        """They are gone."""
+        """Give ``size`` bytes back; nothing when the connection is gone."""
         if not self._closed:
             self.held -= size
             self.user.give(size)
 
     def close(self) -> None:
-        """The connection is gone, and all that it held."""
+        """Give back all that the connection held, which is gone."""
         self.give(self.held)
         self._closed = True
 
 
 class Memory:
-    """All of it, in bytes: ``limit``, and ``used`` by everybody."""
+    """The bytes of all users and connections: ``limit``, and ``used`` by everybody."""
 
     def __init__(self, accounts: Accounts, limit: int) -> None:
         self._accounts = accounts
@@ -113,44 +113,44 @@ class Memory:
         self._holders: dict[int, Holder] = {}
 
     def opened(self, connection_id: int, user: str) -> None:
-        """A connection has logged in."""
+        """Open the part of a connection that has logged in."""
         holder = self._holders[connection_id] = Holder(self, self.user(user))
         holder.user.connections += 1
 
     def closed(self, connection_id: int) -> None:
-        """It is gone; harmless when it never logged in."""
+        """Close the part of a connection; harmless when it never logged in."""
         holder = self._holders.pop(connection_id, None)
         if holder is not None:
             holder.user.connections -= 1
             holder.close()
 
     def user(self, name: str) -> User:
-        """The part of a user."""
+        """Return the part of a user."""
         user = self._users.get(name)
         if user is None:
             user = self._users[name] = User(self, name)
         return user
 
     def holder(self, connection_id: int) -> Holder:
-        """The part of a connection that has logged in; of what is none, one that nobody closes."""
+        """Return the part of a connection that has logged in; of what is none, one that nobody closes."""
         return self._holders.get(connection_id) or Holder(self, self.user(""))
 
     def user_of(self, connection_id: int) -> str | None:
-        """Who a connection is; None for what is no client."""
+        """Return who a connection is; None for what is no client."""
         found = self._holders.get(connection_id)
         return found.user.name if found is not None else None
 
     def users(self) -> dict[str, int]:
-        """What each user holds, for management."""
+        """Return the bytes each user holds, for management."""
         return {name: user.held for name, user in self._users.items() if user.held}
 
     def change(self, size: int) -> None:
-        """So much more (or less) is held."""
+        """Count ``size`` bytes more (negative: fewer)."""
         self.used += size
         self._accounts.change(size)
 
     def look(self, buffers: int) -> int:
-        """The connections' buffers hold so many bytes. Returns how many are too many of all that is held."""
+        """Keep how many bytes the connections' buffers hold. Returns how many are too many of all that is held."""
         self.change(buffers - self.buffers)
         self.buffers = buffers
         return max(buffers - self.limit // 2, min(self.used - self.limit, buffers))
@@ -161,7 +161,7 @@ class Memory:
             self._users.pop(user.name, None)
 
     def refusal(self, who: str, held: int, size: int) -> LimitError:
-        """What says that there is no room."""
+        """Count a refusal, and return the error that says there is no room."""
         self.refused += 1
         return LimitError(
             f"{who} holds {held} bytes of transactions, queues and subscriptions and may have no {size} more: "

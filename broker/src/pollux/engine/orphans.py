@@ -35,7 +35,7 @@ _SPEC_FIELDS = frozenset(QueueSpec.__struct_fields__) - {"no_local_origin"}
 
 
 class Orphan(Struct):
-    """What is left of one queue. ``priorities``: priority -> message ids in order; ``paged``: messages in pages."""
+    """The rest of one queue. ``priorities``: priority -> message ids in order; ``paged``: messages in pages."""
 
     id: int
     priorities: dict[int, array[int]] = field(default_factory=dict)
@@ -49,16 +49,16 @@ class Orphan(Struct):
 
     @property
     def messages(self) -> int:
-        """All of them."""
+        """Return how many messages are left, those in pages too."""
         return sum(len(ids) for ids in self.priorities.values()) + self.paged
 
     @property
     def sample(self) -> int:
-        """The id of a message in the journal, 0 when all are in pages."""
+        """Return the id of a message in the journal, 0 when all are in pages."""
         return next((ids[0] for ids in self.priorities.values() if ids), 0)
 
     def view(self) -> dict[str, Any]:
-        """For management."""
+        """Return what management shows of it."""
         return {
             "id": self.id,
             "queue": self.spec.name if self.spec is not None else None,
@@ -77,7 +77,7 @@ _PAUSED = msgspec.msgpack.encode("paused") + msgspec.msgpack.encode(True)
 
 
 def encode_queue(queue: Queue, *, paused: bool = False) -> bytes:
-    """The value of a queue's binding; ``paused``: of its record in the journal, which has that too."""
+    """Return the value of a queue's binding; ``paused``: of its record in the journal, which has that too."""
     spec: dict[str, Any] = {name: value for name, value in asdict(queue.spec).items() if value is not None}
     spec["routing_type"] = int(queue.routing_type)
     value = {"id": queue.id, "spec": spec}
@@ -85,12 +85,12 @@ def encode_queue(queue: Queue, *, paused: bool = False) -> bytes:
 
 
 def is_paused(value: bytes | None) -> bool:
-    """Whether a QUEUE record says that the queue is paused."""
+    """Return whether a QUEUE record says that the queue is paused."""
     return value is not None and value.endswith(_PAUSED)
 
 
 def decode_queue(value: bytes) -> tuple[int, QueueSpec]:
-    """(id, what it is) of a queue, from the value of its binding."""
+    """Return (id, specification) of a queue from the value of its binding."""
     kept = msgspec.msgpack.decode(value)
     values = {name: each for name, each in kept["spec"].items() if name in _SPEC_FIELDS}
     values["routing_type"] = RoutingType(values["routing_type"])
@@ -98,7 +98,7 @@ def decode_queue(value: bytes) -> tuple[int, QueueSpec]:
 
 
 class Orphans:
-    """See the module. For the loop's thread."""
+    """All queues that nobody knows, with messages. For the loop's thread."""
 
     def __init__(self, post: PostOffice) -> None:
         self._post = post
@@ -112,25 +112,25 @@ class Orphans:
 
     @property
     def messages(self) -> int:
-        """How many messages have no queue."""
+        """Return how many messages have no queue."""
         return sum(orphan.messages for orphan in self._found.values())
 
     def get(self, queue_id: int) -> Orphan:
-        """What is left of a queue. Raises NoSuchQueueError."""
+        """Return the rest of a queue. Raises NoSuchQueueError."""
         orphan = self._found.get(queue_id)
         if orphan is None:
             raise NoSuchQueueError(f"there are no orphans of queue {queue_id}: see 'pollux journal orphans'")
         return orphan
 
     def found(self, queue_id: int) -> Orphan:
-        """At the start: nobody knows this queue."""
+        """Return the rest of a queue, at the start, to note in it what was found."""
         orphan = self._found.get(queue_id)
         if orphan is None:
             orphan = self._found[queue_id] = Orphan(queue_id)
         return orphan
 
     def settle(self) -> None:
-        """At the start, when all are found: one without messages is none, and one whose queue is there joins it."""
+        """Forget those without messages, and join those whose queue is there; at the start, when all are found."""
         for orphan in list(self):
             queue = self._successor(orphan)
             if queue is not None:
@@ -140,14 +140,14 @@ class Orphans:
             del self._found[orphan.id]
 
     def _successor(self, orphan: Orphan) -> Queue | None:
-        """The queue of that name and address. What is in pages cannot be filed under another number: None."""
+        """Return the queue of that name and address; None where pages hold some, filed under the old number."""
         if orphan.spec is None or orphan.paged:
             return None
         queue = self._post.space.queue(orphan.spec.name)
         return queue if queue is not None and queue.durable and queue.address == orphan.spec.address else None
 
     def _join(self, orphan: Orphan, queue: Queue) -> None:
-        """The queue was made again while its bindings were gone, and is now known by its number from before."""
+        """File the messages under the number of the queue that was made again while its bindings were gone."""
         storage = self._post.storage
         tx = storage.next_id()
         for priority, ids in orphan.priorities.items():
@@ -164,7 +164,7 @@ class Orphans:
         orphan.priorities = {}
 
     def report(self) -> list[str]:
-        """Log them at the start; the same in words for the status."""
+        """Log them at the start, and return the same in words for the status."""
         told = [f"orphans: {orphan}" for orphan in list(self)[:_TOLD]]
         if len(self) > _TOLD:
             told.append(f"orphans: {len(self) - _TOLD} more queues; see 'pollux journal orphans'")
@@ -177,7 +177,7 @@ class Orphans:
         return told
 
     async def views(self) -> list[dict[str, Any]]:
-        """All of them for management, with the addresses of those whose name is lost."""
+        """Return all for management, with the addresses of those whose name is lost. Raises StoreError."""
         nameless = [one for one in self if one.spec is None and one.address is None and one.sample]
         read = await self._post.storage.read_messages([one.sample for one in nameless])
         for orphan, message in zip(nameless, read, strict=True):
@@ -224,7 +224,7 @@ class Orphans:
         self._post.wake(queue)
 
     def discard(self, queue_id: int) -> int:
-        """Forget what is left of a queue for good; how many messages. As :meth:`restore`."""
+        """Forget the rest of a queue for good; return how many messages. Raises as :meth:`restore` does."""
         orphan = self.get(queue_id)
         post = self._post
         post.address_manager.record_drop(queue_id)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Owners:
-    """See the module."""
+    """Counts the queues and addresses of each user, and has their bytes counted."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
@@ -26,7 +26,7 @@ class Owners:
         self._addresses: dict[str, str] = {}
 
     def check(self, spec: QueueSpec, limit: int) -> None:
-        """May there be this queue, where its user may have ``limit`` (-1: any number)? Raises LimitError."""
+        """Raise LimitError when the user of a queue has ``limit`` queues already (-1: any number is right)."""
         user = _user(spec)
         if user is not None and 0 <= limit <= self._queues[user]:
             raise LimitError(
@@ -35,14 +35,14 @@ class Owners:
             )
 
     def queue_added(self, spec: QueueSpec, *, already: bool) -> None:
-        """There is this queue. ``already``: it was there before this start. Raises LimitError, and it must not be."""
+        """Count a queue. ``already``: it was there before this start. Raises LimitError, and it must not be."""
         user = _user(spec)
         if user is not None:
             self._memory.user(user).take(QUEUE, already=already)
             self._queues[user] += 1
 
     def queue_gone(self, spec: QueueSpec) -> None:
-        """It was deleted."""
+        """Count a deleted queue no more."""
         user = _user(spec)
         if user is not None:
             self._memory.user(user).give(QUEUE)
@@ -51,13 +51,13 @@ class Owners:
                 del self._queues[user]
 
     def address_added(self, name: str, user: str | None) -> None:
-        """A client had this address made. Raises LimitError, and it must not be."""
+        """Count an address that a client had made. Raises LimitError, and it must not be."""
         if user is not None:
             self._memory.user(user).take(ADDRESS)
             self._addresses[name] = user
 
     def address_gone(self, name: str) -> None:
-        """It was deleted."""
+        """Count a deleted address no more."""
         user = self._addresses.pop(name, None)
         if user is not None:
             self._memory.user(user).give(ADDRESS)

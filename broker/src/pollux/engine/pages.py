@@ -46,7 +46,7 @@ class _Paging:
 
 
 class Pages:
-    """See the module."""
+    """All addresses that page, and how far each queue has read."""
 
     def __init__(self, post: PostOffice) -> None:
         self._post = post
@@ -55,11 +55,11 @@ class Pages:
         self._feed_planned = False
 
     def tasks(self) -> Iterable[asyncio.Task[None]]:
-        """Reads under way."""
+        """Return the reads under way."""
         return [task for paging in self.active.values() for task in paging.reading.values()]
 
     def restore(self, dropped: Container[int]) -> None:
-        """Addresses that were paging before a restart go on doing so. ``dropped``: queues that were deleted."""
+        """Go on paging addresses that were before a restart. ``dropped``: queues that were deleted."""
         post = self._post
         for name, store in post.storage.pages.addresses().items():
             wanted: list[int] = []
@@ -86,7 +86,7 @@ class Pages:
             self._measure(paging)
 
     def take_orphans(self, queue: Queue) -> None:
-        """What waits in pages for the number that ``queue`` has now is for it."""
+        """Give ``queue`` what waits in pages for the number that it has now."""
         for name, store in self._post.storage.pages.addresses().items():
             if queue.id not in store.queue_ids():
                 continue
@@ -101,7 +101,7 @@ class Pages:
         self.feed(queue)
 
     def drop_orphans(self, queue_id: int) -> None:
-        """Nothing that is paged is for this queue, which nobody knows, any more."""
+        """Forget what is paged for this queue, which nobody knows."""
         for store in self._post.storage.pages.addresses().values():
             files = [file_id for _, some in _large_for(store, (queue_id,)) for file_id in some]
             store.drop_queue(queue_id)
@@ -141,7 +141,7 @@ class Pages:
             self._post.storage.when_stable(self._feed_all)
 
     def acknowledge(self, queue: Queue, references: Sequence[MessageReference], tx: int) -> None:
-        """Messages that came from pages left ``queue`` for good."""
+        """Record that messages that came from pages left ``queue`` for good."""
         batches: dict[tuple[str, int], list[int]] = {}
         for reference in references:
             message = reference.message
@@ -155,7 +155,7 @@ class Pages:
                 self._measure(paging)
 
     def unread(self, queue: Queue) -> int:
-        """Paged messages for ``queue`` that are not in memory."""
+        """Return how many paged messages for ``queue`` are not in memory."""
         count = 0
         for paging in self.active.values():
             cursor = paging.cursors.get(queue.id)
@@ -165,7 +165,7 @@ class Pages:
         return count
 
     def unread_by_queue(self) -> dict[int, int]:
-        """Queue id -> paged messages for it that are not in memory, of all queues that have some."""
+        """Return queue id -> paged messages for it that are not in memory, of all queues that have some."""
         counts: dict[int, int] = {}
         for paging in self.active.values():
             for number, page in paging.store.pages.items():
@@ -175,7 +175,7 @@ class Pages:
         return counts
 
     def drop(self, queue: Queue) -> int:
-        """The queue was purged or deleted: nothing that is paged is for it any more. How many were unread."""
+        """Forget what is paged for a queue that was purged or deleted. Returns how many were unread."""
         count = self.unread(queue)
         for paging in list(self.active.values()):
             if paging.cursors.pop(queue.id, None) is None:
@@ -197,7 +197,7 @@ class Pages:
                 self.more_room(paging.account)
 
     def more_room(self, account: Account) -> None:
-        """Queues of a paging address may be able to read on."""
+        """Read on for all queues of an address that pages, where they can use more."""
         paging = self.active.get(account.name)
         if paging is not None:
             for queue_id in list(paging.cursors):
@@ -221,9 +221,9 @@ class Pages:
                     break  # it cannot be read now
 
     def _feed(self, paging: _Paging, queue: Queue, *, asked: bool = False) -> bool:
-        """Begin to read the next page, if there is one and room, and it is ``asked`` for or consumers can use it.
+        """Read the next page, if there is one and room, and it is ``asked`` for or consumers can use it.
 
-        Whether one is being read.
+        Returns whether one is being read.
         """
         if queue.id in paging.reading:
             return True
@@ -283,7 +283,7 @@ class Pages:
         paging.account.pages.messages = paging.store.messages
 
     def _maybe_end(self, paging: _Paging) -> None:
-        """Everything is in memory: new messages may stay there too."""
+        """Page no longer once everything is in memory: new messages may stay there too."""
         store = paging.store
         if paging.reading:
             return
@@ -298,7 +298,7 @@ class Pages:
 
 
 def _large_for(store: AddressPages, queue_ids: Collection[int]) -> Iterator[tuple[int, list[int]]]:
-    """(page, files of large messages in it) of the pages that one of these queues still needs."""
+    """Yield (page, files of large messages in it) of the pages that one of these queues still needs."""
     for number, page in store.pages.items():
         if page.large and any(queue_id in page.remaining for queue_id in queue_ids):
             yield number, page.large

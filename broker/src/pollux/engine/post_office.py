@@ -63,7 +63,7 @@ _ACKS = 1000
 
 
 class PostOffice:
-    """Sends, acknowledgements and transactions; see the module."""
+    """Does what sessions ask: sends, acknowledgements, transactions, attaching and detaching of consumers."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class PostOffice:
         storage.on_full_change(lambda usage: self.accounts.set_disk_full(usage.full))
 
     def restore(self, recovered: Recovered) -> None:
-        """Take over what the store recovered; before the first client."""
+        """Make addresses, queues and contents of what the store recovered; before the first client."""
         self.recovered = recovered.bindings
         self._cold_large = recovered.large
         for message_id, file_id in recovered.large.items():
@@ -149,21 +149,21 @@ class PostOffice:
 
     @property
     def create_queue(self) -> Callable[..., Queue]:
-        """See :meth:`AddressManager.create_queue`."""
+        """Return :meth:`AddressManager.create_queue`."""
         return self.address_manager.create_queue
 
     @property
     def delete_queue(self) -> Callable[..., None]:
-        """See :meth:`AddressManager.delete_queue`."""
+        """Return :meth:`AddressManager.delete_queue`."""
         return self.address_manager.delete_queue
 
     @property
     def ensure_address(self) -> Callable[..., object]:
-        """See :meth:`AddressManager.ensure_address`."""
+        """Return :meth:`AddressManager.ensure_address`."""
         return self.address_manager.ensure_address
 
     def queue(self, name: str) -> Queue:
-        """The queue of that name (or FQQN). Raises NoSuchQueueError."""
+        """Return the queue of that name (or FQQN). Raises NoSuchQueueError."""
         queue = self.space.queue(name)
         if queue is None:
             raise NoSuchQueueError(f"queue {name!r} does not exist")
@@ -171,15 +171,15 @@ class PostOffice:
         return queue
 
     def address(self, name: str) -> Address | None:
-        """The address of that name (of an FQQN: its address part), None when it does not exist."""
+        """Return the address of that name (of an FQQN: its address part), None when it does not exist."""
         return self.space.address(name.partition("::")[0])
 
     def default_routing_type(self, name: str) -> RoutingType:
-        """What an address of that name is when whoever has it created does not say."""
+        """Return the type of an address of that name when whoever has it created does not say."""
         return RoutingType(self.space.settings(name).default_address_routing_type)
 
     def in_flight(self, queue: Queue) -> bool:
-        """Are there messages for this queue that are written but not yet in it?"""
+        """Return whether messages for this queue are written but not yet in it."""
         if queue in self._arrivals or queue in self._late_arrivals:
             return True
         return any(queue in arrivals for arrivals, _ in self._unstable)
@@ -220,13 +220,13 @@ class PostOffice:
             self._open(name, routing_type, user)
 
     def _open(self, name: str, routing_type: RoutingType | None, user: str | None = None) -> Account:
-        """Make sure that messages for ``name`` can be routed as far as settings allow; its account."""
+        """Have messages for ``name`` be routed as far as settings allow; return its account."""
         account = self.accounts.get(self.address_manager.ensure_sendable(name, routing_type, user))
         self.address_manager.remember(name, routing_type, account)
         return account
 
     def _account_of(self, message: Message) -> Account:
-        """See :meth:`_open`."""
+        """Return the account that a message is charged to, as :meth:`_open` does."""
         account = self._sendable[message.routing_type].get(message.address)
         return account if account is not None else self._open(message.address, message.routing_type)
 
@@ -240,7 +240,7 @@ class PostOffice:
         message.annotations = notes
 
     def _admit(self, account: Account, message: Message) -> Verdict:
-        """The checks that most messages need not pass. DROP: accepted, and to be forgotten. Raises SendErrors."""
+        """Check what most messages need not pass. DROP: accepted, and to be forgotten. Raises SendErrors."""
         identity = message.duplicate_id
         if identity is not None and not account.is_new(identity, self.memory.user(DUPLICATE_IDS)):
             return Verdict.DROP
@@ -311,7 +311,7 @@ class PostOffice:
             self.storage.large.delete(message.large.id)
 
     def reachable(self, message: Message) -> bool:
-        """Whether a queue takes this message, created for it if settings allow that. Raises what :meth:`send` would."""
+        """Return whether a queue takes this message, or is made for it. Raises what :meth:`send` would."""
         self._account_of(message)
         return any(self.space.takers(message))
 
@@ -322,7 +322,7 @@ class PostOffice:
         notes: dict[str, str | int | bytes],
         routing_type: RoutingType | None = None,
     ) -> Message:
-        """The same message for another address, with the broker's notes on it. It has no id yet."""
+        """Return the same message for another address, with the broker's notes on it. It has no id yet."""
         twin = Message(
             message.encoding,
             target,
@@ -369,16 +369,16 @@ class PostOffice:
 
     @property
     def behind(self) -> bool:
-        """Whether so much waits for the disk, or to enter queues, that whoever asks for much had better wait."""
+        """Return whether so much waits for the disk, or to enter queues, that whoever asks for much had better wait."""
         return self._entering > MANY or self.storage.behind
 
     @property
     def crowded(self) -> bool:
-        """Whether so much that is on disk waits to enter queues that nobody may ask for more."""
+        """Return whether so much that is on disk waits to enter queues that nobody may ask for more."""
         return self._late_arrivals.crowded
 
     def _plan_flush(self) -> None:
-        """Whoever sends without waiting (QoS 0) has its messages made visible all the same."""
+        """Have messages become visible, too, of whoever sends without waiting (QoS 0)."""
         if not self._flush_planned:
             self._flush_planned = True
             self.loop.call_soon(self._flush)
@@ -408,7 +408,7 @@ class PostOffice:
         self.arrive(queue, references)
 
     def arrive(self, queue: Queue, references: list[MessageReference]) -> None:
-        """Messages that are stored enter their queue."""
+        """Put stored messages into their queue."""
         if queue in self._late_arrivals:
             self._late_arrivals.finish(queue)  # they are earlier
         if self.space.queue_by_id(queue.id) is not queue:
@@ -427,7 +427,7 @@ class PostOffice:
     # -- acknowledging
 
     def acknowledge(self, references: list[MessageReference], tx: Transaction | None = None) -> None:
-        """Consumers are done with these messages (with ``tx``: at its commit)."""
+        """Take messages out that their consumers have done with (with ``tx``: at its commit)."""
         if tx is not None:
             tx.add_acknowledged(references)
             return
@@ -440,7 +440,7 @@ class PostOffice:
         self.acknowledged_total += len(references)
 
     def discard(self, queue: Queue, references: Sequence[MessageReference], tx: int = 0) -> None:
-        """The references left ``queue`` for good: write that, and give back their memory."""
+        """Write that the references left ``queue`` for good, and give back their memory."""
         if not references:
             return
         ids = []
@@ -477,11 +477,11 @@ class PostOffice:
         return self.accounts.get(name.partition("::")[0] if "::" in name else name)
 
     def hold_large(self, file_id: int, count: int) -> None:
-        """``count`` more references need the file of a large message."""
+        """Count so many more references that need the file of a large message."""
         self._large[file_id] = self._large.get(file_id, 0) + count
 
     def release_large(self, file_id: int) -> None:
-        """One reference less needs the file; the last one deletes it."""
+        """Count one reference less that needs the file; the last one deletes it."""
         left = self._large.get(file_id, 1) - 1
         if left > 0:
             self._large[file_id] = left
@@ -490,7 +490,7 @@ class PostOffice:
         self.storage.large.delete(file_id)
 
     def release(self, references: list[MessageReference], *, failed: bool) -> None:
-        """Consumers give messages back: to the head of their queues, or (``failed``) later, or as dead letters."""
+        """Put back what consumers return: at the head of their queues, or (``failed``) later, or as dead letters."""
         now = self.wall_ms()
         for queue, mine in by_queue(references):
             if queue.trail is not None:
@@ -510,12 +510,12 @@ class PostOffice:
             self.wake(queue)
 
     def reject(self, references: list[MessageReference]) -> None:
-        """Consumers refuse the messages: dead letters now."""
+        """Make dead letters of messages that consumers refuse."""
         for queue, mine in by_queue(references):
             self.dead_letters.dead(queue, queue.kill(mine))
 
     def set_aside(self, reference: MessageReference, error: PolluxError) -> None:
-        """The body of a large message is not there: the message leaves its queue, not the store.
+        """Take a large message whose body is not there out of its queue, not out of the store.
 
         No consumer is to fail for it again and again, and when its file is back a restart finds it again.
         """
@@ -536,7 +536,7 @@ class PostOffice:
     # -- transactions
 
     def begin(self, origin: int = 0) -> Transaction:
-        """A new local transaction of the connection ``origin``. Raises LimitError."""
+        """Return a new local transaction of the connection ``origin``. Raises LimitError."""
         deadline = self.loop.time() + self.configuration.transaction_timeout / 1000
         limit = self.configuration.limits.max_transaction_size
         tx = Transaction(self.storage.next_id(), limit, deadline, self.memory.holder(origin))
@@ -544,8 +544,8 @@ class PostOffice:
         return tx
 
     def commit(self, tx: Transaction) -> None:
-        """Do all of it. Await ``when_stable``. Raises SendError, DiskFullError or InvalidRequestError (it was open for
-        longer than transaction-timeout): then nothing of it was done.
+        """Do all of ``tx``. Await ``when_stable``. Raises SendError, DiskFullError or InvalidRequestError (it was open
+        for longer than transaction-timeout): then nothing of it was done.
         """
         if tx.expired:
             raise InvalidRequestError(
@@ -598,7 +598,7 @@ class PostOffice:
             raise DiskFullError("the disk is full: no transaction that sends is committed until there is room")
 
     def rollback(self, tx: Transaction) -> list[MessageReference]:
-        """Forget it. Returns what was acknowledged in it: still with its consumers, who release or keep it."""
+        """Forget ``tx``. Returns what was acknowledged in it: still with its consumers, who release or keep it."""
         tx.end()
         self._transactions.discard(tx)
         for message in tx.sends:
@@ -609,7 +609,7 @@ class PostOffice:
     # -- consumers
 
     def attach(self, queue: Queue, consumer: Consumer) -> None:
-        """A consumer begins to take from a queue. Raises LimitError (max-consumers)."""
+        """Let a consumer take from a queue. Raises LimitError (max-consumers)."""
         now = self.wall_ms()
         queue.add_consumer(consumer, now)
         rights: Rights | None = getattr(consumer, "rights", None)
@@ -620,7 +620,7 @@ class PostOffice:
         self.wake(queue)
 
     def detach(self, queue: Queue, consumer: Consumer, *, failed: bool = False) -> None:
-        """A consumer is gone: what it held goes back to the queue."""
+        """Put back into the queue what a consumer held that is gone."""
         held = queue.remove_consumer(consumer)
         if held:
             self.release(held, failed=failed)
@@ -650,7 +650,7 @@ class PostOffice:
         self.acknowledged_total += len(references) + len(cold)
 
     def remove(self, queue: Queue, references: Sequence[MessageReference], cold: Sequence[int]) -> None:
-        """Messages (``cold``: ids of those only on disk) left ``queue`` without having been consumed."""
+        """Record that messages (``cold``: ids of those only on disk) left ``queue`` and nobody consumed them."""
         if queue.trail is not None:
             queue.trail.removed([*(reference.message.id for reference in references), *cold])
         self.discard(queue, references)
@@ -662,7 +662,7 @@ class PostOffice:
         self.release_cold(ids)
 
     def release_cold(self, ids: Sequence[int]) -> None:
-        """These references to messages that are on disk only are gone: nor do they need a large message's file."""
+        """Give back the large messages' files of references that are gone, to messages on disk only."""
         if self._cold_large:
             for number in ids:
                 file_id = self._cold_large.get(number)
@@ -670,7 +670,7 @@ class PostOffice:
                     self.release_large(file_id)
 
     def drop(self, queue: Queue) -> None:
-        """Everything a queue holds is gone, because the queue is: one record, however much it is."""
+        """Drop everything a queue holds, as the queue is gone: one record, however much it is."""
         references, cold = queue.purge()
         self.discard(queue, references)
         self.release_cold(cold)
@@ -679,11 +679,11 @@ class PostOffice:
         self.pages.drop(queue)
 
     def message_count(self, queue: Queue) -> int:
-        """All messages of a queue, paged ones too."""
+        """Return how many messages a queue has, paged ones too."""
         return queue.message_count + (self.pages.unread(queue) if self.pages.active else 0)
 
     def wake(self, queue: Queue) -> None:
-        """Somebody can take, or something can be taken: hand out messages, once for this loop turn."""
+        """Hand out messages of a queue, once for this loop turn: somebody can take, or something can be taken."""
         self._dirty[queue] = None
         if not self._dispatch_planned:
             self._dispatch_planned = True
@@ -702,7 +702,7 @@ class PostOffice:
             self._dispatch_one(queue, now)
 
     def _dispatch_late(self) -> bool:
-        """One of the queues that were woken with too many others for one turn; whether there is one more."""
+        """Hand out those of one queue that was woken with too many others; return whether there is one more."""
         queue = next(iter(self._late))
         del self._late[queue]
         self._dispatch_one(queue, self.wall_ms())
@@ -723,13 +723,13 @@ class PostOffice:
             self.pages.feed(queue)
 
     def charge(self, message: Message) -> None:
-        """A message that was on disk is in memory now."""
+        """Count a message that was on disk and is in memory now."""
         self.accounts.charge(self._charged(message.address), message.size)
 
     # -- producers
 
     def writable(self, address: str) -> bool:
-        """May a producer of this address send now?"""
+        """Return whether a producer of this address may send now."""
         return self.accounts.writable(address.partition("::")[0])
 
     def on_writable(self, address: str, callback: Callable[[], None]) -> None:
@@ -737,7 +737,7 @@ class PostOffice:
         self.accounts.on_writable(address.partition("::")[0], callback)
 
     def off_writable(self, address: str, callback: Callable[[], None]) -> None:
-        """A session ends: it waits no more for :meth:`on_writable`."""
+        """Wait no more for :meth:`on_writable`, as the session ends."""
         self.accounts.off_writable(address.partition("::")[0], callback)
 
     # -- time
@@ -761,7 +761,7 @@ class PostOffice:
         self.share.work(self._have_due(timed))
 
     def _have_due(self, timed: Iterable[Queue]) -> Iterator[None]:
-        """Bit by bit, as there may be very many queues."""
+        """Have each queue do what is due, bit by bit, as there may be very many."""
         for queue in timed:
             if self.space.queue_by_id(queue.id) is queue:
                 now = self.wall_ms()
@@ -779,7 +779,7 @@ class PostOffice:
             self.share.work(self._expire())
 
     def _expire(self) -> Iterator[None]:
-        """Bit by bit, as there may be very many queues."""
+        """Take expired messages out of each queue, bit by bit, as there may be very many."""
         try:
             for queue in list(self.space.queues):
                 if self.space.queue_by_id(queue.id) is queue:

@@ -1,4 +1,4 @@
-"""What a consumer of a pattern of addresses may have: messages of those addresses where its user may consume.
+"""Rights of a consumer of a pattern of addresses: messages of those addresses where its user may consume.
 
 Decided twice. At routing: a subscription's queue gets only what somebody who reads it may have, so that nothing waits
 there that nobody may take. At delivery: each consumer gets only what its own user may have, whoever else shares the
@@ -33,7 +33,7 @@ class ReadingRights:
 
     @property
     def restricted(self) -> bool:
-        """Whether there may be an address that is not allowed; changes when the configuration is read again."""
+        """Return whether an address may not be allowed; changes when the configuration is read again."""
         queue = self._queue
         return not (
             self._identity.administrator
@@ -42,17 +42,17 @@ class ReadingRights:
         )
 
     def allow(self, address: str) -> bool:
-        """May the user have messages that were sent to this address (or to the FQQN of this very queue)?"""
+        """Return whether the user may have messages sent to this address (or to the FQQN of this very queue)."""
         return self._security.permitted(self._identity, self._permission, address.partition("::")[0])
 
 
 def rights_of(security: Security, identity: Identity, queue: Queue, *, browsing: bool = False) -> ReadingRights | None:
-    """What a consumer of ``queue`` must be asked about each message; None when attaching was all there is to ask."""
+    """Return what decides on each message for a consumer of ``queue``; None: attaching was all there is to ask."""
     return ReadingRights(security, identity, queue, browsing=browsing) if queue.of_pattern else None
 
 
 def admits(security: Security, queue: Queue, address: str) -> bool:
-    """Whether one of those who read the queue of a pattern may have what is sent to ``address``."""
+    """Return whether one of those who read the queue of a pattern may have what is sent to ``address``."""
     readers = queue.readers
     if readers is None:
         return True

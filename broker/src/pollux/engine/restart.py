@@ -44,7 +44,7 @@ class Restart:
         self.problems: list[str] = []
 
     def run(self) -> None:
-        """All of it; pages come after it."""
+        """Make addresses, queues and their contents; pages come after it."""
         self._addresses()
         self._queues()
         self._lost_queues()
@@ -97,7 +97,7 @@ class Restart:
         return queue
 
     def _restored(self, spec: QueueSpec, queue_id: int) -> Queue:
-        """A queue that was there before. What earlier versions accepted as its filter does not keep a broker down."""
+        """Return a queue of before. What earlier versions accepted as its filter does not keep a broker down."""
         settings = self._space.settings(spec.address)
         try:
             return Queue.create(spec, settings, queue_id)

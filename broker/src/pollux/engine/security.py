@@ -279,7 +279,7 @@ class Security:
 
     @property
     def anonymous_allowed(self) -> bool:
-        """Whether :meth:`anonymous` would succeed: sessions offer the mechanism only then."""
+        """Return whether :meth:`anonymous` would succeed: sessions offer the mechanism only then."""
         return not self._enabled or self._anonymous is not None
 
     def scram(self, mechanism: str, peer: Peer | None = None) -> ScramServer:
@@ -294,7 +294,7 @@ class Security:
 
     @property
     def enabled(self) -> bool:
-        """Whether users are proven and permissions asked for (security-enabled)."""
+        """Return whether users are proven and permissions asked for (security-enabled)."""
         return self._enabled
 
     # -- outcome of attempts
@@ -307,7 +307,7 @@ class Security:
     def log_failure(
         self, user: str, peer: Peer | None, mechanism: str, reason: str, attempts: int | None = None
     ) -> None:
-        """One line for each refused log-in, with its source."""
+        """Log one line for a refused log-in, with its source."""
         self.failures += 1
         fields = {
             "user": user,
@@ -348,7 +348,7 @@ class Security:
         self.check(Identity(user), permission, address, queue)
 
     def permitted(self, identity: Identity, permission: Permission, address: str, queue: str | None = None) -> bool:
-        """Whether :meth:`check` would pass; logs nothing."""
+        """Return whether :meth:`check` would pass; logs nothing."""
         if not self._enabled or identity.administrator:
             return True
         granted = self._granted.get((identity.user, address, queue))
@@ -357,7 +357,7 @@ class Security:
         return permission in granted
 
     def allowed(self, user: str, permission: Permission, address: str) -> bool:
-        """Whether a user, logged in or not, has a permission at an address."""
+        """Return whether a user, logged in or not, has a permission at an address."""
         return self.permitted(Identity(user), permission, address)
 
     def everywhere(self, user: str, permission: Permission) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Disk(Protocol):
-        """Where pieces write to."""
+        """The disk that pieces write to, as far as a share asks it."""
 
         @property
         def behind(self) -> bool:
@@ -110,12 +110,12 @@ class Share:
             self.add(lambda: next(steps, self) is not self)
 
     def close(self) -> None:
-        """Do nothing more."""
+        """Forget all pieces that wait."""
         self._waiting.clear()
         self._links.clear()
 
     def spent(self, seconds: float) -> None:
-        """So much was done at once; what is small is not counted."""
+        """Count ``seconds`` that were spent at once; little is not counted."""
         if seconds > SMALL:
             self._spent += seconds
             self._plan()
@@ -174,7 +174,7 @@ class Share:
 
 
 def _do(pieces: deque[Callable[[], bool]]) -> None:
-    """Do the first one; it is the last one then, if there is more of it."""
+    """Do the first piece; it is the last one then, if there is more of it."""
     piece = pieces.popleft()
     try:
         more = piece()
@@ -194,7 +194,7 @@ class Portion:
         self.size = FIRST_PORTION
 
     def took(self, size: int, seconds: float, slice_: float = SLICE) -> None:
-        """``size`` bytes were handled within ``seconds``; there was a slice."""
+        """Learn that ``size`` bytes were handled within ``seconds``, when a slice was ``slice_`` long."""
         if seconds > slice_:
             self.size = max(LEAST_PORTION, int(size * slice_ / seconds))
         elif size >= self.size and seconds < slice_ / 2:

@@ -64,7 +64,7 @@ class Throttle:
 
     @property
     def maximum(self) -> float:
-        """The longest pause, seconds."""
+        """Return the longest pause, seconds."""
         return self._maximum
 
     def reserve(self, source: str, user: str, now: float) -> float | None:
@@ -96,7 +96,7 @@ class Throttle:
         return at - now
 
     def trusts(self, source: str, user: str, now: float) -> bool:
-        """Whether this user has logged in from this source lately."""
+        """Return whether this user has logged in from this source lately."""
         return now - self._trusted.get(pair_of(source, user), -math.inf) < TRUST_FOR
 
     def failed(self, source: str, user: str, now: float) -> int:
@@ -112,7 +112,7 @@ class Throttle:
         return record.failures
 
     def succeeded(self, source: str, user: str, now: float) -> None:
-        """A log-in succeeded: this user is trusted from this source. Failures of other users there still count."""
+        """Trust this user, who logged in, from this source. Failures of other users there still count."""
         pair = pair_of(source, user)
         self._pairs.pop(pair, None)
         self._trusted[pair] = now

@@ -17,7 +17,7 @@ _STEP = 16 << 10
 
 
 class Transaction:
-    """What was done inside one transaction, kept in memory until it commits.
+    """One transaction: its sends and acknowledgements, kept in memory until it commits.
 
     Nothing of it is in the journal before the commit, where all of it goes in one batch whose
     records count only behind their commit record: a crash at any byte leaves all or nothing.
@@ -39,7 +39,7 @@ class Transaction:
     )
 
     def __init__(self, identity: int, limit: int, deadline: float, holder: Holder) -> None:
-        """Raises LimitError when the client may hold no more."""
+        """Open it, and count it for its client. Raises LimitError when that may hold no more."""
         self.id = identity
         holder.take(TRANSACTION)
         self._holder = holder
@@ -54,19 +54,19 @@ class Transaction:
         self.ended = False
 
     def expire(self) -> None:
-        """It is too old: forget what it holds. Its commit will fail."""
+        """Forget what it holds, as it is too old. Its commit will fail."""
         self.expired = True
         self.sends.clear()
         self.size = 0
         self.give_back()
 
     def end(self) -> None:
-        """It was committed or rolled back."""
+        """End it: it was committed or rolled back."""
         self.ended = True
         self.give_back()
 
     def give_back(self) -> None:
-        """What it held is gone, or counts elsewhere now."""
+        """Give back the bytes it held, which are gone, or count elsewhere now."""
         held, self._held = self._held, 0
         self._holder.give(held)
 
