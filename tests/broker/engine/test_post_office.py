@@ -199,7 +199,7 @@ async def test_expired_messages_go_to_the_expiry_address(office: Office) -> None
     queue = office.queue()
     await office.send(b"late", expiration=office.wall_ms() + 1000)
     office.now = 2000
-    post.expire()
+    post.dead_letters.scan()
     await office.stable()
     assert queue.message_count == 0
     assert queue.counters.expired == 1
@@ -229,7 +229,7 @@ async def test_dead_letters_get_a_queue_where_their_address_has_none(office: Off
     await receiver.wait(1)
     post.release(receiver.got, failed=True)
     office.now = 2000
-    post.expire()
+    post.dead_letters.scan()
     await office.stable()
     assert (queue.message_count, monitor.message_count) == (0, 3), "its own copy of what is late expired"
     post = await office.reopen()
@@ -255,7 +255,7 @@ async def test_messages_stay_where_no_queue_may_be_made_for_them(office: Office,
     post.release(receiver.got[:1], failed=True)
     post.reject(receiver.got[1:])
     office.now = 2000
-    post.expire()
+    post.dead_letters.scan()
     await office.stable()
     assert (queue.message_count, queue.scheduled, post.dead_letters.stayed) == (3, 3, 3)
     assert len(receiver.got) == 2, "not again at once"
@@ -268,7 +268,7 @@ async def test_messages_stay_where_no_queue_may_be_made_for_them(office: Office,
     post.attach(queue, again)
     await again.wait(2)
     post.reject(again.got)
-    post.expire()
+    post.dead_letters.scan()
     await office.stable()
     assert (queue.message_count, post.queue("DLA").message_count, post.queue("EXP").message_count) == (0, 2, 1)
 

@@ -328,7 +328,7 @@ async def test_scheduled_messages_and_duplicates(broker: RealBroker) -> None:
     await broker.settle()
     assert [headers["receipt-id"] for _, headers, _ in client.received()] == ["1", "2"]
     broker.offset = 61_000
-    broker.post._due()
+    broker.post.due.look()
     await broker.settle()
     assert [body for _, _, body in client.received()] == [b"once"]
 

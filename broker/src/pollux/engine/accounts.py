@@ -142,6 +142,10 @@ class Accounts:
             self._share = share_of(self._page_above, len(self._accounts))
         return account
 
+    def of(self, name: str) -> Account:
+        """Return the account that messages for a name, perhaps an FQQN, are charged to."""
+        return self.get(name.partition("::")[0] if "::" in name else name)
+
     def drop(self, address: str, holder: User) -> None:
         """Forget the account of an address that is gone once nothing of it is left in memory, for ``holder`` too."""
         account = self._accounts.get(address)

@@ -254,11 +254,14 @@ class AddressManager:
             raise InvalidRequestError(f"queue {name!r} has {self._post.message_count(queue)} messages")
         post = self._post
         for consumer in list(queue.consumers):
-            post.discard(queue, queue.acknowledge(queue.remove_consumer(consumer)))
+            post.departures.discard(queue, queue.acknowledge(queue.remove_consumer(consumer)))
             closed = getattr(consumer, "queue_deleted", None)
             if closed is not None:
                 closed(queue)
-        post.drop(queue)
+        post.departures.clear(queue)
+        if queue.durable:
+            self.record_drop(queue.id)
+        post.pages.drop(queue)
         self._space.remove_queue(queue.name)
         self._owners.queue_gone(queue.spec)
         if queue.durable and not queue.temporary:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from pollux.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
-    from pollux.engine.post_office import PostOffice
+    from pollux.engine.accounts import Accounts
     from pollux.message import Message
     from pollux.routing.consumer import Consumer
     from pollux.routing.queue import Queue
@@ -29,10 +29,19 @@ _RETRY = 1.0
 
 
 class ColdMessages:
-    """Reads from disk what queues and their browsers need next."""
+    """Reads what queues and their browsers need next. ``read`` gives messages by id, ``ready`` gets each queue then."""
 
-    def __init__(self, post: PostOffice) -> None:
-        self._post = post
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        accounts: Accounts,
+        read: Callable[[list[int]], Awaitable[list[Message | None]]],
+        ready: Callable[[Queue], None],
+    ) -> None:
+        self._loop = loop
+        self._accounts = accounts
+        self._read_messages = read
+        self._ready = ready
         self._reading: dict[Queue, asyncio.Task[None]] = {}
         self._looking: set[asyncio.Task[None]] = set()
 
@@ -45,14 +54,13 @@ class ColdMessages:
         if queue not in self._reading:
             ids = queue.wanted(BATCH)
             if ids:
-                self._reading[queue] = self._post.loop.create_task(self._read(queue, ids))
+                self._reading[queue] = self._loop.create_task(self._read(queue, ids))
         for consumer, ids in queue.looks(BATCH):
-            task = self._post.loop.create_task(self._show(queue, consumer, ids))
+            task = self._loop.create_task(self._show(queue, consumer, ids))
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
 
     async def _read(self, queue: Queue, ids: list[int]) -> None:
-        post = self._post
         try:
             messages = await self._messages(queue, ids)
         finally:
@@ -60,7 +68,7 @@ class ColdMessages:
         for message in messages:
             if message is not None:
                 message.references = 1
-                post.charge(message)
+                self._accounts.charge(self._accounts.of(message.address), message.size)
         missing = queue.hydrate(messages)
         if missing:
             # Not acknowledged: what is left of their records stays in the journal for whoever repairs it.
@@ -70,14 +78,13 @@ class ColdMessages:
                 len(missing),
                 missing[:10],
             )
-        post.tidy(queue)
-        post.wake(queue)
+        self._ready(queue)
 
     async def _messages(self, queue: Queue, ids: list[int]) -> list[Message | None]:
         """Read the messages, None where the record is gone or damaged; ask a disk that does not answer again."""
         while True:
             try:
-                return await self._post.storage.read_messages(ids)
+                return await self._read_messages(ids)
             except StoreError as error:
                 log.error("queue %s: %d messages cannot be read now: %s", queue.name, len(ids), error)  # noqa: TRY400  (the text says it all)
                 await asyncio.sleep(_RETRY)
@@ -88,4 +95,4 @@ class ColdMessages:
             queue.show(consumer, messages)
         except Exception:
             log.exception("a session failed to take messages from queue %s", queue.name)
-        self._post.wake(queue)
+        self._ready(queue)

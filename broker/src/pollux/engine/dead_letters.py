@@ -14,17 +14,21 @@ from typing import TYPE_CHECKING
 
 from pollux.errors import DiskFullError, PolluxError
 from pollux.formats.audit import Event
-from pollux.message import RoutingType
+from pollux.message import Message, RoutingType
 from pollux.routing.lifecycle import dead_letter_queue, expiry_queue
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from pollux.engine.post_office import PostOffice
-    from pollux.message import Message
+    from pollux.engine.address_manager import AddressManager
+    from pollux.engine.departures import Departures
+    from pollux.engine.due import DueQueues
+    from pollux.engine.share import Share
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
+    from pollux.routing.space import AddressSpace
+    from pollux.store.storage import Storage
 
 log = logging.getLogger("pollux.dead_letters")
 
@@ -41,37 +45,75 @@ STAY = 30_000
 
 class DeadLetters:
     """Moves what the queues give up. ``dropped`` counts what nobody named a place for, ``stayed`` how often a message
-    stayed in its queue because there was none at its place.
+    stayed in its queue because there was none at its place. ``route`` sends a copy within a transaction, or returns
+    False when no queue takes it.
     """
 
-    def __init__(self, post: PostOffice) -> None:
-        self._post = post
+    def __init__(
+        self,
+        *,
+        storage: Storage,
+        space: AddressSpace,
+        address_manager: AddressManager,
+        departures: Departures,
+        due: DueQueues,
+        share: Share,
+        wall_ms: Callable[[], int],
+        route: Callable[[Message, int], bool],
+    ) -> None:
+        self._storage = storage
+        self._space = space
+        self._address_manager = address_manager
+        self._departures = departures
+        self._due = due
+        self._share = share
+        self._wall_ms = wall_ms
+        self._route = route
+        #: Expired messages are being looked for.
+        self._scanning = False
         self.dropped = 0
         self.stayed = 0
 
     def dead(self, queue: Queue, references: Sequence[MessageReference]) -> None:
         """Move messages that left ``queue`` because their deliveries failed or were rejected."""
-        settings = self._post.space.settings(queue.address)
+        settings = self._space.settings(queue.address)
         target = settings.dead_letter_address
         self._create(dead_letter_queue(settings, queue.address))
         self._leave(queue, references, target, Event.DEAD_LETTERED, {})
 
     def expired(self, queue: Queue, references: Sequence[MessageReference]) -> None:
         """Move messages that left ``queue`` because their time was over."""
-        settings = self._post.space.settings(queue.address)
+        settings = self._space.settings(queue.address)
         target = settings.expiry_address
         self._create(expiry_queue(settings, queue.address))
-        self._leave(queue, references, target, Event.EXPIRED, {ACTUAL_EXPIRY: self._post.wall_ms()})
+        self._leave(queue, references, target, Event.EXPIRED, {ACTUAL_EXPIRY: self._wall_ms()})
+
+    def scan(self) -> None:
+        """Move expired messages of all queues; called every message-expiry-scan-period."""
+        if not self._scanning:
+            self._scanning = True
+            self._share.work(self._scan())
+
+    def _scan(self) -> Iterator[None]:
+        """Take expired messages out of each queue, bit by bit, as there may be very many."""
+        try:
+            for queue in list(self._space.queues):
+                if self._space.queue_by_id(queue.id) is queue:
+                    expired = queue.expired(self._wall_ms())
+                    if expired:
+                        self.expired(queue, expired)
+                yield
+        finally:
+            self._scanning = False
 
     def unrouted(self, message: Message) -> bool:
         """Move a message that no queue took, where send-to-dla-on-no-route is set; return whether it is kept."""
-        post = self._post
-        settings = post.space.settings(message.address.partition("::")[0])
+        settings = self._space.settings(message.address.partition("::")[0])
         target = settings.dead_letter_address
         if target:
             self._create(dead_letter_queue(settings, message.address.partition("::")[0]))
-            copy = post.copy(message, target, _origin(message, None))
-            if self._find_place(copy) and post.route_copy(copy, 0):
+            copy = _copy(message, target, _origin(message, None))
+            if self._find_place(copy) and self._route(copy, 0):
                 return True
         self.dropped += 1
         return False
@@ -80,10 +122,10 @@ class DeadLetters:
         """Return whether :meth:`move` would find a queue, or make one, at ``target`` for this message of ``queue``."""
         copy = self._moved_copy(queue, message, target, {})
         try:
-            self._post.address_manager.ensure_sendable(target, copy.routing_type)
+            self._address_manager.ensure_sendable(target, copy.routing_type)
         except PolluxError:  # it may not be made; others, for other places, go all the same
             return False
-        return any(not taker.temporary for taker in self._post.space.takers(copy))
+        return any(not taker.temporary for taker in self._space.takers(copy))
 
     def move(self, queue: Queue, references: Sequence[MessageReference], target: str) -> int:
         """Move messages that left ``queue`` to ``target`` (an address or FQQN); how many. The others are back in it."""
@@ -111,7 +153,7 @@ class DeadLetters:
             )
             if queue.trail is not None:
                 queue.trail.left(event, references, None)
-            self._post.discard(queue, references)
+            self._departures.discard(queue, references)
             return
         self._move(queue, references, target, event, notes)
 
@@ -123,14 +165,13 @@ class DeadLetters:
         event: Event,
         notes: dict[str, str | int | bytes],
     ) -> int:
-        post = self._post
         moved: list[MessageReference] = []
         staying: list[MessageReference] = []
-        tx = post.storage.next_id()
+        tx = self._storage.next_id()
         try:
             for reference in references:
                 copy = self._moved_copy(queue, reference.message, target, notes)
-                if (event is Event.MOVED or self._find_place(copy)) and post.route_copy(copy, tx):
+                if (event is Event.MOVED or self._find_place(copy)) and self._route(copy, tx):
                     moved.append(reference)
                 else:
                     staying.append(reference)
@@ -153,8 +194,8 @@ class DeadLetters:
         if moved:
             if queue.trail is not None:
                 queue.trail.left(event, moved, target)
-            post.discard(queue, moved, tx)
-            post.storage.append_commit(tx)
+            self._departures.discard(queue, moved, tx)
+            self._storage.append_commit(tx)
         return len(moved)
 
     def _moved_copy(self, queue: Queue, message: Message, target: str, notes: dict[str, str | int | bytes]) -> Message:
@@ -162,7 +203,7 @@ class DeadLetters:
         known = message.annotations or {}
         back = known.get(ORIGINAL_ADDRESS) == target and known.get(ORIGINAL_ROUTING) in tuple(RoutingType)
         routing_type = RoutingType(int(known[ORIGINAL_ROUTING])) if back else None
-        copy = self._post.copy(message, target, {**_origin(message, queue), **notes}, routing_type)
+        copy = _copy(message, target, {**_origin(message, queue), **notes}, routing_type)
         if notes:
             copy.expiration = 0
         return copy
@@ -170,19 +211,19 @@ class DeadLetters:
     def _stay(self, queue: Queue, references: list[MessageReference], *, at_once: bool) -> None:
         """Put them back. Not at once where that would only make them undeliverable again in the next moment."""
         self.stayed += len(references)
-        now = self._post.wall_ms()
+        now = self._wall_ms()
         for reference in references:
             reference.consumer = None
             if not at_once:
                 reference.deliver_at = now + STAY
         displaced = queue.add(references, now)
         if displaced:
-            self._post.remove(queue, displaced, ())
-        self._post.plan_timer(queue)
+            self._departures.remove(queue, displaced, ())
+        self._due.plan(queue)
 
     def _find_place(self, copy: Message) -> bool:
         """Return whether a queue that lasts takes this message, at its own address if one may be created there."""
-        space = self._post.space
+        space = self._space
         name, _, queue = copy.address.partition("::")
         lasting = [taker for taker in space.takers(copy) if not taker.temporary]
         if queue or any(taker.address == name for taker in lasting):
@@ -196,12 +237,35 @@ class DeadLetters:
 
     def _create(self, spec: QueueSpec | None) -> None:
         """Create the queue for the undeliverable messages of one address, unless it is there."""
-        if spec is None or self._post.space.queue(spec.name) is not None:
+        if spec is None or self._space.queue(spec.name) is not None:
             return
         try:
-            self._post.address_manager.create_queue(spec)
+            self._address_manager.create_queue(spec)
         except PolluxError as error:
             log.error("queue %s for undeliverable messages cannot be created: %s", spec.name, error)  # noqa: TRY400
+
+
+def _copy(
+    message: Message, target: str, notes: dict[str, str | int | bytes], routing_type: RoutingType | None = None
+) -> Message:
+    """Return the same message for another address, with the broker's notes on it. It has no id yet."""
+    twin = Message(
+        message.encoding,
+        target,
+        message.data,
+        durable=message.durable,
+        priority=message.priority,
+        expiration=message.expiration,
+        timestamp=message.timestamp,
+        group=message.group,
+        group_sequence=message.group_sequence,
+        last_value=message.last_value,
+        large=message.large,
+        user=message.user,
+    )
+    twin.routing_type = routing_type
+    twin.annotations = {**message.annotations, **notes} if message.annotations else dict(notes)
+    return twin
 
 
 def _origin(message: Message, queue: Queue | None) -> dict[str, str | int | bytes]:

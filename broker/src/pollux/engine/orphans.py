@@ -129,6 +129,12 @@ class Orphans:
             orphan = self._found[queue_id] = Orphan(queue_id)
         return orphan
 
+    def found_in_pages(self, queue_id: int, address: str, messages: int) -> None:
+        """Note that an address has so many messages in pages for a queue that nobody knows."""
+        orphan = self.found(queue_id)
+        orphan.paged += messages
+        orphan.address = address
+
     def settle(self) -> None:
         """Forget those without messages, and join those whose queue is there; at the start, when all are found."""
         for orphan in list(self):
@@ -218,7 +224,7 @@ class Orphans:
         for priority in sorted(orphan.priorities, reverse=True):
             queue.restore(priority, orphan.priorities[priority], orphan.delivery_counts, orphan.schedules)
         if queue.scheduled:
-            self._post.plan_timer(queue)
+            self._post.due.plan(queue)
         if orphan.paged:
             self._post.pages.take_orphans(queue)
         self._post.wake(queue)
@@ -229,7 +235,7 @@ class Orphans:
         post = self._post
         post.address_manager.record_drop(queue_id)
         for ids in orphan.priorities.values():
-            post.release_cold(ids)
+            post.large_files.release_cold(ids)
         post.pages.drop_orphans(queue_id)
         del self._found[queue_id]
         post.trail.event("orphans-discarded", queue=str(queue_id), messages=orphan.messages)

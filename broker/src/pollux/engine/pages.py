@@ -16,13 +16,15 @@ from pollux.routing.paging import PageUsage, room_for_pages
 from pollux.routing.reference import MessageReference
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 
-    from pollux.engine.accounts import Account
-    from pollux.engine.post_office import PostOffice
+    from pollux.engine.accounts import Account, Accounts
+    from pollux.engine.large_files import LargeFiles
     from pollux.message import Message
     from pollux.routing.queue import Queue
+    from pollux.routing.space import AddressSpace
     from pollux.store.pages import AddressPages
+    from pollux.store.storage import Storage
 
 log = logging.getLogger("pollux.pages")
 
@@ -46,10 +48,24 @@ class _Paging:
 
 
 class Pages:
-    """All addresses that page, and how far each queue has read."""
+    """All addresses that page, and how far each queue has read. ``arrive`` puts what was read into its queue."""
 
-    def __init__(self, post: PostOffice) -> None:
-        self._post = post
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        storage: Storage,
+        space: AddressSpace,
+        accounts: Accounts,
+        large_files: LargeFiles,
+        arrive: Callable[[Queue, list[MessageReference]], None],
+    ) -> None:
+        self._loop = loop
+        self._storage = storage
+        self._space = space
+        self._accounts = accounts
+        self._large_files = large_files
+        self._arrive = arrive
         #: Addresses that page now, by name.
         self.active: dict[str, _Paging] = {}
         self._feed_planned = False
@@ -58,41 +74,41 @@ class Pages:
         """Return the reads under way."""
         return [task for paging in self.active.values() for task in paging.reading.values()]
 
-    def restore(self, dropped: Container[int]) -> None:
-        """Go on paging addresses that were before a restart. ``dropped``: queues that were deleted."""
-        post = self._post
-        for name, store in post.storage.pages.addresses().items():
+    def restore(self, dropped: Container[int], unknown: Callable[[int, str, int], None]) -> None:
+        """Go on paging addresses that were before a restart. ``dropped``: queues that were deleted.
+
+        ``unknown`` is told of each queue that nobody knows: its number, the address, how many messages it has there.
+        """
+        for name, store in self._storage.pages.addresses().items():
             wanted: list[int] = []
             for queue_id in store.queue_ids():
-                if post.space.queue_by_id(queue_id) is not None:
+                if self._space.queue_by_id(queue_id) is not None:
                     wanted.append(queue_id)
                 elif queue_id in dropped:
                     store.drop_queue(queue_id)
                 else:
-                    orphan = post.orphans.found(queue_id)
-                    orphan.paged += store.remaining(queue_id)
-                    orphan.address = name
+                    unknown(queue_id, name, store.remaining(queue_id))
                     for _, files in _large_for(store, (queue_id,)):
                         for file_id in files:
-                            post.hold_large(file_id, 1)
+                            self._large_files.hold(file_id, 1)
             if not wanted:
                 continue
-            paging = self._begin(post.accounts.get(name), store)
+            paging = self._begin(self._accounts.get(name), store)
             paging.cursors = dict.fromkeys(wanted, 0)
             for number, files in _large_for(store, wanted):
                 paging.pins[number] = list(files)
                 for file_id in files:
-                    post.hold_large(file_id, 1)
+                    self._large_files.hold(file_id, 1)
             self._measure(paging)
 
     def take_orphans(self, queue: Queue) -> None:
         """Give ``queue`` what waits in pages for the number that it has now."""
-        for name, store in self._post.storage.pages.addresses().items():
+        for name, store in self._storage.pages.addresses().items():
             if queue.id not in store.queue_ids():
                 continue
             paging = self.active.get(name)
             if paging is None:
-                paging = self._begin(self._post.accounts.get(name), store)
+                paging = self._begin(self._accounts.get(name), store)
                 paging.start = max(store.pages)
             paging.cursors[queue.id] = 0
             for number, files in _large_for(store, (queue.id,)):
@@ -102,11 +118,11 @@ class Pages:
 
     def drop_orphans(self, queue_id: int) -> None:
         """Forget what is paged for this queue, which nobody knows."""
-        for store in self._post.storage.pages.addresses().values():
+        for store in self._storage.pages.addresses().values():
             files = [file_id for _, some in _large_for(store, (queue_id,)) for file_id in some]
             store.drop_queue(queue_id)
             for file_id in files:
-                self._post.release_large(file_id)
+                self._large_files.release(file_id)
 
     def _begin(self, account: Account, store: AddressPages) -> _Paging:
         paging = self.active[account.name] = _Paging(account, store)
@@ -120,7 +136,7 @@ class Pages:
         paging = self.active.get(account.name)
         if paging is None:
             size = account.settings.page_size_bytes
-            paging = self._begin(account, self._post.storage.pages.address(account.name, page_size_bytes=size))
+            paging = self._begin(account, self._storage.pages.address(account.name, page_size_bytes=size))
             # What was read of earlier pages is in the queues; it is not to be read again.
             paging.start = max(paging.store.pages, default=0)
         ids: list[int] = []
@@ -133,12 +149,12 @@ class Pages:
             cursors.setdefault(queue.id, paging.start)
         if message.large is not None:
             paging.pins.setdefault(number, []).append(message.large.id)
-            self._post.hold_large(message.large.id, 1)
+            self._large_files.hold(message.large.id, 1)
         account.pages.bytes += len(message.data)
         account.pages.messages += 1
         if not self._feed_planned:
             self._feed_planned = True
-            self._post.storage.when_stable(self._feed_all)
+            self._storage.when_stable(self._feed_all)
 
     def acknowledge(self, queue: Queue, references: Sequence[MessageReference], tx: int) -> None:
         """Record that messages that came from pages left ``queue`` for good."""
@@ -148,7 +164,7 @@ class Pages:
             batches.setdefault((message.address.partition("::")[0], reference.page), []).append(message.id)
         for (name, number), ids in batches.items():
             paging = self.active.get(name)
-            store = paging.store if paging is not None else self._post.storage.pages.addresses().get(name)
+            store = paging.store if paging is not None else self._storage.pages.addresses().get(name)
             if store is not None:
                 store.acknowledge(queue.id, number, ids, tx)
             if paging is not None:
@@ -183,7 +199,7 @@ class Pages:
             paging.store.drop_queue(queue.id)
             for number in [number for number in paging.pins if number not in paging.store.pages]:
                 for file_id in paging.pins.pop(number):
-                    self._post.release_large(file_id)
+                    self._large_files.release(file_id)
             self._measure(paging)
             self._maybe_end(paging)
         return count
@@ -201,7 +217,7 @@ class Pages:
         paging = self.active.get(account.name)
         if paging is not None:
             for queue_id in list(paging.cursors):
-                queue = self._post.space.queue_by_id(queue_id)
+                queue = self._space.queue_by_id(queue_id)
                 if queue is not None:
                     self._feed(paging, queue)
 
@@ -237,12 +253,11 @@ class Pages:
         if number is None:
             self._maybe_end(paging)
             return False
-        task = self._post.loop.create_task(self._read(paging, queue, number))
+        task = self._loop.create_task(self._read(paging, queue, number))
         paging.reading[queue.id] = task
         return True
 
     async def _read(self, paging: _Paging, queue: Queue, number: int) -> None:
-        post = self._post
         try:
             page = paging.store.pages.get(number)
             recovered = page is not None and page.recovered
@@ -262,19 +277,19 @@ class Pages:
                 continue
             message = one.message
             if message.references == 0:
-                post.accounts.charge(paging.account, message.size)
+                self._accounts.charge(paging.account, message.size)
             message.references += 1
             if message.large is not None:
-                post.hold_large(message.large.id, 1)
+                self._large_files.hold(message.large.id, 1)
             reference = MessageReference(message, queue)
             reference.page = number
             reference.redelivered = recovered
             references.append(reference)
         if not any(cursor < number for cursor in paging.cursors.values()):
             for file_id in paging.pins.pop(number, ()):
-                post.release_large(file_id)
+                self._large_files.release(file_id)
         if references:
-            post.arrive(queue, references)
+            self._arrive(queue, references)
         self._measure(paging)
         self._feed(paging, queue)
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -23,43 +21,43 @@ from pollux.audit import Trail
 from pollux.config.address_settings import DiskFullPolicy
 from pollux.engine.accounts import Account, Accounts
 from pollux.engine.address_manager import AddressManager
+from pollux.engine.arrivals import Arrivals
 from pollux.engine.cold import ColdMessages
 from pollux.engine.dead_letters import DeadLetters
-from pollux.engine.entering import MANY, Entering
+from pollux.engine.departures import Departures
+from pollux.engine.due import DueQueues
+from pollux.engine.large_files import LargeFiles
 from pollux.engine.memory import DUPLICATE_IDS, Memory
 from pollux.engine.orphans import Orphans
 from pollux.engine.pages import Pages
 from pollux.engine.restart import Restart
-from pollux.engine.share import AT_ONCE, Share
+from pollux.engine.share import Share
 from pollux.engine.transaction import Transaction
+from pollux.engine.wakeups import Wakeups
 from pollux.errors import (
     AddressFullError,
     DiskFullError,
     InvalidRequestError,
     NoSuchQueueError,
     PolluxError,
-    StoreError,
 )
 from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Message, RoutingType
 from pollux.routing.lifecycle import expiration
 from pollux.routing.paging import Verdict, admit, rejects
-from pollux.routing.reference import MessageReference
 from pollux.store.bindings import INCOMPLETE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Sequence
+
     from pollux.config.model import Configuration
     from pollux.routing.consumer import Consumer, Rights
     from pollux.routing.queue import Queue
+    from pollux.routing.reference import MessageReference
     from pollux.routing.space import Address, AddressSpace
     from pollux.store.recovered import Recovered
     from pollux.store.storage import Storage
 
 log = logging.getLogger("pollux.post")
-
-StableCallback = Callable[[Exception | None], None]
-
-#: Acknowledgements of messages on disk that go into one record.
-_ACKS = 1000
 
 
 class PostOffice:
@@ -89,57 +87,58 @@ class PostOffice:
             configuration.page_above,
         )
         self.memory = Memory(self.accounts, configuration.state_limit(memory))
-        self.address_manager = AddressManager(self)
+        self.loop = loop
+        self.share = share or Share(loop)
         #: What all sessions of one protocol share, by the protocol's name: nobody else's business.
         self.shared: dict[str, Any] = {}
-        #: Routing type -> names messages were sent to -> their accounts; the registry clears it when something changes.
-        self._sendable = self.address_manager.sendable
-        self.dead_letters = DeadLetters(self)
-        self.pages = Pages(self)
-        self.cold = ColdMessages(self)
-        self.orphans = Orphans(self)
         #: What the last start found wrong with queues and their messages, in words.
         self.problems: list[str] = []
         #: (kind, key) -> value of everything ``storage.put`` kept before this start.
         self.recovered: dict[tuple[str, str], bytes] = {}
         self.routed_total = 0
         self.acknowledged_total = 0
-        self.loop = loop
-        self.share = share or Share(loop)
-        self.share.disk = self
-        #: References of messages that are written but not yet stable, by queue.
-        self._arrivals: dict[Queue, list[MessageReference]] = {}
-        self._unstable: deque[tuple[dict[Queue, list[MessageReference]], StableCallback | None]] = deque()
-        #: How many queues they enter, counted for each turn of the loop.
-        self._entering = 0
-        self._late_arrivals = Entering(self.share, self._enter)
-        self._flush_planned = False
-        self._dirty: dict[Queue, None] = {}
-        #: Queues whose turn did not come in the turn of the loop they were woken in.
-        self._late: dict[Queue, None] = {}
-        self._dispatch_planned = False
-        #: Expired messages are being looked for.
-        self._expiring = False
-        #: Large messages: id of the file -> references to it anywhere, hot or cold.
-        self._large: dict[int, int] = {}
         self._transactions: WeakSet[Transaction] = WeakSet()
-        #: Recovered large messages: message id -> id of the file.
-        self._cold_large: dict[int, int] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0
-        #: Queues in which something is due at some time.
-        self._timed: dict[Queue, None] = {}
+        self.large_files = LargeFiles(storage.large)
+        self._arrivals = Arrivals(loop, self.share, storage, self._enter)
+        self.share.disk = self._arrivals
+        self.when_stable = self._arrivals.when_stable
+        #: Hand out messages of a queue in this turn of the loop: somebody can take, or something can be taken.
+        self.wake = Wakeups(loop, self.share, wall_ms, self._hand_out).wake
+        self.pages = Pages(
+            loop=loop,
+            storage=storage,
+            space=space,
+            accounts=self.accounts,
+            large_files=self.large_files,
+            arrive=self.arrive,
+        )
+        self.departures = Departures(storage, self.accounts, self.large_files, self.pages)
+        self.remove = self.departures.remove
+        self.due = DueQueues(loop, self.share, space, wall_ms, self._ready)
+        self.cold = ColdMessages(loop, self.accounts, storage.read_messages, self._ready)
+        self.address_manager = AddressManager(self)
+        #: Routing type -> names messages were sent to -> their accounts; the registry clears it when something changes.
+        self._sendable = self.address_manager.sendable
+        self.dead_letters = DeadLetters(
+            storage=storage,
+            space=space,
+            address_manager=self.address_manager,
+            departures=self.departures,
+            due=self.due,
+            share=self.share,
+            wall_ms=wall_ms,
+            route=self.route_copy,
+        )
+        self.orphans = Orphans(self)
         storage.on_full_change(lambda usage: self.accounts.set_disk_full(usage.full))
 
     def restore(self, recovered: Recovered) -> None:
         """Make addresses, queues and contents of what the store recovered; before the first client."""
         self.recovered = recovered.bindings
-        self._cold_large = recovered.large
-        for message_id, file_id in recovered.large.items():
-            self.hold_large(file_id, recovered.references.get(message_id, 1))
+        self.large_files.restore(recovered)
         start = Restart(self, recovered)
         start.run()
-        self.pages.restore(start.dropped)
+        self.pages.restore(start.dropped, self.orphans.found_in_pages)
         self.orphans.settle()
         self.problems = [*start.problems, *self.orphans.report()]
         if self.problems:
@@ -167,7 +166,7 @@ class PostOffice:
         queue = self.space.queue(name)
         if queue is None:
             raise NoSuchQueueError(f"queue {name!r} does not exist")
-        self._late_arrivals.finish(queue)
+        self._arrivals.finish(queue)
         return queue
 
     def address(self, name: str) -> Address | None:
@@ -180,9 +179,7 @@ class PostOffice:
 
     def in_flight(self, queue: Queue) -> bool:
         """Return whether messages for this queue are written but not yet in it."""
-        if queue in self._arrivals or queue in self._late_arrivals:
-            return True
-        return any(queue in arrivals for arrivals, _ in self._unstable)
+        return queue in self._arrivals
 
     # -- sending
 
@@ -279,7 +276,7 @@ class PostOffice:
                     queue.trail.accepted([message], paged=True)
             return
         if message.large is not None:
-            self.hold_large(message.large.id, len(queues))
+            self.large_files.hold(message.large.id, len(queues))
         if message.durable:
             ids = queues[0].stored_as if len(queues) == 1 else [each for queue in queues for each in queue.stored_as]
             if ids:
@@ -290,14 +287,7 @@ class PostOffice:
                     raise
         message.references = len(queues)
         self.accounts.charge(account, message.size)
-        arrivals = self._arrivals
-        for queue in queues:
-            waiting = arrivals.get(queue)
-            if waiting is None:
-                arrivals[queue] = [MessageReference(message, queue)]
-                self._plan_flush()
-            else:
-                waiting.append(MessageReference(message, queue))
+        self._arrivals.add(message, queues)
 
     def _unrouted(self, account: Account, message: Message) -> None:
         address = self.space.address(account.name)
@@ -315,32 +305,6 @@ class PostOffice:
         self._account_of(message)
         return any(self.space.takers(message))
 
-    def copy(
-        self,
-        message: Message,
-        target: str,
-        notes: dict[str, str | int | bytes],
-        routing_type: RoutingType | None = None,
-    ) -> Message:
-        """Return the same message for another address, with the broker's notes on it. It has no id yet."""
-        twin = Message(
-            message.encoding,
-            target,
-            message.data,
-            durable=message.durable,
-            priority=message.priority,
-            expiration=message.expiration,
-            timestamp=message.timestamp,
-            group=message.group,
-            group_sequence=message.group_sequence,
-            last_value=message.last_value,
-            large=message.large,
-            user=message.user,
-        )
-        twin.routing_type = routing_type
-        twin.annotations = {**message.annotations, **notes} if message.annotations else dict(notes)
-        return twin
-
     def route_copy(self, message: Message, tx: int) -> bool:
         """Send a message the broker itself made or moves; limits of the address do not stop it.
 
@@ -354,65 +318,20 @@ class PostOffice:
         self._store(account, message, queues, tx)
         return True
 
-    # -- stability
-
-    def when_stable(self, callback: StableCallback) -> None:
-        """Call back when everything done so far is on disk and visible; an error means that the broker stops.
-
-        Callbacks run in order, never within this call.
-        """
-        # A new dict even when this one is empty: what arrives later must not be in this entry as well.
-        arrivals, self._arrivals = self._arrivals, {}
-        self._entering += len(arrivals)
-        self._unstable.append((arrivals, callback))
-        self.storage.when_stable(self._stable)
-
-    @property
-    def behind(self) -> bool:
-        """Return whether so much waits for the disk, or to enter queues, that whoever asks for much had better wait."""
-        return self._entering > MANY or self.storage.behind
-
-    @property
-    def crowded(self) -> bool:
-        """Return whether so much that is on disk waits to enter queues that nobody may ask for more."""
-        return self._late_arrivals.crowded
-
-    def _plan_flush(self) -> None:
-        """Have messages become visible, too, of whoever sends without waiting (QoS 0)."""
-        if not self._flush_planned:
-            self._flush_planned = True
-            self.loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flush_planned = False
-        if self._arrivals:
-            arrivals, self._arrivals = self._arrivals, {}
-            self._entering += len(arrivals)
-            self._unstable.append((arrivals, None))
-            self.storage.when_stable(self._stable)
-
-    def _stable(self, error: StoreError | None) -> None:
-        arrivals, callback = self._unstable.popleft()
-        self._entering -= len(arrivals)
-        if error is None and arrivals:
-            self._late_arrivals.take(arrivals)
-        if callback is not None:
-            try:
-                callback(error)
-            except Exception:
-                log.exception("a session failed while its messages were confirmed")
-
     def _enter(self, queue: Queue, references: list[MessageReference]) -> None:
+        """Put stable messages into their queue."""
         if queue.trail is not None:
             queue.trail.accepted([reference.message for reference in references])
-        self.arrive(queue, references)
+        self._add(queue, references)
 
     def arrive(self, queue: Queue, references: list[MessageReference]) -> None:
-        """Put stored messages into their queue."""
-        if queue in self._late_arrivals:
-            self._late_arrivals.finish(queue)  # they are earlier
+        """Put messages into their queue that come out of pages, behind those that were written before them."""
+        self._arrivals.finish(queue)
+        self._add(queue, references)
+
+    def _add(self, queue: Queue, references: list[MessageReference]) -> None:
         if self.space.queue_by_id(queue.id) is not queue:
-            self.discard(queue, references)  # deleted meanwhile
+            self.departures.discard(queue, references)  # deleted meanwhile
             return
         now = self.wall_ms()
         displaced = queue.add(references, now)
@@ -420,7 +339,7 @@ class PostOffice:
         if displaced:
             self.remove(queue, displaced, ())
         if queue.scheduled:
-            self.plan_timer(queue)
+            self.due.plan(queue)
         if queue.consumers:
             self.wake(queue)
 
@@ -434,60 +353,10 @@ class PostOffice:
         for queue, mine in by_queue(references):
             if queue.trail is not None:
                 queue.trail.acknowledged([reference.message.id for reference in mine])
-            self.discard(queue, queue.acknowledge(mine))
+            self.departures.discard(queue, queue.acknowledge(mine))
             if queue.non_destructive:
                 self.wake(queue)
         self.acknowledged_total += len(references)
-
-    def discard(self, queue: Queue, references: Sequence[MessageReference], tx: int = 0) -> None:
-        """Write that the references left ``queue`` for good, and give back their memory."""
-        if not references:
-            return
-        ids = []
-        paged = []
-        account = None
-        size = messages = 0
-        for reference in references:
-            message = reference.message
-            if reference.page:
-                paged.append(reference)
-            elif message.durable:
-                ids.append(message.id)
-            if message.large is not None:
-                self.release_large(message.large.id)
-            message.references -= 1
-            if message.references <= 0:
-                if account is None or account.name != message.address:
-                    if messages and account is not None:
-                        self.accounts.credit(account, size, messages)
-                        size = messages = 0
-                    account = self._charged(message.address)
-                size += message.size
-                messages += 1
-        if ids and queue.durable:
-            self.storage.append_acks(queue.id, ids, tx)
-        if paged:
-            self.pages.acknowledge(queue, paged, tx)
-        if messages and account is not None:
-            self.accounts.credit(account, size, messages)
-        if self.pages.active:
-            self.pages.feed(queue)
-
-    def _charged(self, name: str) -> Account:
-        return self.accounts.get(name.partition("::")[0] if "::" in name else name)
-
-    def hold_large(self, file_id: int, count: int) -> None:
-        """Count so many more references that need the file of a large message."""
-        self._large[file_id] = self._large.get(file_id, 0) + count
-
-    def release_large(self, file_id: int) -> None:
-        """Count one reference less that needs the file; the last one deletes it."""
-        left = self._large.get(file_id, 1) - 1
-        if left > 0:
-            self._large[file_id] = left
-            return
-        self._large.pop(file_id, None)
-        self.storage.large.delete(file_id)
 
     def release(self, references: list[MessageReference], *, failed: bool) -> None:
         """Put back what consumers return: at the head of their queues, or (``failed``) later, or as dead letters."""
@@ -502,11 +371,11 @@ class PostOffice:
                         self.storage.append_delivery_count(queue.id, reference.message.id, reference.delivery_count)
                         if reference.deliver_at:
                             self.storage.append_schedule(queue.id, reference.message.id, reference.deliver_at)
-            self.tidy(queue)
+            self.departures.tidy(queue)
             if dead:
                 self.dead_letters.dead(queue, dead)
             if queue.scheduled:
-                self.plan_timer(queue)
+                self.due.plan(queue)
             self.wake(queue)
 
     def reject(self, references: list[MessageReference]) -> None:
@@ -523,15 +392,9 @@ class PostOffice:
         for _ in queue.set_aside([reference]):
             message.references -= 1
             if message.references <= 0:
-                self.accounts.credit(self._charged(message.address), message.size, 1)
+                self.accounts.credit(self.accounts.of(message.address), message.size, 1)
         self.storage.lost_body(message, str(error))
         self.wake(queue)
-
-    def tidy(self, queue: Queue) -> None:
-        """Record what last values or the ring displaced inside the queue."""
-        displaced = queue.take_displaced()
-        if displaced:
-            self.remove(queue, displaced, ())
 
     # -- transactions
 
@@ -576,7 +439,7 @@ class PostOffice:
         for queue, mine in by_queue(tx.acknowledged):
             if queue.trail is not None:
                 queue.trail.acknowledged([reference.message.id for reference in mine])
-            self.discard(queue, queue.acknowledge(mine), tx.id)
+            self.departures.discard(queue, queue.acknowledge(mine), tx.id)
         self.acknowledged_total += len(tx.acknowledged)
         self.storage.append_commit(tx.id)
 
@@ -616,7 +479,7 @@ class PostOffice:
         if rights is not None and not consumer.browsing:
             self.address_manager.read_by(queue, rights.user)
         queue.unused_since = 0
-        self.plan_timer(queue)
+        self.due.plan(queue)
         self.wake(queue)
 
     def detach(self, queue: Queue, consumer: Consumer, *, failed: bool = False) -> None:
@@ -645,70 +508,16 @@ class PostOffice:
         references, cold = queue.remove(ids)
         if queue.trail is not None:
             queue.trail.acknowledged([*(reference.message.id for reference in references), *cold])
-        self.discard(queue, references)
-        self._discard_cold(queue, cold)
+        self.departures.discard(queue, references)
+        self.departures.discard_cold(queue, cold)
         self.acknowledged_total += len(references) + len(cold)
-
-    def remove(self, queue: Queue, references: Sequence[MessageReference], cold: Sequence[int]) -> None:
-        """Record that messages (``cold``: ids of those only on disk) left ``queue`` and nobody consumed them."""
-        if queue.trail is not None:
-            queue.trail.removed([*(reference.message.id for reference in references), *cold])
-        self.discard(queue, references)
-        self._discard_cold(queue, cold)
-
-    def _discard_cold(self, queue: Queue, ids: Sequence[int]) -> None:
-        for start in range(0, len(ids), _ACKS):
-            self.storage.append_acks(queue.id, ids[start : start + _ACKS])
-        self.release_cold(ids)
-
-    def release_cold(self, ids: Sequence[int]) -> None:
-        """Give back the large messages' files of references that are gone, to messages on disk only."""
-        if self._cold_large:
-            for number in ids:
-                file_id = self._cold_large.get(number)
-                if file_id is not None:
-                    self.release_large(file_id)
-
-    def drop(self, queue: Queue) -> None:
-        """Drop everything a queue holds, as the queue is gone: one record, however much it is."""
-        references, cold = queue.purge()
-        self.discard(queue, references)
-        self.release_cold(cold)
-        if queue.durable:
-            self.address_manager.record_drop(queue.id)
-        self.pages.drop(queue)
 
     def message_count(self, queue: Queue) -> int:
         """Return how many messages a queue has, paged ones too."""
         return queue.message_count + (self.pages.unread(queue) if self.pages.active else 0)
 
-    def wake(self, queue: Queue) -> None:
-        """Hand out messages of a queue, once for this loop turn: somebody can take, or something can be taken."""
-        self._dirty[queue] = None
-        if not self._dispatch_planned:
-            self._dispatch_planned = True
-            self.loop.call_soon(self._dispatch)
-
-    def _dispatch(self) -> None:
-        self._dispatch_planned = False
-        dirty, self._dirty = self._dirty, {}
-        now = self.wall_ms()
-        if len(dirty) > AT_ONCE:
-            if not self._late:
-                self.share.add(self._dispatch_late)
-            self._late.update(dirty)
-            return
-        for queue in dirty:
-            self._dispatch_one(queue, now)
-
-    def _dispatch_late(self) -> bool:
-        """Hand out those of one queue that was woken with too many others; return whether there is one more."""
-        queue = next(iter(self._late))
-        del self._late[queue]
-        self._dispatch_one(queue, self.wall_ms())
-        return bool(self._late)
-
-    def _dispatch_one(self, queue: Queue, now: int) -> None:
+    def _hand_out(self, queue: Queue, now: int) -> None:
+        """Give the consumers of a queue what they can take, and read more from disk."""
         try:
             if queue.dispatch(now):
                 self.wake(queue)
@@ -722,9 +531,10 @@ class PostOffice:
         if self.pages.active:
             self.pages.feed(queue)
 
-    def charge(self, message: Message) -> None:
-        """Count a message that was on disk and is in memory now."""
-        self.accounts.charge(self._charged(message.address), message.size)
+    def _ready(self, queue: Queue) -> None:
+        """Go on with a queue in which something came from disk, or was due."""
+        self.departures.tidy(queue)
+        self.wake(queue)
 
     # -- producers
 
@@ -740,60 +550,9 @@ class PostOffice:
         """Wait no more for :meth:`on_writable`, as the session ends."""
         self.accounts.off_writable(address.partition("::")[0], callback)
 
-    # -- time
-
-    def plan_timer(self, queue: Queue) -> None:
-        """Look at the queue again when something in it is due, if anything is."""
-        at = queue.next_due()
-        if not at:
-            return
-        self._timed[queue] = None
-        if self._timer is not None and self._timer_at <= at:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = at
-        self._timer = self.loop.call_later(max(at - self.wall_ms(), 0) / 1000, self._due)
-
-    def _due(self) -> None:
-        self._timer = None
-        timed, self._timed = self._timed, {}
-        self.share.work(self._have_due(timed))
-
-    def _have_due(self, timed: Iterable[Queue]) -> Iterator[None]:
-        """Have each queue do what is due, bit by bit, as there may be very many."""
-        for queue in timed:
-            if self.space.queue_by_id(queue.id) is queue:
-                now = self.wall_ms()
-                if 0 < queue.next_due() <= now:
-                    queue.due(now)
-                    self.tidy(queue)
-                    self.wake(queue)
-                self.plan_timer(queue)
-            yield
-
-    def expire(self) -> None:
-        """Look for expired messages in all queues; called every message-expiry-scan-period."""
-        if not self._expiring:
-            self._expiring = True
-            self.share.work(self._expire())
-
-    def _expire(self) -> Iterator[None]:
-        """Take expired messages out of each queue, bit by bit, as there may be very many."""
-        try:
-            for queue in list(self.space.queues):
-                if self.space.queue_by_id(queue.id) is queue:
-                    expired = queue.expired(self.wall_ms())
-                    if expired:
-                        self.dead_letters.expired(queue, expired)
-                yield
-        finally:
-            self._expiring = False
-
     async def close(self) -> None:
         """Stop reading and planning; the store is closed by its owner."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self.due.close()
         self.share.close()
         tasks = [*self.cold.tasks(), *self.pages.tasks()]
         for task in tasks:

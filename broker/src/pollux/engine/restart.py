@@ -140,7 +140,7 @@ class Restart:
                 for priority in sorted(priorities, reverse=True):
                     found.restore(priority, priorities[priority], counts.get(queue_id), schedules.get(queue_id))
                 if found.scheduled:
-                    self._post.plan_timer(found)
+                    self._post.due.plan(found)
             elif queue_id not in self.dropped:
                 orphan = self._post.orphans.found(queue_id)
                 orphan.priorities = priorities
@@ -150,4 +150,4 @@ class Restart:
             # The crash may have come between the two records of the deletion.
             self._post.address_manager.record_drop(queue_id)
             for ids in recovered.queues.get(queue_id, {}).values():
-                self._post.release_cold(ids)
+                self._post.large_files.release_cold(ids)

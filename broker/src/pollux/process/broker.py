@@ -373,7 +373,7 @@ class Broker:
 
     def _start_timers(self, configuration: Configuration) -> None:
         post = self.post
-        self._every(configuration.message_expiry_scan_period, post.expire)
+        self._every(configuration.message_expiry_scan_period, post.dead_letters.scan)
         self._every(configuration.address_queue_scan_period, post.address_manager.reap)
         self._every(configuration.transaction_timeout_scan_period, post.expire_transactions)
         find, settings = self.connections.get, lambda: self.configuration.address_settings

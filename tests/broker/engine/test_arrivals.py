@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from broker.engine.conftest import Office, Receiver, message
-from pollux.engine.entering import MANY, Entering
+from pollux.engine.arrivals import MANY, LateArrivals
 from pollux.engine.share import AT_ONCE, SLICE, Share
 from pollux.message import RoutingType
 from pollux.routing.reference import MessageReference
@@ -26,7 +27,7 @@ class Way:
         self.now = 0.0
         self.share = Share(asyncio.get_running_loop(), lambda: self.now, lambda: self.now)
         #: The names of queues and messages stand for them.
-        self.entering: Any = Entering(self.share, self._enter)
+        self.late: Any = LateArrivals(self.share, self._enter)
         self.entered: list[tuple[str, str]] = []
         self.broken: set[str] = set()
 
@@ -37,7 +38,7 @@ class Way:
         self.entered += [(str(queue), str(reference)) for reference in references]
 
     def take(self, queues: Iterable[str], *messages: str) -> None:
-        self.entering.take({queue: list(messages) for queue in queues})
+        self.late.take({queue: list(messages) for queue in queues})
 
     async def all_turns(self) -> None:
         """Give the loop more turns than everything takes; slices are short after some of them."""
@@ -60,7 +61,7 @@ def queues(count: int) -> list[str]:
 async def test_few_queues_are_entered_at_once(way: Way) -> None:
     way.take(queues(AT_ONCE), "one", "two")
     assert len(way.entered) == 2 * AT_ONCE
-    assert not way.entering.crowded
+    assert not way.late.crowded
 
 
 async def test_of_many_queues_a_slice_is_entered_in_each_turn(way: Way) -> None:
@@ -86,8 +87,8 @@ async def test_later_messages_wait_behind_earlier_ones_and_other_queues_do_not(w
 async def test_who_asks_for_a_queue_finds_its_messages_in_it(way: Way) -> None:
     way.take(queues(AT_ONCE + 20), "one")
     last = f"q{AT_ONCE + 19}"
-    assert last in way.entering
-    way.entering.finish(last)
+    assert last in way.late
+    way.late.finish(last)
     assert way.of(last) == ["one"]
     await way.all_turns()
     assert way.of(last) == ["one"], "once"
@@ -95,7 +96,7 @@ async def test_who_asks_for_a_queue_finds_its_messages_in_it(way: Way) -> None:
 
 async def test_one_queue_that_fails_keeps_no_other_out(way: Way, caplog: pytest.LogCaptureFixture) -> None:
     way.broken = {f"q{AT_ONCE + 3}"}
-    way.entering.take({Name(queue): ["one"] for queue in queues(AT_ONCE + 20)})
+    way.late.take({Name(queue): ["one"] for queue in queues(AT_ONCE + 20)})
     await way.all_turns()
     assert len(way.entered) == AT_ONCE + 19
     assert f"messages could not enter q{AT_ONCE + 3}" in caplog.text
@@ -112,16 +113,16 @@ class Name(str):
 
 
 class Disk:
-    """It keeps up; whether much has come back from it is for ``entering`` to say."""
+    """It keeps up; whether much has come back from it is for ``late`` to say."""
 
     behind = False
 
-    def __init__(self, entering: Entering) -> None:
-        self._entering = entering
+    def __init__(self, late: LateArrivals) -> None:
+        self._late = late
 
     @property
     def crowded(self) -> bool:
-        return self._entering.crowded
+        return self._late.crowded
 
     def when_stable(self, callback: object) -> None:
         """Take the callback, and never call it."""
@@ -129,7 +130,7 @@ class Disk:
 
 async def test_nobody_sends_more_while_very_many_queues_wait(way: Way) -> None:
     """Breaks when a client is read while what it sent before waits: then that grows without a bound."""
-    way.share.disk = Disk(way.entering)
+    way.share.disk = Disk(way.late)
     read = 0
 
     def more() -> bool:
@@ -140,13 +141,13 @@ async def test_nobody_sends_more_while_very_many_queues_wait(way: Way) -> None:
 
     way.share.add(more)
     way.take(queues(MANY + 16), "one")
-    assert way.entering.crowded
+    assert way.late.crowded
     assert not way.share.room
     await asyncio.sleep(0)
     assert read == 0
     for _ in range(3):
         await asyncio.sleep(0)
-    assert not way.entering.crowded
+    assert not way.late.crowded
     for _ in range(4):
         await asyncio.sleep(0)
     assert read, "it goes on by itself"
@@ -190,6 +191,8 @@ async def test_what_comes_out_of_pages_is_behind_what_waits_to_enter(office: Off
     post = await office.open()
     wide = [office.queue(f"wide.{n}", "wide", routing_type=RoutingType.MULTICAST) for n in range(SUBSCRIBERS)]
     last = wide[-1]
+    looks = count()
+    post.share.clock = lambda: next(looks) * SLICE  # one in each turn, on a fast machine too
     post.send(message(b"early", address="wide", routing_type=RoutingType.MULTICAST))
     await office.stable()
     assert post.in_flight(last), "it waits"
