@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.config.address_settings import AddressSettings
-from pollux.engine.accounts import Accounts
 from pollux.engine.memory import Memory
 from pollux.errors import LimitError
 from pollux.protocols.mqtt.retained_store import RetainedStore
@@ -133,7 +131,7 @@ levels = st.lists(st.sampled_from(["a", "b", "", "$x"]), min_size=1, max_size=4)
 
 @given(st.sets(levels, max_size=12), levels, st.data())
 def test_the_tree_finds_what_matches(topics: set[str], pattern: str, data: st.DataObject) -> None:
-    store = RetainedStore(lambda *_: None, Memory(Accounts(lambda _: AddressSettings(), -1), 1 << 30).user("retained"))
+    store = RetainedStore(lambda *_: None, Memory(lambda _: None, 1 << 30).user("retained"))
     for topic in topics:
         store.set(topic, encode_stored(topic, b"x", 1, True, {}), 0)
     parts = pattern.split("/")
@@ -149,7 +147,7 @@ def test_the_tree_finds_what_matches(topics: set[str], pattern: str, data: st.Da
 
 
 def test_the_bytes_are_bounded() -> None:
-    store = RetainedStore(lambda *_: None, Memory(Accounts(lambda _: AddressSettings(), -1), 1 << 30).user("retained"))
+    store = RetainedStore(lambda *_: None, Memory(lambda _: None, 1 << 30).user("retained"))
     store.byte_limit = 2_500
     store.set("a", bytes(1_000), 0)
     with pytest.raises(LimitError, match="no room"):

@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from pollux.config.address_settings import AddressSettings
 from pollux.config.model import Configuration
-from pollux.engine.accounts import Accounts
 from pollux.engine.memory import Memory
 from pollux.engine.peer import Peer
 from pollux.engine.security import Identity
@@ -138,7 +136,7 @@ class FakePost:
     def __init__(self) -> None:
         self.addresses: dict[str, FakeAddress] = {}
         self.queues: dict[str, FakeQueue] = {}
-        self.memory = Memory(Accounts(lambda _: AddressSettings(), -1), 1 << 30)
+        self.memory = Memory(lambda _: None, 1 << 30)
         self.sent: list[Message] = []
         self.acknowledged: list[MessageReference] = []
         self.released: list[tuple[MessageReference, bool]] = []

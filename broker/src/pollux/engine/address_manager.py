@@ -1,7 +1,7 @@
 """Addresses and queues as things that are created, deleted and survive a restart.
 
-The address space (:mod:`pollux.routing.space`) knows what exists now; this module also keeps it in the
-bindings journal, and creates and deletes automatically as the settings say. At the start
+The address space (:mod:`pollux.routing.space`) knows what exists now; this module also has it recorded
+(:mod:`pollux.engine.queue_records`), and creates and deletes automatically as the settings say. At the start
 :mod:`pollux.engine.restart` rebuilds it.
 """
 
@@ -10,13 +10,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from pollux.config.address_settings import ConfigDelete
 from pollux.config.model import PermissionType as Permission
 from pollux.engine.memory import DUPLICATE_IDS
-from pollux.engine.orphans import encode_queue
 from pollux.engine.owners import Owners
 from pollux.errors import InvalidRequestError, NoSuchAddressError, NoSuchQueueError
 from pollux.message import RoutingType
@@ -29,19 +27,19 @@ from pollux.routing.spec import QueueSpec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from pollux.audit import Trail
     from pollux.config.addressing import AddressConfig, QueueConfig
     from pollux.config.model import Configuration
-    from pollux.engine.accounts import Account
-    from pollux.engine.post_office import PostOffice
+    from pollux.engine.accounts import Account, Accounts
+    from pollux.engine.arrivals import Arrivals
+    from pollux.engine.departures import Departures
+    from pollux.engine.memory import Memory
+    from pollux.engine.pages import Pages
+    from pollux.engine.queue_records import QueueRecords
+    from pollux.engine.share import Share
+    from pollux.routing.space import AddressSpace
 
 log = logging.getLogger("pollux.addresses")
-
-ADDRESS = "address"
-QUEUE = "queue"
-#: Durable queues whose deliveries an operator paused.
-PAUSED = "paused"
-#: Numbers of queues that were deleted, until the journal says so too.
-DROPPED = "dropped"
 
 #: Address names (FQQNs too) whose account is remembered for sending.
 _SENDABLE_LIMIT = 20_000
@@ -50,10 +48,37 @@ _SENDABLE_LIMIT = 20_000
 class AddressManager:
     """Creates and deletes addresses and queues: in memory at once; ``when_stable`` tells when on disk too."""
 
-    def __init__(self, post: PostOffice) -> None:
-        self._post = post
-        self._space = post.space
-        self._owners = Owners(post.memory)
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        space: AddressSpace,
+        records: QueueRecords,
+        next_id: Callable[[], int],
+        accounts: Accounts,
+        memory: Memory,
+        arrivals: Arrivals,
+        departures: Departures,
+        pages: Pages,
+        share: Share,
+        trail: Trail,
+        wall_ms: Callable[[], int],
+        wake: Callable[[Queue], None],
+    ) -> None:
+        self._configuration = configuration
+        self._space = space
+        self._records = records
+        self._next_id = next_id
+        self._accounts = accounts
+        self._memory = memory
+        self._arrivals = arrivals
+        self._departures = departures
+        self._pages = pages
+        self._share = share
+        self._trail = trail
+        self._wall_ms = wall_ms
+        self._wake = wake
+        self._owners = Owners(memory)
         #: How many queues a user may have, -1 for any number; the server sets it.
         self.queue_limit: Callable[[str], int] | None = None
         #: Whether a user has a permission at an address (and queue): raises NotPermittedError; the server sets it.
@@ -62,8 +87,6 @@ class AddressManager:
         self._reaping = False
         #: By the routing type a message asks for: names to which such can be sent at once, with their accounts.
         self.sendable: dict[RoutingType | None, dict[str, Account]] = {kind: {} for kind in (None, *RoutingType)}
-        #: Queues whose deletion is in the journal, and still in the bindings.
-        self._dropped: list[int] = []
 
     # -- addresses
 
@@ -88,9 +111,9 @@ class AddressManager:
                 configuration_managed=configuration_managed,
             )
         )
-        address.unused_since = self._post.wall_ms()
-        self._keep_address(address)
-        self._post.trail.event("address-created", address=name)
+        address.unused_since = self._wall_ms()
+        self._records.keep_address(address)
+        self._trail.event("address-created", address=name)
         log.info("address created name=%s routing=%s auto=%s", name, _types(address), auto_created)
         return address
 
@@ -120,7 +143,7 @@ class AddressManager:
                     f"address {name!r} is {_types(address)} and does not allow {routing_type.name}"
                 )
             address.routing_types.add(routing_type)
-            self._keep_address(address)
+            self._records.keep_address(address)
             self._changed()
         return address
 
@@ -137,11 +160,11 @@ class AddressManager:
             self.delete_queue(queue.name)
         if self._space.address(name) is address:
             self._space.remove_address(name)
-        self._post.storage.put(ADDRESS, name, None)
-        self._post.accounts.drop(name, self._post.memory.user(DUPLICATE_IDS))
+        self._records.forget_address(name)
+        self._accounts.drop(name, self._memory.user(DUPLICATE_IDS))
         self._owners.address_gone(name)
         self._gone(address)
-        self._post.trail.event("address-deleted", address=name)
+        self._trail.event("address-deleted", address=name)
         log.info("address deleted name=%s", name)
 
     def ensure_sendable(self, name: str, routing_type: RoutingType | None, user: str | None = None) -> str:
@@ -153,7 +176,7 @@ class AddressManager:
         name = self.carry_out(plan_producer(self._space, name, routing_type), user)
         address = self._space.address(name)
         if address is not None:
-            address.sent_at = self._post.wall_ms()
+            address.sent_at = self._wall_ms()
         return name
 
     def remember(self, name: str, routing_type: RoutingType | None, account: Account) -> None:
@@ -200,7 +223,7 @@ class AddressManager:
         if self.queue_limit is not None and spec.user is not None:
             self._owners.check(spec, self.queue_limit(spec.user))
         settings = self._space.settings(spec.address)
-        queue = Queue.create(spec, settings, self._post.storage.next_id() if queue_id is None else queue_id)
+        queue = Queue.create(spec, settings, self._next_id() if queue_id is None else queue_id)
         there = self._space.address(spec.address)
         existed = there is not None
         if auto_address:
@@ -211,17 +234,15 @@ class AddressManager:
         address = self.ensure_address(spec.address, queue.routing_type, auto=auto, user=spec.user)
         if not existed and spec.temporary:
             address.temporary = True
-            self._post.storage.put(ADDRESS, address.name, None)
+            self._records.forget_address(address.name)
         if not existed and not spec.auto_created and not spec.temporary:
             address.auto_created = False
-            self._keep_address(address)
+            self._records.keep_address(address)
         self.add_queue(queue, already=False)
-        queue.unused_since = self._post.wall_ms()
         if spec.durable and not spec.temporary:
-            value = encode_queue(queue)
-            self._post.storage.put(QUEUE, spec.name, value)
-            self._post.storage.append_queue(queue.id, value)
-        self._post.trail.event("queue-created", queue=spec.name, address=spec.address)
+            self._records.keep_queue(queue)
+            self._records.note_queue(queue)
+        self._trail.event("queue-created", queue=spec.name, address=spec.address)
         log.info(
             "queue created name=%s address=%s routing=%s durable=%s auto=%s",
             spec.name,
@@ -238,10 +259,9 @@ class AddressManager:
             queue.pause()
         else:
             queue.resume()
-            self._post.wake(queue)
+            self._wake(queue)
         if queue.durable and not queue.temporary:
-            self._post.storage.put(PAUSED, queue.name, b"" if paused else None)
-            self._post.storage.append_queue(queue.id, encode_queue(queue, paused=paused))
+            self._records.keep_paused(queue)
 
     def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> None:
         """Delete a queue with its messages. Raises NoSuchQueueError; InvalidRequestError when a condition fails."""
@@ -250,35 +270,32 @@ class AddressManager:
             raise NoSuchQueueError(f"queue {name!r} does not exist")
         if if_unused and queue.consumer_count:
             raise InvalidRequestError(f"queue {name!r} has {queue.consumer_count} consumers")
-        if if_empty and self._post.message_count(queue):
-            raise InvalidRequestError(f"queue {name!r} has {self._post.message_count(queue)} messages")
-        post = self._post
+        if if_empty and (count := self._pages.message_count(queue)):
+            raise InvalidRequestError(f"queue {name!r} has {count} messages")
         for consumer in list(queue.consumers):
-            post.departures.discard(queue, queue.acknowledge(queue.remove_consumer(consumer)))
+            self._departures.discard(queue, queue.acknowledge(queue.remove_consumer(consumer)))
             closed = getattr(consumer, "queue_deleted", None)
             if closed is not None:
                 closed(queue)
-        post.departures.clear(queue)
+        self._departures.clear(queue)
         if queue.durable:
-            self.record_drop(queue.id)
-        post.pages.drop(queue)
+            self._records.record_drop(queue.id)
+        self._pages.drop(queue)
         self._space.remove_queue(queue.name)
         self._owners.queue_gone(queue.spec)
         if queue.durable and not queue.temporary:
-            post.storage.put(QUEUE, queue.name, None)
-            if queue.paused:
-                post.storage.put(PAUSED, queue.name, None)
+            self._records.forget_queue(queue.name, paused=queue.paused)
         self._gone(self._space.address(queue.address), queue.name)
-        post.trail.event("queue-deleted", queue=queue.name, address=queue.address)
+        self._trail.event("queue-deleted", queue=queue.name, address=queue.address)
         log.info("queue deleted name=%s address=%s", queue.name, queue.address)
-        self._maybe_delete_address(queue.address, post.wall_ms())
+        self._maybe_delete_address(queue.address, self._wall_ms())
 
     def maybe_delete(self, queue: Queue, now: int | None = None) -> bool:
         """Delete an automatically deleted queue whose time has come; true if it is gone."""
-        now = self._post.wall_ms() if now is None else now
-        if not queue_removable(queue, self._space.settings(queue.address), now) or self._post.in_flight(queue):
+        now = self._wall_ms() if now is None else now
+        if not queue_removable(queue, self._space.settings(queue.address), now) or queue in self._arrivals:
             return False
-        if queue.attributes.auto_delete_message_count >= 0 and self._post.pages.unread(queue):
+        if queue.attributes.auto_delete_message_count >= 0 and self._pages.unread(queue):
             return False
         self.delete_queue(queue.name)
         return True
@@ -290,7 +307,7 @@ class AddressManager:
         if not address.unused_since:
             address.unused_since = now
         # Who goes on sending is seen to between two looks: names that can be sent to are forgotten at each.
-        silence = 2 * self._post.configuration.address_queue_scan_period
+        silence = 2 * self._configuration.address_queue_scan_period
         settings = self._space.settings(name)
         if address.temporary or address_removable(address, settings, now, hold=self._hold(name), silence=silence):
             self.delete_address(name)
@@ -299,18 +316,16 @@ class AddressManager:
         """Return the ms that an address stays when nobody uses it: its duplicate ids go with it, and clients that lost
         their connections at once come back and send again what was not confirmed.
         """
-        remembers = self._post.accounts.remembers_duplicates(name)
-        return self._post.configuration.address_queue_scan_period if remembers else 0
+        remembers = self._accounts.remembers_duplicates(name)
+        return self._configuration.address_queue_scan_period if remembers else 0
 
     def reap(self) -> None:
         """Delete what is unused; called every address-queue-scan-period."""
-        now = self._post.wall_ms()
-        dropped, self._dropped = self._dropped, []
-        for queue_id in dropped:
-            self._post.storage.put(DROPPED, str(queue_id), None)
+        now = self._wall_ms()
+        self._records.forget_drops()
         if not self._reaping:
             self._reaping = True
-            self._post.share.work(self._reap(now))
+            self._share.work(self._reap(now))
 
     def _reap(self, now: int) -> Iterator[None]:
         """Delete bit by bit: there may be an address for each topic that anybody has sent to, and a queue for it."""
@@ -332,6 +347,7 @@ class AddressManager:
 
     def apply_configuration(self, configuration: Configuration) -> None:
         """Create what broker.xml names and does not exist; on reload, delete what config-delete-* says."""
+        self._configuration = configuration
         names = set()
         queue_names = set()
         for given in configuration.addresses:
@@ -345,7 +361,7 @@ class AddressManager:
                 address.auto_created = False
                 if not types <= address.routing_types:
                     address.routing_types |= types
-                self._keep_address(address)
+                self._records.keep_address(address)
             for queue in given.queues:
                 queue_names.add(queue.name)
                 self._apply_queue(given.name, queue)
@@ -414,7 +430,7 @@ class AddressManager:
         for queue in self._space.queues:
             if queue.of_pattern:
                 queue.review()
-                self._post.wake(queue)
+                self._wake(queue)
 
     def reload_settings(self) -> None:
         """Make every cached decision anew, as address settings changed."""
@@ -427,41 +443,18 @@ class AddressManager:
     def add_queue(self, queue: Queue, *, already: bool = True) -> None:
         """Let a queue exist that is stored. ``already``: nobody is asked whether its user may have it."""
         self._owners.queue_added(queue.spec, already=already)
-        queue.trail = self._post.trail.queue(queue.address, queue.name)
+        queue.unused_since = self._wall_ms()
+        queue.trail = self._trail.queue(queue.address, queue.name)
         self._space.add_queue(queue)
 
     def keep(self, queue: Queue) -> None:
         """Put a queue back into the bindings, which lost it; its address too."""
-        self._post.storage.put(QUEUE, queue.name, encode_queue(queue))
-        if queue.paused:
-            self._post.storage.put(PAUSED, queue.name, b"")
+        self._records.keep_queue(queue)
         address = self._space.address(queue.address)
         if address is not None:
-            self._keep_address(address)
-
-    def record_drop(self, queue_id: int) -> None:
-        """Put the deletion of a durable queue on record, for that it is not in the bindings means nothing.
-
-        What is on disk first, in the bindings, outlives a crash before the journal's record of it; that it is on
-        record there is forgotten when the journal has it (:meth:`reap`).
-        """
-        post = self._post
-        post.storage.put(DROPPED, str(queue_id), b"", first=True)
-        post.storage.append_drop_queue(queue_id)
-        post.storage.when_stable(lambda error: self._dropped.append(queue_id) if error is None else None)
+            self._records.keep_address(address)
 
     # -- inside
-
-    def _keep_address(self, address: Address) -> None:
-        if address.temporary:
-            return
-        value = {
-            "routing_types": sorted(int(each) for each in address.routing_types),
-            "auto_created": address.auto_created,
-            "internal": address.internal,
-            "configuration_managed": address.configuration_managed,
-        }
-        self._post.storage.put(ADDRESS, address.name, msgspec.msgpack.encode(value))
 
     def _gone(self, address: Address | None, queue: str = "") -> None:
         """Forget the names to which nobody can send any more without more ado. (Very many may go, one by one.)

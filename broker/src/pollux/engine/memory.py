@@ -20,7 +20,7 @@ RETAINED = "$retained-messages"
 DUPLICATE_IDS = "$duplicate-ids"
 
 if TYPE_CHECKING:
-    from pollux.engine.accounts import Accounts
+    from collections.abc import Callable
 
 #: Bytes that things cost, measured and rounded up.
 QUEUE = 6 << 10
@@ -99,10 +99,10 @@ class Holder:
 
 
 class Memory:
-    """The bytes of all users and connections: ``limit``, and ``used`` by everybody."""
+    """The bytes of all users and connections: ``limit``, ``used`` by everybody. ``count`` is told of each change."""
 
-    def __init__(self, accounts: Accounts, limit: int) -> None:
-        self._accounts = accounts
+    def __init__(self, count: Callable[[int], None], limit: int) -> None:
+        self._count = count
         self.limit = limit
         self.used = 0
         #: What of it the connections' buffers have, as of the last look.
@@ -147,7 +147,7 @@ class Memory:
     def change(self, size: int) -> None:
         """Count ``size`` bytes more (negative: fewer)."""
         self.used += size
-        self._accounts.change(size)
+        self._count(size)
 
     def look(self, buffers: int) -> int:
         """Keep how many bytes the connections' buffers hold. Returns how many are too many of all that is held."""

@@ -10,28 +10,31 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Struct, field
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from pollux.errors import InvalidRequestError, NoSuchQueueError
-from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from pollux.engine.post_office import PostOffice
+    from pollux.audit import Trail
+    from pollux.engine.address_manager import AddressManager
+    from pollux.engine.due import DueQueues
+    from pollux.engine.large_files import LargeFiles
+    from pollux.engine.pages import Pages
+    from pollux.engine.queue_records import QueueRecords
+    from pollux.message import RoutingType
     from pollux.routing.queue import Queue
+    from pollux.routing.space import AddressSpace
+    from pollux.store.storage import Storage
 
 log = logging.getLogger("pollux.orphans")
 
 #: Orphans that are named one by one at the start; of more only the number is told.
 _TOLD = 20
-
-#: ``no_local_origin`` is a connection of the life that wrote it; in this one its number means another client.
-_SPEC_FIELDS = frozenset(QueueSpec.__struct_fields__) - {"no_local_origin"}
 
 
 class Orphan(Struct):
@@ -72,36 +75,31 @@ class Orphan(Struct):
         return f"queue {self.id} ({called}): {self.messages} messages, {self.paged} of them in pages"
 
 
-#: How a QUEUE record ends of a queue whose deliveries are paused.
-_PAUSED = msgspec.msgpack.encode("paused") + msgspec.msgpack.encode(True)
-
-
-def encode_queue(queue: Queue, *, paused: bool = False) -> bytes:
-    """Return the value of a queue's binding; ``paused``: of its record in the journal, which has that too."""
-    spec: dict[str, Any] = {name: value for name, value in asdict(queue.spec).items() if value is not None}
-    spec["routing_type"] = int(queue.routing_type)
-    value = {"id": queue.id, "spec": spec}
-    return msgspec.msgpack.encode({**value, "paused": True} if paused else value)
-
-
-def is_paused(value: bytes | None) -> bool:
-    """Return whether a QUEUE record says that the queue is paused."""
-    return value is not None and value.endswith(_PAUSED)
-
-
-def decode_queue(value: bytes) -> tuple[int, QueueSpec]:
-    """Return (id, specification) of a queue from the value of its binding."""
-    kept = msgspec.msgpack.decode(value)
-    values = {name: each for name, each in kept["spec"].items() if name in _SPEC_FIELDS}
-    values["routing_type"] = RoutingType(values["routing_type"])
-    return kept["id"], QueueSpec(**values)
-
-
 class Orphans:
     """All queues that nobody knows, with messages. For the loop's thread."""
 
-    def __init__(self, post: PostOffice) -> None:
-        self._post = post
+    def __init__(
+        self,
+        *,
+        storage: Storage,
+        space: AddressSpace,
+        records: QueueRecords,
+        address_manager: AddressManager,
+        pages: Pages,
+        large_files: LargeFiles,
+        due: DueQueues,
+        trail: Trail,
+        wake: Callable[[Queue], None],
+    ) -> None:
+        self._storage = storage
+        self._space = space
+        self._records = records
+        self._address_manager = address_manager
+        self._pages = pages
+        self._large_files = large_files
+        self._due = due
+        self._trail = trail
+        self._wake = wake
         self._found: dict[int, Orphan] = {}
 
     def __len__(self) -> int:
@@ -142,19 +140,19 @@ class Orphans:
             if queue is not None:
                 self._join(orphan, queue)
         for orphan in [orphan for orphan in self if not orphan.messages]:
-            self._post.address_manager.record_drop(orphan.id)
+            self._records.record_drop(orphan.id)
             del self._found[orphan.id]
 
     def _successor(self, orphan: Orphan) -> Queue | None:
         """Return the queue of that name and address; None where pages hold some, filed under the old number."""
         if orphan.spec is None or orphan.paged:
             return None
-        queue = self._post.space.queue(orphan.spec.name)
+        queue = self._space.queue(orphan.spec.name)
         return queue if queue is not None and queue.durable and queue.address == orphan.spec.address else None
 
     def _join(self, orphan: Orphan, queue: Queue) -> None:
         """File the messages under the number of the queue that was made again while its bindings were gone."""
-        storage = self._post.storage
+        storage = self._storage
         tx = storage.next_id()
         for priority, ids in orphan.priorities.items():
             for message_id in ids:
@@ -185,7 +183,7 @@ class Orphans:
     async def views(self) -> list[dict[str, Any]]:
         """Return all for management, with the addresses of those whose name is lost. Raises StoreError."""
         nameless = [one for one in self if one.spec is None and one.address is None and one.sample]
-        read = await self._post.storage.read_messages([one.sample for one in nameless])
+        read = await self._storage.read_messages([one.sample for one in nameless])
         for orphan, message in zip(nameless, read, strict=True):
             if message is not None:
                 orphan.address = message.address.partition("::")[0]
@@ -214,9 +212,9 @@ class Orphans:
             raise InvalidRequestError(f"nothing tells how queue {queue_id} was called: give it a name (--queue)")
         else:
             spec = QueueSpec(**{"address": orphan.address or name, **given})
-        queue = self._post.address_manager.create_queue(spec, auto_address=False, queue_id=queue_id)
+        queue = self._address_manager.create_queue(spec, auto_address=False, queue_id=queue_id)
         self._fill(queue, self._found.pop(queue_id))
-        log.info("orphans restored queue=%s id=%d messages=%d", queue.name, queue_id, self._post.message_count(queue))
+        log.info("orphans restored queue=%s id=%d messages=%d", queue.name, queue_id, self._pages.message_count(queue))
         return queue
 
     def _fill(self, queue: Queue, orphan: Orphan) -> None:
@@ -224,20 +222,19 @@ class Orphans:
         for priority in sorted(orphan.priorities, reverse=True):
             queue.restore(priority, orphan.priorities[priority], orphan.delivery_counts, orphan.schedules)
         if queue.scheduled:
-            self._post.due.plan(queue)
+            self._due.plan(queue)
         if orphan.paged:
-            self._post.pages.take_orphans(queue)
-        self._post.wake(queue)
+            self._pages.take_orphans(queue)
+        self._wake(queue)
 
     def discard(self, queue_id: int) -> int:
         """Forget the rest of a queue for good; return how many messages. Raises as :meth:`restore` does."""
         orphan = self.get(queue_id)
-        post = self._post
-        post.address_manager.record_drop(queue_id)
+        self._records.record_drop(queue_id)
         for ids in orphan.priorities.values():
-            post.large_files.release_cold(ids)
-        post.pages.drop_orphans(queue_id)
+            self._large_files.release_cold(ids)
+        self._pages.drop_orphans(queue_id)
         del self._found[queue_id]
-        post.trail.event("orphans-discarded", queue=str(queue_id), messages=orphan.messages)
+        self._trail.event("orphans-discarded", queue=str(queue_id), messages=orphan.messages)
         log.warning("orphans discarded id=%d messages=%d", queue_id, orphan.messages)
         return orphan.messages

@@ -180,6 +180,10 @@ class Pages:
                 count += sum(page.remaining.get(queue.id, 0) for number, page in pages if number > cursor)
         return count
 
+    def message_count(self, queue: Queue) -> int:
+        """Return how many messages a queue has, paged ones too."""
+        return queue.message_count + (self.unread(queue) if self.active else 0)
+
     def unread_by_queue(self) -> dict[int, int]:
         """Return queue id -> paged messages for it that are not in memory, of all queues that have some."""
         counts: dict[int, int] = {}

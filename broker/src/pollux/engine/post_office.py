@@ -30,6 +30,7 @@ from pollux.engine.large_files import LargeFiles
 from pollux.engine.memory import DUPLICATE_IDS, Memory
 from pollux.engine.orphans import Orphans
 from pollux.engine.pages import Pages
+from pollux.engine.queue_records import QueueRecords
 from pollux.engine.restart import Restart
 from pollux.engine.share import Share
 from pollux.engine.transaction import Transaction
@@ -86,7 +87,7 @@ class PostOffice:
             configuration.global_max_messages,
             configuration.page_above,
         )
-        self.memory = Memory(self.accounts, configuration.state_limit(memory))
+        self.memory = Memory(self.accounts.change, configuration.state_limit(memory))
         self.loop = loop
         self.share = share or Share(loop)
         #: What all sessions of one protocol share, by the protocol's name: nobody else's business.
@@ -98,7 +99,7 @@ class PostOffice:
         self.routed_total = 0
         self.acknowledged_total = 0
         self._transactions: WeakSet[Transaction] = WeakSet()
-        self.large_files = LargeFiles(storage.large)
+        self._large_files = LargeFiles(storage.large)
         self._arrivals = Arrivals(loop, self.share, storage, self._enter)
         self.share.disk = self._arrivals
         self.when_stable = self._arrivals.when_stable
@@ -109,35 +110,70 @@ class PostOffice:
             storage=storage,
             space=space,
             accounts=self.accounts,
-            large_files=self.large_files,
+            large_files=self._large_files,
             arrive=self.arrive,
         )
-        self.departures = Departures(storage, self.accounts, self.large_files, self.pages)
-        self.remove = self.departures.remove
+        self._departures = Departures(storage, self.accounts, self._large_files, self.pages)
+        self.remove = self._departures.remove
         self.due = DueQueues(loop, self.share, space, wall_ms, self._ready)
         self.cold = ColdMessages(loop, self.accounts, storage.read_messages, self._ready)
-        self.address_manager = AddressManager(self)
+        self._records = QueueRecords(storage)
+        self.address_manager = AddressManager(
+            configuration,
+            space=space,
+            records=self._records,
+            next_id=storage.next_id,
+            accounts=self.accounts,
+            memory=self.memory,
+            arrivals=self._arrivals,
+            departures=self._departures,
+            pages=self.pages,
+            share=self.share,
+            trail=self.trail,
+            wall_ms=wall_ms,
+            wake=self.wake,
+        )
         #: Routing type -> names messages were sent to -> their accounts; the registry clears it when something changes.
         self._sendable = self.address_manager.sendable
         self.dead_letters = DeadLetters(
             storage=storage,
             space=space,
             address_manager=self.address_manager,
-            departures=self.departures,
+            departures=self._departures,
             due=self.due,
             share=self.share,
             wall_ms=wall_ms,
             route=self.route_copy,
         )
-        self.orphans = Orphans(self)
+        self.orphans = Orphans(
+            storage=storage,
+            space=space,
+            records=self._records,
+            address_manager=self.address_manager,
+            pages=self.pages,
+            large_files=self._large_files,
+            due=self.due,
+            trail=self.trail,
+            wake=self.wake,
+        )
         storage.on_full_change(lambda usage: self.accounts.set_disk_full(usage.full))
 
     def restore(self, recovered: Recovered) -> None:
         """Make addresses, queues and contents of what the store recovered; before the first client."""
         self.recovered = recovered.bindings
-        self.large_files.restore(recovered)
-        start = Restart(self, recovered)
+        self._large_files.restore(recovered)
+        start = Restart(
+            recovered,
+            space=self.space,
+            records=self._records,
+            address_manager=self.address_manager,
+            orphans=self.orphans,
+            large_files=self._large_files,
+            due=self.due,
+        )
         start.run()
+        for name, ids in recovered.duplicates.items():
+            self.accounts.of(name).restore_ids(ids, self.memory.user(DUPLICATE_IDS))
         self.pages.restore(start.dropped, self.orphans.found_in_pages)
         self.orphans.settle()
         self.problems = [*start.problems, *self.orphans.report()]
@@ -276,7 +312,7 @@ class PostOffice:
                     queue.trail.accepted([message], paged=True)
             return
         if message.large is not None:
-            self.large_files.hold(message.large.id, len(queues))
+            self._large_files.hold(message.large.id, len(queues))
         if message.durable:
             ids = queues[0].stored_as if len(queues) == 1 else [each for queue in queues for each in queue.stored_as]
             if ids:
@@ -331,7 +367,7 @@ class PostOffice:
 
     def _add(self, queue: Queue, references: list[MessageReference]) -> None:
         if self.space.queue_by_id(queue.id) is not queue:
-            self.departures.discard(queue, references)  # deleted meanwhile
+            self._departures.discard(queue, references)  # deleted meanwhile
             return
         now = self.wall_ms()
         displaced = queue.add(references, now)
@@ -353,7 +389,7 @@ class PostOffice:
         for queue, mine in by_queue(references):
             if queue.trail is not None:
                 queue.trail.acknowledged([reference.message.id for reference in mine])
-            self.departures.discard(queue, queue.acknowledge(mine))
+            self._departures.discard(queue, queue.acknowledge(mine))
             if queue.non_destructive:
                 self.wake(queue)
         self.acknowledged_total += len(references)
@@ -371,7 +407,7 @@ class PostOffice:
                         self.storage.append_delivery_count(queue.id, reference.message.id, reference.delivery_count)
                         if reference.deliver_at:
                             self.storage.append_schedule(queue.id, reference.message.id, reference.deliver_at)
-            self.departures.tidy(queue)
+            self._departures.tidy(queue)
             if dead:
                 self.dead_letters.dead(queue, dead)
             if queue.scheduled:
@@ -439,7 +475,7 @@ class PostOffice:
         for queue, mine in by_queue(tx.acknowledged):
             if queue.trail is not None:
                 queue.trail.acknowledged([reference.message.id for reference in mine])
-            self.departures.discard(queue, queue.acknowledge(mine), tx.id)
+            self._departures.discard(queue, queue.acknowledge(mine), tx.id)
         self.acknowledged_total += len(tx.acknowledged)
         self.storage.append_commit(tx.id)
 
@@ -508,13 +544,13 @@ class PostOffice:
         references, cold = queue.remove(ids)
         if queue.trail is not None:
             queue.trail.acknowledged([*(reference.message.id for reference in references), *cold])
-        self.departures.discard(queue, references)
-        self.departures.discard_cold(queue, cold)
+        self._departures.discard(queue, references)
+        self._departures.discard_cold(queue, cold)
         self.acknowledged_total += len(references) + len(cold)
 
     def message_count(self, queue: Queue) -> int:
         """Return how many messages a queue has, paged ones too."""
-        return queue.message_count + (self.pages.unread(queue) if self.pages.active else 0)
+        return self.pages.message_count(queue)
 
     def _hand_out(self, queue: Queue, now: int) -> None:
         """Give the consumers of a queue what they can take, and read more from disk."""
@@ -533,7 +569,7 @@ class PostOffice:
 
     def _ready(self, queue: Queue) -> None:
         """Go on with a queue in which something came from disk, or was due."""
-        self.departures.tidy(queue)
+        self._departures.tidy(queue)
         self.wake(queue)
 
     # -- producers

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pollux.engine.address_manager import ADDRESS, DROPPED, PAUSED, QUEUE
-from pollux.engine.memory import DUPLICATE_IDS
-from pollux.engine.orphans import decode_queue, encode_queue, is_paused
+from pollux.engine.queue_records import ADDRESS, DROPPED, PAUSED, QUEUE, decode_queue, is_paused
 from pollux.message import RoutingType
-from pollux.routing.address import split_fqqn
 from pollux.routing.queue import Queue
 from pollux.routing.selector import SelectorError
 from pollux.routing.space import Address
 
 if TYPE_CHECKING:
-    from pollux.engine.post_office import PostOffice
+    from pollux.engine.address_manager import AddressManager
+    from pollux.engine.due import DueQueues
+    from pollux.engine.large_files import LargeFiles
+    from pollux.engine.orphans import Orphans
+    from pollux.engine.queue_records import QueueRecords
+    from pollux.routing.space import AddressSpace
     from pollux.routing.spec import QueueSpec
     from pollux.store.recovered import Recovered
 
@@ -34,24 +36,35 @@ _NAMED = 10
 class Restart:
     """One start. ``problems``: what was wrong, in words."""
 
-    def __init__(self, post: PostOffice, recovered: Recovered) -> None:
-        self._post = post
-        self._space = post.space
+    def __init__(
+        self,
+        recovered: Recovered,
+        *,
+        space: AddressSpace,
+        records: QueueRecords,
+        address_manager: AddressManager,
+        orphans: Orphans,
+        large_files: LargeFiles,
+        due: DueQueues,
+    ) -> None:
         self._recovered = recovered
+        self._space = space
+        self._records = records
+        self._address_manager = address_manager
+        self._orphans = orphans
+        self._large_files = large_files
+        self._due = due
         self._known: dict[int, Queue] = {}
         #: Queues whose deletion is on record in the bindings, and perhaps not yet in the journal.
         self.dropped = {int(key) for kind, key in recovered.bindings if kind == DROPPED}
         self.problems: list[str] = []
 
     def run(self) -> None:
-        """Make addresses, queues and their contents; pages come after it."""
+        """Make addresses, queues and their contents; pages and duplicate ids come after it."""
         self._addresses()
         self._queues()
         self._lost_queues()
         self._contents()
-        for name, duplicates in self._recovered.duplicates.items():
-            account = self._post.accounts.get(split_fqqn(name)[0])
-            account.restore_ids(duplicates, self._post.memory.user(DUPLICATE_IDS))
 
     def _addresses(self) -> None:
         for (kind, key), value in self._recovered.bindings.items():
@@ -72,12 +85,12 @@ class Restart:
             if kind == QUEUE:
                 queue_id, spec = decode_queue(value)
                 if queue_id in self.dropped:
-                    self._post.storage.put(QUEUE, key, None)  # the crash came in the middle of its deletion
+                    self._records.forget_queue(key)  # the crash came in the middle of its deletion
                     continue
                 queue = self._add(queue_id, spec)
                 if queue_id not in self._recovered.queue_records:
                     # Made by a version that kept it in the bindings only.
-                    self._post.storage.append_queue(queue_id, encode_queue(queue, paused=queue.paused))
+                    self._records.note_queue(queue)
 
     def _add(self, queue_id: int, spec: QueueSpec) -> Queue:
         routing = spec.routing_type or RoutingType.MULTICAST
@@ -88,11 +101,10 @@ class Restart:
             address.routing_types.add(routing)  # an older record of the address is all that is left
         queue = self._restored(spec, queue_id)
         queue.used = True
-        queue.unused_since = self._post.wall_ms()
         recovered = self._recovered
         if (PAUSED, spec.name) in recovered.bindings or is_paused(recovered.queue_records.get(queue_id)):
             queue.pause()
-        self._post.address_manager.add_queue(queue)
+        self._address_manager.add_queue(queue)
         self._known[queue_id] = queue
         return queue
 
@@ -115,10 +127,10 @@ class Restart:
             _, spec = decode_queue(value)
             if self._space.queue(spec.name) is not None:
                 # Another has its name by now: what is left of this one is for an operator to place.
-                self._post.orphans.found(queue_id).spec = spec
+                self._orphans.found(queue_id).spec = spec
                 continue
             queue = self._add(queue_id, spec)
-            self._post.address_manager.keep(queue)
+            self._address_manager.keep(queue)
             again.append(spec.name)
         if again:
             names = ", ".join(repr(name) for name in again[:_NAMED]) + (" and more" if len(again) > _NAMED else "")
@@ -140,14 +152,14 @@ class Restart:
                 for priority in sorted(priorities, reverse=True):
                     found.restore(priority, priorities[priority], counts.get(queue_id), schedules.get(queue_id))
                 if found.scheduled:
-                    self._post.due.plan(found)
+                    self._due.plan(found)
             elif queue_id not in self.dropped:
-                orphan = self._post.orphans.found(queue_id)
+                orphan = self._orphans.found(queue_id)
                 orphan.priorities = priorities
                 orphan.delivery_counts = counts.get(queue_id, {})
                 orphan.schedules = schedules.get(queue_id, {})
         for queue_id in self.dropped:
             # The crash may have come between the two records of the deletion.
-            self._post.address_manager.record_drop(queue_id)
+            self._records.record_drop(queue_id)
             for ids in recovered.queues.get(queue_id, {}).values():
-                self._post.large_files.release_cold(ids)
+                self._large_files.release_cold(ids)
