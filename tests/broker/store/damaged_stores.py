@@ -38,7 +38,7 @@ ODD_NAME = b"\xff\xfe.\xe9"
 
 
 class Ledger(Struct):
-    """What was confirmed."""
+    """The messages and bindings that were confirmed."""
 
     #: (queue, message) -> the message's bytes.
     messages: dict[tuple[int, int], bytes] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class _Writer:
             self.ledger.acknowledged.add((queue, message))
 
     async def live(self) -> None:
-        """Some of everything, all of it confirmed."""
+        """Write some of everything, all of it confirmed."""
         storage, draw = self.storage, self.draw
         for queue in QUEUES:
             value = msgspec.msgpack.encode({"id": queue, "spec": {"name": f"q{queue}", "address": f"q{queue}"}})
@@ -140,14 +140,14 @@ class _Writer:
             await stable(storage)
 
     async def bind(self) -> None:
-        """The last change of the bindings that is confirmed."""
+        """Make the last change of the bindings that is confirmed."""
         key, value = ("kept", str(self.draw.randrange(3))), self.draw.randbytes(40)
         self.storage.put(*key, value)
         await stable(self.storage)
         self.ledger.bindings[key] = value
 
     async def end(self) -> None:
-        """A last write that nobody was told of: what a crash may tear."""
+        """Begin a last write that nobody was told of: what a crash may tear."""
         for queue in (1, 2):
             message = message_of(self.storage, b"last")
             self.storage.append_message(message, [queue])
@@ -243,7 +243,7 @@ FAULTS: tuple[tuple[float, Callable[[Path, Random], str]], ...] = (
 
 
 def kind_of(path: Path) -> str:
-    """What a file is, for an even draw."""
+    """Return the kind of a file, for an even draw."""
     if path.name == ADDRESS_FILE:
         return "address"
     if parse_name(path.name) is not None:
@@ -266,7 +266,7 @@ def break_one(store: Store, root: Path, draw: Random) -> tuple[Path, str]:
 
 
 class Outcome(Struct):
-    """What a start found."""
+    """The findings of a start."""
 
     refused: str | None = None
     #: Reports that are no normal trace of a crash.
@@ -314,7 +314,7 @@ async def start(settings: StoreSettings) -> Outcome:
 
 
 async def _body(storage: Storage, message: Any) -> bytes:
-    """What a consumer gets of it: without the body's end where that is found to be damaged."""
+    """Return what a consumer gets of a body: without the body's end where that is found to be damaged."""
     if message.large is None:
         return bytes(message.data)
     reader = storage.large.open(message.large)
@@ -330,7 +330,7 @@ async def _body(storage: Storage, message: Any) -> bytes:
 
 
 def wrong(store: Store, victim: Path, outcome: Outcome, report: Report) -> list[str]:
-    """What the start, or verify, should have said and did not."""
+    """Return what the start, or verify, should have said and did not."""
     ledger = store.ledger
     found: list[str] = []
     words = [outcome.refused] if outcome.refused else outcome.reports

@@ -1,4 +1,4 @@
-"""Shared by the store's tests: settings, opening, waiting, file operations that fail on command."""
+"""Helpers of the store's tests: settings, opening, waiting, file operations that fail on command."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def segments(settings: StoreSettings) -> list[Path]:
 
 
 class FaultyFiles(FileOperations):
-    """Fails on command, in whichever thread the store uses."""
+    """File operations that fail on command, in whichever thread the store uses."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a store that was recovered holds, for whoever judges it."""
+"""List what a store that was recovered holds, for whoever judges it."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def paged_messages(storage: Storage) -> Iterator[tuple[int, PagedMessage, int]]:
 
 
 async def _not_asked(_: object) -> str | None:
-    """Bodies are looked at here."""
+    """Find nothing: bodies are looked at here."""
     return None
 
 
 def holdings(storage: Storage, recovered: Recovered) -> tuple[Found, list[Held], dict[int, Message]]:
-    """What a store holds, as places and as messages."""
+    """Return what a store holds, as places and as messages."""
     held: list[Held] = []
     messages: dict[int, Message] = {}
     wanted: set[int] = set()

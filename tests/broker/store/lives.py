@@ -84,7 +84,7 @@ class Life:
         self.prepared: dict[bytes, tuple[int, tuple[Place, ...], tuple[Place, ...]]] = {}
 
     async def run(self, steps: int) -> None:
-        """Some steps; ends early when the store fails."""
+        """Take some steps; ends early when the store fails."""
         draw = self._draw
         kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
         for _ in range(steps):
@@ -97,7 +97,7 @@ class Life:
         await self.stable()
 
     async def step(self, kind: str, draw: random.Random | None = None) -> bool:
-        """One step (WEIGHTS); False: the store has failed."""
+        """Take one step (WEIGHTS); False: the store has failed."""
         self._draw = draw or self._draw
         try:
             done = getattr(self, f"_{kind}")()
@@ -112,13 +112,13 @@ class Life:
         await _end(self._storage, cleanly=cleanly)
 
     async def stable(self) -> None:
-        """Until everything asked for is confirmed, or the store has failed."""
+        """Wait until everything asked for is confirmed, or the store has failed."""
         done = asyncio.get_running_loop().create_future()
         self._storage.when_stable(done.set_result)
         await asyncio.wait_for(done, 30)
 
     def _do(self, unit: Unit, held: list[Held], then: Callable[[], object] = lambda: None) -> None:
-        """What was appended for a unit just now is to be confirmed."""
+        """Have what was appended for a unit just now noted when it is confirmed."""
 
         def confirmed(error: StoreError | None) -> None:
             if error is None:

@@ -1,4 +1,4 @@
-"""What a power cut anywhere in the recorded lives of a store leaves.
+"""Power cuts anywhere in the recorded lives of a store, and a judgement on what they leave.
 
 A life (:mod:`.lives`) is a real Storage with its threads on a :class:`LossyDisk`. Its events are replayed into an
 account, the power is cut between any two of them, and what is left is recovered and judged by the promises noted
@@ -44,13 +44,13 @@ class InMemory(FileOperations):
     """Syncs cost nothing: what is recovered is looked at once."""
 
     def fdatasync(self, fd: int) -> None:
-        """Nothing."""
+        """Return at once."""
 
     def fsync(self, fd: int) -> None:
-        """Nothing."""
+        """Return at once."""
 
     def sync_directory(self, path: Path) -> None:
-        """Nothing."""
+        """Return at once."""
 
 
 def wrong_in(
@@ -210,7 +210,7 @@ def kept(recording: Recording, failure: Failure, path: Path) -> str:
 
 
 def again(path: Path) -> list[str]:
-    """What is wrong in a failure that was kept. Leaves the directory that was judged in ``path``.left."""
+    """Return what is wrong in a failure that was kept. Leaves the directory that was judged in ``path``.left."""
     recording, failure = pickle.loads(path.read_bytes())  # noqa: S301  (a file of our own)
     account, promises = Account(), recording.promises.copy()
     for event in recording.events[: failure.position]:

@@ -1,4 +1,4 @@
-"""What somebody outside the store knows: what was asked for, what was confirmed, what was seen. Judges what is left.
+"""The knowledge of somebody outside the store: what was asked for, confirmed and seen. Judges what is left.
 
 Shares nothing with the store: a unit is *begun* when it is handed over and *confirmed* when the store said so. What a
 life found when it began counts as confirmed from then on, for clients may have seen it.
@@ -17,7 +17,7 @@ Prepared = tuple[frozenset[Place], frozenset[Place]]
 
 
 class Unit(NamedTuple):
-    """What is asked for at once; with ``whole`` all of it happens or nothing (a transaction)."""
+    """A request of changes at once; with ``whole`` all of it happens or nothing (a transaction)."""
 
     number: int
     adds: tuple[Place, ...] = ()
@@ -31,7 +31,7 @@ class Unit(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a store holds."""
+    """The contents of a store."""
 
     places: frozenset[Place]
     values: dict[Key, bytes | int]
@@ -54,7 +54,7 @@ class Promises:
         self._open: dict[int, Unit] = {}
 
     def copy(self) -> Promises:
-        """As things are now."""
+        """Return the promises as they are now."""
         other = Promises()
         other._places = dict(self._places)
         other._removing = set(self._removing)
@@ -119,7 +119,7 @@ class Promises:
         self._prepared = {xid: (prepared, True) for xid, prepared in found.prepared.items()}
 
     def wrong(self, found: Found) -> list[str]:
-        """What was promised and is not so."""
+        """Return what was promised and is not so."""
         places = self._places
         lost = {place for place, must in places.items() if must} - found.places
         words = [f"{len(lost)} confirmed messages are lost: {sorted(lost)[:5]}"] if lost else []

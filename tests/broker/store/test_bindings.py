@@ -142,7 +142,7 @@ def test_a_last_write_that_is_torn_anywhere_is_no_damage(tmp_path: Path) -> None
 
 
 def torn_at(directory: Path, place: int, draw: random.Random) -> Iterator[list[Damage]]:
-    """What is reported of a write that begins at ``place`` in a sector, and of which some sectors did not arrive."""
+    """Yield what is reported of a write that begins at ``place`` in a sector, and some of whose sectors are missing."""
     root = directory / str(place)
     root.mkdir()
     bindings = Bindings(root, FileOperations(), node_id=NODE, epoch=1, salt=9)

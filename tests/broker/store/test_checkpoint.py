@@ -118,7 +118,7 @@ def copied(origin: Path, copy: Path) -> StoreSettings:
 
 
 def job_for(directory: Path, base: str | None, start: int, stop: int) -> Job:
-    """What the broker would ask for segments ``start`` to ``stop`` of a directory."""
+    """Return the broker's request for segments ``start`` to ``stop`` of a directory."""
     chain = sorted(path for path in directory.glob("*.segment") if path.read_bytes()[128:4096].strip(b"\0"))
     last = {path.name.split("-")[1]: path.name for path in chain}
     sources = []
@@ -208,7 +208,7 @@ async def test_killed_checkpointer_leaves_nothing_that_counts(tmp_path: Path) ->
 
 
 class StopsAt(FileOperations):
-    """Raises at the n-th system call that changes something, like a kill at that point."""
+    """File operations that raise at the n-th system call that changes something, like a kill at that point."""
 
     def __init__(self, stop: int) -> None:
         super().__init__()

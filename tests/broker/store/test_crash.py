@@ -20,7 +20,7 @@ KILLS = int(os.environ.get("POLLUX_STORE_KILLS", "25"))
 
 
 class Ledger:
-    """What the writer said it sent and what it said was confirmed, over all its lives."""
+    """All that the writer said it sent, and said was confirmed, over all its lives."""
 
     def __init__(self) -> None:
         self.sent: set[int] = set()

@@ -1,4 +1,4 @@
-"""What the store asks of a file system."""
+"""The system calls that fill a file, and how room is judged."""
 
 from __future__ import annotations
 

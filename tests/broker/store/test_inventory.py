@@ -1,4 +1,4 @@
-"""What must be there and is not: reported, set aside, there again when it is put back; everything else goes on."""
+"""Files that must be there and are not: reported, set aside, there again when put back; everything else goes on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OLD = Path(__file__).with_name("store-0.1.0.tar.gz")
 
 
 def report_on(settings: StoreSettings) -> Report:
-    """What `pollux journal verify` says."""
+    """Return the report of `pollux journal verify`."""
     from pollux.store.verify import StoreLayout, verify
 
     return verify(
@@ -57,7 +57,7 @@ async def paged(storage: Storage, count: int, address: str = "a") -> list[int]:
 
 
 async def read(storage: Storage, address: str = "a") -> list[int]:
-    """What is in the pages of an address."""
+    """Return what is in the pages of an address."""
     pages = storage.pages.addresses()[address]
     return [one.message.id for number in list(pages.pages) for one in await pages.read(number)]
 

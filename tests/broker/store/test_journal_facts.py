@@ -1,4 +1,4 @@
-"""What a journal says by itself, also while another member uses it and deletes files as it goes."""
+"""Facts that a journal tells by itself, also while another member uses it and deletes files as it goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a takeover does not open: pages that were read along, bodies of checkpoints, files of large messages.
+"""Files that a takeover does not open: pages that were read along, bodies of checkpoints, files of large messages.
 
 It comes to the same as a start that opens everything, and what it did not look at is looked at behind it.
 """
@@ -32,7 +32,7 @@ def following(settings: StoreSettings) -> Follower:
 
 
 def facts(storage: Storage) -> dict[tuple[str, int], Any]:
-    """What a life knows of its predecessors' pages, and which files of them are left."""
+    """Return what a life knows of its predecessors' pages, and which files of them are left."""
     return {
         (name, one.number): (
             *(one.messages, one.remaining, one.committed, one.large, one.size),

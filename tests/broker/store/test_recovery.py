@@ -34,7 +34,7 @@ MESSAGES = st.integers(1, 12)
 
 @dataclass
 class Model:
-    """What a journal means, written the obvious way."""
+    """The meaning of a journal, written the obvious way."""
 
     queues: dict[int, dict[int, int]] = field(default_factory=dict)
     pending: dict[int, list[tuple[str, int, int, int]]] = field(default_factory=dict)
@@ -388,7 +388,7 @@ async def test_many_lives_without_a_clean_stop(tmp_path: Path) -> None:
 
 
 def zombie_appends(path: Path, message_id: int) -> None:
-    """What a paused predecessor writes when it wakes up: a valid record at the end of its segment."""
+    """Write as a paused predecessor does when it wakes up: a valid record at the end of its segment."""
     data = bytearray(path.read_bytes())
     salt = decode_header(bytes(data), str(path)).salt
     bounds = record_bounds(path)

@@ -145,7 +145,7 @@ def test_data_that_is_moved_aside_is_never_taken_for_a_whole_store(tmp_path: Pat
 
 
 def prepare(disk: LossyDisk) -> None:
-    """What a member does when the live takes it."""
+    """Do what a member does when the live takes it."""
     never: Any = None
     following = BackupSide(never, roots_in(disk.root), loop=never, keep=2, on_synced=never, on_end=never, files=disk)
     following._prepare({"node_id": "cd" * 16, "epoch": 9, "prefix": False})

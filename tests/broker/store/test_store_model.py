@@ -65,7 +65,7 @@ class Store(RuleBasedStateMachine):
         return life
 
     def notes(self) -> list[tuple[str, object]]:
-        """What was noted since the last time."""
+        """Return what was noted since the last time."""
         events, self.noted = self.disk.events[self.noted :], len(self.disk.events)
         return [event.value for event in events if event.kind == "note"]
 

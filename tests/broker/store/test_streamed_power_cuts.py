@@ -67,7 +67,7 @@ class Carrier(threading.Thread):
 
 
 async def streamed(directory: Path, seed: int) -> Recording:
-    """What a replica's disk is told while a live is in use, copied and followed."""
+    """Record what a replica's disk is told while a live is in use, copied and followed."""
     draw = random.Random(seed)  # noqa: S311  (a reproducible test, no secret)
     primary, root = directory / "primary", directory / "replica"
     primary.mkdir()
@@ -97,7 +97,7 @@ async def streamed(directory: Path, seed: int) -> Recording:
 def wrong_where_complete(
     directory: Path, promises: Promises, bodies: dict[int, bytes], loop: asyncio.AbstractEventLoop
 ) -> list[str]:
-    """As ``wrong_in``, of a copy that may serve."""
+    """Return what ``wrong_in`` does, of a copy that may serve."""
     journal = directory / "journal"
     state = local.read(journal) if journal.is_dir() else None
     return wrong_in(directory, promises, bodies, loop) if state is not None and state.complete else []

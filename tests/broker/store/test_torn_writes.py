@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def without_a_sector(settings: StoreSettings, of: bytes) -> None:
-    """What a power cut may leave of a write: a sector in the middle of ``of`` is the zeros it was."""
+    """Make of a write what a power cut may leave: a sector in the middle of ``of`` is the zeros it was."""
     for path in segments(settings):
         data = bytearray(path.read_bytes())
         if (at := data.find(of)) >= 0:

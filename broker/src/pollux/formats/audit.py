@@ -42,7 +42,7 @@ class AuditError(StoreError):
 
 
 class Kind(IntEnum):
-    """What a block holds."""
+    """The kinds of blocks."""
 
     NAMES = 1
     EVENTS = 2
@@ -50,7 +50,7 @@ class Kind(IntEnum):
 
 
 class Event(IntEnum):
-    """What happened to messages."""
+    """The kinds of message events."""
 
     ACCEPTED = 1
     DELIVERED = 2

@@ -66,7 +66,7 @@ class Received(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Something was broken on purpose."""
+    """A fault that was injected on purpose."""
 
     time: float
     text: str
@@ -80,7 +80,7 @@ class LedgerError(ValueError):
 
 
 class Verdict(Struct, frozen=True):
-    """What a ledger shows. Everything but the counts and `rto_ms` must be empty."""
+    """The judgement on a ledger. Everything but the counts and `rto_ms` must be empty."""
 
     sent: int
     confirmed: int

@@ -109,7 +109,7 @@ def extension_of(message: Message) -> bytes:
 
 
 def large_fields(large: LargeBody) -> list[int]:
-    """What the record of a large message says of its file: id, size and, where it is known, checksum."""
+    """Return what a large message's record says of its file: id, size and, where it is known, checksum."""
     return [large.id, large.size] if large.checksum is None else [large.id, large.size, large.checksum]
 
 
@@ -235,7 +235,7 @@ def message_address(record: memoryview | bytes) -> str:
 
 
 def acks(queue_id: int, message_ids: Iterable[int], tx: int) -> bytes:
-    """Messages taken out of a queue."""
+    """Encode that messages are taken out of a queue."""
     ids = array("Q", message_ids).tobytes()
     if tx:
         return ACKS_TX.pack(RecordType.ACKS, TX, tx, queue_id) + ids
@@ -264,7 +264,7 @@ def decode_duplicate_id(record: memoryview | bytes) -> tuple[str, bytes]:
 
 
 def drop_queue(queue_id: int) -> bytes:
-    """Everything in a queue is taken out of it."""
+    """Encode that everything in a queue is taken out of it."""
     return ACKS.pack(RecordType.DROP_QUEUE, 0, queue_id)
 
 
@@ -274,7 +274,7 @@ def queue(queue_id: int, value: bytes) -> bytes:
 
 
 class PageCounts(msgspec.Struct):
-    """What the last record of a page says about it: durable messages only, for they alone survive a restart."""
+    """The counts in the last record of a page: durable messages only, for they alone survive a restart."""
 
     messages: int
     #: queue id -> messages

@@ -66,7 +66,7 @@ PAGE_END = 13
 
 
 class Kind(IntEnum):
-    """What a segment file holds."""
+    """The kinds of files in the segment format."""
 
     JOURNAL = 1
     BINDINGS = 2
@@ -83,7 +83,7 @@ class DamagedHeaderError(FormatError):
 
 
 class SegmentHeader(Struct, frozen=True):
-    """What the first bytes of a segment say."""
+    """The first bytes of a segment, decoded."""
 
     kind: Kind
     salt: int

@@ -1,1 +1,1 @@
-"""What survives: journal, bindings, pages, large messages, checkpoints, locks. Knows no queue and no protocol."""
+"""All that outlives a process: journal, bindings, pages, large messages, checkpoints, locks. Knows no protocol."""

@@ -1,4 +1,4 @@
-"""What a takeover did not wait for: a look, while clients are served, at what it took for granted.
+"""Checks that a takeover did not wait for: while clients are served, a look at what it took for granted.
 
 A member that read pages along, and knows from the journal which files of large messages there must be, does not open
 them before it serves. Whether they are still whole is looked at here, a few at a time. What is found is reported, and

@@ -215,7 +215,7 @@ class Changes:
         self._found: list[tuple[bytes, bool]] = []
 
     def add(self, change: tuple[bytes, bool]) -> None:
-        """One more of this turn."""
+        """Add a change of this turn."""
         self._found.append(change)
 
     def join(self, later: Changes) -> None:
@@ -223,7 +223,7 @@ class Changes:
         self._found += later._found
 
     def __call__(self) -> None:
-        """Write them."""
+        """Write the changes."""
         self._bindings.write(self._found)
 
 

@@ -59,7 +59,7 @@ class Source(msgspec.Struct):
 
 
 class Job(msgspec.Struct):
-    """What the broker asks for."""
+    """A request of the broker's: which segments to fold into which checkpoint."""
 
     directory: str
     paging_directory: str
@@ -76,13 +76,13 @@ class Job(msgspec.Struct):
     urgent: bool = False
 
     def check(self) -> None:
-        """Raises StoreError when the broker that asked has died."""
+        """Raise StoreError when the broker that asked has died."""
         if self.broker and os.getppid() != self.broker:
             raise StoreError(f"the broker (process {self.broker}) is gone, its checkpoint is not wanted any more")
 
 
 class Result(msgspec.Struct):
-    """What the broker is told."""
+    """The answer to a job: the checkpoint, and figures of the work."""
 
     checkpoint: str
     messages: int

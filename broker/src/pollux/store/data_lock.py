@@ -117,7 +117,7 @@ def policy_of(holder: str) -> str:
 
 
 def check_no_single_broker(directories: Iterable[Path]) -> None:
-    """Raises DirectoryLockedError when a broker without high availability has one of the directories open."""
+    """Raise DirectoryLockedError when a broker without high availability has one of the directories open."""
     for directory in directories:
         path = directory / LOCK_FILE
         if not is_locked(path):

@@ -40,7 +40,7 @@ Key = tuple[int, int]
 
 
 class Progress(Struct):
-    """What a follower has folded so far: whole segments, and the beginning of the one after them."""
+    """The state that a follower has folded so far: whole segments, and the beginning of the one after them."""
 
     state: State
     checkpoint: checkpoints.Checkpoint | None
@@ -55,7 +55,7 @@ class Progress(Struct):
 
 
 class Look(Struct):
-    """What a whole look found, as far as the next ones need it."""
+    """The findings of a whole look, as far as the next ones need them."""
 
     #: Of segments and checkpoints.
     names: frozenset[str]
@@ -101,7 +101,7 @@ class Follower:
 
     @property
     def checkpoint(self) -> checkpoints.Checkpoint | None:
-        """What it has folded begins with this one, which was read and is sound."""
+        """The checkpoint that begins what was folded; it was read and is sound."""
         return self._progress.checkpoint if self._progress is not None else None
 
     def know(self, segments: list[SegmentFile]) -> None:
@@ -241,7 +241,7 @@ class Follower:
         return position
 
     def take(self, checkpoint: checkpoints.Checkpoint | None, chain: list[SegmentFile]) -> Progress | None:
-        """What recovery may go on from; None when it has to read everything. The follower is done after this."""
+        """Return what recovery may go on from, None when it has to read everything. The follower is done after this."""
         progress, self._progress = self._progress, None
         if progress is None or not _begins_with(progress, checkpoint):
             return None

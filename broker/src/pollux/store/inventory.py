@@ -1,4 +1,4 @@
-"""What a journal directory must hold and does not: segments, the checkpoint, files with compacted bodies.
+"""Find what a journal directory must hold and does not: segments, the checkpoint, files with compacted bodies.
 
 What is missing is damage like any other: a start reports it and goes on with the rest, and ``pollux journal verify``
 says the same. Two starts are refused (:func:`check`), because somebody has better: see decision 47. Read-only.
@@ -86,7 +86,7 @@ def missing(found: Reading, bindings: Mapping[tuple[str, str], bytes]) -> list[D
 
 
 def next_sequence(found: Reading, bindings: Mapping[tuple[str, str], bytes]) -> int:
-    """Of the first segment of the life that follows: behind all that there are, and all that there were."""
+    """Return the sequence of the first segment of the next life: behind all that there are, and all that there were."""
     chain, after = found.journal.chain, found.folded[1]
     there = (segment.sequence for segment in chain)
     return max([after, *there, *missing_sequences(chain, found.starts, after, reach(found, bindings))]) + 1
@@ -103,7 +103,7 @@ def unreadable(found: Reading, lost: list[Damage]) -> list[Path]:
 
 
 def check(found: Reading, bindings: Mapping[tuple[str, str], bytes], *, copies: bool) -> None:
-    """Raises StoreError for a start that would put what is left in the place of something better.
+    """Raise StoreError for a start that would put what is left in the place of something better.
 
     That is the data of a directory that is not mounted, and with ``copies`` (other members of a group keep copies) a
     whole copy.
@@ -133,7 +133,7 @@ def _ranges(sequences: list[int]) -> list[tuple[int, int]]:
 
 
 def _lost_segments(directory: Path, first: int, last: int) -> Damage:
-    """Of which epoch they were is not known."""
+    """Report missing segments. Of which epoch they were is not known."""
     if first == last:
         words = f"segment {first} is missing: {_GONE.format(them='it')}"
     else:

@@ -130,7 +130,7 @@ class Journal:
         self._thread = threading.Thread(target=self._run, name="pollux-journal", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the writer thread on the first segment of the pool."""
         if self._pool is not None:
             self._thread.start()
 
@@ -175,7 +175,7 @@ class Journal:
             self.schedule()
 
     def schedule(self) -> None:
-        """See that what was appended is handed over at the end of this loop turn."""
+        """Have what was appended handed over at the end of this loop turn."""
         self.scheduled = True
         self._loop.call_soon(self._hand_over)
 
@@ -214,7 +214,7 @@ class Journal:
             self.hand_over()
 
     def when_stable(self, callback: StableCallback) -> None:
-        """See :meth:`pollux.store.storage.Storage.when_stable`."""
+        """Call ``callback`` in the loop when everything appended so far is stable, or with the error."""
         token = self.token if self.parts or self._before else self.token - 1
         self._callbacks.append((token, callback))
         if (token <= self._stable or self.failure is not None) and not self._completing:
@@ -462,7 +462,7 @@ class Journal:
 
 
 def _joined(group: list[Chunk]) -> Iterator[Callable[[], None]]:
-    """What is to be done before the records of a group, in order; changes of the bindings with nothing between at once.
+    """Return the operations before a group's records, in order; changes of bindings with nothing between are one.
 
     Each of their writes is synced: a turn's alone would cost as much as those of all.
     """

@@ -1,4 +1,4 @@
-"""What a journal directory says by itself about its node id and its newest epoch, when nothing else can be trusted."""
+"""Read a journal directory's node id and newest epoch from its files, for when nothing else can be trusted."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read_facts(journal: Path, bindings: Path) -> JournalFacts:
 
 
 def _undisturbed(look: Callable[[], T]) -> T:
-    """What ``look`` finds while no file is deleted under it; a store whose files go all the time is not normal."""
+    """Return what ``look`` finds while no file is deleted under it; files that go all the time are not normal."""
     for _ in range(_LOOKS - 1):
         try:
             return look()

@@ -1,4 +1,4 @@
-"""What a member that waits knows of pages before it takes over, so that a takeover opens none of those.
+"""Pages that a member which waits has read before it takes over, so that a takeover opens none of those.
 
 A page that nobody writes to any more is read once, while another broker serves: its last record or, where it has none
 or where transactions wrote to it, all of it. What the journal says of it later (acknowledgements) is taken from that.
@@ -39,7 +39,7 @@ class KnownPage(Struct, frozen=True):
 
 
 class KnownPages:
-    """See the module. For one thread at a time."""
+    """The pages read so far, and whether they are still as they were read. For one thread at a time."""
 
     def __init__(self, directory: Path | None) -> None:
         """``directory``: for pages; None knows none."""
@@ -84,7 +84,7 @@ class KnownPages:
         return KnownPage(inode, page, large, recorded) if page is not None else None
 
     def get(self, store: int, number: int, inode: int, committed: set[int], recorded: int) -> KnownPage | None:
-        """What is known of a page, None where that is nothing, or of another file or state of the journal."""
+        """Return what is known of a page, None where that is nothing, or of another file or state of the journal."""
         known = self._stores.get(store, {}).get(number)
         if known is None or (known.inode, known.recorded) != (inode, recorded) or known.page.committed != committed:
             return None
@@ -97,7 +97,7 @@ def _followed(number: int, numbers: set[int]) -> bool:
 
 
 def changed(page: Page) -> Damage | None:
-    """What has become of a page since it was read, as far as its size and header tell."""
+    """Return what has become of a page since it was read, as far as its size and header tell."""
     try:
         with page.path.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size

@@ -44,7 +44,7 @@ LARGE_NAME = re.compile(r"([0-9]+)\.msg", re.ASCII)
 
 
 def lost_files(directory: Path, wanted: Mapping[int, int], *, sizes: bool = True) -> dict[int, str]:
-    """What is wrong with large messages' files, in words, by id. ``wanted``: id -> size, 0 where nothing tells it.
+    """Return what is wrong with large messages' files, in words, by id. ``wanted``: id -> size, 0: unknown.
 
     Without ``sizes`` only their names are looked for, all at once.
     """
@@ -90,7 +90,7 @@ def changed_files(directory: Path, wanted: Mapping[int, tuple[int, int]]) -> dic
 
 
 def changed_words(path: Path, size: int) -> str:
-    """What is said of a file with another checksum than its record has."""
+    """Return the words for a file with another checksum than its record has."""
     return f"{path} was changed: the checksum of its {size} bytes is not what it was"
 
 
@@ -221,7 +221,7 @@ class LargeWriter:
             self._owner.in_loop(self._worked, written)
 
     def _complete(self, *, sync: bool) -> None:
-        """In the journal's writer: the rest of the bytes, the sync, and the directory's."""
+        """Do in the journal's writer: the rest of the bytes, the sync, and the directory's."""
         with self._lock:
             # What found no room still waits in the queue, and the journal's writer waits for room.
             if self._error is not None and self._error.errno not in NO_ROOM:
@@ -374,7 +374,7 @@ class LargeMessages:
         return self._directory / f"{file_id}.msg"
 
     def create(self) -> LargeWriter:
-        """Begin a new file. Raises DiskFullError while new messages are refused."""
+        """Open a new file for writing. Raises DiskFullError while new messages are refused."""
         self._check_room()
         file_id = self._next_id()
         return LargeWriter(self, file_id, self.path(file_id))
@@ -427,7 +427,7 @@ class LargeMessages:
         return len(orphans)
 
     async def lost(self, large: LargeBody) -> str | None:
-        """What is wrong with a large message's file, in words; None: it is there and whole.
+        """Return in words what is wrong with a large message's file; None: it is there and whole.
 
         Raises StoreError where that cannot be told.
         """

@@ -66,7 +66,7 @@ def is_current(path: Path, descriptor: int) -> bool:
 
 
 class Probe(NamedTuple):
-    """What anybody may learn of a lock file: its nonce, and whether somebody (perhaps we) holds the lock."""
+    """A look at a lock file, which anybody may take: its nonce, and whether somebody (perhaps we) holds the lock."""
 
     nonce: str
     locked: bool
@@ -92,7 +92,7 @@ def is_locked(path: Path) -> bool:
 
 
 def _nonce(descriptor: int) -> str:
-    """What a file's content and its inode say: a copy of a lock file is another one."""
+    """Return a file's content with its inode: a copy of a lock file is another one."""
     text = os.pread(descriptor, _NONCE_LIMIT, 0).decode("ascii", "replace").strip()
     return f"{text}@{os.fstat(descriptor).st_ino}"
 

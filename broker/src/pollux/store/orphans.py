@@ -38,7 +38,7 @@ class Lost(Struct):
         return f"{words}; with {self.messages} messages it is {self.view()['fate']} at the next start"
 
     def view(self) -> dict[str, Any]:
-        """For ``pollux journal orphans``."""
+        """Return the fields that ``pollux journal orphans`` prints."""
         return {
             "id": self.id,
             "queue": self.name,
@@ -55,7 +55,7 @@ class _Spec(msgspec.Struct):
 
 
 class _Queue(msgspec.Struct):
-    """What is of interest of a queue's binding."""
+    """The part of a queue's binding that is of interest."""
 
     id: int
     spec: _Spec

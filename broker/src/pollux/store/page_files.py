@@ -195,7 +195,7 @@ def read_page(
 
 
 def differs(directory: Path, address: str) -> Damage | None:
-    """What is wrong with the file that says whose pages a directory holds, where they are ``address``'s."""
+    """Return what is wrong with the file that says whose pages a directory holds, where they are ``address``'s."""
     found = StorePages(0, directory, missing=[0])  # whatever is wrong is worth a word
     _name(found, address)
     return found.damage[0] if found.damage else None

@@ -71,7 +71,7 @@ class PagedMessage(Struct):
 
 
 class Batch:
-    """What one chunk writes to one page."""
+    """The bytes that one chunk writes to one page."""
 
     __slots__ = ("parts", "size", "sync", "token")
 
@@ -201,7 +201,7 @@ class AddressPages:
         owner.append(records.duplicate_id(self.address, duplicate_id, tx), tx)
 
     def _open_batch(self, page: Page, *, durable: bool) -> Batch:
-        """What this chunk writes to the page."""
+        """Return the batch of this chunk for the page, a new one where there is none."""
         journal = self._owner.journal
         batch = self._batch
         if batch is None or batch.token != journal.token:
@@ -422,7 +422,7 @@ class AddressPages:
         self._marked = -1
 
     def adopt(self, page: Page) -> None:
-        """A page found at recovery."""
+        """Take in a page found at recovery."""
         self.pages[page.number] = page
         self._owner.seen(page.number)
         self._made = self.directory
@@ -503,7 +503,7 @@ class PageStore:
         return self._last
 
     def seen(self, number: int) -> None:
-        """An earlier life's page has this number."""
+        """Note that an earlier life's page has this number."""
         self._last = max(self._last, number)
 
     def renew(self, pages: AddressPages) -> None:
@@ -599,7 +599,7 @@ class PageStore:
         return large, damage
 
     def checks(self) -> list[Check]:
-        """What :meth:`recover` took for granted, to be looked at behind it."""
+        """Return the checks of what :meth:`recover` took for granted, for behind it."""
         owners = {id(page): pages for pages, page in self.unopened}
         unopened = [page for _, page in self.unopened]
         found = behind.names(self.assumed) + behind.pages(unopened, lambda page: page.number in owners[id(page)].pages)

@@ -1,4 +1,4 @@
-"""What recovery found: plain values for the post office and for reports."""
+"""The results of recovery: plain values for the post office and for reports."""
 
 from __future__ import annotations
 

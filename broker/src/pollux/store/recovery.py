@@ -141,7 +141,7 @@ def _read_header(segment: SegmentFile) -> None:
 
 
 def headers_of(segments: list[SegmentFile]) -> Headers:
-    """What need not be read again."""
+    """Return the headers that need not be read again, by name and inode."""
     return {(one.path.name, one.inode): one.header for one in segments if one.header is not None}
 
 
@@ -390,7 +390,7 @@ def isolate(directory: Path, segment: SegmentFile, damaged: DamagedRange) -> Pat
 def settle_segment(
     state: State, directory: Path, segment: SegmentFile, *, final: bool, keep: bool, holed: bool = False
 ) -> list[Damage]:
-    """What the replay of one segment found wrong; called right after it, before the next one is replayed.
+    """Return what the replay of one segment found wrong; called right after it, before the next one is replayed.
 
     ``final``: the segment is the last of its life, so its last write may be torn, with those before it that were not
     synced, and nothing in them was confirmed. With ``keep`` damaged bytes are copied aside. ``holed``: something of the

@@ -110,7 +110,7 @@ class SegmentPool:
         self._thread = threading.Thread(target=self._run, name="pollux-segments", daemon=True)
 
     def start(self) -> None:
-        """Begin to prepare segments."""
+        """Start the thread that prepares segments."""
         self._thread.start()
 
     @property
@@ -220,7 +220,7 @@ class SegmentPool:
             self._condition.notify_all()
 
     def _first_of(self, spare: Spare | None) -> bool:
-        """Begin with the spare segment. The next ones are filled a moment later, when clients are served again."""
+        """Take the spare segment as the first. The next ones are filled when clients are served again."""
         segment = self._adopt(spare) if spare is not None else None
         if segment is None:
             return False

@@ -1,4 +1,4 @@
-"""What the store must know of broker.xml, as plain values.
+"""Settings of the store, as plain values from broker.xml.
 
 The store never reads the configuration itself: the server builds a :class:`StoreSettings`
 (see :meth:`StoreSettings.from_configuration`), tests build one by hand.

@@ -49,7 +49,7 @@ _BATCH = int(RecordType.BATCH)
 
 
 class Pending(Struct):
-    """What a transaction did so far; it counts when its commit is read."""
+    """The records of an open transaction; they count when its commit is read."""
 
     #: (message id, priority, queue ids, deliver at, address, duplicate id)
     messages: list[tuple[int, int, tuple[int, ...], int, str, bytes | None]] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Pending(Struct):
 
 
 class Replay(Struct):
-    """What one segment's replay met."""
+    """The findings of one segment's replay."""
 
     records: int = 0
     #: Where valid data ended.
@@ -290,7 +290,7 @@ class State:
             pages.pop((store, page), None)
 
     def forget_pages(self, store: int) -> None:
-        """The store's directory is gone."""
+        """Forget the pages of a store whose directory is gone."""
         self.pages_done.pop(store, None)
         self.page_marks.pop(store, None)
         self.stores_done.pop(store, None)
@@ -505,7 +505,7 @@ class State:
             self.references = numbers.shared(self._queues())
 
     def _unshare(self, message_ids: Iterable[int]) -> None:
-        """These left one queue."""
+        """Note that these messages left one queue."""
         references = self.references or {}
         for message_id in references.keys() & message_ids:
             references[message_id] -= 1

@@ -1,4 +1,4 @@
-"""Is there room? Watches the file system and tells when the store becomes full or free again.
+"""Watch the file system, and tell when the store becomes full or free again.
 
 Two things make it full: the configured limit (max-disk-usage or min-disk-free, looked at every
 disk-scan-period) and a file that could not be made or written for want of room. Several threads
@@ -93,11 +93,11 @@ class DiskWatch:
         return next(iter(self._room_reasons.values()), None)
 
     def usage(self) -> DiskUsage:
-        """As last looked at."""
+        """Return the disk as last looked at."""
         return DiskUsage(self._total, self._free, self._full, self.reason)
 
     def start(self) -> None:
-        """Begin to poll."""
+        """Start the task that polls."""
         self._task = self._loop.create_task(self._poll())
 
     async def stop(self) -> None:
@@ -121,7 +121,7 @@ class DiskWatch:
         self._update()
 
     async def look(self) -> DiskUsage:
-        """Look now. A file system that cannot be asked keeps its last figures."""
+        """Look at the disk now. A file system that cannot be asked keeps its last figures."""
         try:
             self._total, self._free = await asyncio.to_thread(self._files.disk, self._settings.journal_directory)
         except OSError as error:

@@ -51,7 +51,7 @@ class StoreLayout(NamedTuple):
 
 
 class Report(Struct):
-    """What ``verify`` found. ``damage`` of the kinds in NORMAL_DAMAGE is what crashes and takeovers leave."""
+    """The findings of ``verify``. ``damage`` of the kinds in NORMAL_DAMAGE is what crashes and takeovers leave."""
 
     directory: Path
     #: What was looked at: journal, bindings, large, paging.
@@ -164,7 +164,7 @@ def _verify_once(layout: StoreLayout, directory: Path) -> Report:
 
 
 class _Refusals(suppress):
-    """What recovery would refuse is told in the report."""
+    """A context that puts what recovery would refuse into the report."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(StoreError, FileNotFoundError)
@@ -237,7 +237,7 @@ def _verify_bodies(
 
 
 def _verify_rest(found: Reading, layout: StoreLayout, report: Report) -> None:
-    """Pages and large messages."""
+    """Check pages and large messages."""
     state = found.state
     wanted = {file: state.large_sizes.get(file, 0) for file in state.large.values()}
     sums = {file: state.large_sums[file] for file in wanted if file in state.large_sums}

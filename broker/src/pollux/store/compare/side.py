@@ -81,7 +81,7 @@ def _holds_journal(directory: Path) -> bool:
 
 
 class Side(Struct):
-    """What one store holds. Segments that a takeover fenced are left out: nothing in them counts."""
+    """One store's contents. Segments that a takeover fenced are left out: nothing in them counts."""
 
     layout: StoreLayout
     node_id: bytes

@@ -27,7 +27,7 @@ SAME, DIVERGED = "same", "diverged"
 
 
 class Alone(Struct):
-    """What one side has that the other has not."""
+    """The messages and records that one side has and the other has not."""
 
     records: int = 0
     #: Epochs of its lives that the other side does not know.

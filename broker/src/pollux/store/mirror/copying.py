@@ -44,7 +44,7 @@ Inventory = dict[str, tuple[int, list[bytes]]]
 
 
 def piece_hash(data: bytes) -> bytes:
-    """What a piece is known by."""
+    """Return the hash that a piece is known by."""
     return hashlib.blake2b(data, digest_size=HASH_SIZE).digest()
 
 
@@ -58,7 +58,7 @@ def files_of(roots: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
 
 
 def inventory_of(roots: Mapping[str, Path]) -> Inventory:
-    """What a replica has."""
+    """Return what a replica has, as it tells its live."""
     found: Inventory = {}
     for name, path in files_of(roots):
         with path.open("rb") as stream:
@@ -101,7 +101,7 @@ class Pace:
         self._due = 0.0
 
     def wait(self, size: int) -> None:
-        """Before so many bytes are read."""
+        """Wait as long as it takes before so many bytes are read."""
         mirror = self._mirror
         if mirror.number != self._seen:
             self._seen = mirror.number
@@ -190,7 +190,7 @@ def _wait_for_room(mirror: Mirror, link: Link) -> None:
 
 
 def wait_nearly(mirror: Mirror, link: Link, seconds: float) -> None:
-    """Until little is left to send; whoever changes files waits for that too. Raises StoreError after ``seconds``."""
+    """Wait until little is left to send; who changes files waits for it, too. Raises StoreError after ``seconds``."""
     link.limit = _NEARLY // 2
     deadline = mirror.clock() + seconds
     while link.queued > _NEARLY and link.lost is None:

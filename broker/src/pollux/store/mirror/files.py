@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MirroredFiles(FileOperations):
-    """See the module. ``inner`` makes the real calls."""
+    """File operations that are repeated elsewhere. ``inner`` makes the real calls."""
 
     def __init__(self, mirror: Mirror, inner: FileOperations | None = None) -> None:
         super().__init__()

@@ -76,7 +76,10 @@ class Link:
 
 
 class Mirror:
-    """See the module. ``clock`` is monotonic, seconds; ``maximum_queue`` bytes may wait for one replica."""
+    """The replicas, and the order of the changes that they are told.
+
+    ``clock`` is monotonic, seconds; ``maximum_queue`` bytes may wait for one replica.
+    """
 
     def __init__(
         self,
@@ -199,7 +202,7 @@ class Mirror:
 
     @property
     def number(self) -> int:
-        """Of the newest change."""
+        """The number of the newest change."""
         return self._number
 
     def submit(self, operation: Operation, only: Callable[[Link], bool] | None = None) -> int:

@@ -26,7 +26,7 @@ MAXIMUM_DATA = 128 << 10
 
 
 class OperationType(IntEnum):
-    """What is done. All are idempotent, in order."""
+    """The kinds of changes. All are idempotent, in order."""
 
     CREATE = 1
     WRITE = 2

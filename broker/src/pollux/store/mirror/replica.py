@@ -23,7 +23,7 @@ INCOMPLETE_SYNC = 16 << 20
 
 
 class Replica:
-    """See the module. ``on_mark`` gets the data of MARK operations, after everything before them is safe."""
+    """A copy of a live's files. ``on_mark`` gets the data of MARK operations, after everything before them is safe."""
 
     def __init__(
         self, roots: Mapping[str, Path], on_mark: Callable[[bytes], None], files: FileOperations | None = None
