@@ -1,7 +1,7 @@
 """A disk that keeps only what was synced: file operations for tests, with an account of what is durable.
 
-Reads and writes go to real files below a root directory, which show what a process sees. Beside them an account says
-what a power cut leaves. It is as bad as POSIX allows:
+Reads and writes go to files below a root directory, of any implementation of the store's port, which show what a
+process sees. Beside them an account says what a power cut leaves. It is as bad as POSIX allows:
 
 * Data: each sector of a file has the content it had at its last sync, or that of any write since; each by itself.
   A write with ``sync`` (RWF_DSYNC) makes the sectors it touches durable and says nothing of others. fdatasync and fsync
@@ -19,13 +19,15 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pollux.store.files import FileOperations
+from pollux.store.files import FileOperations, exists, is_directory
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from random import Random
+
+    from pollux.store.port import Entry, Files, Status
 
 SECTOR = 512
 _ROOT = 0
@@ -224,16 +226,16 @@ def materialise(left: dict[str, bytes | None], target: Path) -> None:
             raise OSError(errno.ENOSPC, f"{path}: no room for what a test needs")
 
 
-class LossyDisk(FileOperations):
-    """Real files below ``root``, the account of them, and faults. What is there already is durable.
+class LossyDisk:
+    """The files of ``inner`` below ``root``, the account of them, and faults. What is there already is durable.
 
     A test notes what was promised with :meth:`note`, cuts the power with ``cut_at`` or between two calls, and restarts
     on ``materialise(disk.account.left(draw), elsewhere)``; or it replays :attr:`events` into an :class:`Account` of its
     own and cuts that wherever it likes. A process that is killed loses nothing here: :meth:`power_on` and go on.
     """
 
-    def __init__(self, root: Path) -> None:
-        super().__init__()
+    def __init__(self, root: Path, inner: Files | None = None) -> None:
+        self._inner = inner or FileOperations()
         self.root = root
         self.account = Account()
         self.events: list[Event] = []
@@ -252,7 +254,7 @@ class LossyDisk(FileOperations):
         self.short_writes: Random | None = None
         self._lock = threading.RLock()
         self._inodes = 0
-        #: Open descriptors: their inode.
+        #: Open descriptors: their inode, -1 for a file that was made without us.
         self._open: dict[int, int] = {}
         #: What a process sees: directory inode -> name -> inode.
         self._names: dict[int, dict[str, int]] = {_ROOT: {}}
@@ -262,14 +264,14 @@ class LossyDisk(FileOperations):
         self.adopted = len(self.events)
 
     def _adopt(self, path: Path, directory: int) -> None:
-        for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+        for entry in sorted(self._inner.entries(path)):
             inode = self._new_inode()
-            if entry.is_dir():
+            if entry.is_directory:
                 self._names[inode] = {}
                 self._record(Event("directory", inode))
-                self._adopt(Path(entry.path), inode)
+                self._adopt(path / entry.name, inode)
             else:
-                self._record(Event("file", inode, data=Path(entry.path).read_bytes()))
+                self._record(Event("file", inode, data=bytes(self._inner.view(path / entry.name))))
             self._rename([(directory, entry.name, inode)])
 
     def _sync_all(self) -> None:
@@ -342,11 +344,16 @@ class LossyDisk(FileOperations):
     def open(self, path: Path, flags: int, mode: int = 0o640) -> int:
         """``os.open``."""
         if not flags & (os.O_WRONLY | os.O_RDWR):
-            return super().open(path, flags, mode)
+            with self._lock:
+                fd = self._inner.open(path, flags, mode)
+                # Whoever only reads may sync what somebody else wrote.
+                directory, name = self._place(path)
+                self._open[fd] = self._names[directory].get(name, -1)
+                return fd
         with self._lock:
             self._call()
-            existed = path.exists()
-            fd = super().open(path, flags, mode)
+            existed = exists(self._inner, path)
+            fd = self._inner.open(path, flags, mode)
             if existed:
                 inode = self._inode(path)
                 if flags & os.O_TRUNC:
@@ -371,7 +378,7 @@ class LossyDisk(FileOperations):
             if self.short_writes is not None and len(data) > 1:
                 data = memoryview(data)[: self.short_writes.randint(1, len(data))]
             data = bytes(self._fitting(inode, data, offset))
-            written = os.pwrite(fd, data, offset)
+            written = self._inner.write(fd, data, offset, sync=False)
             self._record(Event("write", inode, offset, data))
             if last:
                 raise PowerCutError
@@ -393,14 +400,14 @@ class LossyDisk(FileOperations):
         """``os.ftruncate``."""
         with self._lock:
             self._call()
-            os.ftruncate(fd, size)
+            self._inner.truncate(fd, size)
             self._record(Event("size", self._open[fd], size))
 
     def allocate(self, fd: int, size: int) -> None:
         """Room for ``size`` bytes."""
         with self._lock:
             self._call()
-            os.posix_fallocate(fd, 0, size)
+            self._inner.allocate(fd, size)
             if size > self.account.files[self._open[fd]].size:
                 self._record(Event("size", self._open[fd], size))
 
@@ -412,15 +419,13 @@ class LossyDisk(FileOperations):
         """All of the file's data, and its size, are durable; its name is not."""
         with self._lock:
             self._call()
-            # Whoever only reads may sync what somebody else wrote.
-            inode = self._open.get(fd)
-            self._record(Event("sync", self._inode(Path(f"/proc/self/fd/{fd}").readlink()) if inode is None else inode))
+            self._record(Event("sync", self._open[fd]))
 
     def close(self, fd: int) -> None:
         """``os.close``, also without power: the process has to let go of it."""
         with self._lock:
             self._open.pop(fd, None)
-            super().close(fd)
+            self._inner.close(fd)
 
     # -- names
 
@@ -434,9 +439,9 @@ class LossyDisk(FileOperations):
         """``os.mkdir``, unless it is there."""
         with self._lock:
             self._call()
-            if path.is_dir():
+            if is_directory(self._inner, path):
                 return
-            super().make_directory(path, mode)
+            self._inner.make_directory(path, mode)
             inode = self._new_inode()
             self._names[inode] = {}
             self._record(Event("directory", inode))
@@ -446,23 +451,23 @@ class LossyDisk(FileOperations):
         """``os.rmdir``."""
         with self._lock:
             self._call()
-            super().remove_directory(path)
+            self._inner.remove_directory(path)
             self._rename([(*self._place(path), None)])
 
     def rename(self, source: Path, target: Path) -> None:
         """Atomically replace ``target``."""
         with self._lock:
             self._call()
+            self._inner.rename(source, target)
             inode = self._inode(source)
-            super().rename(source, target)
             self._rename([(*self._place(source), None), (*self._place(target), inode)])
 
     def unlink(self, path: Path) -> None:
         """Delete a file."""
         with self._lock:
             self._call()
-            if path.exists():
-                super().unlink(path)
+            if exists(self._inner, path):
+                self._inner.unlink(path)
                 self._rename([(*self._place(path), None)])
 
     def disk(self, path: Path) -> tuple[int, int]:
@@ -474,4 +479,33 @@ class LossyDisk(FileOperations):
         """Zeros, and a sync; nothing at all where there is visibly no room."""
         if self.room is not None and self.room < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._fill(fd, size)
+        position = 0
+        while position < size:
+            position += self.write(fd, bytes(min(1 << 20, size - position)), position, sync=False)
+        self.fsync(fd)
+
+    # -- looking
+
+    def adopt(self, paths: list[Path]) -> None:
+        """Another process made these files."""
+        self._inner.adopt(paths)
+
+    def read(self, fd: int, length: int, offset: int) -> bytes:
+        """``os.pread``."""
+        return self._inner.read(fd, length, offset)
+
+    def size(self, fd: int) -> int:
+        """The size of an open file."""
+        return self._inner.size(fd)
+
+    def view(self, path: Path) -> memoryview:
+        """All of a file."""
+        return self._inner.view(path)
+
+    def status(self, path: Path) -> Status:
+        """``os.stat``."""
+        return self._inner.status(path)
+
+    def entries(self, directory: Path) -> list[Entry]:
+        """``os.scandir``."""
+        return self._inner.entries(directory)

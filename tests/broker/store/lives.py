@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pollux.message import Message
     from pollux.store.checkpointer import Job, Result
     from pollux.store.pages import AddressPages
+    from pollux.store.port import Files
     from pollux.store.recovered import Damage
     from pollux.store.settings import StoreSettings
     from support.lossy_disk import LossyDisk
@@ -316,7 +317,7 @@ class Life:
             await asyncio.wait([maintenance._task], timeout=30)
 
 
-def fold_on(disk: FileOperations) -> Callable[[Job], Result]:
+def fold_on(disk: Files) -> Callable[[Job], Result]:
     """The checkpointer, in this process and on this disk."""
 
     def fold(job: Job) -> Result:
@@ -331,7 +332,7 @@ async def begin(
     draw: random.Random,
     bodies: dict[int, bytes],
     *,
-    elsewhere: tuple[Path, FileOperations] | None = None,
+    elsewhere: tuple[Path, Files] | None = None,
 ) -> Life | None:
     """A life on ``disk`` that has recovered, and noted what it found; None where the power or the disk fails before.
 

@@ -15,6 +15,8 @@ from support.lossy_disk import SECTOR, Account, LossyDisk, PowerCutError, materi
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pollux.store.port import Files
+
 #: Enough draws that each of a handful of outcomes comes up.
 DRAWS = 200
 
@@ -145,7 +147,7 @@ def test_faults(disk: LossyDisk) -> None:
 
 
 @pytest.mark.parametrize("files", [FileOperations(), None])
-def test_a_state_file_is_replaced_whole_or_stays(disk: LossyDisk, files: FileOperations | None) -> None:
+def test_a_state_file_is_replaced_whole_or_stays(disk: LossyDisk, files: Files | None) -> None:
     path = disk.root / "a"
     replace_file(files or disk, path, b"old")
     if files is None:

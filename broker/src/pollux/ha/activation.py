@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pollux.ha import node_state as states
     from pollux.ha.lease import Lease, Right
     from pollux.ha.members import Member
-    from pollux.store.files import FileOperations
     from pollux.store.follower import Follower
+    from pollux.store.port import Files
     from pollux.store.spare import Spare
 
 logger = logging.getLogger("pollux.ha")
@@ -83,7 +83,7 @@ class Activation(ABC):
         #: What is wrong with other members, as last seen.
         self.findings: list[neighbours.Finding] = []
         #: The store's system calls, where they are not the ordinary ones.
-        self.files: FileOperations | None = None
+        self.files: Files | None = None
         #: What other brokers may ask for on the acceptors; None: nothing.
         self.hub: CoreHub | None = None
         #: Where clients find the other members.

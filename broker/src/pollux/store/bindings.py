@@ -26,12 +26,14 @@ from pollux.formats.segments import (
     frame,
 )
 from pollux.formats.segments import records as scan
-from pollux.store.files import FileOperations, write_all
+from pollux.store.files import write_all
 from pollux.store.recovered import Damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from pollux.store.port import Files
 
 NAME = re.compile(r"bindings-(\d{8,})-(\d{10,})\.segment")
 #: The file grows by blocks of written zeros, so that a change touches no metadata.
@@ -230,7 +232,7 @@ class Changes:
 class Bindings:
     """The map of one life. ``put`` in the loop; ``write`` in the writer thread."""
 
-    def __init__(self, directory: Path, files: FileOperations, *, node_id: bytes, epoch: int, salt: int) -> None:
+    def __init__(self, directory: Path, files: Files, *, node_id: bytes, epoch: int, salt: int) -> None:
         self._directory = directory
         self._files = files
         self._node_id = node_id

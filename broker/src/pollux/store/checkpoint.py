@@ -33,13 +33,15 @@ from msgspec import Struct
 
 from pollux.checksum import crc32c
 from pollux.formats.segments import FormatError
-from pollux.store.files import FileOperations, write_all
+from pollux.store.files import write_all
 from pollux.store.index import Index
 from pollux.store.state import Pending, State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from pollux.store.port import Files
 
 
 MAGIC = b"PLXCKP\r\n"
@@ -180,7 +182,7 @@ def encode_state(state: State) -> dict[str, Any]:
 
 
 def write_checkpoint(
-    files: FileOperations, directory: Path, node_id: bytes, key: Key, sections: Sequence[tuple[int, bytes | memoryview]]
+    files: Files, directory: Path, node_id: bytes, key: Key, sections: Sequence[tuple[int, bytes | memoryview]]
 ) -> Path:
     """Write, sync and install a checkpoint. Raises OSError; what is left then is only a ``.tmp`` file."""
     position = HEADER.size + ENTRY.size * len(sections)

@@ -16,6 +16,7 @@ import sys
 import time
 from array import array
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct, field
@@ -38,6 +39,9 @@ from pollux.store.checkpoint import BodyFile, Checkpoint, read_checkpoint, write
 from pollux.store.files import FileOperations, write_all
 from pollux.store.recovery import SegmentFile
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK, State
+
+if TYPE_CHECKING:
+    from pollux.store.port import Files
 
 BODIES_NAME = re.compile(r"pollux-(\d{8,})-(\d{10,})\.bodies")
 #: One run rewrites at most this much, so that it ends in bounded time; the next goes on.
@@ -103,7 +107,7 @@ class Live(Struct):
     counts: list[int] = field(default_factory=list)
 
 
-def run(job: Job, files: FileOperations) -> Result:
+def run(job: Job, files: Files) -> Result:
     """Write the checkpoint the job describes. Raises StoreError, OSError; repeating a job is harmless."""
     began = time.perf_counter()
     directory = Path(job.directory)
@@ -207,7 +211,7 @@ def collect(state: State, table: list[BodyFile], live: set[int]) -> Live:
     return Live(files, array("Q", ordered), moved, array("I", [lengths[position] for position in kept]))
 
 
-def compact(files: FileOperations, directory: Path, job: Job, live: Live) -> tuple[int, int]:
+def compact(files: Files, directory: Path, job: Job, live: Live) -> tuple[int, int]:
     """Copy the live records of sparse files into new ones; (files emptied, bytes copied)."""
     sparse = sparse_files(job, live.files)
     if not sparse:
@@ -292,7 +296,7 @@ def _drop_empty(live: Live) -> None:
 class BodiesWriter:
     """Writes records into new ``.bodies`` files and enters those in the table of files."""
 
-    def __init__(self, files: FileOperations, directory: Path, job: Job, table: list[BodyFile]) -> None:
+    def __init__(self, files: Files, directory: Path, job: Job, table: list[BodyFile]) -> None:
         self._files = files
         self._directory = directory
         self._job = job

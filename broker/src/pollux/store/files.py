@@ -1,21 +1,30 @@
-"""Every system call the store makes on a file, in one object, so that tests can make them fail."""
+"""Files on a disk, the first implementation of the store's port: every system call it makes on a file.
+
+In one object, so that tests can make them fail. Beside it what can be done with the files of any implementation.
+"""
 
 from __future__ import annotations
 
 import errno
+import mmap
 import os
+import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from pollux.store.port import Entry, Status
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pollux.store.port import Files
 
 #: Written to new segments block by block; also what a free block looks like.
 _ZEROS = bytes(1 << 20)
 
 
 class FileOperations:
-    """The real thing. A test subclasses it and raises OSError, writes less, or lies about room."""
+    """Files on a disk. A test subclasses it and raises OSError, writes less, or lies about room."""
 
     def __init__(self) -> None:
         #: Whether the file system takes RWF_DSYNC; found out at the first write it refuses.
@@ -109,7 +118,28 @@ class FileOperations:
         path.rmdir()
 
     def adopt(self, paths: list[Path]) -> None:
-        """Another process of this broker made these files."""
+        """Another process of this broker made these files: they are there."""
+
+    def size(self, fd: int) -> int:
+        """Return the size of an open file, bytes."""
+        return os.fstat(fd).st_size
+
+    def view(self, path: Path) -> memoryview:
+        """Map a file into memory."""
+        with path.open("rb") as stream:
+            if not os.fstat(stream.fileno()).st_size:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ))
+
+    def status(self, path: Path) -> Status:
+        """``os.stat``."""
+        found = path.stat()
+        return Status(found.st_size, found.st_ino, stat.S_ISDIR(found.st_mode))
+
+    def entries(self, directory: Path) -> list[Entry]:
+        """``os.scandir``."""
+        with os.scandir(directory) as found:
+            return [Entry(entry.name, entry.inode(), entry.is_dir()) for entry in found]
 
     def disk(self, path: Path) -> tuple[int, int]:
         """(total, free for us) bytes of the file system ``path`` is on."""
@@ -117,7 +147,7 @@ class FileOperations:
         return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
 
-def write_all(files: FileOperations, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> None:
+def write_all(files: Files, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> None:
     """Write all of ``data`` however often the system writes less; zero progress is an error."""
     view = memoryview(data)
     while view:
@@ -128,10 +158,10 @@ def write_all(files: FileOperations, fd: int, data: bytes | memoryview, offset: 
         offset += written
 
 
-def make_directories(files: FileOperations, path: Path, mode: int = 0o750) -> None:
+def make_directories(files: Files, path: Path, mode: int = 0o750) -> None:
     """Make a directory and what is missing above it; their names are on stable storage when it returns."""
     missing = []
-    while not path.is_dir():
+    while not is_directory(files, path):
         missing.append(path)
         path = path.parent
     for directory in reversed(missing):
@@ -139,7 +169,7 @@ def make_directories(files: FileOperations, path: Path, mode: int = 0o750) -> No
         files.sync_directory(directory.parent)
 
 
-def replace_file(files: FileOperations, path: Path, data: bytes, mode: int = 0o640) -> None:
+def replace_file(files: Files, path: Path, data: bytes, mode: int = 0o640) -> None:
     """Put ``data`` in the place of a file: after a crash at any moment the old content is there, or all of the new.
 
     The new content is on stable storage when this returns. Raises OSError, with the old content in its place.
@@ -158,3 +188,28 @@ def replace_file(files: FileOperations, path: Path, data: bytes, mode: int = 0o6
             files.unlink(unfinished)
         raise
     files.sync_directory(path.parent)
+
+
+def exists(files: Files, path: Path) -> bool:
+    """Return whether there is a file or directory of this name."""
+    try:
+        files.status(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def is_directory(files: Files, path: Path) -> bool:
+    """Return whether there is a directory of this name."""
+    try:
+        return files.status(path).is_directory
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def names_in(files: Files, directory: Path) -> list[str]:
+    """Return the names in a directory; none where there is no such directory."""
+    try:
+        return [entry.name for entry in files.entries(directory)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []

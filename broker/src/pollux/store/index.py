@@ -20,7 +20,8 @@ from pollux.store.state import FILE_SHIFT, OFFSET_MASK
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pollux.store.files import FileOperations
+    from pollux.store.port import Files
+
 
 #: Neighbouring records are read with one system call if the gap between them is at most this.
 _GAP = 16 << 10
@@ -141,7 +142,7 @@ def plan(indexes: Sequence[Index], message_ids: Sequence[int]) -> tuple[list[Run
 class Reader:
     """Carries out runs. Used by one thread at a time."""
 
-    def __init__(self, files: FileOperations) -> None:
+    def __init__(self, files: Files) -> None:
         self._files = files
         self._open: OrderedDict[Path, int] = OrderedDict()
 

@@ -17,15 +17,19 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 
 from pollux.checksum import crc32c
 from pollux.errors import DiskFullError, StoreError
 from pollux.formats.records import BATCH, SEGMENT_END, RecordType, segment_end
 from pollux.formats.segments import FOLLOWS_UNSYNCED, FRAME, FRAME_SIZE, MARKER, frame
 from pollux.store.bindings import Changes
-from pollux.store.files import FileOperations, write_all
+from pollux.store.files import write_all
 from pollux.store.latency import LatencyHistogram
 from pollux.store.segments import NO_ROOM, RETRY_SECONDS, Segment, SegmentPool
+
+if TYPE_CHECKING:
+    from pollux.store.port import Files
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +66,7 @@ class Journal:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        files: FileOperations,
+        files: Files,
         pool: SegmentPool | None,
         *,
         salt: int,

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.message import LargeBody
-    from pollux.store.files import FileOperations
     from pollux.store.journal import Journal
+    from pollux.store.port import Files
 
 logger = logging.getLogger(__name__)
 
@@ -340,7 +340,7 @@ class LargeMessages:
     def __init__(
         self,
         directory: Path,
-        files: FileOperations,
+        files: Files,
         loop: asyncio.AbstractEventLoop,
         threads: Executor,
         *,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pollux.store.files import FileOperations
+    from pollux.store.port import Files
     from pollux.store.reserve import Reserve
     from pollux.store.settings import StoreSettings
 
@@ -52,7 +52,7 @@ class Maintenance:
     def __init__(
         self,
         settings: StoreSettings,
-        files: FileOperations,
+        files: Files,
         loop: asyncio.AbstractEventLoop,
         *,
         epoch: int,

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
     from pollux.message import LargeBody, Message
     from pollux.store.behind import Check
-    from pollux.store.files import FileOperations
     from pollux.store.journal import Journal
     from pollux.store.known_pages import KnownPages
+    from pollux.store.port import Files
     from pollux.store.settings import StoreSettings
     from pollux.store.state import State
 
@@ -434,7 +434,7 @@ class PageStore:
     def __init__(
         self,
         settings: StoreSettings,
-        files: FileOperations,
+        files: Files,
         loop: asyncio.AbstractEventLoop,
         threads: Executor,
         *,
@@ -661,7 +661,7 @@ def _read(path: Path, size: int) -> bytes:
         return stream.read(size)
 
 
-def _remove_directory(files: FileOperations, directory: Path) -> None:
+def _remove_directory(files: Files, directory: Path) -> None:
     """Delete a store's directory with what is ours in it; what is not keeps it."""
     if not directory.is_dir():
         return

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pollux.store.files import FileOperations
+    from pollux.store.port import Files
+
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ RESERVE = "pollux.reserve"
 class Reserve:
     """One file of ``size`` bytes."""
 
-    def __init__(self, directory: Path, files: FileOperations, size: int) -> None:
+    def __init__(self, directory: Path, files: Files, size: int) -> None:
         self._path = directory / RESERVE
         self._files = files
         self._size = size

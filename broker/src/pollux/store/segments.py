@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 from pollux.errors import DiskFullError
 from pollux.formats.segments import HEADER_SIZE, Kind, SegmentHeader
-from pollux.store.files import FileOperations, write_all
+from pollux.store.files import write_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pollux.store.port import Files
     from pollux.store.spare import Spare
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class SegmentPool:
     def __init__(
         self,
         directory: Path,
-        files: FileOperations,
+        files: Files,
         *,
         size: int,
         ahead: int,

@@ -15,13 +15,15 @@ from pollux.store.files import FileOperations
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pollux.store.port import Files
+
 logger = logging.getLogger(__name__)
 
 
 class Spare:
     """One member's spare segment of ``size`` bytes in the journal's directory. One thread at a time."""
 
-    def __init__(self, directory: Path, member: str, size: int, files: FileOperations | None = None) -> None:
+    def __init__(self, directory: Path, member: str, size: int, files: Files | None = None) -> None:
         self.path = directory / f"spare-{member}.zeros"
         self._size = size
         self._files = files or FileOperations()

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pollux.store.checkpoint import Checkpoint
     from pollux.store.follower import Follower
     from pollux.store.latency import LatencyHistogram
+    from pollux.store.port import Files
     from pollux.store.settings import StoreSettings
     from pollux.store.spare import Spare
     from pollux.store.state import State
@@ -85,7 +86,7 @@ class Storage:
         on_failure: Callable[[StoreError], None],
         guard: Callable[[], bool] | None = None,
         ends: Mapping[tuple[int, int], int] | None = None,
-        files: FileOperations | None = None,
+        files: Files | None = None,
         follower: Follower | None = None,
         spare: Spare | None = None,
     ) -> None:
@@ -191,7 +192,7 @@ class Storage:
         on_failure: Callable[[StoreError], None],
         guard: Callable[[], bool] | None = None,
         ends: Mapping[tuple[int, int], int] | None = None,
-        files: FileOperations | None = None,
+        files: Files | None = None,
         follower: Follower | None = None,
         spare: Spare | None = None,
     ) -> Storage:
@@ -865,7 +866,7 @@ def _settle(future: asyncio.Future[None], error: StoreError | None) -> None:
         future.set_exception(error)
 
 
-def _prepare_directories(settings: StoreSettings, files: FileOperations) -> int:
+def _prepare_directories(settings: StoreSettings, files: Files) -> int:
     """Make the directories; the newest epoch on disk."""
     for directory in (
         settings.journal_directory,

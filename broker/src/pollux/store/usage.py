@@ -17,7 +17,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pollux.store.files import FileOperations
+    from pollux.store.port import Files
     from pollux.store.settings import StoreSettings
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class DiskWatch:
     def __init__(
         self,
         settings: StoreSettings,
-        files: FileOperations,
+        files: Files,
         loop: asyncio.AbstractEventLoop,
         on_change: Callable[[DiskUsage], None],
     ) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from pollux.cluster.link.conversation import Conversation
     from pollux.store.mirror.copying import Inventory
+    from pollux.store.port import Files
 
 logger = logging.getLogger("pollux.ha")
 
@@ -55,7 +56,7 @@ class BackupSide:
         on_end: Callable[[str, str], None],
         on_accepted: Callable[[dict[str, Any]], None] = lambda _: None,
         about: Mapping[str, object] | None = None,
-        files: FileOperations | None = None,
+        files: Files | None = None,
     ) -> None:
         """``keep``: copies of older data that are kept (max-saved-replicated-journals-size).
 

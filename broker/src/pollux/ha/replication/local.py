@@ -15,6 +15,8 @@ from pollux.store.files import FileOperations, make_directories, replace_file
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pollux.store.port import Files
+
 FILE = "replication.state"
 _FORMAT = 1
 
@@ -80,7 +82,7 @@ def _state(found: dict[str, Any]) -> LocalState:
     )
 
 
-def write(directory: Path, state: LocalState, files: FileOperations | None = None) -> None:
+def write(directory: Path, state: LocalState, files: Files | None = None) -> None:
     """Replace the state; on stable storage when it returns. Blocking. Raises OSError, with the old state in place."""
     files = files or FileOperations()
     make_directories(files, directory)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from pollux.store.port import Files
+
 logger = logging.getLogger("pollux.ha")
 
 _NAME = re.compile(r"oldreplica\.(\d+)")
@@ -31,7 +33,7 @@ def next_number(roots: Mapping[str, Path]) -> int:
     return max([0, *(found for directory in roots.values() for found, _ in _saved(directory))]) + 1
 
 
-def keep_state(directory: Path, number: int, files: FileOperations) -> None:
+def keep_state(directory: Path, number: int, files: Files) -> None:
     """Copy what is known of the data to where it is moved; the file itself is only ever replaced."""
     target = directory / f"oldreplica.{number}"
     make_directories(files, target)
@@ -39,7 +41,7 @@ def keep_state(directory: Path, number: int, files: FileOperations) -> None:
 
 
 def move_aside(
-    roots: Mapping[str, Path], keep: int, files: FileOperations | None = None, *, number: int = 0
+    roots: Mapping[str, Path], keep: int, files: Files | None = None, *, number: int = 0
 ) -> int | None:
     """Move the store's files into ``oldreplica.N`` of each directory. Returns N; on stable storage then.
 

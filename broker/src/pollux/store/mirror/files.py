@@ -14,16 +14,17 @@ from pollux.store.mirror.copying import adopt, copy_renamed
 from pollux.store.mirror.operations import Operation, OperationType, mirrored_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pollux.store.mirror.mirror import Mirror
+    from pollux.store.port import Entry, Files, Status
 
 
-class MirroredFiles(FileOperations):
+class MirroredFiles:
     """File operations that are repeated elsewhere. ``inner`` makes the real calls."""
 
-    def __init__(self, mirror: Mirror, inner: FileOperations | None = None) -> None:
-        super().__init__()
+    def __init__(self, mirror: Mirror, inner: Files | None = None) -> None:
         self._mirror = mirror
         self._inner = inner or FileOperations()
         #: Descriptors of files that are written, with their mirrored path; None once the file has no name any more.
@@ -93,9 +94,40 @@ class MirroredFiles(FileOperations):
             if name is not None:
                 self._mirror.submit(Operation(OperationType.FILL, name, size))
 
+    def allocate(self, fd: int, size: int) -> None:
+        """Make a file at least ``size`` bytes, without writing them."""
+        self._resize(fd, self._inner.allocate, size)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Make a file ``size`` bytes."""
+        self._resize(fd, self._inner.truncate, size)
+
+    def _resize(self, fd: int, resize: Callable[[int, int], None], size: int) -> None:
+        with self._mirror.lock:
+            resize(fd, size)
+            name = self._names.get(fd)
+            if name is not None:
+                self._mirror.submit(Operation(OperationType.SIZE, name, self._inner.size(fd)))
+
     def read(self, fd: int, length: int, offset: int) -> bytes:
         """``os.pread``."""
         return self._inner.read(fd, length, offset)
+
+    def size(self, fd: int) -> int:
+        """Return the size of an open file, bytes."""
+        return self._inner.size(fd)
+
+    def view(self, path: Path) -> memoryview:
+        """Return all of a file."""
+        return self._inner.view(path)
+
+    def status(self, path: Path) -> Status:
+        """``os.stat``."""
+        return self._inner.status(path)
+
+    def entries(self, directory: Path) -> list[Entry]:
+        """``os.scandir``."""
+        return self._inner.entries(directory)
 
     def close(self, fd: int) -> None:
         """``os.close``."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from pollux.store.port import Files
+
 #: Files kept open.
 _OPEN = 64
 #: Bytes written to a copy that is not complete before they are synced.
@@ -26,7 +28,7 @@ class Replica:
     """A copy of a live's files. ``on_mark`` gets the data of MARK operations, after everything before them is safe."""
 
     def __init__(
-        self, roots: Mapping[str, Path], on_mark: Callable[[bytes], None], files: FileOperations | None = None
+        self, roots: Mapping[str, Path], on_mark: Callable[[bytes], None], files: Files | None = None
     ) -> None:
         self.roots = dict(roots)
         self._files = files or FileOperations()
