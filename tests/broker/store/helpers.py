@@ -104,7 +104,7 @@ async def set_aside(storage: Storage) -> None:
     pool = storage._pool
     assert pool is not None
     await until(lambda: len(pool._ready) == pool._wanted)
-    assert await asyncio.to_thread(storage._reserve.make)
+    assert await asyncio.to_thread(storage._room.reserve.make)
 
 
 def contents(recovered: Recovered) -> dict[int, list[int]]:

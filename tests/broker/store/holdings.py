@@ -65,9 +65,9 @@ def holdings(storage: Storage, recovered: Recovered) -> tuple[Found, list[Held],
     for queue, ids in contents(recovered).items():
         held += [Held((queue, message_id), 0) for message_id in ids]
         wanted.update(ids)
-    runs, _ = plan(storage._indexes, sorted(wanted))
+    runs, _ = plan(storage._cold.indexes, sorted(wanted))
     for run in runs:
-        data = storage._reader.read(run)
+        data = storage._cold.reader.read(run)
         for _, record in records_of(run, data) if data is not None else ():
             if record is not None:
                 message = decode_message(record, LargeMessage)[0]

@@ -67,13 +67,13 @@ def wrong_in(
         path.mkdir(exist_ok=True)
     storage = Storage(settings, epoch=1 << 16, loop=loop, on_failure=lambda _: None, files=InMemory())
     try:
-        recovered = storage._replay()
+        recovered = storage._opening.replay()
         found, held, messages = holdings(storage, recovered)
     except StoreError as error:
         return [f"it does not start: {error}"]
     finally:
         storage._bindings.close()
-        storage._reader.close()
+        storage._cold.reader.close()
     words = promises.wrong(found)
     words += [str(damage) for damage in recovered.damage if not explained(damage)]
     for message_id in {one.place[1] for one in held}:

@@ -322,7 +322,9 @@ async def test_a_takeover_opens_no_file_that_only_holds_what_waits(
     monkeypatch.setattr(pathlib.Path, "open", counted_open)
     async with opened(settings, crash=True, follower=follower) as warm:
         monkeypatch.undo()
-        checkpoint = warm.storage._checkpoint
+        maintenance = warm.storage._maintenance
+        assert maintenance is not None
+        checkpoint = maintenance._base
         assert checkpoint is not None
         bodies = {file.name for file in checkpoint.files}
         assert len(bodies) > 8

@@ -159,7 +159,7 @@ async def test_an_upload_ends_when_the_disk_is_full(tmp_path: Path) -> None:
         writer = one.storage.large.create()
         writer.write(b"x" * 5000)
         await until(lambda: not writer._chunks)
-        one.storage._watch.no_room(Finder.POOL, "no room for a segment")
+        one.storage._room.watch.no_room(Finder.POOL, "no room for a segment")
 
         def three() -> None:
             for _ in range(3):  # from the second on they wait for the loop to hear of the first
@@ -230,7 +230,7 @@ async def test_full_until_the_reserve_is_there_again(tmp_path: Path) -> None:
         for _ in range(20):
             one.storage.append_acks(1, [1])
             await stable(one.storage)
-        await asyncio.to_thread(one.storage._reserve.make)
+        await asyncio.to_thread(one.storage._room.reserve.make)
         assert (changes, files_below(tmp_path, RESERVE)) == ([True], [])
         files.free = 2 * settings.journal_file_size
         await until(lambda: not one.storage.full)

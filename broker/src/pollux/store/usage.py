@@ -79,7 +79,8 @@ class DiskWatch:
         self._stall_reason: str | None = None
         self._total = 0
         self._free = 0
-        self._full = False
+        #: Whether new messages are refused.
+        self.full = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -94,7 +95,7 @@ class DiskWatch:
 
     def usage(self) -> DiskUsage:
         """Return the disk as last looked at."""
-        return DiskUsage(self._total, self._free, self._full, self.reason)
+        return DiskUsage(self._total, self._free, self.full, self.reason)
 
     def start(self) -> None:
         """Start the task that polls."""
@@ -138,8 +139,8 @@ class DiskWatch:
 
     def _update(self) -> None:
         full = self.reason is not None
-        if full != self._full:
-            self._full = full
+        if full != self.full:
+            self.full = full
             if full:
                 logger.error("new messages are refused: %s", self.reason)
             else:
