@@ -453,10 +453,11 @@ class Node:
 # -- rules that can be taken out
 
 
-def raise_without_claim(member: Member, state: LocalState, epoch: int, tell: object = None) -> LocalState:
-    """In place of :meth:`Member._raise`: two steps instead of three."""
-    coordinator: Any = member._coordinator
+def raise_without_claim(
+    coordinator: Coordinator, journal: Path, state: LocalState, epoch: int, tell: object = None
+) -> LocalState:
+    """In place of :func:`pollux.ha.replication.raising.raise_sequence`: two steps instead of three."""
     raised = LocalState(state.node_id, state.sequence + 1, epoch, complete=True, replica=False)
-    local.write(member._journal, raised)
+    local.write(journal, raised)
     coordinator.change(state.sequence, raised.sequence)
     return raised

@@ -16,7 +16,8 @@ from pollux.ha.replication import local
 from pollux.ha.replication import member as member_module
 from pollux.ha.replication.coordination import CoordinationError, FileCoordinator, NotNewestError
 from pollux.ha.replication.local import LocalState
-from pollux.ha.replication.member import Intent, Member, RefusedError, Snapshot, decide
+from pollux.ha.replication.member import Member, RefusedError
+from pollux.ha.replication.policy import Decision, Snapshot, decide
 from pollux.process.exits import EXIT_STORE
 from pollux.process.failures import exit_code
 
@@ -163,7 +164,7 @@ def test_a_stop_between_a_look_and_what_follows_from_it_is_no_failure(
     one = make()
     looked = threading.Event()
 
-    def late(snapshot: Snapshot) -> tuple[Intent, str]:
+    def late(snapshot: Snapshot) -> Decision:
         found = decide(snapshot)
         if not looked.is_set():
             one.machine.to(Phase.JOINING, "started")

@@ -21,9 +21,8 @@ from broker.ha.voters_model import VOTERS, VotesWorld
 from pollux.cluster.sequence import judge
 from pollux.cluster.votes import Candidacy
 from pollux.ha.lease import Lease
-from pollux.ha.replication import local
+from pollux.ha.replication import local, policy, raising
 from pollux.ha.replication import member as module
-from pollux.ha.replication.member import Member
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,11 +199,12 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def take_out(without: str) -> None:
         if without == "claims":
-            monkeypatch.setattr(Member, "_raise", raise_without_claim)
+            monkeypatch.setattr(raising, "raise_sequence", raise_without_claim)
         if without == "sequence":
-            monkeypatch.setattr(module, "judge", lambda mine, _: judge(mine, mine))
+            for each in (policy, raising):
+                monkeypatch.setattr(each, "judge", lambda mine, _: judge(mine, mine))
         if without == "whose claim":
-            monkeypatch.setattr(module, "_number", lambda coordinator: coordinator.sequence())
+            monkeypatch.setattr(raising, "number", lambda coordinator: coordinator.sequence())
         if without == "began":
             extend = Lease.extend
             monkeypatch.setattr(Lease, "extend", lambda self, _: extend(self, World.current.now))

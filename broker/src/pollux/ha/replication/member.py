@@ -1,7 +1,7 @@
 """One member of a replicated pair: when it may serve, and how it proves that it still may.
 
-Decisions are pure (:func:`decide`); the coordination service is asked in a thread of its own, which only waits in
-system calls. What the member does meanwhile (following a live, opening the store) is the server's: see Listener.
+Carries out :mod:`pollux.ha.replication.policy`. The coordination service is asked in a thread of its own, which only
+waits in system calls. Following a live and opening the store are the server's: see Listener.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ import logging
 import threading
 import time
 import uuid
-from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import asdict, replace
 
-from pollux.cluster.sequence import Action, judge
 from pollux.errors import PolluxError, StoreError
 from pollux.ha.lease import Lease, Right, boot_clock
 from pollux.ha.machine import STANDBY, EndedError, Machine
 from pollux.ha.machine import Phase as MachinePhase
 from pollux.ha.node_state import Activation
-from pollux.ha.replication import local
+from pollux.ha.replication import local, raising
 from pollux.ha.replication.coordination import CoordinationError, Coordinator, NotNewestError, NotOursError
 from pollux.ha.replication.local import LocalState
+from pollux.ha.replication.policy import Decision, Intent, Snapshot, decide
 from pollux.logs import event
 
 if TYPE_CHECKING:
@@ -44,41 +43,6 @@ _HANDED_OVER = 0.05
 
 class RefusedError(PolluxError):
     """This member cannot take part; an operator has to decide."""
-
-
-class Intent(Enum):
-    """The wish of a waiting member."""
-
-    #: Find a live and copy from it.
-    FOLLOW = "follow"
-    #: Try to get the lock.
-    SERVE = "serve"
-    REFUSE = "refuse"
-
-
-class Snapshot(NamedTuple):
-    """The numbers as a member knows them. ``coordinated`` None: no answer. ``equal``: not told to be a backup."""
-
-    local: LocalState | None
-    coordinated: int | None
-    equal: bool
-
-
-def decide(snapshot: Snapshot) -> tuple[Intent, str]:
-    """Return what a member that does not serve should want, and why."""
-    mine = snapshot.local
-    if snapshot.coordinated is None:
-        return Intent.FOLLOW, "the coordination service does not answer"
-    if mine is not None and not mine.complete:
-        return Intent.FOLLOW, "our copy is not complete"
-    if mine is None and not snapshot.equal:
-        return Intent.FOLLOW, "a backup without data waits for a live"
-    verdict = judge(mine.sequence if mine is not None else 0, snapshot.coordinated)
-    if verdict.action is Action.REFUSE:
-        return Intent.REFUSE, verdict.reason
-    if verdict.action is Action.WAIT:
-        return Intent.FOLLOW, verdict.reason
-    return Intent.SERVE, verdict.reason
 
 
 class Listener(Protocol):
@@ -338,7 +302,7 @@ class Member:
         if self._coordinator is not None and self._machine.phase in STANDBY:
             self._coordinator.release()
 
-    def _decide(self, coordinator: Coordinator) -> tuple[Intent, str]:
+    def _decide(self, coordinator: Coordinator) -> Decision:
         self._coordinated = coordinator.sequence()
         return decide(Snapshot(self._state, self._coordinated, self._equal))
 
@@ -414,44 +378,18 @@ class Member:
     def _activate(self, coordinator: Coordinator, reason: str, began: float) -> None:
         state = self._state or LocalState(self._node_id(), 0, 0, complete=True, replica=False)
         with self._raising:
-            verdict = judge(state.sequence, _number(coordinator))
-            if verdict.action is Action.TAKE_OVER:
-                # From here on nobody else may have the newest data: a next life asks for the right with it.
-                state = replace(state, sequence=verdict.sequence, replica=False, outvoted=True)
-                local.write(self._journal, state)
-            if verdict.action in (Action.TAKE_OVER, Action.REPAIR):
-                coordinator.change(-verdict.sequence, verdict.sequence)
+            state = raising.finish_claim(coordinator, self._journal, state)
             epoch = max(state.sequence, self._newest_epoch()) + 1
             previous = state.history[-1].holder if state.history else ""
             entry = Activation(epoch, previous, self._name, reason, time.time_ns() // 1_000_000)
             # Who dies before it has served somebody has to ask: another one may have been given the right since.
             mine = replace(state, replica=False, stay=False, outvoted=True, history=state.activated(entry))
-            self._state = replace(self._raise(mine, epoch), outvoted=False)
+            raised = raising.raise_sequence(coordinator, self._journal, mine, epoch)
+            self._state = replace(raised, outvoted=False)
             self._coordinated = self._state.sequence
             self._machine.to(MachinePhase.ACTIVATING, reason, epoch)
             self.right = Right(bytes.fromhex(self._state.node_id), epoch, reason, began)
         self._listener.granted(self.right)
-
-    def _raise(self, state: LocalState, epoch: int, tell: Callable[[LocalState], None] = lambda _: None) -> LocalState:
-        """The three steps; see :mod:`pollux.cluster.sequence`. ``tell`` is called before the last one.
-
-        When one of them failed it may have been carried out all the same: called again, it goes on from there.
-        """
-        coordinator = self._coordinator
-        if coordinator is None:
-            raise CoordinationError("this member is stopping")
-        following = state.sequence + 1
-        raised = replace(state, sequence=following, epoch=epoch)
-        found = _number(coordinator)
-        if found not in (following, -following):
-            coordinator.change(state.sequence, -following)
-        if found != following:
-            local.write(self._journal, raised)
-            tell(raised)
-            coordinator.change(-following, following)
-        # Nobody but the holder of the lock sets the number: it was us, if the lock was ours all the time.
-        coordinator.prove()
-        return raised
 
     def raise_sequence(self, tell: Callable[[dict[str, object]], None] = lambda _: None) -> int:
         """A complete copy is lost: tell it apart from ours before anything more is confirmed. Raises PolluxError.
@@ -461,10 +399,14 @@ class Member:
         In any thread; the sequence that holds afterwards.
         """
         with self._raising:
-            state = self._state
+            state, coordinator = self._state, self._coordinator
             if state is None or self.right is None:
                 raise CoordinationError("this member does not serve")
-            self._state = self._raise(state, state.epoch, lambda raised: tell(mark_of(raised)))
+            if coordinator is None:
+                raise CoordinationError("this member is stopping")
+            self._state = raising.raise_sequence(
+                coordinator, self._journal, state, state.epoch, lambda raised: tell(mark_of(raised))
+            )
             self._coordinated = self._state.sequence
             return self._state.sequence
 
@@ -526,15 +468,3 @@ class Member:
         self._stop = True
         if self._machine.fence(reason):
             self._listener.fenced(reason)
-
-
-def _number(coordinator: Coordinator) -> int:
-    """The coordinated sequence, for who holds the lock. Raises CoordinationError.
-
-    A claim that is found is gone on with beside our journal, before anything is changed. It may be the one of somebody
-    who has got the lock since, as after a pause: then that one's data is to get the number, and ours never.
-    """
-    found = coordinator.sequence()
-    if found < 0:
-        coordinator.prove()
-    return found
