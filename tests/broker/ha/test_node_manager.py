@@ -17,6 +17,7 @@ from pollux.ha.machine import Phase
 from pollux.ha.members import HEARTBEAT, MEMBERS, Heartbeat
 from pollux.ha.node_state import STATE_FILE, StateFileError, StoreState, read_state, write_state
 from pollux.ha.shared_store import node_manager as manager_module
+from pollux.ha.shared_store import observation
 from pollux.ha.shared_store.admission import admit
 from pollux.ha.shared_store.policy import Action, Role, Settings, decide
 from pollux.ha.store_layout import BACKUP_LOCK, FAILBACK_LOCK, LIVE_LOCK
@@ -66,7 +67,7 @@ def test_what_the_live_left_is_read_after_its_lock_was_obtained(
         mine = threading.current_thread() is backup.node_manager._thread
         return slow_read(directory) if mine else read_state(directory)
 
-    monkeypatch.setattr(manager_module, "read_state", read)
+    monkeypatch.setattr(observation, "read_state", read)
     wait_until(lambda: steps, "the backup looks")
     if left is StoreState.PAUSED:
         wait_until(lambda: "PAUSED" in backup.machine.position.reason, "it knows that the live was stopped on purpose")
@@ -116,7 +117,7 @@ def test_a_state_file_that_is_damaged_while_a_member_asks_for_the_store_is_looke
             raise StateFileError("damaged meanwhile")
         return read_state(directory)
 
-    monkeypatch.setattr(manager_module, "read_state", read)
+    monkeypatch.setattr(observation, "read_state", read)
     store.member("a", PRIMARY).start()
     wait_until(lambda: backup.asked_back, "it asks again")
     assert damaged
@@ -153,9 +154,10 @@ def test_the_former_live_stays_a_standby_after_a_switchover_and_its_own_restarts
     for _ in range(2):
         former = store.member("a", PRIMARY).start().wait_for(Phase.READY)
         # Each look would ask for the store; three of them are enough to see that it does not.
-        looks = former.node_manager._beat_at
+        looks = former.node_manager._seen.beat_at
         wait_until(
-            lambda before=looks, one=former: one.node_manager._beat_at > before, "it looked and saw the live's sign"  # type: ignore[misc]
+            lambda before=looks, seen=former.node_manager._seen: seen.beat_at > before,  # type: ignore[misc]
+            "it looked and saw the live's sign",
         )
         assert store.state().state is StoreState.LIVE
         former.node_manager.close()
@@ -292,7 +294,7 @@ def test_a_claim_that_took_longer_than_a_lease_is_proved_once_more(
                 LockFile.replace(store.node / LIVE_LOCK).close()
 
     backup = store.member("b", BACKUP)
-    backup.node_manager._clock = backup.node_manager.lease._clock = clock
+    backup.node_manager._clock = backup.node_manager._seen._clock = backup.node_manager.lease._clock = clock
     monkeypatch.setattr(manager_module, "write_state", slow_write)
     backup.start()
     assert backup.granted_once.wait(PATIENCE)
@@ -311,8 +313,8 @@ def test_a_live_that_takes_longer_to_stop_than_a_lease_keeps_its_right_until_it_
     live = store.member("a", replace(PRIMARY, proof_limit=0.05)).start().serve()
     live.machine.to(Phase.STOPPING, "the test says so")
     for _ in range(3):
-        beat = live.node_manager._heartbeat.read()
-        wait_until(lambda before=beat: live.node_manager._heartbeat.read() != before, "it gives a sign of life")  # type: ignore[misc]
+        beat = live.node_manager._seen.heartbeat.read()
+        wait_until(lambda before=beat: live.node_manager._seen.heartbeat.read() != before, "it gives a sign of life")  # type: ignore[misc]
     assert live.node_manager.lease.held()
     live.node_manager.release(StoreState.LIVE).result(PATIENCE)
     assert store.member("b", BACKUP).start().serve().machine.phase is Phase.LIVE

@@ -97,6 +97,33 @@ class NodeState(Struct, frozen=True):
         kept = tuple(one for one in self.history if one.epoch != entry.epoch)
         return (*kept, entry)[-HISTORY:]
 
+    def asked_for(self) -> NodeState:
+        """Return the state after the preferred broker asked for the store; who does not serve is asked nothing."""
+        return replace(self, state=StoreState.FAILING_BACK) if self.state is StoreState.LIVE else self
+
+    def refusing(self, reason: str) -> NodeState:
+        """Return the state after its holder refused a failback."""
+        return replace(self, state=StoreState.LIVE, refused=reason)
+
+    def with_failback(self) -> NodeState:
+        """Return the state after which the preferred broker asks for the store by itself again."""
+        return replace(self, stay=False, refused="")
+
+    def served_after(self, epoch: int, duration_ms: int) -> NodeState:
+        """Return the state with how long the activation of ``epoch`` took; as it is when that is not the last one."""
+        entry = next((one for one in self.history if one.epoch == epoch), None)
+        if self.epoch != epoch or entry is None:
+            return self
+        return replace(self, history=self.activated(replace(entry, duration_ms=duration_ms)))
+
+    def left_by(self, holder: Holder, epoch: int, left: StoreState, *, stay: bool) -> NodeState:
+        """Return the state after ``holder`` gave up the store of its ``epoch``; as it is when it is not the holder."""
+        if self.epoch != epoch or self.holder is None or self.holder.id != holder.id:
+            return self
+        # Whoever asked for the store while it was being closed still gets it.
+        asked = self.state is StoreState.FAILING_BACK and left is StoreState.LIVE
+        return replace(self, state=self.state if asked else left, stay=stay)
+
 
 def encode(state: NodeState) -> bytes:
     """The file's bytes."""

@@ -21,26 +21,25 @@ from pollux.errors import PolluxError, StoreError
 from pollux.ha import members, peers
 from pollux.ha.lease import Lease, Right, boot_clock
 from pollux.ha.machine import STANDBY, EndedError, Machine, Phase
-from pollux.ha.members import Heartbeat, MemberFile
+from pollux.ha.members import MemberFile
 from pollux.ha.node_state import (
     Activation,
-    ForeignStateError,
     NodeState,
     StateFileError,
     StoreState,
-    read_state,
     sync_directory,
     with_holder,
     write_state,
 )
 from pollux.ha.shared_store.admission import admit
 from pollux.ha.shared_store.lock_queue import LockQueue
+from pollux.ha.shared_store.observation import Observation
 from pollux.ha.shared_store.policy import Action, Decision, Role, Settings, Snapshot, decide
 from pollux.ha.shared_store.proof import STATE_LOCK_SECONDS, Proof
 from pollux.ha.store_layout import FAILBACK_LOCK, LIVE_LOCK, STATE_LOCK, STORE_ID
 from pollux.logs import event
 from pollux.store.journal_facts import newest_epoch, read_facts
-from pollux.store.locks import LockFile, LockTimeoutError, ShortLock, is_locked
+from pollux.store.locks import LockFile, LockTimeoutError, ShortLock
 from pollux.store.segments import NO_ROOM
 
 if TYPE_CHECKING:
@@ -95,8 +94,6 @@ class NodeManager:
         self.machine = machine
         self.me = me
         self.lease = Lease(settings.lease, clock)
-        #: The state as last read or written; None before the first look and on a new store.
-        self.state: NodeState | None = None
         #: Addresses of management ports: this member's own and, from broker.xml, those of the others.
         self.management = ""
         #: Where clients find this member, for the others (:mod:`pollux.cluster.topology`).
@@ -112,12 +109,8 @@ class NodeManager:
         self._wall_ms = wall_ms
         self._clock = clock
         self._member = MemberFile(layout.node, me.id)
-        self._heartbeat = Heartbeat(layout.node)
-        self._beat: members.Beat | None = None
-        self._beat_at = 0.0
-        self._problem = ""
+        self._seen = Observation(layout.node, clock)
         self._announcement: LockFile | None = None
-        self._announced_at = 0.0
         self._epoch = 0
         self._proof: Proof | None = None
         self._last_error = ""
@@ -139,6 +132,11 @@ class NodeManager:
         )
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="pollux-ha", daemon=True)
+
+    @property
+    def state(self) -> NodeState | None:
+        """The state as last read or written; None before the first look and on a new store."""
+        return self._seen.state
 
     @property
     def _lock(self) -> LockFile | None:
@@ -178,7 +176,7 @@ class NodeManager:
 
     def allow_failback(self) -> Future[None]:
         """Forget that the preferred broker shall not ask by itself."""
-        return self.submit(lambda: self._change(lambda state: replace(state, stay=False, refused="")))
+        return self.submit(lambda: self._change(NodeState.with_failback))
 
     def close(self) -> None:
         """Stop the thread and let go of every lock (the state stays as it is)."""
@@ -191,7 +189,7 @@ class NodeManager:
             self._announcement.close()
             self._announcement = None
         self._member.close()
-        self._heartbeat.close()
+        self._seen.heartbeat.close()
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -267,7 +265,7 @@ class NodeManager:
         now = self._clock()
         if serving:
             if self._proof is not None:
-                self.state = self._proof.make(self.state)
+                self._seen.state = self._proof.make(self.state)
             self._hand_over()
         elif self.machine.phase not in STANDBY:
             return self._prove_while_stopping()
@@ -288,7 +286,7 @@ class NodeManager:
         """
         if self._proof is None or self.machine.phase is not Phase.STOPPING:
             return self._period
-        self.state = self._proof.make(self.state)
+        self._seen.state = self._proof.make(self.state)
         if self._proof.lost:
             self.fence(self._proof.lost)
         return self.settings.proof_period
@@ -307,10 +305,9 @@ class NodeManager:
         self.me = replace(self.me, lock=self._member.lock())
         LockFile.open(self._directory / STORE_ID).close()  # makes it, with a random content, when it is missing
         self.identity = peers.read_identity(self._directory)
-        self.state, self._problem = state, problem
         if state is None and not problem and self.settings.role is not Role.BACKUP:
-            self.state = NodeState(facts.node_id or uuid.uuid4().bytes, StoreState.NOT_STARTED, facts.epoch)
-        self._beat_at = self._clock()
+            state = NodeState(facts.node_id or uuid.uuid4().bytes, StoreState.NOT_STARTED, facts.epoch)
+        self._seen.state, self._seen.problem, self._seen.beat_at = state, problem, self._clock()
         self.machine.to(Phase.JOINING, "looks at the store", self.state.epoch if self.state else 0)
         self._tell(Phase.JOINING.value)
 
@@ -343,70 +340,32 @@ class NodeManager:
         if self._announcement is not None and not self._announcement.is_current():
             self._announcement.close()  # nobody sees it: ask again
             self._announcement = None
-        self._read_state()
-        beat = self._heartbeat.read()
-        if beat != self._beat:
-            self._beat = beat
-            self._beat_at = self._clock()
-
-    def _read_state(self) -> None:
-        try:
-            state = read_state(self._directory)
-        except StateFileError as error:
-            if self.state is None or isinstance(error, ForeignStateError):
-                self._problem = str(error)
-            # A state seen in this life is as good as the file: whoever gets the lock writes it anew.
-            return
-        if state is not None:
-            self.state = state
-        self._problem = ""
+        self._seen.look()
 
     def _snapshot(self) -> Snapshot:
-        state = self.state
-        now = self._clock()
+        seen, queue, lock = self._seen, self._queue, self._lock
         serving = self.machine.phase in (Phase.ACTIVATING, Phase.LIVE)
-        failing_back = state is not None and state.state is StoreState.FAILING_BACK
-        announcer = failing_back and self._announcement is None and is_locked(self._directory / FAILBACK_LOCK)
-        if failing_back and not self._announced_at:
-            self._announced_at = now
-        elif not failing_back:
-            self._announced_at = 0.0
-        waiting = 0
-        if serving and announcer:
-            waiting = sum(one.alive for one in self.others())
+        announcer = seen.announcer_alive(ourselves=self._announcement is not None)
         return Snapshot(
             self.machine.phase,
-            state,
-            problem=self._problem,
+            seen.state,
+            problem=seen.problem,
             me=self.me.id,
-            has_lock=self._lock is not None,
-            queued=self._queue.waiting,
-            first=self._queue.first,
-            waits_since=self._queue.waits_since,
-            lock_since=self._queue.lock_since,
-            lock_known=self._lock is not None and state is not None and self._lock.nonce == state.lock,
-            holder_gone=not serving and self._holder_gone(state),
-            heartbeat_at=self._beat_at,
+            has_lock=lock is not None,
+            queued=queue.waiting,
+            first=queue.first,
+            waits_since=queue.waits_since,
+            lock_since=queue.lock_since,
+            lock_known=lock is not None and seen.state is not None and lock.nonce == seen.state.lock,
+            holder_gone=not serving and seen.holder_gone(),
+            heartbeat_at=seen.beat_at,
             announcer_alive=announcer,
-            announced_at=self._announced_at,
+            announced_at=seen.announced_at,
             announced_by_me=self._announcement is not None,
             lost=self._proof.lost if self._proof is not None else "",
             lease_left=self.lease.left(),
-            waiting=waiting,
+            waiting=sum(one.alive for one in self.others()) if serving and announcer else 0,
         )
-
-    def _holder_gone(self, state: NodeState | None) -> bool:
-        if state is None or (state.holder is None and not state.was_lost):
-            return True
-        beat, holder = self._beat, state.holder
-        if (
-            beat is not None
-            and beat.ended
-            and beat.epoch == state.epoch
-            and (holder is None or beat.holder == holder.id)
-        ):
-            return True
-        return holder is not None and members.has_ended(self._directory, holder.id, holder.lock)
 
     # -- acting ------------------------------------------------------------------------------------
 
@@ -437,7 +396,7 @@ class NodeManager:
             case Action.HAND_BACK:
                 self._listener.hand_back(reason)
             case Action.REFUSE:
-                self._change(lambda state: replace(state, state=StoreState.LIVE, refused=reason))
+                self._change(lambda state: state.refusing(reason))
                 event(logger, logging.WARNING, "failback refused", reason=reason, epoch=self._epoch)
             case Action.FENCE:
                 self.fence(reason)
@@ -457,13 +416,9 @@ class NodeManager:
 
     def _announce(self, reason: str) -> None:
         lock = LockFile.open(self._directory / FAILBACK_LOCK)
-
-        def ask(state: NodeState) -> NodeState:
-            return replace(state, state=StoreState.FAILING_BACK) if state.state is StoreState.LIVE else state
-
         try:
             if lock.try_lock():
-                self._change(ask)
+                self._change(NodeState.asked_for)
                 self._announcement = lock
                 event(logger, logging.INFO, "failback asked for", reason=reason)
         finally:
@@ -473,8 +428,8 @@ class NodeManager:
     def _break(self, reason: str) -> bool:
         """Take the lock away from a holder that gives no sign of life. Its own guard has expired before."""
         with ShortLock(self._directory / STATE_LOCK, STATE_LOCK_SECONDS):
-            state = read_state(self._directory)
-            if self._heartbeat.read() != self._beat or state is None or state != self.state:
+            state = self._seen.unchanged()
+            if state is None:
                 return True
             lock = LockFile.replace(self._directory / LIVE_LOCK)
             try:
@@ -495,8 +450,8 @@ class NodeManager:
         with ShortLock(self._directory / STATE_LOCK, STATE_LOCK_SECONDS):
             if not lock.is_current() or not lock.try_lock():
                 return
-            self._read_state()
-            if self.state != state or self._problem:
+            self._seen.read_state()
+            if self.state != state or self._seen.problem:
                 return  # somebody asked for the store, or left it, since the decision was made: decide again
             if state is None:
                 facts = read_facts(self._layout.journal, self._layout.bindings)
@@ -504,7 +459,7 @@ class NodeManager:
             previous = state.holder.name if state.holder is not None else ""
             newest = newest_epoch(self._layout.journal, self._layout.bindings)
             if state.holder is None and newest > state.epoch:
-                self.state = replace(state, epoch=newest)
+                self._seen.state = replace(state, epoch=newest)
                 return  # somebody has served since this member joined, and left no state: decide again
             epoch = max(state.epoch, newest) + 1
             entry = Activation(epoch, previous, self.me.name, reason, self._wall_ms())
@@ -512,20 +467,20 @@ class NodeManager:
             if self.settings.role is Role.LIVE:
                 claimed = replace(claimed, stay=False)
             write_state(self._directory, claimed)
-            self._heartbeat.write(epoch, self.me.id)
+            self._seen.heartbeat.write(epoch, self.me.id)
             touched = lock.touch()
         self._proof = Proof(
             self._directory,
             lock,
             epoch,
             self.me.id,
-            heartbeat=self._heartbeat,
+            heartbeat=self._seen.heartbeat,
             lease=self.lease,
             clock=self._clock,
             touched=touched if self.settings.role is Role.SYMMETRIC else None,
         )
         self._queue.served()
-        self.state, self._epoch = claimed, epoch
+        self._seen.state, self._epoch = claimed, epoch
         if self._announcement is not None:
             self._announcement.close()
             self._announcement = None
@@ -534,7 +489,7 @@ class NodeManager:
         else:
             # A server of NFS first calls back what it has delegated to a member that is gone, and that takes as long as
             # its lease. The claim stands, but proves little or nothing by now: look again, while the store answers.
-            self.state = self._proof.make(claimed)
+            self._seen.state = self._proof.make(claimed)
         self._untaken = Right(claimed.node_id, epoch, reason, self._queue.lock_since)
         self._granted_at = self._clock()
         self.machine.to(Phase.ACTIVATING, reason, epoch)
@@ -564,31 +519,10 @@ class NodeManager:
             self._listener.fenced(reason)
 
     def _change(self, change: Callable[[NodeState], NodeState]) -> None:
-        """Read, change and write the state under its lock."""
-        with ShortLock(self._directory / STATE_LOCK, STATE_LOCK_SECONDS):
-            try:
-                state = read_state(self._directory) or self.state
-            except StateFileError:
-                if self._lock is None:
-                    raise  # whoever has the store writes it anew
-                state = self.state
-            if state is None:
-                return
-            after = change(state)
-            if after != state:
-                write_state(self._directory, after)
-            self.state = after
+        self._seen.change(change, ours=self._lock is not None)
 
     def _note_duration(self, duration: int) -> None:
-        def note(state: NodeState) -> NodeState:
-            if state.epoch != self._epoch:
-                return state
-            entries = [one for one in state.history if one.epoch == self._epoch]
-            if not entries:
-                return state
-            return replace(state, history=state.activated(replace(entries[-1], duration_ms=duration)))
-
-        self._change(note)
+        self._change(lambda state: state.served_after(self._epoch, duration))
         self._set_room_aside()
 
     def _set_room_aside(self) -> None:
@@ -605,17 +539,9 @@ class NodeManager:
         self._proof = None
         if self._lock is None:
             return
-
-        def leave(state: NodeState) -> NodeState:
-            if state.epoch != self._epoch or state.holder is None or state.holder.id != self.me.id:
-                return state
-            # Whoever asked for the store while it was being closed still gets it.
-            asked = state.state is StoreState.FAILING_BACK and left is StoreState.LIVE
-            return replace(state, state=state.state if asked else left, stay=stay)
-
-        self._change(leave)
+        self._change(lambda state: state.left_by(self.me, self._epoch, left, stay=stay))
         try:
-            self._heartbeat.write(self._epoch, self.me.id, ended=True)
+            self._seen.heartbeat.write(self._epoch, self.me.id, ended=True)
         except OSError as error:
             # The others are only faster with it: the lock tells them.
             event(logger, logging.WARNING, "the other members cannot be told", reason=str(error))
