@@ -1,4 +1,4 @@
-"""Keepers of one group in one process, on a real directory, for tests of what they do. Not a test module."""
+"""Node managers of one group in one process, on a real directory, for tests of what they do. Not a test module."""
 
 from __future__ import annotations
 
@@ -132,5 +132,5 @@ class Store:
         return self.parties[-1]
 
 
-PRIMARY, BACKUP = Settings(Role.LIVE), Settings(Role.BACKUP)
-SYMMETRIC = replace(PRIMARY, role=Role.SYMMETRIC)
+PREFERRED, BACKUP = Settings(Role.LIVE), Settings(Role.BACKUP)
+SYMMETRIC = replace(PREFERRED, role=Role.SYMMETRIC)

@@ -16,7 +16,7 @@ from support.strategies import records
 NODE = bytes(range(16))
 LIVE = Holder("a", "a", "host", 1, Role.LIVE.value)
 SPARE = Holder("b", "b", "host", 2, Role.BACKUP.value)
-PRIMARY, BACKUP = Settings(Role.LIVE), Settings(Role.BACKUP)
+PREFERRED, BACKUP = Settings(Role.LIVE), Settings(Role.BACKUP)
 SYMMETRIC = Settings(Role.SYMMETRIC, keep_alive=5.0)
 
 
@@ -36,39 +36,39 @@ def standby(found: NodeState | None, **more: object) -> Snapshot:
     [
         # waiting
         (standby(None, queued=False), BACKUP, Action.WAIT),
-        (standby(None, queued=False), PRIMARY, Action.QUEUE),
+        (standby(None, queued=False), PREFERRED, Action.QUEUE),
         (standby(state(StoreState.NOT_STARTED), queued=True), BACKUP, Action.LEAVE_QUEUE),
         (standby(state(), queued=False), BACKUP, Action.QUEUE),
         (standby(state()), BACKUP, Action.WAIT),
         (standby(state(StoreState.PAUSED)), BACKUP, Action.LEAVE_QUEUE),
-        (standby(state(StoreState.PAUSED), queued=False), PRIMARY, Action.QUEUE),
+        (standby(state(StoreState.PAUSED), queued=False), PREFERRED, Action.QUEUE),
         (standby(state(), problem="damaged"), BACKUP, Action.LEAVE_QUEUE),
         # a holder that gives no sign of life
         (standby(state(), heartbeat_at=93.9), BACKUP, Action.BREAK),
         (standby(state(), heartbeat_at=94.1), BACKUP, Action.WAIT),
         (standby(state(), heartbeat_at=93.9, first=False), BACKUP, Action.WAIT),
         (standby(state(), heartbeat_at=91.9, first=False), BACKUP, Action.BREAK),
-        (standby(state(StoreState.PAUSED), heartbeat_at=0.0), PRIMARY, Action.WAIT),
+        (standby(state(StoreState.PAUSED), heartbeat_at=0.0), PREFERRED, Action.WAIT),
         # failback
-        (standby(state(holder=SPARE), me="a"), PRIMARY, Action.ANNOUNCE),
-        (standby(state(holder=SPARE, stay=True), me="a"), PRIMARY, Action.WAIT),
-        (standby(state(holder=SPARE, refused="no"), me="a"), PRIMARY, Action.WAIT),
-        (standby(state(holder=SPARE), me="a", announced_by_me=True), PRIMARY, Action.WAIT),
+        (standby(state(holder=SPARE), me="a"), PREFERRED, Action.ANNOUNCE),
+        (standby(state(holder=SPARE, stay=True), me="a"), PREFERRED, Action.WAIT),
+        (standby(state(holder=SPARE, refused="no"), me="a"), PREFERRED, Action.WAIT),
+        (standby(state(holder=SPARE), me="a", announced_by_me=True), PREFERRED, Action.WAIT),
         # with the lock
         (standby(state(), has_lock=True, lock_known=True), BACKUP, Action.ACTIVATE),
         (standby(state(), has_lock=True, lock_known=False), BACKUP, Action.HOLD),
         (standby(state(), has_lock=True, lock_known=False, holder_gone=True), BACKUP, Action.ACTIVATE),
         (standby(state(), has_lock=True, lock_known=False, heartbeat_at=93.0), BACKUP, Action.ACTIVATE),
         (standby(state(StoreState.PAUSED), has_lock=True, lock_known=True), BACKUP, Action.RELEASE),
-        (standby(state(StoreState.PAUSED), has_lock=True, lock_known=True), PRIMARY, Action.ACTIVATE),
-        (standby(state(StoreState.NOT_STARTED, None, epoch=0), has_lock=True), PRIMARY, Action.ACTIVATE),
+        (standby(state(StoreState.PAUSED), has_lock=True, lock_known=True), PREFERRED, Action.ACTIVATE),
+        (standby(state(StoreState.NOT_STARTED, None, epoch=0), has_lock=True), PREFERRED, Action.ACTIVATE),
         (standby(state(StoreState.NOT_STARTED, None), has_lock=True), BACKUP, Action.RELEASE),
         # the state file was lost: whoever had the store last is not known, and neither is the lock file
-        (standby(state(StoreState.NOT_STARTED, None), has_lock=True), PRIMARY, Action.HOLD),
+        (standby(state(StoreState.NOT_STARTED, None), has_lock=True), PREFERRED, Action.HOLD),
         (standby(state(StoreState.NOT_STARTED, None), has_lock=True), SYMMETRIC, Action.HOLD),
-        (standby(state(StoreState.PAUSED, None), has_lock=True), PRIMARY, Action.HOLD),
-        (standby(state(StoreState.PAUSED, None), has_lock=True, heartbeat_at=94.0), PRIMARY, Action.ACTIVATE),
-        (standby(state(StoreState.NOT_STARTED, None), has_lock=True, holder_gone=True), PRIMARY, Action.ACTIVATE),
+        (standby(state(StoreState.PAUSED, None), has_lock=True), PREFERRED, Action.HOLD),
+        (standby(state(StoreState.PAUSED, None), has_lock=True, heartbeat_at=94.0), PREFERRED, Action.ACTIVATE),
+        (standby(state(StoreState.NOT_STARTED, None), has_lock=True, holder_gone=True), PREFERRED, Action.ACTIVATE),
         (standby(state(), has_lock=True, lock_known=True, problem="damaged"), BACKUP, Action.RELEASE),
         # a failback half way: the one that asked is alive, dead, or too slow
         (
@@ -135,7 +135,7 @@ def serving(found: NodeState, **more: object) -> Snapshot:
             replace(BACKUP, allow_failback=False),
             Action.REFUSE,
         ),
-        (serving(state(StoreState.FAILING_BACK, LIVE), announcer_alive=True, waiting=1), PRIMARY, Action.REFUSE),
+        (serving(state(StoreState.FAILING_BACK, LIVE), announcer_alive=True, waiting=1), PREFERRED, Action.REFUSE),
     ],
 )
 def test_serving(snapshot: Snapshot, policy: Settings, expected: Action) -> None:
@@ -169,7 +169,7 @@ def test_serving(snapshot: Snapshot, policy: Settings, expected: Action) -> None
         lease_left=st.floats(0, 4),
         waiting=st.integers(0, 3),
     ),
-    st.sampled_from((PRIMARY, BACKUP, SYMMETRIC)),
+    st.sampled_from((PREFERRED, BACKUP, SYMMETRIC)),
 )
 @settings(max_examples=400)
 def test_no_snapshot_leads_to_a_forbidden_decision(snapshot: Snapshot, policy: Settings) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from broker.ha.group import BACKUP, PRIMARY, SYMMETRIC, Party, Store, wait_until
+from broker.ha.group import BACKUP, PREFERRED, SYMMETRIC, Party, Store, wait_until
 from pollux.ha.machine import Phase
 from pollux.ha.members import Heartbeat
 from pollux.ha.node_state import Holder, NodeState, StoreState, write_state
@@ -106,12 +106,12 @@ def somebody_serves(members: list[Supervised], faults: Faults) -> None:
 def first_start(store: Store, faults: Faults) -> list[Supervised]:
     """The first member on a new store."""
     faults.arm()
-    return [Supervised(store, "a", replace(PRIMARY, **QUICK))]
+    return [Supervised(store, "a", replace(PREFERRED, **QUICK))]
 
 
 def killed(store: Store, faults: Faults) -> list[Supervised]:
     """The live is gone, a backup is ready."""
-    live = store.member("a", PRIMARY).start().serve()
+    live = store.member("a", PREFERRED).start().serve()
     backup = Supervised(store, "b", replace(BACKUP, **QUICK))
     backup.party.wait_for(Phase.READY)
     live.node_manager.close()
@@ -122,12 +122,12 @@ def killed(store: Store, faults: Faults) -> list[Supervised]:
 def killed_and_back(store: Store, faults: Faults) -> list[Supervised]:
     """The live is gone, a backup is ready, and the preferred live comes back meanwhile."""
     members = killed(store, faults)
-    return [*members, Supervised(store, "a", replace(PRIMARY, **QUICK))]
+    return [*members, Supervised(store, "a", replace(PREFERRED, **QUICK))]
 
 
 def released(store: Store, faults: Faults) -> list[Supervised]:
     """The live stops in order; the backup is ready."""
-    live = store.member("a", PRIMARY).start().serve()
+    live = store.member("a", PREFERRED).start().serve()
     backup = Supervised(store, "b", replace(BACKUP, **QUICK))
     backup.party.wait_for(Phase.READY)
     live.machine.to(Phase.STOPPING, "the test says so")
@@ -139,11 +139,11 @@ def released(store: Store, faults: Faults) -> list[Supervised]:
 
 def failed_back(store: Store, faults: Faults) -> list[Supervised]:
     """The preferred live comes back and asks for the store."""
-    store.member("a", PRIMARY).start().serve().leave(StoreState.LIVE)
+    store.member("a", PREFERRED).start().serve().leave(StoreState.LIVE)
     backup = Supervised(store, "b", replace(BACKUP, **QUICK))
     wait_until(backup.look, "it serves")
     faults.arm()
-    return [backup, Supervised(store, "a", replace(PRIMARY, **QUICK))]
+    return [backup, Supervised(store, "a", replace(PREFERRED, **QUICK))]
 
 
 def symmetric(store: Store, faults: Faults) -> list[Supervised]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.ha.group import PATIENCE, PRIMARY, Store
+from broker.ha.group import PATIENCE, PREFERRED, Store
 from pollux.ha.shared_store import filesystem
 from pollux.ha.shared_store.filesystem import StoreDirectoryError, mount_of, refusal
 from support.files import snapshot
@@ -42,7 +42,7 @@ def test_file_systems_whose_locks_do_not_serve_are_refused_before_anything_is_wr
         mountinfo.write_text(LOCAL + mounted(point, kind, options))
         monkeypatch.setattr(filesystem, "MOUNTINFO", mountinfo)
         before = snapshot(store.path)
-        member = store.member("a", PRIMARY).start()
+        member = store.member("a", PREFERRED).start()
         if not words:
             member.serve()
             return
@@ -60,7 +60,7 @@ def test_every_directory_of_the_store_is_looked_at(tmp_path: Path, monkeypatch: 
         mountinfo = tmp_path / "mountinfo"
         mountinfo.write_text(LOCAL + mounted(str(store.path / "bindings"), "nfs", "rw,vers=3"))
         monkeypatch.setattr(filesystem, "MOUNTINFO", mountinfo)
-        member = store.member("a", PRIMARY).start()
+        member = store.member("a", PREFERRED).start()
         assert member.end.wait(PATIENCE)
         assert str(store.path / "bindings") in str(member.refusals[0])
         assert not store.node.exists()

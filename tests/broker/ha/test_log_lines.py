@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from broker.ha.group import BACKUP, PATIENCE, PRIMARY, Store, wait_until
+from broker.ha.group import BACKUP, PATIENCE, PREFERRED, Store, wait_until
 from pollux.ha.machine import REASON_PERIOD, REASONS, TRANSITIONS, Machine, Phase
 from pollux.ha.node_state import StoreState
 
@@ -82,7 +82,7 @@ def test_a_reason_that_goes_back_and_forth_does_not_fill_the_log(caplog: pytest.
 def test_the_lives_of_a_pair_can_be_read_from_its_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "pollux.ha")
     with Store(tmp_path) as store:
-        live = store.member("a", PRIMARY).start().serve()
+        live = store.member("a", PREFERRED).start().serve()
         first = [fields for _, fields in lines(caplog)]
         assert [(one["from"], one["to"], one["epoch"]) for one in first] == [
             ("stopped", "joining", 0),

@@ -1,4 +1,4 @@
-"""What members do to the store, step by step: real keepers on a real directory, held where it matters."""
+"""What members do to the store, step by step: real node managers on a real directory, held where it matters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from broker.ha.group import BACKUP, PATIENCE, PRIMARY, SYMMETRIC, Store, wait_until
+from broker.ha.group import BACKUP, PATIENCE, PREFERRED, SYMMETRIC, Store, wait_until
 from pollux.ha.lease import boot_clock
 from pollux.ha.machine import Phase
 from pollux.ha.members import HEARTBEAT, MEMBERS, Heartbeat
@@ -49,7 +49,7 @@ def test_what_the_live_left_is_read_after_its_lock_was_obtained(
     store: Store, monkeypatch: pytest.MonkeyPatch, left: StoreState
 ) -> None:
     """A backup that has just read the state when the live leaves must not go by what it read."""
-    live = store.member("a", PRIMARY).start().serve()
+    live = store.member("a", PREFERRED).start().serve()
     backup = store.member("b", BACKUP).start().wait_for(Phase.READY)
     steps: list[str] = []
 
@@ -80,7 +80,7 @@ def test_what_the_live_left_is_read_after_its_lock_was_obtained(
 def test_a_request_that_comes_while_a_backup_takes_over_is_not_overwritten(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = store.member("a", PRIMARY).start().serve()
+    live = store.member("a", PREFERRED).start().serve()
     backup = store.member("b", BACKUP).start().wait_for(Phase.READY)
     asked: list[LockFile] = []
 
@@ -106,7 +106,7 @@ def test_a_state_file_that_is_damaged_while_a_member_asks_for_the_store_is_looke
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Breaks when damage that the look before has not seen counts as a fault of ours: a traceback in the log."""
-    store.member("a", PRIMARY).start().serve().leave(StoreState.LIVE)
+    store.member("a", PREFERRED).start().serve().leave(StoreState.LIVE)
     backup = store.member("b", BACKUP).start().serve()
     damaged: list[str] = []
 
@@ -118,7 +118,7 @@ def test_a_state_file_that_is_damaged_while_a_member_asks_for_the_store_is_looke
         return read_state(directory)
 
     monkeypatch.setattr(observation, "read_state", read)
-    store.member("a", PRIMARY).start()
+    store.member("a", PREFERRED).start()
     wait_until(lambda: backup.asked_back, "it asks again")
     assert damaged
     records = [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -131,7 +131,7 @@ def test_a_stop_between_a_look_and_what_follows_from_it_is_no_failure(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Breaks when a standby that is stopped cannot become ready any more, and tells that with a traceback."""
-    store.member("a", PRIMARY).start().serve()
+    store.member("a", PREFERRED).start().serve()
     backup = store.member("b", BACKUP).start().wait_for(Phase.READY)
     stopped = threading.Event()
 
@@ -149,10 +149,10 @@ def test_a_stop_between_a_look_and_what_follows_from_it_is_no_failure(
 
 def test_the_former_live_stays_a_standby_after_a_switchover_and_its_own_restarts(store: Store) -> None:
     """Maintenance on the former live restarts it several times; each time it waits until it is asked."""
-    store.member("a", PRIMARY).start().serve().leave(StoreState.LIVE, stay=True)
+    store.member("a", PREFERRED).start().serve().leave(StoreState.LIVE, stay=True)
     backup = store.member("b", BACKUP).start().serve()
     for _ in range(2):
-        former = store.member("a", PRIMARY).start().wait_for(Phase.READY)
+        former = store.member("a", PREFERRED).start().wait_for(Phase.READY)
         # Each look would ask for the store; three of them are enough to see that it does not.
         looks = former.node_manager._seen.beat_at
         wait_until(
@@ -162,7 +162,7 @@ def test_the_former_live_stays_a_standby_after_a_switchover_and_its_own_restarts
         assert store.state().state is StoreState.LIVE
         former.node_manager.close()
     assert not backup.asked_back
-    preferred = store.member("a", PRIMARY).start().wait_for(Phase.READY)
+    preferred = store.member("a", PREFERRED).start().wait_for(Phase.READY)
     backup.node_manager.allow_failback().result(PATIENCE)
     wait_until(lambda: backup.asked_back, "asked by an administrator")
     backup.leave(StoreState.FAILING_BACK)
@@ -171,16 +171,16 @@ def test_the_former_live_stays_a_standby_after_a_switchover_and_its_own_restarts
 
 
 def test_a_switchover_does_not_keep_the_preferred_live_from_a_store_nobody_has(store: Store) -> None:
-    store.member("a", PRIMARY).start().serve().leave(StoreState.LIVE, stay=True)
+    store.member("a", PREFERRED).start().serve().leave(StoreState.LIVE, stay=True)
     backup = store.member("b", BACKUP).start().serve()
-    preferred = store.member("a", PRIMARY).start().wait_for(Phase.READY)
+    preferred = store.member("a", PREFERRED).start().wait_for(Phase.READY)
     backup.node_manager.close()  # as the kernel does for a process that died
     preferred.serve()
     assert not store.state().stay, "from now on it is preferred again"
 
 
 def test_a_member_gives_up_after_the_time_set_for_it(store: Store) -> None:
-    live = store.member("a", PRIMARY).start().serve()
+    live = store.member("a", PREFERRED).start().serve()
     other = store.member("b", replace(BACKUP, patience=0.3)).start()
     assert other.end.wait(PATIENCE)
     (error,) = other.refusals
@@ -192,7 +192,7 @@ def test_a_member_gives_up_after_the_time_set_for_it(store: Store) -> None:
 
 def test_the_time_to_wait_does_not_run_while_the_store_is_paused(store: Store) -> None:
     """A backup that must not take over does not wait for the lock."""
-    store.member("a", PRIMARY).start().serve().leave(StoreState.PAUSED)
+    store.member("a", PREFERRED).start().serve().leave(StoreState.PAUSED)
     other = store.member("b", replace(BACKUP, patience=0.0)).start()
     wait_until(lambda: "PAUSED" in other.machine.position.reason, "it knows")
     assert other.machine.phase is Phase.JOINING
@@ -205,13 +205,13 @@ def test_a_checkpoint_alone_proves_the_node_id_when_the_state_file_is_lost(store
     write_checkpoint(FileOperations(), store.path / "journal", node, (3, 3, 1), EMPTY)
     store.node.mkdir()
     (store.node / STATE_FILE).write_bytes(b"damaged")
-    store.member("a", PRIMARY).start().serve()
+    store.member("a", PREFERRED).start().serve()
     assert store.state().node_id == node
     assert store.state().epoch == 4
 
 
 def test_backups_take_over_in_the_order_in_which_they_came(store: Store) -> None:
-    live = store.member("a", PRIMARY).start().serve()
+    live = store.member("a", PREFERRED).start().serve()
     backups = [store.member(name, BACKUP).start().wait_for(Phase.READY) for name in ("z", "b", "c")]
     assert [one.node_manager._queue.first for one in backups] == [True, False, False]
     for number, backup in enumerate(backups):
@@ -225,7 +225,7 @@ def test_backups_take_over_in_the_order_in_which_they_came(store: Store) -> None
 
 
 def test_a_first_in_line_that_stands_still_keeps_nobody_from_a_free_store(store: Store) -> None:
-    live = store.member("a", PRIMARY).start().serve()
+    live = store.member("a", PREFERRED).start().serve()
     frozen = LockFile.open(store.node / BACKUP_LOCK)
     assert frozen.try_lock()
     backup = store.member("b", replace(BACKUP, margin=0.5)).start().wait_for(Phase.READY)
@@ -237,10 +237,10 @@ def test_a_first_in_line_that_stands_still_keeps_nobody_from_a_free_store(store:
 
 
 def test_a_preferred_live_does_not_stand_in_line(store: Store) -> None:
-    store.member("a", PRIMARY).start().serve().leave(StoreState.LIVE, stay=True)
+    store.member("a", PREFERRED).start().serve().leave(StoreState.LIVE, stay=True)
     backup = store.member("b", BACKUP).start().serve()
     other = store.member("c", BACKUP).start().wait_for(Phase.READY)
-    preferred = store.member("a", PRIMARY).start().wait_for(Phase.READY)
+    preferred = store.member("a", PREFERRED).start().wait_for(Phase.READY)
     assert preferred.node_manager._queue.waits_for_lock is not None
     other.node_manager.close()
     backup.node_manager.close()
@@ -248,7 +248,7 @@ def test_a_preferred_live_does_not_stand_in_line(store: Store) -> None:
 
 
 def test_a_backup_that_leaves_the_line_lets_the_next_one_up(store: Store) -> None:
-    store.member("a", PRIMARY).start().serve()
+    store.member("a", PREFERRED).start().serve()
     first = store.member("b", BACKUP).start().wait_for(Phase.READY)
     second = store.member("c", BACKUP).start().wait_for(Phase.READY)
     assert not second.node_manager._queue.first
@@ -279,7 +279,7 @@ def test_a_claim_that_took_longer_than_a_lease_is_proved_once_more(
     store: Store, monkeypatch: pytest.MonkeyPatch, *, taken: bool
 ) -> None:
     """An NFS server calls back first what a dead member has. Breaks when the claim alone has to be enough."""
-    store.member("a", PRIMARY).start().serve().leave(StoreState.LIVE)
+    store.member("a", PREFERRED).start().serve().leave(StoreState.LIVE)
     late = 0.0
 
     def clock() -> float:
@@ -310,7 +310,7 @@ def test_a_claim_that_took_longer_than_a_lease_is_proved_once_more(
 
 def test_a_live_that_takes_longer_to_stop_than_a_lease_keeps_its_right_until_it_gives_it_back(store: Store) -> None:
     """Its last writes are confirmed under the guard, too. Breaks when a clean stop that takes a while ends fenced."""
-    live = store.member("a", replace(PRIMARY, proof_limit=0.05)).start().serve()
+    live = store.member("a", replace(PREFERRED, proof_limit=0.05)).start().serve()
     live.machine.to(Phase.STOPPING, "the test says so")
     for _ in range(3):
         beat = live.node_manager._seen.heartbeat.read()
@@ -323,7 +323,7 @@ def test_a_live_that_takes_longer_to_stop_than_a_lease_keeps_its_right_until_it_
 
 
 def test_a_live_that_loses_the_store_while_it_stops_is_fenced(store: Store) -> None:
-    live = store.member("a", replace(PRIMARY, proof_limit=0.05)).start().serve()
+    live = store.member("a", replace(PREFERRED, proof_limit=0.05)).start().serve()
     live.machine.to(Phase.STOPPING, "the test says so")
     LockFile.replace(store.node / LIVE_LOCK).close()
     assert live.end.wait(PATIENCE)
@@ -331,9 +331,9 @@ def test_a_live_that_loses_the_store_while_it_stops_is_fenced(store: Store) -> N
     assert not live.node_manager.lease.held()
 
 
-def test_a_job_whose_asker_went_away_is_not_the_end_of_the_keeper(store: Store) -> None:
+def test_a_job_whose_asker_went_away_is_not_the_end_of_the_node_manager(store: Store) -> None:
     """A client of the HTTP port closes its connection. Breaks when the right to serve is not proven any more then."""
-    live = store.member("a", PRIMARY).start().serve()
+    live = store.member("a", PREFERRED).start().serve()
     gate = threading.Event()
     first = live.node_manager.submit(lambda: (gate.wait(PATIENCE), None)[1])
     assert live.node_manager.submit(lambda: None).cancel()
@@ -347,7 +347,7 @@ def test_a_server_that_cannot_be_told_is_told_again_or_it_is_the_end(
     store: Store, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """Breaks when a broker that has the right to serve, and proves it, never serves."""
-    member = store.member("a", replace(PRIMARY, lease=0.5, proof_limit=0.02))
+    member = store.member("a", replace(PREFERRED, lease=0.5, proof_limit=0.02))
     granted, told = member.granted, iter(range(times))
 
     def deaf(right: Right) -> None:
@@ -366,7 +366,7 @@ def test_a_server_that_cannot_be_told_is_told_again_or_it_is_the_end(
 
 
 def test_a_live_whose_state_file_names_another_one_is_fenced(store: Store) -> None:
-    live = store.member("a", replace(PRIMARY, proof_limit=0.1)).start().serve()
+    live = store.member("a", replace(PREFERRED, proof_limit=0.1)).start().serve()
     other = replace(store.state().holder, id="z-id", name="z")  # type: ignore[type-var]
     write_state(store.node, replace(store.state(), holder=other, epoch=9))
     assert live.end.wait(PATIENCE)
@@ -375,7 +375,7 @@ def test_a_live_whose_state_file_names_another_one_is_fenced(store: Store) -> No
 
 
 def test_a_state_file_that_is_damaged_or_gone_is_written_anew_by_the_live(store: Store) -> None:
-    live = store.member("a", replace(PRIMARY, proof_limit=0.05)).start().serve()
+    live = store.member("a", replace(PREFERRED, proof_limit=0.05)).start().serve()
     expected = store.state()
     for damage in (b"", b"{}", None):
         path = store.node / STATE_FILE
@@ -412,18 +412,18 @@ def test_who_finds_neither_state_nor_lock_waits_until_whoever_served_has_stopped
 
 
 def test_whoever_said_that_it_stopped_is_not_waited_for_when_state_and_lock_are_lost(store: Store) -> None:
-    first = store.member("a", PRIMARY).start().serve()
+    first = store.member("a", PREFERRED).start().serve()
     write_checkpoint(FileOperations(), store.path / "journal", first.rights[0].node_id, (1, 1, 1), EMPTY)
     first.leave(StoreState.LIVE)
     (store.node / LIVE_LOCK).unlink()
     (store.node / STATE_FILE).unlink()
-    second = store.member("b", replace(PRIMARY, lease=2 * PATIENCE)).start().serve()
+    second = store.member("b", replace(PREFERRED, lease=2 * PATIENCE)).start().serve()
     assert second.rights[0].epoch == 2
 
 
 def test_a_sign_of_life_whose_file_was_deleted_is_written_anew(store: Store) -> None:
     """Who waits would see none, and take the store from somebody who serves."""
-    live = store.member("a", replace(PRIMARY, proof_limit=0.05)).start().serve()
+    live = store.member("a", replace(PREFERRED, proof_limit=0.05)).start().serve()
     (store.node / HEARTBEAT).unlink()
     wait_until((store.node / HEARTBEAT).exists, "it is there again")
     wait_until(lambda: Heartbeat(store.node).read() is not None, "it can be read")
@@ -434,9 +434,9 @@ def test_a_request_for_the_store_and_a_members_words_are_made_again_when_their_f
     store: Store,
 ) -> None:
     """Breaks when the preferred broker waits for an answer to what nobody can see, or clients are not told of it."""
-    store.member("a", PRIMARY).start().serve().node_manager.close()
+    store.member("a", PREFERRED).start().serve().node_manager.close()
     store.member("b", BACKUP).start().serve()
-    store.member("a", PRIMARY).start()
+    store.member("a", PREFERRED).start()
     words = store.node / MEMBERS / "a-id.json"
     wait_until(lambda: is_locked(store.node / FAILBACK_LOCK) and words.exists(), "it asks")
     (store.node / FAILBACK_LOCK).unlink()
@@ -452,7 +452,7 @@ def test_a_waiting_member_looks_less_often_where_each_look_is_many_questions_to_
     store: Store, monkeypatch: pytest.MonkeyPatch, kind: str, poll: float | None, period: float
 ) -> None:
     monkeypatch.setattr(manager_module, "admit", lambda *given: admit(*given)._replace(kind=kind))
-    store.member("a", PRIMARY).start().serve()
+    store.member("a", PREFERRED).start().serve()
     node_manager = store.member("b", replace(BACKUP, poll=poll)).start().wait_for(Phase.READY).node_manager
     waits: list[float] = []
     node_manager.submit(lambda: waits.append(node_manager._turn())).result(PATIENCE)

@@ -29,7 +29,7 @@ class Dropped:
         self._counts: dict[str, tuple[int, float]] = {}
 
     def note(self, kind: str, now: float) -> int:
-        """One more. How many there were since it was told of last when it is to be told of again, else 0."""
+        """Count one more. How many there were since it was told of last when it is to be told of again, else 0."""
         self.total += 1
         count, told = self._counts.get(kind, (0, -TOLD_EVERY))
         if now - told < TOLD_EVERY:
@@ -58,7 +58,7 @@ class Guesses:
         return source in self._members or self._count("", now) < GUESSES_OF_STRANGERS
 
     def wrong(self, source: str, now: float) -> None:
-        """The one that was looked at had a wrong password."""
+        """Note that the one that was looked at had a wrong password."""
         for name in (source,) if source in self._members else (source, ""):
             self._wrong[name] = (int(now), self._count(name, now) + 1)
             self._wrong.move_to_end(name)
@@ -66,7 +66,7 @@ class Guesses:
                 self._wrong.popitem(last=False)
 
     def right(self, source: str) -> None:
-        """It had the right one."""
+        """Note that the one that was looked at had the right password."""
         self._members[source] = None
         self._members.move_to_end(source)
         if len(self._members) > _SOURCES:

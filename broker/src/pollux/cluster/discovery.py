@@ -143,7 +143,7 @@ class Discovered(Others, asyncio.DatagramProtocol):
         self._transport = transport
 
     def datagram_received(self, data: bytes, address: tuple[str | Any, int]) -> None:
-        """A datagram, of anybody."""
+        """Take an announcement; a datagram may be anybody's."""
         now, source = self._clock(), str(address[0])
         if not self._guesses.may_look(source, now):
             self._drop("guesses", address, now)
@@ -295,7 +295,7 @@ def announcers(configuration: Configuration, key: ClusterKey, member: str) -> li
 
 
 def receiver(group: DiscoveryGroup) -> socket.socket:
-    """A socket that receives what is sent to the group. Raises DiscoveryError."""
+    """Return a socket that receives what is sent to the group. Raises DiscoveryError."""
     try:
         return multicast.receiver(group.group_address or "", group.group_port or 0, group.local_bind_address)
     except OSError as error:
@@ -303,7 +303,7 @@ def receiver(group: DiscoveryGroup) -> socket.socket:
 
 
 def sender(group: BroadcastGroup) -> socket.socket:
-    """A socket to send to the group, within this network only. Raises DiscoveryError."""
+    """Return a socket to send to the group, within this network only. Raises DiscoveryError."""
     made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         local = group.local_bind_address

@@ -139,7 +139,7 @@ class Electorate:
         return sum(_place(endpoint) not in heard for endpoint in self._others.endpoints)
 
     def view(self) -> dict[str, Any]:
-        """For management."""
+        """Return what management shows: the topology's size, members, and how many are connected."""
         return {"size": self.size, "connected": len(self._links), "members": len(self._others.endpoints)}
 
     # -- connections
@@ -224,7 +224,7 @@ class Electorate:
                 self._superseded(f"other pairs say: {answer.reason}")
 
     async def announce(self) -> None:
-        """This broker serves now: tell everybody."""
+        """Tell everybody that this broker serves now."""
         await asyncio.gather(*(self._announce(where) for where in list(self._links)))
 
     def _ask(self, where: str, kind: str, node_id: str, sequence: int) -> Asked | None:

@@ -143,7 +143,7 @@ class Topology:
         self._announced: dict[str, Announcement] = {}
 
     def heard(self, announcement: Announcement | None) -> None:
-        """A member of the pair announced itself; the last one counts, also while that member is gone."""
+        """Note the announcement of a member of the pair; the last one counts, also while that member is gone."""
         if announcement is None or announcement.member == self.mine.member:
             return
         self._announced.pop(announcement.member, None)

@@ -27,16 +27,16 @@ class _Channel:
     """A channel on which nothing is sent but the question and the answer."""
 
     def accepted(self, content: dict[str, Any]) -> None:
-        """The answer."""
+        """Take no answer."""
 
     def data(self, payload: bytes) -> None:
-        """Not used."""
+        """Do nothing: nothing is sent here."""
 
     def credited(self) -> None:
-        """Not used."""
+        """Do nothing: nothing is sent here."""
 
     def closed(self, code: str, text: str) -> None:
-        """The channel, or the whole connection, is gone."""
+        """Note that the channel, or the whole connection, is gone."""
         del code, text
         self._over()
 
@@ -55,12 +55,12 @@ class Asked(_Channel):
         self._close = False
 
     async def answered(self, seconds: float) -> Answer | None:
-        """The answer; None when there is none."""
+        """Return the answer; None when there is none within these seconds."""
         await asyncio.wait([self._done], timeout=seconds)
         return self.answer
 
     def accepted(self, content: dict[str, Any]) -> None:
-        """The answer."""
+        """Read the answer."""
         try:
             self.answer = Answer(
                 str(content["member"])[:255],
@@ -82,7 +82,7 @@ class Asked(_Channel):
             self._done.set_result(None)
 
     def close(self) -> None:
-        """The answer is of no use any more: what was promised is given back.
+        """Give back what was promised: the answer is of no use any more.
 
         Without an answer that waits for it: another question on a channel of this number would be given this answer.
         """
@@ -100,7 +100,7 @@ class Given(_Channel):
         self._holder = holder
 
     def _over(self) -> None:
-        """Whoever held the right by this channel does not any more."""
+        """Have whoever held the right by this channel hold it no more."""
         self.ended = True
         if self._holder is not None:
             self._let_go(self._holder)

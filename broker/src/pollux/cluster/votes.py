@@ -142,7 +142,7 @@ class Register:
         return {node: known.sequence for node, known in self.known.items()}
 
     def saw(self, size: int) -> None:
-        """Another member has seen a topology of this size."""
+        """Note that another member has seen a topology of this size."""
         self.largest = max(self.largest, size)
 
     def _of(self, node_id: str) -> Known:
@@ -179,7 +179,7 @@ class Register:
         return YES
 
     def gone(self, node_id: str, member: str) -> None:
-        """The connection of a holder, or of one that was promised the right, is gone."""
+        """Note that the connection of a holder, or of one that was promised the right, is gone."""
         known = self._of(node_id)
         if known.holder == member:
             known.holder, known.serves = "", False
@@ -248,17 +248,17 @@ class Candidacy:
         )
 
     def synced(self) -> None:
-        """All that the live has is here."""
+        """Note that all that the live has is here."""
         self.in_sync = True
 
     def followed(self) -> None:
-        """A live has taken us as its backup: it is there, so there is nothing to ask for."""
+        """Ask for nothing: a live has taken us as its backup, so it is there."""
         self.in_sync = self.own = self.handed_over = self.contradicted = False
         self._left = 0
         self.reason = "a live is there"
 
     def live_lost(self, code: str, now: float) -> None:
-        """The live that was followed is gone."""
+        """Ask for the right if we had all of the live that is gone."""
         if not self.in_sync:
             self.reason = "the live was lost before this copy was complete"
             return
@@ -272,7 +272,7 @@ class Candidacy:
         self.reason = "the live is gone"
 
     def cut_off(self, problem: str) -> None:
-        """The network check says that this host is cut off (empty: not any more).
+        """Note that this host is cut off, as the network check says (empty: not any more).
 
         A copy that has lost its live then cannot know what was confirmed since: it has to be in sync anew. What was
         handed over stays: nobody else has it.
@@ -291,7 +291,7 @@ class Candidacy:
         return self.asks() and now >= self._next
 
     def judge(self, result: Count, answers: Iterable[Answer], now: float, silent: int = 0) -> bool:
-        """A vote was counted: whether it gives us the right. Of ``silent`` other members nothing at all was heard."""
+        """Return whether a vote gives us the right. Of ``silent`` other members nothing at all was heard."""
         self._left = max(0, self._left - 1)
         self._next = now + self._wait
         against = [one for one in answers if one.against]

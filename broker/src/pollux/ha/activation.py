@@ -47,7 +47,7 @@ class Host(Protocol):
     configuration: Configuration
 
     def waits(self, state: str, why: str, *, ready: bool) -> None:
-        """A standby is in this state. ``ready``: it does what a standby should do."""
+        """Show that a standby is in this state. ``ready``: it does what a standby should do."""
 
     def request_stop(self, reason: str) -> None:
         """Stop gracefully."""
@@ -122,7 +122,7 @@ class Activation(ABC):
 
     @abstractmethod
     def serving(self) -> None:
-        """The broker serves clients."""
+        """Take note that the broker serves clients."""
 
     @abstractmethod
     def follower(self) -> Follower | None:
@@ -135,7 +135,7 @@ class Activation(ABC):
         self._in_loop(self._settle, right, None)
 
     def refused(self, error: PolluxError) -> None:
-        """This member cannot take part."""
+        """Give up with this error: the member cannot take part."""
         self._in_loop(self._settle, None, error)
 
     def fenced(self, reason: str) -> None:
@@ -182,7 +182,7 @@ class Activation(ABC):
     _authority = "the store"
 
     def fence(self, reason: str) -> None:
-        """Nothing leaves this broker any more. Any thread."""
+        """Let nothing leave this broker any more. Any thread."""
         self.lease.drop()
         if self.machine.fence(reason):
             self.fenced(reason)
@@ -210,12 +210,12 @@ class Activation(ABC):
     # -- the end
 
     def stopping(self, reason: str) -> None:
-        """The broker begins to stop."""
+        """Take note that the broker begins to stop."""
         if self.machine.phase in (Phase.ACTIVATING, Phase.LIVE, *STANDBY):
             self.machine.to(Phase.STOPPING, reason)
 
     async def leave(self, *, graceful: bool) -> None:
-        """Everything is written (or, not graceful, lost its meaning): give the right to serve back."""
+        """Give the right to serve back: everything is written (or, not graceful, lost its meaning)."""
         if self._guard_timer is not None:
             self._guard_timer.cancel()
         await self._leave(graceful=graceful)
@@ -228,11 +228,11 @@ class Activation(ABC):
 
     @abstractmethod
     def store_view(self) -> peers.View:
-        """For other members: who this is, and which store it sees."""
+        """Return what other members are told: who this is, and which store it sees."""
 
     @abstractmethod
     def view(self) -> dict[str, Any]:
-        """For the status: where this broker is and why."""
+        """Return what the status shows: where this broker is, and why."""
 
     @abstractmethod
     def history(self) -> list[dict[str, Any]]:

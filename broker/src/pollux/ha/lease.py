@@ -45,7 +45,7 @@ class Lease:
         self._lost = False
 
     def extend(self, began: float) -> bool:
-        """A proof that began at ``began`` (by the lease's clock) has completed; False when it came too late.
+        """Count a completed proof that began at ``began`` (by the lease's clock); False when it came too late.
 
         The first proof starts the lease.
         """
@@ -56,7 +56,7 @@ class Lease:
         return self.held()
 
     def shorten(self, seconds: float) -> None:
-        """From now on a proof is worth ``seconds`` if that is less, the last one too. By the thread that proves."""
+        """Let a proof be worth ``seconds`` if that is less, the last one too. By the thread that proves."""
         less = self.seconds - seconds
         if less > 0:
             self.seconds = seconds

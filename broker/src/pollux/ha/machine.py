@@ -132,7 +132,7 @@ class Machine:
 
     @staticmethod
     def _inform(listener: Callable[..., None], *positions: Position) -> None:
-        """Who is told of a change has no part in it."""
+        """Tell a listener, which has no part in the change: what fails in it is logged."""
         try:
             listener(*positions)
         except Exception:

@@ -27,7 +27,7 @@ _HEARTBEAT_SIZE = 512
 
 
 def member_id(configuration_path: Path | None, host: str | None = None) -> str:
-    """A name for the broker that is started from this file on this host: the same after each restart."""
+    """Return a name for the broker that is started from this file on this host: the same after each restart."""
     place = zlib.crc32(str(configuration_path.resolve() if configuration_path else "").encode())
     return f"{host or socket.gethostname()}-{place:08x}"
 
@@ -48,7 +48,7 @@ class Member(NamedTuple):
 
 
 class MemberFile:
-    """This member's own file."""
+    """The file by which a member describes itself, and the lock that says that its process lives."""
 
     def __init__(self, directory: Path, identity: str) -> None:
         self._directory = directory / MEMBERS
@@ -90,7 +90,7 @@ class MemberFile:
         self._written = data
 
     def close(self) -> None:
-        """The process leaves the group."""
+        """Unlock it: the process leaves the group."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -111,7 +111,7 @@ def has_ended(directory: Path, identity: str, nonce: str) -> bool:
 
 
 def members(directory: Path) -> list[Member]:
-    """Everybody who ever joined and left a readable file, by id."""
+    """Return everybody who ever joined and left a readable file, by id."""
     found: list[Member] = []
     try:
         paths = sorted((directory / MEMBERS).glob("*.json"))

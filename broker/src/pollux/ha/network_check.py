@@ -64,7 +64,7 @@ class NetworkCheck:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Check again and again."""
+        """Check from now on, once a period."""
         self._task = self.loop.create_task(carry_out("asking the network", self._run))
 
     async def stop(self) -> None:
@@ -96,7 +96,7 @@ class NetworkCheck:
             return "the network could not be checked in time"
 
     async def checked(self, since: float) -> str:
-        """The same in the loop."""
+        """Return the problem as it has been since ``since``, after a check where needed. In the loop."""
         async with self._one_at_a_time:
             known = current(self.last, since)
             return known.problem if known is not None else await self._check()

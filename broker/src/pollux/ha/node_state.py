@@ -72,7 +72,7 @@ class Activation(Struct, frozen=True):
 
 
 class NodeState(Struct, frozen=True):
-    """The file's content."""
+    """The content of the state file."""
 
     node_id: bytes
     state: StoreState = StoreState.NOT_STARTED
@@ -126,7 +126,7 @@ class NodeState(Struct, frozen=True):
 
 
 def encode(state: NodeState) -> bytes:
-    """The file's bytes."""
+    """Return the bytes of the state file."""
     holder = state.holder
     value: dict[str, Any] = {
         "format": FORMAT,

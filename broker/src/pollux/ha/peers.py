@@ -46,7 +46,7 @@ class View(NamedTuple):
     identity: Identity | None
 
     def as_json(self) -> dict[str, Any]:
-        """The answer's body."""
+        """Return the answer's body."""
         return {
             "id": self.id,
             "name": self.name,

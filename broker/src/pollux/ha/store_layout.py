@@ -25,7 +25,7 @@ class SharedStoreLayout(NamedTuple):
 
     @property
     def node(self) -> Path:
-        """The node directory."""
+        """Return the node directory."""
         return self.base / NODE_DIRECTORY
 
     @property

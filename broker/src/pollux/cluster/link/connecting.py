@@ -67,11 +67,11 @@ class CoreLink(asyncio.Protocol):
         self.conversation.pause()
 
     def resume_writing(self) -> None:
-        """It keeps up again."""
+        """Send again: the other side keeps up."""
         self.conversation.resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Settle what the connection was for: it is gone."""
         self.error = exc
         self.conversation.end("failed", str(exc) if exc else "the connection was closed")
 

@@ -77,7 +77,7 @@ class CoreSession(Session):
             event(logger, logging.WARNING, "broker refused", **fields)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone."""
+        """Settle what the connection was for: it is gone."""
         self._conversation.end("failed", str(error) if error else "the connection was closed")
 
     def pause_writing(self) -> None:
@@ -85,7 +85,7 @@ class CoreSession(Session):
         self._conversation.pause()
 
     def resume_writing(self) -> None:
-        """It keeps up again."""
+        """Send again: the other side keeps up."""
         self._conversation.resume()
 
     def shutdown(self, reason: str) -> None:
@@ -93,5 +93,5 @@ class CoreSession(Session):
         self._conversation.stop("stopping", reason)
 
     def describe(self) -> dict[str, object]:
-        """For management."""
+        """Return what management shows of the connection."""
         return {"channels": len(self._conversation.channels)}

@@ -145,7 +145,10 @@ class ReplicatedActivation(Activation):
         return make_coordinator(self.settings, identity, self.me.name, record=record)
 
     def _votes_at_least(self) -> int:
-        """A pair alone has nobody to ask. Where there ever were more members one of them may be another backup."""
+        """Return how many votes are needed even by who sees nobody else.
+
+        A pair alone has nobody to ask. Where there ever were more members one of them may be another backup.
+        """
         if self._electorate is not None:
             self._most_others = max(self._most_others, self._electorate.others)
         return 1 if self._most_others > 1 else 0
@@ -284,7 +287,7 @@ class ReplicatedActivation(Activation):
         return phase in (Phase.READY, Phase.CATCHING_UP)
 
     def serving(self) -> None:
-        """The broker serves clients."""
+        """Announce this broker, to everybody who votes too, and note how long the activation took."""
         self.machine.to(Phase.LIVE, self.machine.position.reason)
         for announcer in self._announcers:
             announcer.start()
@@ -333,7 +336,7 @@ class ReplicatedActivation(Activation):
     # -- while it follows
 
     def _accepted(self, content: dict[str, Any]) -> None:
-        """A live takes us: what was read along of older data is of no use."""
+        """Forget what was read along of older data: a live takes us."""
         self._live = content
         self._heard(content)
         if self._candidacy is not None:
@@ -343,7 +346,7 @@ class ReplicatedActivation(Activation):
         self.member.wake()
 
     def _heard(self, content: dict[str, Any]) -> None:
-        """A live or a backup described itself."""
+        """Note where clients find a live or a backup."""
         self.topology.heard(topology.parse(str(content.get("id", ""))[:255], content.get("clients")))
 
     def _synced(self, _state: LocalState) -> None:
@@ -461,13 +464,13 @@ class ReplicatedActivation(Activation):
     # -- views
 
     def store_view(self) -> peers.View:
-        """For other members. No two members of a replicated pair see the same store."""
+        """Return what other members are told. No two members of a replicated pair see the same store."""
         state, position = self.member.state, self.machine.position
         node = state.node_id if state is not None else ""
         return peers.View(self.me.id, self.me.name, position.phase.value, position.epoch, node, None)
 
     def view(self) -> dict[str, Any]:
-        """For the status: where this broker is and why, and who has copies."""
+        """Return what the status shows: where this broker is and why, and who has copies."""
         position = self.machine.position
         state = self.member.state
         serves = position.phase not in STANDBY

@@ -84,7 +84,7 @@ class BackupSide:
 
     @property
     def journal(self) -> Path:
-        """Where the state file is."""
+        """Return where the state file is."""
         return self._roots["journal"]
 
     def begin(self) -> None:
@@ -117,16 +117,16 @@ class BackupSide:
     # -- from the live
 
     def accepted(self, content: dict[str, Any]) -> None:
-        """The live takes us as its backup: ``node_id``, ``epoch``, ``prefix`` (what we have can be completed)."""
+        """Follow a live that takes us: its ``node_id`` and ``epoch``, ``prefix`` (what we have can be completed)."""
         self._task = self._loop.create_task(self._follow(content))
 
     def data(self, payload: bytes) -> None:
-        """Changes."""
+        """Take changes, to be repeated."""
         self._waiting.append(payload)
         self._arrived.set()
 
     def credited(self) -> None:
-        """More may be sent: what is waited for is sent in order anyway."""
+        """Send more: what is waited for is sent in order anyway."""
         self._arrived.set()
 
     async def _follow(self, content: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ class NotNewestError(CoordinationError):
 
 
 def group_name(group: str) -> str:
-    """A group's name as one step of a path."""
+    """Return a group's name as one step of a path."""
     return quote(group, safe="").replace(".", "%2E")
 
 
@@ -108,7 +108,7 @@ class FileCoordinator:
             raise CoordinationError(f"{self._directory}: {error}") from error
 
     def sequence(self) -> int:
-        """The number in the file."""
+        """Return the number in the file."""
         try:
             return int(self._number.read_text(encoding="ascii"))
         except FileNotFoundError:
@@ -117,7 +117,7 @@ class FileCoordinator:
             raise CoordinationError(f"{self._number}: {error}") from error
 
     def catch_up(self) -> None:
-        """A file is read as it is."""
+        """Do nothing: a file is read as it is."""
 
     def acquire(self) -> bool:
         """Lock the file."""
@@ -194,5 +194,5 @@ class FileCoordinator:
             close(descriptor)
 
     def close(self) -> None:
-        """Nothing is left but the lock."""
+        """Give the lock back, if it is ours."""
         self.release()

@@ -58,7 +58,7 @@ class _Refusals:
             )
 
     def forget(self, server: str) -> None:
-        """It works."""
+        """Tell its next reason again: it works now."""
         self._said.pop(server, None)
 
 
@@ -105,7 +105,7 @@ def make_client(
     known: tuple[int, bytes] | None = None,
     granted: Callable[[float], None] = lambda _: None,
 ) -> KazooClient:
-    """A client that is not started yet. Times in seconds.
+    """Return a client that is not started yet. Times in seconds.
 
     ``connection`` bounds connecting to one server and agreeing on the session, each; a server that hangs never costs
     more than its share of a session. ``known``: id and password of a session that is there. ``granted`` is told the

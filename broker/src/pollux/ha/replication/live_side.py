@@ -77,10 +77,10 @@ class LiveSide:
     # -- from the backup
 
     def accepted(self, content: dict[str, Any]) -> None:
-        """Not for this side."""
+        """Do nothing: a live asks for nothing on this channel."""
 
     def data(self, payload: bytes) -> None:
-        """One message of the backup."""
+        """Take one message of the backup."""
         try:
             message = msgspec.msgpack.decode(payload, type=dict[str, Any])
             if "confirm" in message:
@@ -129,7 +129,7 @@ class LiveSide:
     # -- to the backup
 
     def _wake(self) -> None:
-        """In any thread."""
+        """Have the loop send what waits. Any thread."""
         if not self._woken:
             self._woken = True
             try:
@@ -156,7 +156,7 @@ class LiveSide:
                 return
 
     def credited(self) -> None:
-        """The backup takes more."""
+        """Send more: the backup takes it."""
         self._wake()
 
     # -- the end
@@ -172,7 +172,7 @@ class LiveSide:
         self.closed(code, text)
 
     def closed(self, code: str, text: str) -> None:
-        """The backup is gone."""
+        """Settle the loss of the backup, once."""
         if self._ended:
             return
         self._ended = True

@@ -48,7 +48,7 @@ class LocalState(Struct, frozen=True):
 
 
 def history_of(found: Any) -> tuple[Activation, ...]:
-    """A history as it was written or received. Raises TypeError, ValueError."""
+    """Return a history as it was written or received. Raises TypeError, ValueError."""
     return tuple(Activation(**one) for one in found)[-HISTORY:]
 
 

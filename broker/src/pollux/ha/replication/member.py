@@ -49,19 +49,19 @@ class Listener(Protocol):
     """Who acts on what the member decides. All calls are made in the member's thread and may block it."""
 
     def stop_following(self) -> None:
-        """Nothing is written to our data any more when this returns, until :meth:`follow_again`."""
+        """Write nothing to our data from the return on, until :meth:`follow_again`."""
 
     def follow_again(self) -> None:
-        """It was not for us after all."""
+        """Go on following: the right was not for us after all."""
 
     def granted(self, right: Right) -> None:
         """Open the store and serve."""
 
     def refused(self, error: PolluxError) -> None:
-        """This member cannot take part."""
+        """Give up with this error: the member cannot take part."""
 
     def fenced(self, reason: str) -> None:
-        """The right to serve is lost."""
+        """Stop at once: the right to serve is lost."""
 
 
 def mark_of(state: LocalState) -> dict[str, object]:
@@ -165,7 +165,7 @@ class Member:
             local.write(self._journal, self._state)
 
     def hand_over(self, *, prefix: bool, stay: bool, seconds: float) -> bool:
-        """The store is closed: give the lock away. Blocking; waits ``seconds`` for somebody to take over.
+        """Give the lock away, once the store is closed. Blocking; waits ``seconds`` for somebody to take over.
 
         ``prefix``: a complete copy has all that we have, so ours can be completed later. ``stay``: we do not want
         the right back by ourselves. Returns whether somebody has taken over.
@@ -227,7 +227,7 @@ class Member:
             self._end(PolluxError(f"the activation failed: {error!r}"))
 
     def _end(self, error: PolluxError) -> None:
-        """This thread is over: nobody proves any more that this member may serve, if it does."""
+        """Let go of what the thread proved: nobody proves any more that this member may serve, if it does."""
         if self.right is not None or self._machine.phase is MachinePhase.ACTIVATING:
             self.lease.drop()
         if self.right is not None:
@@ -279,7 +279,7 @@ class Member:
             self._lose(f"the right to serve could not be completed in time: {reason}")
 
     def _contradicted(self) -> None:
-        """Somebody knows of newer data. Whoever says so may not be there to say it when a next life asks."""
+        """Note that somebody knows of newer data: it may not be there to say so when a next life asks."""
         if self._state is None or self._state.outvoted:
             return
         # A live may have taken us since we looked, and then our data is not what it was any more.
@@ -298,7 +298,7 @@ class Member:
             event(logger, logging.WARNING, "the lost vote could not be noted", reason=error)
 
     def _let_go(self) -> None:
-        """A lock that an attempt has left which did not come to its end: whoever waits does not keep it from others."""
+        """Give back the lock that an unfinished attempt has left: whoever waits does not keep it from others."""
         if self._coordinator is not None and self._machine.phase in STANDBY:
             self._coordinator.release()
 
@@ -345,7 +345,7 @@ class Member:
         return found == node_id
 
     def _say(self, intent: Intent, reason: str) -> None:
-        """The phase of a member that waits."""
+        """Show the intent as the phase of a member that waits."""
         if self._machine.phase not in (MachinePhase.STOPPED, *STANDBY):
             return
         phase = MachinePhase.READY if intent is Intent.SERVE else MachinePhase.CATCHING_UP
@@ -354,7 +354,7 @@ class Member:
         self._machine.to(phase, reason)
 
     def _take(self) -> None:
-        """We hold the lock: look again, then go through the steps that make us the only one with the newest data."""
+        """Look again with the lock held, then go through the steps that make us the only one with the newest data."""
         coordinator = self._coordinator
         if coordinator is None:
             return
@@ -392,7 +392,7 @@ class Member:
         self._listener.granted(self.right)
 
     def raise_sequence(self, tell: Callable[[dict[str, object]], None] = lambda _: None) -> int:
-        """A complete copy is lost: tell it apart from ours before anything more is confirmed. Raises PolluxError.
+        """Tell a complete copy that is lost apart from ours before anything more is confirmed. Raises PolluxError.
 
         ``tell`` gives the other complete copies the new number. It is called while the number is only claimed: if we
         die between that and the last step, whoever has the old number may still serve, and whoever has the new one too.
@@ -440,7 +440,7 @@ class Member:
             self._lose(self._gave_up or "the proof of the right to serve came too late")
 
     def _extend(self, coordinator: Coordinator, began: float) -> bool:
-        """A proof has completed. Of a session that is shorter than the one asked for the lease is a part too.
+        """Extend the lease by a completed proof. It is a part of a session that is shorter than the one asked for, too.
 
         Servers tell their leader a little later who they have heard of, and the session ends by what that knows. It
         has certainly been told of the proof before this one, so beyond the session after that nothing is confirmed.
@@ -451,12 +451,12 @@ class Member:
         return self.lease.extend(min(began, before + session - self.lease.seconds))
 
     def fence(self, reason: str) -> None:
-        """The right to serve is lost: nothing may be confirmed any more. Any thread."""
+        """Confirm nothing any more: the right to serve is lost. Any thread."""
         self.lease.drop()
         self._lose(reason)
 
     def outvoted(self, reason: str) -> None:
-        """Others may have been given the right to serve; a next life of this broker has to know that. Any thread."""
+        """Note for a next life that others may have been given the right to serve, and end this one. Any thread."""
         self._gave_up = reason
         self.lease.drop()
         with self._raising:

@@ -101,7 +101,7 @@ class QuorumCoordinator:
         return self._agreed
 
     def catch_up(self) -> None:
-        """Every vote is asked anew."""
+        """Do nothing: every vote is asked anew."""
 
     def acquire(self) -> bool:
         """Whether the right was won."""

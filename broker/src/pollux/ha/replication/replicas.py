@@ -83,7 +83,7 @@ class Replicas:
     # -- in the loop
 
     def open(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> LiveSide | None:
-        """A member wants to follow (the purpose ``replication`` of the core protocol)."""
+        """Take a member that wants to follow, or refuse it (the purpose ``replication`` of the core protocol)."""
         try:
             told = Backup(member_of(content, Phase.CATCHING_UP), bool(content.get("stay")))
             name, problem = told.member.name or "?", self._problem(content)
@@ -175,14 +175,14 @@ class Replicas:
         return told._replace(member=told.member._replace(phase=phase.value, alive=serving.link.lost is None))
 
     def hand_over(self) -> str:
-        """The store is closed and everything is at the backups in sync: one of them may serve. Its name, or empty."""
+        """Tell the first heir, which has everything, that it may serve; its name, or empty. The store is closed."""
         for serving in heirs(self.backups())[:1]:
             serving.end(HANDED_OVER, f"{serving.name} may serve")
             return serving.name
         return ""
 
     def close(self) -> None:
-        """The right to serve is given back, or lost."""
+        """Close all channels: the right to serve is given back, or lost."""
         self._left = True
         for serving in list(self._serving):
             serving.closed("stopping", "the broker stops")
@@ -190,7 +190,7 @@ class Replicas:
     # -- in threads
 
     def settle(self, *, one: bool) -> bool:
-        """The store is closed. Whether a backup has everything now.
+        """Wait until the backups have everything; whether one has. The store is closed.
 
         ``one``: only one may be left that is taken for complete, because the right is given to it without a vote; the
         others could get the votes meanwhile.
@@ -224,7 +224,7 @@ class Replicas:
                 return
 
     def _lost(self, link: Link, reason: str) -> bool:
-        """A backup in sync is lost: its copy must not be taken for complete before anything more is confirmed."""
+        """Raise the sequence, so that a lost backup's copy does not count as complete; False: confirm nothing."""
         if self._left:
             return True
         # Before any vote: who is cut off does not ask, and no answer of the network replaces a vote. With another copy
@@ -257,7 +257,7 @@ class Replicas:
         return True
 
     def _tell(self, mark: dict[str, object]) -> None:
-        """The other backups in sync get the new number before it counts: one of them may have to serve next."""
+        """Tell the other backups in sync the new number before it counts: one of them may have to serve next."""
         self.mirror.mark(msgspec.msgpack.encode(mark))
 
 

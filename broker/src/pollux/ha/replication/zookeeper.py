@@ -123,7 +123,7 @@ class ZooKeeperCoordinator:
         self.session = min(session, self.times.session)
 
     def _ask(self, what: str, function: Callable[..., Any], *values: Any, **more: Any) -> Any:
-        """A request that changes nothing, or may be carried out twice: repeated when the connection broke."""
+        """Make a request that changes nothing, or may be carried out twice: repeated when the connection broke."""
         deadline = time.monotonic() + self._wait
 
         def once() -> Any:
@@ -135,7 +135,7 @@ class ZooKeeperCoordinator:
         return self._do(what, lambda: self._again.copy()(once))
 
     def _do(self, what: str, request: Callable[[], Any]) -> Any:
-        """One request, and what its failure means."""
+        """Make one request, and say what its failure means."""
         try:
             return request()
         except (NoNodeError, NodeExistsError):
@@ -160,7 +160,7 @@ class ZooKeeperCoordinator:
         self._on_change()
 
     def sequence(self) -> int:
-        """The number in its node."""
+        """Return the number in its node."""
         try:
             data, _ = self._ask("reading the sequence", self._client.get_async, self._number)
             return int(data)
@@ -193,7 +193,7 @@ class ZooKeeperCoordinator:
         return True
 
     def _note_session(self) -> None:
-        """For a supervisor. Without it a crash only takes longer."""
+        """Note the session for a supervisor. Without it a crash only takes longer."""
         session = self._client.client_id
         if self._record is None or session is None:
             return

@@ -135,7 +135,7 @@ class SharedStoreActivation(Activation):
         return self.node_manager.lease
 
     def serving(self) -> None:
-        """The broker serves clients."""
+        """Have the state file say how long the activation took."""
         self._log_failure(self.node_manager.serving())
 
     def follower(self) -> Follower | None:
@@ -143,7 +143,7 @@ class SharedStoreActivation(Activation):
         return self._prefetch.take() if self._reads_along else None
 
     def _prepared(self) -> None:
-        """In the thread that reads along."""
+        """Note that everything was read. In the thread that reads along."""
         self.node_manager.prepared = True
         self.node_manager.wake()
 
@@ -160,7 +160,7 @@ class SharedStoreActivation(Activation):
         super()._changed(before, after)
 
     def _give_up(self, reason: str) -> None:
-        """Failback: the preferred broker waits for the lock."""
+        """Stop for a failback: the preferred broker waits for the lock."""
         if self._left is not None:
             return
         self._left = StoreState.FAILING_BACK
@@ -263,7 +263,7 @@ class SharedStoreActivation(Activation):
     # -- views
 
     def store_view(self) -> peers.View:
-        """For other members: who this is, and which store it sees."""
+        """Return what other members are told: who this is, and which store it sees."""
         state, position = self.node_manager.state, self.machine.position
         node = state.node_id.hex() if state is not None and state.epoch else ""
         return peers.View(
@@ -271,7 +271,7 @@ class SharedStoreActivation(Activation):
         )
 
     def view(self) -> dict[str, Any]:
-        """For the status: where this broker is and why."""
+        """Return what the status shows: where this broker is, and why."""
         position = self.machine.position
         state = self.node_manager.state
         return {

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LockQueue:
-    """For the node manager's thread; ``wake`` is called, from another one, when something was obtained."""
+    """The place in line and the lock. ``wake`` is called, from another thread, when something was obtained."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class LockQueue:
             self._wait_for_lock()
 
     def take(self, lock: LockFile) -> None:
-        """The live lock is ours, in whichever way: by waiting, or by having broken it."""
+        """Keep the live lock, which is ours: by waiting, or by having broken it."""
         if self._waiter is not None:
             self._waiter.abandon()
             self._waiter = None
@@ -147,12 +147,12 @@ class LockQueue:
         self.lock_since = self._clock()
 
     def served(self) -> None:
-        """This member is the holder now: the next one moves up."""
+        """Leave the line: this member is the holder now, the next one moves up."""
         self._leave_line()
         self.waits_since = None
 
     def leave(self) -> None:
-        """Do not wait any longer."""
+        """Wait no longer, in line or for the lock."""
         if self._waiter is not None:
             self._waiter.abandon()
             self._waiter = None

@@ -73,7 +73,7 @@ class Listener(Protocol):
         """Stop at once; nothing may be confirmed any more."""
 
     def refused(self, error: PolluxError) -> None:
-        """This member cannot take part."""
+        """Give up with this error: the member cannot take part."""
 
 
 class NodeManager:
@@ -165,13 +165,13 @@ class NodeManager:
         return future
 
     def serving(self) -> Future[None]:
-        """The server serves: note how long it took."""
+        """Go to live, and note how long it took."""
         self.machine.to(Phase.LIVE, self.machine.position.reason)
         duration = int((self._clock() - self._queue.lock_since) * 1000)
         return self.submit(lambda: self._note_duration(duration))
 
     def release(self, state: StoreState, *, stay: bool = False) -> Future[None]:
-        """Everything is written: leave ``state`` behind and let go of the store."""
+        """Leave ``state`` behind and let go of the store: everything is written."""
         return self.submit(lambda: self._release_store(state, stay=stay))
 
     def allow_failback(self) -> Future[None]:
@@ -513,7 +513,7 @@ class NodeManager:
     # -- serving -----------------------------------------------------------------------------------
 
     def fence(self, reason: str) -> None:
-        """Nothing leaves this broker any more. Also called by the server when it notices first."""
+        """Let nothing leave this broker any more. Also called by the server when it notices first."""
         self.lease.drop()
         if self.machine.fence(reason):
             self._listener.fenced(reason)

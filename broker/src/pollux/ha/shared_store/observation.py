@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Observation:
-    """What was seen last in the node directory, and when."""
+    """The node directory as it was seen last, and when."""
 
     def __init__(self, directory: Path, clock: Callable[[], float]) -> None:
         #: The state as last read or written; None before the first look and on a new store.
