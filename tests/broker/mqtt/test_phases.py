@@ -20,7 +20,9 @@ from pollux.protocols.mqtt.phases import (
     Way,
     change,
 )
-from pollux.wire.mqtt.packets import Disconnect, Filter, PingReq, Subscribe
+from pollux.wire.mqtt.packets import Ack, Disconnect, Filter, PingReq, SubAck, Subscribe
+
+from .mqtt_harness import publish
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,3 +78,12 @@ async def test_a_connection_goes_through_its_phases(broker: Broker) -> None:
     client.write(Disconnect())
     seen.append(session.phase)
     assert seen == [Phase.NEW, Phase.CONNECTING, Phase.OPEN, Phase.BUSY, Phase.OPEN, Phase.CLOSED]
+
+
+async def test_what_came_before_a_subscribe_is_confirmed_before_it(broker: Broker) -> None:
+    client = broker.client()
+    await client.connect()
+    many = Subscribe(2, [Filter(f"t/{number}", 1) for number in range(500)])
+    client.write(publish("a", b"x", 1, 1), many, PingReq())
+    kinds = [type(await client.receive()) for _ in range(3)]
+    assert kinds.index(Ack) < kinds.index(SubAck)

@@ -82,7 +82,7 @@ WAY: Mapping[Way, frozenset[Way]] = {
     Way.STOPPED: frozenset(),
 }
 #: Those of a connection whose client is in.
-ESTABLISHED = frozenset({Phase.OPEN, Phase.BUSY})
+ESTABLISHED = (Phase.OPEN, Phase.BUSY)
 
 P = TypeVar("P", bound=Enum)
 

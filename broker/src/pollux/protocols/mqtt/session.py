@@ -150,12 +150,12 @@ class MqttSession(Session):
     # -- packets
 
     def _events(self, events: list[Event]) -> None:
+        if self.phase is not OPEN:
+            self._not_open(events)
+            return
         acks: list[int] = []
         packets: list[PublishTuple] = []
         for index, event in enumerate(events):
-            if self.phase is not OPEN:
-                self._not_open(events[index:])
-                return
             kind = type(event)
             if kind is int:
                 acks.append(event)  # type: ignore[arg-type]  # the test above
@@ -165,7 +165,10 @@ class MqttSession(Session):
                 self._flush(acks, packets)
                 acks, packets = [], []
                 self._packet(event)
-        if self.phase is OPEN or self.phase is BUSY:
+                if self.phase is not OPEN:
+                    self._not_open(events[index + 1 :])
+                    break
+        if self.phase in ESTABLISHED:
             self._flush(acks, packets)
             self.inbound.end_turn()
 
@@ -219,7 +222,7 @@ class MqttSession(Session):
 
     def _not_open(self, events: list[Event]) -> None:
         """Look at CONNECT alone (and at AUTH, while logging in); the rest waits."""
-        if self.phase is CLOSED:
+        if self.phase is CLOSED or not events:
             return
         if self.phase is BUSY:
             self._waiting += events
