@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from pollux.engine.peer import Peer
+from pollux.protocols.mqtt.outlet import Outlet
 from pollux.protocols.mqtt.phases import (
     ESTABLISHED,
     EXCHANGE,
@@ -22,7 +24,7 @@ from pollux.protocols.mqtt.phases import (
 )
 from pollux.wire.mqtt.packets import Ack, Disconnect, Filter, PingReq, SubAck, Subscribe
 
-from .mqtt_harness import publish
+from .mqtt_harness import MemoryTransport, publish
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,3 +89,18 @@ async def test_what_came_before_a_subscribe_is_confirmed_before_it(broker: Broke
     client.write(publish("a", b"x", 1, 1), many, PingReq())
     kinds = [type(await client.receive()) for _ in range(3)]
     assert kinds.index(Ack) < kinds.index(SubAck)
+
+
+async def test_a_way_out_that_was_stopped_stays_stopped(broker: Broker) -> None:
+    transport = MemoryTransport(broker.loop, Peer(1, "127.0.0.1", 1))
+    outlet = Outlet(cast("Any", transport), broker.post)
+    idle: list[None] = []
+    outlet.on_idle(lambda: idle.append(None))
+
+    async def job(outlet: Outlet) -> None:
+        outlet.stop()
+
+    outlet.run(job)
+    await broker.settle()
+    outlet.send(b"x")
+    assert (outlet.phase, idle, transport.output) == (Way.STOPPED, [], b"")
