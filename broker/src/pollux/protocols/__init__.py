@@ -1,1 +1,1 @@
-"""What a connected client may do, one package a protocol: amqp, stomp, mqtt."""
+"""The sessions of connected clients, one package a protocol: amqp, stomp, mqtt."""

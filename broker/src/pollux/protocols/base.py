@@ -1,4 +1,4 @@
-"""What a protocol session is to the server, and what the server's connection is to a session.
+"""The two ends of a connection inside the broker: the session, and the transport that the server gives it.
 
 A session turns bytes from one client into calls on the post office and back. It owns no
 socket: the connection (``pollux.process.connection``) gives it a :class:`Transport`.
@@ -57,26 +57,26 @@ class Session(ABC):
 
     @abstractmethod
     def data_received(self, data: bytes) -> None:
-        """Bytes from the client. Must not raise: a violation answers with the protocol's error and closes."""
+        """Take bytes from the client. Must not raise: a violation answers with the protocol's error and closes."""
 
     @abstractmethod
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone: give back every message held, end what was temporary."""
+        """Give back every message held and end what was temporary: the connection is gone."""
 
     @abstractmethod
     def shutdown(self, reason: str) -> None:
-        """The broker stops or an administrator closes this client: say so in the protocol's words, then close."""
+        """Say why in the protocol's words, then close: the broker stops, or an administrator closes this client."""
 
     def pause_writing(self) -> None:  # noqa: B027  (a session without deliveries has nothing to hold back)
-        """The client does not keep up: stop delivering until :meth:`resume_writing`."""
+        """Stop delivering until :meth:`resume_writing`: the client does not keep up."""
 
     def resume_writing(self) -> None:  # noqa: B027
-        """The client keeps up again."""
+        """Deliver again: the client keeps up."""
 
     def buffered(self) -> int:
-        """Bytes held of what the client sent: the start of a frame, and what waits until it can go on."""
+        """Return the bytes held of what the client sent: the start of a frame, and what waits until it can go on."""
         return 0
 
     def describe(self) -> dict[str, object]:
-        """For management: what this session has open (links, subscriptions, credit, unacknowledged)."""
+        """Return, for management, all that this session has open (links, subscriptions, credit, unacknowledged)."""
         return {}

@@ -1,4 +1,4 @@
-"""What every session may use, handed over in one object when the connection is accepted."""
+"""The broker's services for sessions, handed over in one object when the connection is accepted."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ MAX_SNIFF: Final = MAX_LEADING_NEWLINES + len(b"CONNECT\r\n")
 
 
 class Protocol(Enum):
-    """What the first bytes announce."""
+    """The protocol that the first bytes announce."""
 
     AMQP = "AMQP"
     STOMP = "STOMP"

@@ -1,4 +1,4 @@
-"""What happens when a client attaches a link: which queue it is for, whether it may, and our answer."""
+"""Links are attached: which queue one is for, whether the client may, and our answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which AMQP error condition says what of the broker's errors."""
+"""The AMQP error condition of each of the broker's errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ INTERNAL_ERROR = "amqp:internal-error"
 
 
 def condition_of(error: Exception) -> str:
-    """The condition that tells a client what ``error`` means for it."""
+    """Return the condition that tells a client what ``error`` means for it."""
     if isinstance(error, FrameError):
         return error.condition
     for kind, condition in _CONDITIONS:

@@ -47,7 +47,7 @@ class LargeReceiver:
         self.error: PolluxError | None = None
 
     def write(self, data: bytes) -> None:
-        """The next bytes."""
+        """Take the next bytes."""
         writer = self._writer
         if writer is None or not data:
             return
@@ -73,7 +73,7 @@ class LargeReceiver:
         self.abort()
 
     def head(self) -> bytes:
-        """The sections before the body, and some of it. Raises DecodeError or LimitError."""
+        """Return the sections before the body, and some of it. Raises DecodeError or LimitError."""
         where = walk(self._head, partial=True)
         if not where.complete or where.body >= len(self._head):
             self._fail(LimitError(f"a large message has more than {self._head_limit} bytes before its body"))
@@ -82,7 +82,7 @@ class LargeReceiver:
         return self._head[: max(_HEAD, where.body + 16)]
 
     def finish(self, *, durable: bool) -> LargeBody:
-        """The message is complete. Raises StoreError."""
+        """Return the body of the complete message. Raises StoreError."""
         writer, self._writer = self._writer, None
         if writer is None:
             raise self.error or StoreError("the large message was aborted")
@@ -94,7 +94,7 @@ class LargeReceiver:
             raise
 
     def abort(self) -> None:
-        """Forget it."""
+        """Drop the message and its file."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.abort()
@@ -115,20 +115,20 @@ class LargeSender:
 
     @property
     def references(self) -> list[MessageReference]:
-        """Everything that is not sent yet."""
+        """All that is not sent yet."""
         return [self._reference, *self.waiting]
 
     def start(self) -> None:
-        """Begin to read and send."""
+        """Read and send in a task of its own."""
         self._task = self._consumer.session.transport.loop.create_task(self._run())
 
     def stop(self) -> None:
-        """The link is over."""
+        """Send no more: the link is over."""
         if self._task is not None:
             self._task.cancel()
 
     def wake(self) -> None:
-        """There may be room now."""
+        """Look again for room."""
         self._room.set()
 
     async def _run(self) -> None:

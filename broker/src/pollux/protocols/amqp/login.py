@@ -69,7 +69,7 @@ class Login:
         self._paused = False
 
     def _offer(self, configured: tuple[str, ...]) -> list[str]:
-        """What may be used here: EXTERNAL needs a certificate, ANONYMOUS an anonymous user."""
+        """Return the mechanisms that may be used here: EXTERNAL needs a certificate, ANONYMOUS an anonymous user."""
         peer = self._transport.peer
         names = configured or (SCRAM, "EXTERNAL", "PLAIN", "ANONYMOUS")
         offered = []
@@ -83,7 +83,7 @@ class Login:
         return offered
 
     def feed(self, data: bytes) -> None:
-        """Bytes from the client."""
+        """Take bytes from the client."""
         if self._state == self._ended:
             return
         self._reader.feed(data)
@@ -95,7 +95,7 @@ class Login:
         self._advance()
 
     def stop(self) -> None:
-        """The connection is gone."""
+        """Check nothing any more: the connection is gone."""
         if self._task is not None:
             self._task.cancel()
             self._task = None

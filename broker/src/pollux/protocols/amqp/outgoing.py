@@ -1,4 +1,4 @@
-"""What a consumer is sent: the stored bytes, with the sections the broker answers for made anew."""
+"""Messages for consumers: the stored bytes, with the sections the broker answers for made anew."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ANNOTATIONS = {
 
 
 def sections(reference: MessageReference, data: bytes, now: int) -> tuple[bytes, int]:
-    """What a delivery starts with, and from where on the encoded message ``data`` follows."""
+    """Return the first sections of a delivery, and from where on the encoded message ``data`` follows."""
     message = reference.message
     annotations = message.annotations
     if annotations:
@@ -45,7 +45,7 @@ def sections(reference: MessageReference, data: bytes, now: int) -> tuple[bytes,
 
 
 def encode(reference: MessageReference, now: int, whole: bytes | None = None) -> bytes:
-    """The complete message as this delivery shows it. ``now``: ms since the epoch.
+    """Return the complete message as this delivery shows it. ``now``: ms since the epoch.
 
     ``whole`` is the stored form of a large message, of which the message itself has only the head.
     """

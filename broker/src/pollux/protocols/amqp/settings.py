@@ -1,4 +1,4 @@
-"""What an AMQP connection may use: from its acceptor's settings and the broker's limits. Pure."""
+"""The limits of an AMQP connection, from its acceptor's settings and the broker's limits. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AmqpSettings(Struct):
 
 
 def settings_of(services: Services) -> AmqpSettings:
-    """The settings of connections with these services."""
+    """Return the settings of connections with these services."""
     acceptor = services.acceptor
     configuration = services.configuration
     limits = configuration.limits

@@ -1,4 +1,4 @@
-"""What of a consumer's queue ends with its link."""
+"""Subscriptions: the queues, or nodes, that end with a consumer's link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client's source or target asks for: pure decisions on the fields of an attach."""
+"""Sources and targets, read from the fields of a client's attach: pure decisions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Node(Struct):
 
 
 class Source(Struct):
-    """What a receiving client wants."""
+    """The node a receiving client wants to take from, and how."""
 
     address: str | None
     dynamic: bool

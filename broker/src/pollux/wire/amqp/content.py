@@ -146,7 +146,7 @@ def _json_body(content: Content, value: object) -> None:
 
 
 def _plain(value: object) -> object:
-    """What JSON can hold of a decoded AMQP value: binary as latin-1 text, maps with text keys."""
+    """Return a decoded AMQP value as JSON can hold it: binary as latin-1 text, maps with text keys."""
     if isinstance(value, dict):
         return {key if isinstance(key, str) else str(_plain(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, list):

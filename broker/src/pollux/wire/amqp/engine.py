@@ -33,7 +33,7 @@ _LINK_FLOW = int(lib.PN_LINK_FLOW)
 
 
 class Handler(Protocol):
-    """What an engine tells its connection."""
+    """A connection as its engine sees it: whom to tell what the client did."""
 
     def on_open(self, remote: Open) -> None:
         """The client opened the connection."""

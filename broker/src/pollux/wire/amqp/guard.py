@@ -221,7 +221,7 @@ class Guard:
         self._buffer = b""
 
     def check(self, data: bytes) -> bytes:
-        """What of ``data`` (after what was kept back) may go to the engine: whole frames only.
+        """Return the part of ``data`` (after all that was kept back) that may go to the engine: whole frames only.
 
         Raises FrameError for what the connection cannot survive; frames before it are lost with it.
         """

@@ -76,7 +76,7 @@ class SaslReader:
         self._buffer += data
 
     def rest(self) -> bytes:
-        """What was received and not consumed."""
+        """Return the bytes received and not consumed."""
         return self._buffer
 
     def header(self) -> bytes | None:
@@ -137,18 +137,18 @@ def _frame(code: int, encoded_list: bytes) -> bytes:
 
 
 def mechanisms_frame(names: list[str]) -> bytes:
-    """The offer, best mechanism first."""
+    """Return the frame that offers mechanisms, best first."""
     encoded = encode_value(Array([Symbol(name) for name in names]))
     return _frame(0x40, encode_compound(0xC0, 0xD0, 1, encoded))
 
 
 def challenge_frame(challenge: bytes) -> bytes:
-    """A challenge to the client."""
+    """Return the frame with a challenge to the client."""
     return _frame(0x42, encode_compound(0xC0, 0xD0, 1, encode_binary(challenge)))
 
 
 def outcome_frame(code: int, additional: bytes | None = None) -> bytes:
-    """How the login ended: OUTCOME_OK with a mechanism's closing data, or why not."""
+    """Return the frame that says how the login ended: OUTCOME_OK with a mechanism's closing data, or why not."""
     parts = b"\x50%c" % code
     if additional is None:
         return _frame(0x44, encode_compound(0xC0, 0xD0, 1, parts))

@@ -135,7 +135,7 @@ def walk(data: bytes, *, partial: bool = False) -> Sections:
 
 
 def _check_order(number: int, last: int) -> None:
-    """A section behind those before the body: one of the body's, or out of its place."""
+    """Raise DecodeError unless a section behind those before the body is one of the body's."""
     if number > FOOTER:
         raise DecodeError(f"{number:#x} is not a message section")
     if number <= last:
@@ -143,7 +143,7 @@ def _check_order(number: int, last: int) -> None:
 
 
 class Inspected:
-    """What routing needs of a received message; times in milliseconds, 0 for none."""
+    """The fields of a received message that routing needs; times in milliseconds, 0 for none."""
 
     absolute_expiry: int = 0
     creation_time: int = 0
@@ -232,7 +232,7 @@ def _plain_header(data: bytes) -> tuple[bool, int, int | None] | None:
 
 
 def inspect(data: bytes, *, last_value_key: bytes = b"_AMQ_LVQ_NAME", partial: bool = False) -> Inspected:
-    """What routing needs of the message ``data``; raises DecodeError for what is not a message.
+    """Return the fields of the message ``data`` that routing needs. Raises DecodeError when it is no message.
 
     ``last_value_key`` is the application property that the address's last-value queues use. The
     result's ``data`` is the message without delivery annotations, which are between the sender and us.

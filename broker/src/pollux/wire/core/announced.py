@@ -1,4 +1,4 @@
-"""Who was heard of by discovery: a table of members that forgets who is silent. Pure; time is passed in.
+"""A table of the members that discovery heard of; it forgets who is silent. Pure; time is passed in.
 
 An announcement only says where to try: who answers there has to prove who it is.
 """
@@ -22,7 +22,7 @@ class Known(NamedTuple):
 
 
 class Table:
-    """See the module. ``silence`` (refresh-timeout) in seconds; ``me``: announcements of this one are our own."""
+    """The members heard of. ``silence`` (refresh-timeout) in seconds; ``me``: announcements of this one are our own."""
 
     def __init__(self, me: str, *, silence: float) -> None:
         self._me = me
@@ -44,18 +44,18 @@ class Table:
         return ""
 
     def expire(self, now: float) -> list[str]:
-        """Forget who was silent for too long; their names."""
+        """Forget who was silent for too long; return their names."""
         gone = [member for member, one in self._known.items() if one.until <= now]
         for member in gone:
             del self._known[member]
         return gone
 
     def due(self) -> float | None:
-        """When somebody will have been silent for too long; None when nobody is known."""
+        """Return when somebody will have been silent for too long; None when nobody is known."""
         return min((one.until for one in self._known.values()), default=None)
 
     def members(self) -> dict[str, tuple[Reached, ...]]:
-        """Who is there, in the order in which they came, and where each is reached."""
+        """Return who is there, in the order in which they came, and where each is reached."""
         return {name: one.said.connectors for name, one in self._known.items() if not one.said.leaving}
 
 

@@ -54,7 +54,7 @@ class Reached(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Announcement(msgspec.Struct, frozen=True, array_like=True):
-    """What a broker says of itself.
+    """A broker's announcement of itself.
 
     ``began`` (ms since the epoch) and ``life`` (16 random bytes) are those of its process; ``number`` grows with each
     announcement of one life, so that an old one that is sent again is known. ``leaving``: it is none any more.
@@ -69,7 +69,7 @@ class Announcement(msgspec.Struct, frozen=True, array_like=True):
 
 
 def encode(announcement: Announcement, key: ClusterKey) -> bytes:
-    """The datagram. Raises ValueError when it would be larger than one may be, or would not be understood."""
+    """Return the datagram. Raises ValueError when it would be larger than one may be, or would not be understood."""
     _check(announcement)
     payload = msgspec.msgpack.encode(announcement)
     data = _HEAD.pack(MAGIC, VERSION, 0, len(payload)) + payload
@@ -79,7 +79,7 @@ def encode(announcement: Announcement, key: ClusterKey) -> bytes:
 
 
 def decode(data: bytes, key: ClusterKey | None) -> Announcement:
-    """The announcement in a datagram; without ``key`` anybody can have made it. Raises DatagramError."""
+    """Return the announcement in a datagram; without ``key`` anybody can have made it. Raises DatagramError."""
     if len(data) < _HEAD.size + _PROOF or len(data) > MAXIMUM_DATAGRAM:
         raise DatagramError("size")
     magic, version, flags, length = _HEAD.unpack_from(data)

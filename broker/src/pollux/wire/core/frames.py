@@ -32,7 +32,7 @@ class CoreError(PolluxError):
 
 
 class FrameType(IntEnum):
-    """What a frame is."""
+    """The kind of a frame, by which its payload is read."""
 
     HELLO = 1
     PROOF = 2
@@ -47,7 +47,7 @@ class FrameType(IntEnum):
 
 
 class Frame(NamedTuple):
-    """One frame."""
+    """A frame as it was received: its payload is checked, and not decoded."""
 
     type: FrameType
     channel: int
@@ -55,12 +55,12 @@ class Frame(NamedTuple):
 
 
 def preamble(highest: int = HIGHEST, lowest: int = LOWEST) -> bytes:
-    """The first bytes of each side."""
+    """Return the first bytes that a side sends."""
     return MAGIC + bytes((highest, lowest))
 
 
 def version_of(theirs: bytes) -> int:
-    """The version to speak with whoever sent this preamble. Raises CoreError."""
+    """Return the version to speak with whoever sent this preamble. Raises CoreError."""
     if theirs[: len(MAGIC)] != MAGIC:
         raise CoreError("protocol", "the peer does not speak the core protocol")
     highest, lowest = theirs[6], theirs[7]
@@ -75,7 +75,7 @@ def version_of(theirs: bytes) -> int:
 
 
 def encode(kind: FrameType, channel: int, *payload: bytes) -> bytes:
-    """A whole frame; its payload may be given in parts."""
+    """Return a whole frame; its payload may be given in parts."""
     length = HEAD_SIZE + sum(map(len, payload))
     tail = struct.pack("<BBH", kind, 0, channel)
     checksum = crc32c(tail, length)
@@ -92,7 +92,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Frames that are complete now. Raises CoreError at the first that breaks a rule: nothing after it counts."""
+        """Yield the frames complete now. Raises CoreError at the first that breaks a rule: nothing after it counts."""
         self._buffer += data
         at = 0
         try:

@@ -40,7 +40,7 @@ _TEXT = 255
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """What an end says about itself. ``timeout`` in ms, ``max_frame`` in bytes: what it wants to hear, and can take."""
+    """An end's words about itself. ``timeout``: ms of silence after which it gives up. ``max_frame`` is in bytes."""
 
     name: str
     node_id: bytes
@@ -53,7 +53,7 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class ClusterKey:
-    """What is derived from cluster-user and cluster-password; slow to make (a tenth of a second)."""
+    """The key derived from cluster-user and cluster-password; slow to make (a tenth of a second)."""
 
     __slots__ = ("_key", "user")
 
@@ -65,7 +65,7 @@ class ClusterKey:
         self._key = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _ITERATIONS)
 
     def proof(self, role: bytes, transcript: bytes) -> bytes:
-        """What only somebody with the password can say about this conversation."""
+        """Return the proof about this conversation that only somebody with the password can give."""
         return hmac.digest(self._key, role + b"\0" + transcript, "sha256")
 
     def __repr__(self) -> str:
@@ -133,7 +133,7 @@ class _Channel:
 
 
 class CorePeer:
-    """See the module. After a CoreError the connection is to be closed; :meth:`take` then holds the last words."""
+    """One end of a connection. After a CoreError it is to be closed; :meth:`take` then holds the last words."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class CorePeer:
     # -- out
 
     def take(self, now: float) -> list[bytes]:
-        """What is to be sent now."""
+        """Return all that is to be sent now."""
         if self._out:
             self._sent = now
         out, self._out = self._out, []
@@ -195,7 +195,7 @@ class CorePeer:
         self._send(kind, channel, msgspec.msgpack.encode(content))
 
     def fail(self, error: CoreError) -> None:
-        """The last words: why this end closes the connection."""
+        """Say as the last words why this end closes the connection."""
         self._greet()
         self._say(FrameType.ERROR, 0, code=error.code, text=str(error)[:1000])
 
@@ -207,7 +207,7 @@ class CorePeer:
     # -- in
 
     def feed(self, data: bytes, now: float) -> Iterator[Event]:
-        """What the bytes mean. Raises CoreError, having said why to the other end."""
+        """Yield the events that the bytes mean. Raises CoreError, having said why to the other end."""
         self._heard = now
         try:
             yield from self._feed(data)
@@ -350,7 +350,7 @@ class CorePeer:
     # -- channels
 
     def open(self, purpose: str, **content: object) -> int:
-        """Open a channel; Accepted or Closed follows. Its number (odd ones are the initiator's)."""
+        """Open a channel and return its number (odd ones are the initiator's); Accepted or Closed follows."""
         channel = 1 if self.initiator else 2
         while channel in self._channels:
             channel += 2
@@ -376,7 +376,7 @@ class CorePeer:
             self._send(FrameType.CREDIT, channel, _CREDIT.pack(size))
 
     def credit(self, channel: int) -> int:
-        """Bytes that may be sent on a channel now; 0 when it is not open."""
+        """Return the bytes that may be sent on a channel now; 0 when it is not open."""
         known = self._channels.get(channel)
         return max(0, known.credit) if known is not None and known.open else 0
 
@@ -393,7 +393,7 @@ class CorePeer:
     # -- time
 
     def tick(self, now: float) -> float:
-        """Keep the connection alive; the time at which to call again. Raises CoreError (timeout)."""
+        """Keep the connection alive; return the time at which to call again. Raises CoreError (timeout)."""
         dead = self._heard + self._timeout
         if now >= dead:
             error = CoreError("timeout", f"nothing was heard for {self._timeout:g} s")
