@@ -6,7 +6,7 @@ PYTHON ?= $(shell /usr/bin/python3 -c 'import ensurepip, sys; sys.exit(sys.versi
 BIN := .venv/bin
 # The sources that ruff and mypy judge, and those that only ruff does (Ansible has no types).
 SOURCES := broker/src pipeline/src tests benchmarks tools examples molecule
-BUNDLE := filter_plugins plugin_utils callback_plugins roles
+BUNDLE := filter_plugins collections callback_plugins roles
 
 # What some shells and images say. Programs are started by the hundred, and may keep what they have compiled; and modules
 # of Ansible come through standard input, which Python without buffers reads byte by byte.

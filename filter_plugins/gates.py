@@ -6,16 +6,12 @@ topology filter makes; ``variable`` names the variable of each host that holds i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ansible_collections.pollux.bundle.plugins.plugin_utils.answers import said as said_by
 
-def _said(hostvars: Mapping[str, Any], host: str, variable: str) -> Mapping[str, Any]:
-    try:
-        found = hostvars[host][variable]
-    except KeyError:
-        return {}
-    return found if isinstance(found, Mapping) else {}
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 
 def group_problems(
@@ -26,7 +22,7 @@ def group_problems(
     for name, group in topology["groups"].items():
         if not set(group["members"]) <= set(asked):
             continue
-        states = {host: str(_said(hostvars, host, variable).get("state", "not asked")) for host in group["members"]}
+        states = {host: str(said_by(hostvars, host, variable).get("state", "not asked")) for host in group["members"]}
         lives = [host for host, state in states.items() if state == "live"]
         if len(lives) != 1:
             lines.append(f"group {name} has {len(lives)} live brokers ({', '.join(lives) or 'none'}), expected one")
@@ -53,7 +49,7 @@ def rebuild(
     if missing:
         return [f"--limit leaves out {', '.join(missing)}, which must be asked"]
     lines = []
-    states = {member: str(_said(hostvars, member, variable).get("state", "not asked")) for member in group["members"]}
+    states = {member: str(said_by(hostvars, member, variable).get("state", "not asked")) for member in group["members"]}
     if states[host] in ("live", "activating", "unreachable"):
         remedy = "stop it first" if states[host] == "unreachable" else "a backup is another one"
         lines.append(f"{host} is {states[host]}, so its store may be the one that counts: {remedy}")
@@ -64,7 +60,7 @@ def rebuild(
             *lines,
             f"no other member of group {broker['group']} is the one live ({said}): there is nothing to copy",
         ]
-    replication = _said(hostvars, lives[0], variable).get("status", {}).get("activation", {}).get("replication") or {}
+    replication = said_by(hostvars, lives[0], variable).get("status", {}).get("activation", {}).get("replication") or {}
     mine, agreed = replication.get("sequence"), replication.get("coordinated_sequence")
     if not mine or mine != agreed:
         lines.append(
@@ -114,7 +110,7 @@ def rolling_order(
     The result has their names in ``hosts``, and in ``handovers`` how many of them have to hand over first.
     """
     wanted = [host for host in hosts if hostvars[host][chosen]]
-    lives = [host for host in wanted if _said(hostvars, host, variable).get("state") == "live"]
+    lives = [host for host in wanted if said_by(hostvars, host, variable).get("state") == "live"]
     return {
         "hosts": [host for host in wanted if host not in lives] + lives,
         "handovers": sum(topology["brokers"][host]["members"] > 1 for host in lives),

@@ -7,23 +7,18 @@ specifications and the model of the brokers, opens nothing and changes nothing.
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-_LIBRARY = str(Path(__file__).parents[1] / "plugin_utils")
-if _LIBRARY not in sys.path:  # plugins are loaded by path
-    sys.path.append(_LIBRARY)
-
-from pollux_inventory.problems import Problem, merged  # noqa: E402
-from pollux_inventory.reading import ROLES, read, read_member  # noqa: E402
-from pollux_inventory.rules import check_installation  # noqa: E402
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.problems import Problem, merged
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.reading import ROLES, read, read_member
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.rules import check_installation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pollux_inventory.member import Member
+    from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.member import Member
 
 #: Jobs that read journals and ledgers; archive reads the lake of an ingest job.
 READING = ("ingest", "reconcile", "sizing")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ansible_collections.pollux.bundle.plugins.plugin_utils.answers import said as said_by
 
-def _said(hostvars: Mapping[str, Any], host: str, variable: str) -> Mapping[str, Any]:
-    try:
-        found = hostvars[host][variable]
-    except KeyError:
-        return {}
-    return found if isinstance(found, Mapping) else {}
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 
 def plan(topology: Mapping[str, Any]) -> list[str]:
@@ -41,7 +37,7 @@ def report(topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: s
     for name, group in topology["groups"].items():
         lines.append(f"group {name}: {group['client_url']}")
         for host in group["members"]:
-            said = _said(hostvars, host, variable)
+            said = said_by(hostvars, host, variable)
             if not said:
                 lines.append(f"  {host}: not asked")
                 continue

@@ -5,22 +5,17 @@ there is asked of the function it is given) and changes nothing. It must not kno
 ``--limit`` and ``serial`` cannot change what is rendered from it. It never repeats the value of a secret.
 
 Durations carry their unit in the name; ports are as listened on, with the offset added. What it consists of is in
-``plugin_utils/pollux_inventory``, because Ansible takes every file below this directory for a plugin.
+the collection ``pollux.bundle``, because Ansible lets plugins import what is theirs from collections only.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-_LIBRARY = str(Path(__file__).parents[1] / "plugin_utils")
-if _LIBRARY not in sys.path:  # plugins are loaded by path
-    sys.path.append(_LIBRARY)
-
-from pollux_inventory.electorate import check_electorate, votes  # noqa: E402
-from pollux_inventory.ensemble import (  # noqa: E402
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.electorate import check_electorate, votes
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.ensemble import (
     check_coordination,
     check_ensemble,
     check_filter,
@@ -28,17 +23,22 @@ from pollux_inventory.ensemble import (  # noqa: E402
     node_model,
     read_nodes,
 )
-from pollux_inventory.model import group_model, member_model  # noqa: E402
-from pollux_inventory.placing import place  # noqa: E402
-from pollux_inventory.problems import Problem, merged  # noqa: E402
-from pollux_inventory.reading import ROLES, read, read_member  # noqa: E402
-from pollux_inventory.rules import check_group, check_machines, check_member, check_site  # noqa: E402
-from pollux_inventory.secrets import check_secrets, secrets_needed  # noqa: E402
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.model import group_model, member_model
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.placing import place
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.problems import Problem, merged
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.reading import ROLES, read, read_member
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.rules import (
+    check_group,
+    check_machines,
+    check_member,
+    check_site,
+)
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.secrets import check_secrets, secrets_needed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pollux_inventory.member import Exists, Member, Variables
+    from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.member import Exists, Member, Variables
 
 
 def topology(

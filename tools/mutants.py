@@ -30,7 +30,7 @@ MUTANTS = ROOT / "tests" / "mutants"
 #: What a copy needs to run the tests of the broker and of the bundle.
 PARTS = (
     *("broker", "tests", "benchmarks", "tools", "docs", "pyproject.toml"),
-    *("roles", "playbooks", "inventories", "filter_plugins", "plugin_utils", "callback_plugins"),
+    *("roles", "playbooks", "inventories", "filter_plugins", "collections", "callback_plugins"),
     *("ansible.cfg", "molecule", "pipeline"),
 )
 IGNORED = ("__pycache__", "*.egg-info", "node_modules", ".hypothesis", ".pytest_cache")

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
+INVENTORY = ROOT / "collections/ansible_collections/pollux/bundle/plugins/plugin_utils/inventory"
 ROLES = sorted(path.parents[1] for path in ROOT.glob("roles/*/meta/argument_specs.yml"))
 PUBLIC = re.compile(r"\b((?:broker|shared_store|topology|nfs_server|pipeline|zookeeper)_[a-z0-9_]+)\b")
 #: What Ansible itself defines, of what the bundle uses.
@@ -41,7 +42,7 @@ def templates() -> list[Path]:
 def sources() -> dict[Path, str]:
     """What uses variables: tasks, templates, private variables, playbooks and filters; without comments."""
     paths = [*ROOT.glob("roles/*/tasks/*.yml"), *ROOT.glob("roles/*/vars/*.yml"), *templates()]
-    paths += [*ROOT.glob("playbooks/*.yml"), *ROOT.glob("filter_plugins/*.py"), *ROOT.glob("plugin_utils/*/*.py")]
+    paths += [*ROOT.glob("playbooks/*.yml"), *ROOT.glob("filter_plugins/*.py"), *INVENTORY.glob("*.py")]
     return {path: re.sub(r"(?m)^\s*#.*$", "", path.read_text()) for path in paths}
 
 
@@ -65,7 +66,7 @@ def test_a_template_uses_only_variables_that_are_specified_or_private(template: 
 
 def test_every_public_variable_that_is_used_is_specified() -> None:
     # What a name of ours is a part of: other variables' renamed predecessors are in the filter's own table only.
-    table = (ROOT / "plugin_utils/pollux_inventory/reading.py").read_text()
+    table = (INVENTORY / "reading.py").read_text()
     renamed = set(re.findall(r'(?m)^    "(\w+)": "', table))
     for path, text in sources().items():
         used = {name for name in PUBLIC.findall(text) if not name.endswith("_")}

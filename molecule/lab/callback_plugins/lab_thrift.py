@@ -36,7 +36,7 @@ description: For playbooks that are run again and again with the same sources.
 VARIABLE = "POLLUX_LAB_THRIFT"
 ROOT = Path(__file__).resolve().parents[3]
 #: Where modules come from that are not of a locked package.
-SOURCES = ("roles/*/library/*.py", "roles/*/module_utils/*.py", "plugin_utils/*.py", "molecule/lab/action_plugins/*.py")
+SOURCES = ("roles/*/library/*.py", "roles/*/module_utils/*.py", "molecule/lab/action_plugins/*.py")
 #: What decides how Jinja reads a template's text.
 _FIELDS = _jinja_bits._TEMPLATE_OVERRIDE_FIELD_NAMES  # noqa: SLF001
 _Environment = _jinja_bits.AnsibleEnvironment

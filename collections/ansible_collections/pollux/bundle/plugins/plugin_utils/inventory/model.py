@@ -5,12 +5,12 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
-from pollux_inventory.electorate import asks_zookeeper, votes
+from .electorate import asks_zookeeper, votes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pollux_inventory.member import Member
+    from .member import Member
 
 
 def netloc(address: str, port: int) -> str:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pollux_inventory.member import Member, Variables
-from pollux_inventory.problems import Problem
+from .member import Member, Variables
+from .problems import Problem
 
 #: Roles whose variables are checked, and the prefix each has for itself.
 ROLES = ("topology", "broker", "shared_store", "pipeline", "zookeeper")

@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pollux_inventory.placing import ports
-from pollux_inventory.problems import Add, Problem
+from .placing import ports
+from .problems import Add, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pollux_inventory.member import Exists, Member
+    from .member import Exists, Member
 
 #: Elements of broker.xml's core that the template derives from the model.
 DERIVED_ELEMENTS = frozenset(

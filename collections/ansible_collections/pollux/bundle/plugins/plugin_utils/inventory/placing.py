@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from pollux_inventory.problems import Problem
-from pollux_inventory.reading import UnreadableError, read
+from .problems import Problem
+from .reading import UnreadableError, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pollux_inventory.member import Member
+    from .member import Member
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

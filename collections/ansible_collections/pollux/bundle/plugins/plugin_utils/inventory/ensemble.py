@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pollux_inventory.electorate import asks_zookeeper
-from pollux_inventory.model import netloc
-from pollux_inventory.placing import locate, ports
-from pollux_inventory.problems import Problem
-from pollux_inventory.reading import read, read_member
-from pollux_inventory.rules import is_network
+from .electorate import asks_zookeeper
+from .model import netloc
+from .placing import locate, ports
+from .problems import Problem
+from .reading import read, read_member
+from .rules import is_network
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pollux_inventory.member import Exists, Member, Variables
+    from .member import Exists, Member, Variables
 
 PORTS = ("zookeeper_client_port", "zookeeper_peer_port", "zookeeper_election_port")
 HIGHEST_ID = 255

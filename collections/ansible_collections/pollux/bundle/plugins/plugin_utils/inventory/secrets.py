@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from pollux_inventory.electorate import asks_zookeeper
-from pollux_inventory.problems import Problem
+from .electorate import asks_zookeeper
+from .problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pollux_inventory.member import Exists, Member
+    from .member import Exists, Member
 
 #: Passwords that everybody tries first.
 DEFAULT_PASSWORDS = frozenset(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollux_inventory.problems import Problem
+from .problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pollux_inventory.member import Member
+    from .member import Member
 
 #: Fewer pairs have no majority when one is lost.
 LEAST = 3
