@@ -204,12 +204,24 @@ def _within(inner: str, outer: str) -> bool:
     return PurePosixPath(inner).is_relative_to(PurePosixPath(outer))
 
 
+def timer(job: Mapping[str, Any], service: str) -> dict[str, Any]:
+    """Return the timer of a job, as pollux_files writes it; ``service`` is the path of the template unit without @."""
+    return {
+        "path": f"{service}@{job['name']}.timer",
+        "template": "job.timer.j2",
+        "vars": {"job": job},
+        "mode": "0644",
+        "owner": "root",
+        "group": "root",
+    }
+
+
 class FilterModule:
     """What Ansible loads."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """The filters by name."""
-        return {"pollux_pipelines": _filter}
+        return {"pollux_pipelines": _filter, "pollux_timer": timer}
 
 
 def _filter(

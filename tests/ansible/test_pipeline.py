@@ -236,11 +236,7 @@ RENDER = [
             },
             {
                 "name": "Write",
-                "ansible.builtin.copy": {
-                    "content": "{{ __pipeline_files }}",
-                    "dest": "{{ out }}/{{ inventory_hostname }}",
-                    "mode": "0600",
-                },
+                "pollux_files": {"files": "{{ __pipeline_files }}", "out": "{{ out }}/{{ inventory_hostname }}"},
             },
         ],
     },
@@ -259,10 +255,8 @@ def test_the_example_site_gets_a_sandboxed_unit_and_a_timer_for_each_scheduled_j
     write_private(site.inventory / "group_vars" / "brokers" / "vault.yml", yaml.safe_dump(VAULT))
     book = tmp_path / "render" / "render.yml"
     book.parent.mkdir()
-    for role in ("broker", "pipeline"):
-        for template in (ROOT / "roles" / role / "templates").iterdir():
-            (book.parent / "templates").mkdir(exist_ok=True)
-            (book.parent / "templates" / template.name).symlink_to(template)
+    (book.parent / "templates").symlink_to(ROOT / "roles" / "pipeline" / "templates")
+    (book.parent / "library").symlink_to(ROOT / "tests" / "ansible" / "library")
     (book.parent / "files").symlink_to(ROOT / "roles" / "pipeline" / "files")
     book.write_text(yaml.safe_dump(RENDER, sort_keys=False))
     out = tmp_path / "out"

@@ -24,7 +24,7 @@ VAULT = {
     "vault_users_key": "users-key-0815-0815",
     "vault_passwords": {name: f"password-of-{name}" for name in ("orders-service", "operator", "prometheus")},
 }
-#: Writes what the role would write, a file for each host into OUT. The first task only loads the role.
+#: Writes what the role would write, a file for each host into OUT (tests/ansible/library). The first task loads it.
 RENDER = [
     {"name": "Model", "hosts": "brokers", "gather_facts": False, "roles": [{"role": "topology"}]},
     {
@@ -49,10 +49,9 @@ RENDER = [
             },
             {
                 "name": "Write",
-                "ansible.builtin.copy": {
-                    "content": "{{ __broker_files + __broker_secret_files + __firewall }}",
-                    "dest": "{{ out }}/{{ inventory_hostname }}",
-                    "mode": "0600",
+                "pollux_files": {
+                    "files": "{{ __broker_files + __firewall }}",
+                    "out": "{{ out }}/{{ inventory_hostname }}",
                 },
             },
         ],
@@ -84,11 +83,9 @@ RENDER_NODES = [
             },
             {
                 "name": "Write",
-                "ansible.builtin.copy": {
-                    "content": "{{ __zookeeper_files + __zookeeper_secret_files"
-                    " + [__zookeeper_file_rules, __zookeeper_file_firewall] }}",
-                    "dest": "{{ out }}/{{ inventory_hostname }}",
-                    "mode": "0600",
+                "pollux_files": {
+                    "files": "{{ __zookeeper_files + [__zookeeper_file_rules, __zookeeper_file_firewall] }}",
+                    "out": "{{ out }}/{{ inventory_hostname }}",
                 },
             },
         ],
@@ -106,6 +103,7 @@ class Rendering:
         self.book = directory / "render" / "render.yml"
         self.book.parent.mkdir()
         (self.book.parent / "templates").symlink_to(ROOT / "roles" / role / "templates")
+        (self.book.parent / "library").symlink_to(ROOT / "tests" / "ansible" / "library")
         self.book.write_text(yaml.safe_dump(plays, sort_keys=False))
 
     def render(self, name: str, *flags: str, batch: int = len(HOSTS)) -> dict[str, tuple[int, str]]:

@@ -60,7 +60,7 @@ def test_a_template_uses_only_variables_that_are_specified_or_private(template: 
         environment.filters.setdefault(node.name, str)
     role = ROOT / "roles" / template.relative_to(ROOT / "roles").parts[0]
     private = yaml.safe_load((role / "vars" / "main.yml").read_text())
-    known = options().keys() | private.keys() | MAGIC | {"__topology", "_", "process", "filter"}
+    known = options().keys() | private.keys() | MAGIC | {"__topology", "_", "process", "filter", "job"}
     assert jinja2.meta.find_undeclared_variables(parsed) - known == set()
 
 

@@ -34,12 +34,13 @@ options:
   files:
     description: >-
       Files with C(path), C(content), C(mode), C(owner), C(group), C(validate) (a command with %s for the file) and
-      C(notes) (a list of C(path) and C(line)).
+      C(notes) (a list of C(path) and C(line)). In playbooks, C(template) or C(sources) may be in the place of
+      C(content), and C(wanted) and C(secret) be said: the action of this name makes of it what the module takes.
     type: list
     elements: dict
     default: []
   secret_files:
-    description: The same for files whose content is in no output, not even a difference.
+    description: The same for files whose content is in no output, not even a difference; made by the action.
     type: list
     elements: dict
     default: []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .electorate import asks_zookeeper
-from .model import netloc
+from .model import addresses, netloc
 from .placing import locate, ports
 from .problems import Problem
 from .reading import read, read_member
@@ -67,11 +67,6 @@ def check_ensemble(nodes: Sequence[Member], brokers: Sequence[Member], exists: E
         for name in ("zookeeper_tick_ms", "zookeeper_session_most_ms", "zookeeper_service_manager", "zookeeper_tls")
         if len({node.value[name] for node in nodes}) > 1
     ]
-
-
-def _addresses(members: Sequence[Member]) -> list[str]:
-    """Of those that are known by address, not by name."""
-    return [member.address for member in members if is_network(member.address)]
 
 
 def check_filter(nodes: Sequence[Member], brokers: Sequence[Member], problems: list[Problem]) -> None:
@@ -212,8 +207,8 @@ def node_model(node: Member, nodes: Sequence[Member], brokers: Sequence[Member])
         "client_port": value["zookeeper_client_port"],
         "peer_port": value["zookeeper_peer_port"],
         "election_port": value["zookeeper_election_port"],
-        "known_clients": _addresses([broker for broker in brokers if asks_zookeeper(broker)]),
-        "known_nodes": _addresses(nodes),
+        "known_clients": addresses([broker for broker in brokers if asks_zookeeper(broker)]),
+        "known_nodes": addresses(nodes),
         "servers": [
             {
                 "id": each.value["zookeeper_id"],

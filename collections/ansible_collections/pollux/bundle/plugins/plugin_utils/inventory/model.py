@@ -6,6 +6,7 @@ import ipaddress
 from typing import TYPE_CHECKING, Any
 
 from .electorate import asks_zookeeper, votes
+from .rules import is_network
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +21,11 @@ def netloc(address: str, port: int) -> str:
     except ValueError:
         six = False
     return f"[{address}]:{port}" if six else f"{address}:{port}"
+
+
+def addresses(members: Sequence[Member]) -> list[str]:
+    """Return the addresses of those that are known by address, not by name."""
+    return [member.address for member in members if is_network(member.address)]
 
 
 def connector_of(member: Member) -> dict[str, Any]:
@@ -114,6 +120,7 @@ def member_model(
         "connector": connector_of(member),
         "connectors": [connector_of(one) for one in known],
         "peers": [one.name for one in known if one is not member],
+        "known_members": addresses([member, *(one for one in known if one is not member)]),
         "votes": len({voter.group for voter in voters}) if voting else 0,
         "peer_urls": [url for mate in mates if mate is not member and (url := _management(mate, member.machine))],
         "store": store,
