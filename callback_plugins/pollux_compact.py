@@ -34,7 +34,7 @@ _TALKATIVE = ("pollux_drill",)
 
 
 class CallbackModule(DefaultCallback):
-    """What Ansible loads."""
+    """Print plays, messages and errors."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"
@@ -73,7 +73,7 @@ class CallbackModule(DefaultCallback):
     # -- what happens
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
-        """A play begins."""
+        """Show the name of a play that begins."""
         self._play = play
         name = play.get_name().strip()
         if name != self._play_name:  # with serial, a play begins once for each batch
@@ -90,7 +90,7 @@ class CallbackModule(DefaultCallback):
             self._now(self._last_task_name)
 
     def v2_runner_on_ok(self, result: Any) -> None:
-        """A task is done: show messages, warnings and differences, count changes."""
+        """Show messages, warnings and differences of a task that is done, and count changes."""
         said = result.result
         if result.task.action in _MESSAGES and not said.get("failed"):
             message = said.get("msg", "")
@@ -106,42 +106,42 @@ class CallbackModule(DefaultCallback):
             self._handle_warnings_and_exception(result)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        """A task failed: everything about it."""
+        """Show everything about a task that failed."""
         self._clear()
         super().v2_runner_on_failed(result, ignore_errors=ignore_errors)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
-        """A host does not answer: everything about it."""
+        """Show everything about a host that does not answer."""
         self._clear()
         super().v2_runner_on_unreachable(result)
 
     def v2_runner_item_on_ok(self, result: Any) -> None:
-        """Items are not shown."""
+        """Show no items."""
 
     def v2_runner_item_on_skipped(self, result: Any) -> None:
-        """Items are not shown."""
+        """Show no items."""
 
     def v2_runner_item_on_failed(self, result: Any) -> None:
-        """An item failed: everything about it."""
+        """Show everything about an item that failed."""
         self._clear()
         super().v2_runner_item_on_failed(result)
 
     def v2_runner_on_skipped(self, result: Any) -> None:
-        """Skipped tasks are not shown."""
+        """Show no skipped tasks."""
 
     def v2_playbook_on_include(self, included_file: Any) -> None:
-        """Included files are not shown."""
+        """Show no included files."""
 
     def v2_on_file_diff(self, result: Any) -> None:
-        """With --diff: the difference."""
+        """Show the difference, with --diff."""
         self._clear()
         super().v2_on_file_diff(result)
 
     def v2_playbook_on_no_hosts_remaining(self) -> None:
-        """The failures before this one say it."""
+        """Show nothing: the failures before have said it."""
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """One line for all hosts."""
+        """Show one line for all hosts."""
         parts = []
         bad = False
         for host in sorted(stats.processed):

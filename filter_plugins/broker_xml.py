@@ -13,12 +13,12 @@ _TARGETS = ("dead-letter-address", "expiry-address")
 
 
 def text_of(value: Any) -> str:
-    """A value as broker.xml spells it."""
+    """Return a value as broker.xml spells it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def queue(given: Any) -> dict[str, Any]:
-    """A queue given as its name or as a dictionary: ``name``, ``attributes`` (pairs) and ``elements`` (XML)."""
+    """Return ``name``, ``attributes`` (pairs) and ``elements`` (XML) of a queue: a name or a dictionary."""
     if not isinstance(given, Mapping):
         return {"name": str(given), "attributes": [], "elements": []}
     attributes = [
@@ -35,17 +35,17 @@ def queue(given: Any) -> dict[str, Any]:
 
 
 def dead_letters(settings: Mapping[str, Any]) -> list[str]:
-    """The addresses that address-settings send messages to."""
+    """Return the addresses that address-settings send messages to."""
     return [str(settings[name]) for name in _TARGETS if settings.get(name)]
 
 
 def anycast(name: str) -> dict[str, Any]:
-    """An address with one queue of its name."""
+    """Return an address with one queue of its name."""
     return {"name": name, "anycast": [name]}
 
 
 def accounts(users: Sequence[Mapping[str, Any]], stored: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Users with name, password (the inventory's, else the generated one) and roles."""
+    """Return users with name, password (the inventory's, else the generated one) and roles."""
     return [
         {
             "name": str(user["name"]),
@@ -57,10 +57,10 @@ def accounts(users: Sequence[Mapping[str, Any]], stored: Mapping[str, str]) -> l
 
 
 class FilterModule:
-    """What Ansible loads."""
+    """Hand the filters to Ansible."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        """The filters by name."""
+        """Return the filters by name."""
         return {
             "pollux_queue": queue,
             "pollux_dead_letters": dead_letters,

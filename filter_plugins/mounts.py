@@ -1,4 +1,4 @@
-"""What /proc/self/mountinfo says of a mount of NFS, and what is wrong with it. Pure; knows nothing of brokers."""
+"""Filters for a mount of NFS: what /proc/self/mountinfo says of it, and what is wrong. Pure; no brokers here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHOWN = {"vers=4": re.compile(r"vers=4(\.\d+)?"), "vers=4.0": re.compile(r"vers
 
 
 def mount_at(mountinfo: str, path: str) -> dict[str, Any] | None:
-    """The mount at ``path``: ``type``, ``source``, ``options`` (of the mount and of its file system); None without one.
+    """Return the mount at ``path``: ``type``, ``source``, ``options`` (its own and its file system's); None without.
 
     Of several mounts on one point the last one is what one sees.
     """
@@ -34,7 +34,7 @@ def _unescaped(text: str) -> str:
 
 
 def mount_problems(mount: Mapping[str, Any] | None, source: str, options: Sequence[str]) -> list[str]:
-    """Why a mount (of :func:`mount_at`) is not what the inventory wants; empty when it is."""
+    """Return why a mount (of :func:`mount_at`) is not what the inventory wants; empty when it is."""
     if mount is None:
         return ["nothing is mounted there"]
     problems = []
@@ -56,7 +56,7 @@ _NEVER = re.compile(r"(?!)")
 
 
 def unit_name(path: str) -> str:
-    """The name that systemd gives the mount unit of a path, without its suffix (as systemd-escape -p)."""
+    """Return the name that systemd gives the mount unit of a path, without its suffix (as systemd-escape -p)."""
     parts = [part for part in path.split("/") if part]
     if not parts:
         return "-"
@@ -76,10 +76,10 @@ def _hexadecimal(character: str) -> str:
 
 
 class FilterModule:
-    """What Ansible loads."""
+    """Hand the filters to Ansible."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        """The filters by name."""
+        """Return the filters by name."""
         return {
             "pollux_mount_at": mount_at,
             "pollux_mount_problems": mount_problems,

@@ -50,7 +50,7 @@ def pipelines(
     specifications: Mapping[str, Mapping[str, Any]],
     exists: Callable[[str], bool],
 ) -> dict[str, Any]:
-    """``model`` with ``pipelines`` (by host) and with more ``problems``; those of both are told at once."""
+    """Return ``model`` with ``pipelines`` (by host) and more ``problems``; those of both are told at once."""
     problems: list[Any] = []
     found = {}
     brokers = _hosts(hostvars, groups, "topology_brokers", "brokers")
@@ -68,13 +68,13 @@ def pipelines(
 def _hosts(
     hostvars: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Sequence[str]], variable: str, default: str
 ) -> Sequence[str]:
-    """The hosts of the group that a variable names."""
+    """Return the hosts of the group that a variable names."""
     name = next((read(given, variable) for given in hostvars.values() if variable in given), None)
     return groups.get(str(name or default), ())
 
 
 def _pipeline(member: Member, broker: Mapping[str, Any] | None, *, refused: bool) -> dict[str, Any]:
-    """What is known of one host: ``jobs`` with all they need, and which groups it reads with."""
+    """Return what is known of one host: ``jobs`` with all they need, and what was derived."""
     value = member.value
     derived = [broker["store"]] if broker is not None else []
     inputs = list(value["pipeline_inputs"]) or derived
@@ -181,7 +181,7 @@ def _check_jobs(
 def _check_user(
     member: Member, broker: Mapping[str, Any] | None, reads: Sequence[str], add: Callable[[str, str, str], None]
 ) -> None:
-    """The pipeline's user may read what it has to, and nothing else."""
+    """Refuse a user of the pipeline that cannot read what it has to, or could read all."""
     value = member.value
     user = value["pipeline_system_user"]
     if user in ("", "root", "0"):
@@ -200,7 +200,7 @@ def _check_user(
 
 
 def _within(inner: str, outer: str) -> bool:
-    """Whether a path is another one or below it."""
+    """Tell whether a path is another one or below it."""
     return PurePosixPath(inner).is_relative_to(PurePosixPath(outer))
 
 
@@ -217,10 +217,10 @@ def timer(job: Mapping[str, Any], service: str) -> dict[str, Any]:
 
 
 class FilterModule:
-    """What Ansible loads."""
+    """Hand the filters to Ansible."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        """The filters by name."""
+        """Return the filters by name."""
         return {"pollux_pipelines": _filter, "pollux_timer": timer}
 
 

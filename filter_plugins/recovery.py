@@ -7,7 +7,7 @@ from typing import Any
 
 
 def recovery(topology: Mapping[str, Any], asked: Mapping[str, Any], analysts: Sequence[str]) -> dict[str, Any]:
-    """What to do, with ``problems`` (lines; when there are any, the rest is not to be used).
+    """Return what to do, with ``problems`` (lines; when there are any, the rest is not to be used).
 
     ``asked`` are ``confirm`` (the group's name), ``sides`` (directories by host; may be empty) and ``keep`` (a host, or
     auto); ``analysts`` the hosts of the pipeline. Side ``a`` is the group's first member, its preferred live.
@@ -80,8 +80,8 @@ def _problems(
 
 
 class FilterModule:
-    """What Ansible loads."""
+    """Hand the filters to Ansible."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        """The filters by name."""
+        """Return the filters by name."""
         return {"pollux_recovery": recovery}

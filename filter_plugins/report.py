@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def plan(topology: Mapping[str, Any]) -> list[str]:
-    """A line for each group and each of its members: what an inventory means."""
+    """Return a line for each group and each of its members: what an inventory means."""
     lines = []
     for name, group in topology["groups"].items():
         store = group["store"]
@@ -32,7 +32,7 @@ def plan(topology: Mapping[str, Any]) -> list[str]:
 
 
 def report(topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: str) -> list[str]:
-    """A line for each group and each of its members; ``variable`` holds a member's answer."""
+    """Return a line for each group and each of its members; ``variable`` holds a member's answer."""
     lines = []
     for name, group in topology["groups"].items():
         lines.append(f"group {name}: {group['client_url']}")
@@ -56,7 +56,7 @@ def report(topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: s
 
 
 def manifest(topology: Mapping[str, Any], group: str, user: str) -> dict[str, Any]:
-    """Who takes part in a drill, as ``pollux drill`` reads it; the password is in a file beside it."""
+    """Return who takes part in a drill, as ``pollux drill`` reads it; the password is in a file beside it."""
     members = []
     for host in topology["groups"][group]["members"]:
         broker = topology["brokers"][host]
@@ -74,10 +74,10 @@ def manifest(topology: Mapping[str, Any], group: str, user: str) -> dict[str, An
 
 
 class FilterModule:
-    """What Ansible loads."""
+    """Hand the filters to Ansible."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        """The filters by name."""
+        """Return the filters by name."""
         return {
             "pollux_plan": plan,
             "pollux_report": report,

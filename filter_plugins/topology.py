@@ -48,7 +48,7 @@ def topology(
     secrets: Mapping[str, Any],
     exists: Exists,
 ) -> dict[str, Any]:
-    """The model of an inventory.
+    """Return the model of an inventory.
 
     ``hostvars`` are the variables of every host and ``groups`` the inventory's groups; ``specifications`` are the
     options of ``argument_specs`` by role; ``secrets`` is what the secrets file holds so far. The result has ``brokers``
@@ -97,10 +97,10 @@ def topology(
 
 
 class FilterModule:
-    """What Ansible loads."""
+    """Hand the filters to Ansible."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        """The filters by name."""
+        """Return the filters by name."""
         return {"pollux_topology": _filter}
 
 

@@ -25,7 +25,7 @@ KEPT = 500
 
 
 class ActionModule(ActionBase):
-    """The action, run on the controller."""
+    """Run the drill on the controller."""
 
     TRANSFERS_FILES = False
     _requires_connection = False

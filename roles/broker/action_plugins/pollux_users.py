@@ -49,7 +49,7 @@ Deriving = Callable[[Mapping[str, tuple[str, str]]], Mapping[str, str]]
 
 
 class ActionModule(ActionBase):
-    """The action, run on the controller."""
+    """Derive users on the controller, and write them on the broker's machine."""
 
     TRANSFERS_FILES = False
 
@@ -117,7 +117,7 @@ class ActionModule(ActionBase):
 
 
 def broker_code(place: str) -> types.SimpleNamespace:
-    """The broker's modules for names, verifiers and properties files, from a directory or a wheel.
+    """Return the broker's modules for names, verifiers and properties files, from a directory or a wheel.
 
     Its packages are stood in for by empty ones: theirs would import what the broker depends on, which the controller
     need not have. Modules of a broker that is installed here are neither used nor lost.
@@ -143,7 +143,7 @@ def broker_code(place: str) -> types.SimpleNamespace:
 
 
 def seal(key: bytes, *parts: str) -> bytes:
-    """A keyed digest of texts."""
+    """Return a keyed digest of texts."""
     return hmac.digest(key, "\0".join(parts).encode(), "sha256")
 
 
@@ -158,7 +158,7 @@ def verifier(code: types.SimpleNamespace, salt: str, name: str, password: str) -
 def derived_once(
     directory: Path, wanted: Mapping[str, tuple[str, str]], derive: Callable[[str, str, str], str], derived: list[str]
 ) -> Verifiers:
-    """The verifiers of all who are ``wanted``; those that no process of this run has derived yet are, here.
+    """Return the verifiers of all who are ``wanted``; derive those that no process of this run has yet.
 
     ``directory`` belongs to this run alone. Names of users whose verifiers were derived here go into ``derived``.
     """
@@ -183,7 +183,7 @@ def derived_once(
 def users_text(
     code: types.SimpleNamespace, users: Iterable[Mapping[str, Any]], key: bytes, previous: str, derive: Deriving
 ) -> str:
-    """The users file. ``previous`` is what the file holds: its verifiers are kept where the password is the same."""
+    """Return the users file; verifiers in ``previous``, its old content, are kept where the password is the same."""
     known: Verifiers = {}
     found = _MAC.search(previous)
     body = _MAC.sub("", previous)
@@ -207,7 +207,7 @@ def users_text(
 
 
 def roles_text(code: types.SimpleNamespace, users: Iterable[Mapping[str, Any]]) -> str:
-    """The roles file."""
+    """Return the roles file."""
     members: dict[str, list[str]] = {}
     for user in users:
         for role in user["roles"]:
@@ -218,7 +218,7 @@ def roles_text(code: types.SimpleNamespace, users: Iterable[Mapping[str, Any]]) 
 
 
 def names_and_roles(code: types.SimpleNamespace, users: str, roles: str) -> dict[str, tuple[str, frozenset[str]]]:
-    """Verifier and roles by user, of files as they are."""
+    """Return verifier and roles by user, of files as they are."""
     belongs: dict[str, set[str]] = {}
     for entry in code.properties.parse_properties(roles):
         for user in entry.value.split(","):

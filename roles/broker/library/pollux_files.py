@@ -74,18 +74,18 @@ OWNED["group"] = {"type": "str"}
 
 
 def file_options(*, secret: bool) -> dict[str, Any]:
-    """The options of a file."""
+    """Return the options of a file."""
     content = {"type": "str", "required": True, "no_log": secret}
     return {**OWNED, "content": content, "validate": {"type": "str"}, "notes": NOTES}
 
 
 def owned(given: dict[str, Any]) -> dict[str, Any]:
-    """Owner, group and mode of an entry."""
+    """Return owner, group and mode of an entry."""
     return {name: given[name] for name in ("mode", "owner", "group")}
 
 
 class Work:
-    """One call of the module."""
+    """Hold what one call of the module changes."""
 
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
@@ -135,7 +135,7 @@ class Work:
             add_line(self.module, note["path"], note["line"], self.module.params["notes_owned"])
 
     def refused(self, given: dict[str, Any]) -> str:
-        """Why an entry's content is not valid; empty when it is."""
+        """Return why an entry's content is not valid; empty when it is."""
         if not given["validate"]:
             return ""
         program = given["validate"].split()[0]
@@ -183,7 +183,7 @@ class Work:
 
 
 def main() -> None:
-    """The module's entry point."""
+    """Run the module."""
     link = {"path": {"type": "path", "required": True}, "target": {"type": "str", "required": True}, "notes": NOTES}
     lists: dict[str, Any] = {"type": "list", "elements": "dict", "default": []}
     paths = {"type": "list", "elements": "path", "default": []}

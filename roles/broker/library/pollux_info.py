@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""What a broker says about itself; the one source of the gates in playbooks. Standard library only."""
+"""Asks a broker about itself; the one source of the gates in playbooks. Standard library only."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ LOG_LINES = 12
 
 
 def process_runs(pid_file: str | None) -> bool:
-    """Whether the process of the file exists."""
+    """Tell whether the process of the file exists."""
     if not pid_file:
         return False
     try:
@@ -98,7 +98,7 @@ def process_runs(pid_file: str | None) -> bool:
 
 
 def ask(program: str, timeout: float) -> tuple[dict[str, Any] | None, str]:
-    """The broker's status, or None and the reason. Raises TimeoutExpired, which says nothing about the broker."""
+    """Return the broker's status, or None and the reason. TimeoutExpired says nothing about the broker."""
     try:
         done = subprocess.run(
             [program, "status", "--json"], capture_output=True, text=True, timeout=timeout, check=False
@@ -118,7 +118,7 @@ def ask(program: str, timeout: float) -> tuple[dict[str, Any] | None, str]:
 
 
 def running_release(pid: Any) -> str:
-    """The release that a process was started from: its program is the Python of that release's environment."""
+    """Return the release a process was started from: its program is the Python of that release."""
     try:
         program = Path(f"/proc/{int(pid)}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
     except (OSError, TypeError, ValueError):
@@ -128,7 +128,7 @@ def running_release(pid: Any) -> str:
 
 
 def observe(params: dict[str, Any], timeout: float) -> dict[str, Any]:
-    """What can be said about the broker now."""
+    """Return what can be said about the broker now."""
     try:
         answer, reason = ask(params["program"], timeout)
     except subprocess.TimeoutExpired:
@@ -165,7 +165,7 @@ def observe(params: dict[str, Any], timeout: float) -> dict[str, Any]:
 
 
 def tail(path: str | None) -> list[str]:
-    """The last lines of the log."""
+    """Return the last lines of the log."""
     try:
         with Path(path or "").open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -176,7 +176,7 @@ def tail(path: str | None) -> list[str]:
 
 
 def passes(found: dict[str, Any], params: dict[str, Any]) -> bool:
-    """Whether what was found is what is expected. Anything unknown does not pass."""
+    """Tell whether what was found is what is expected. Anything unknown does not pass."""
     if params["expect"] and found["state"] not in params["expect"]:
         return False
     if params["release"] and found["release"] != params["release"]:
@@ -186,7 +186,7 @@ def passes(found: dict[str, Any], params: dict[str, Any]) -> bool:
 
 
 def main() -> None:
-    """The module's entry point."""
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "program": {"type": "path", "required": True},

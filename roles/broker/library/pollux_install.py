@@ -103,11 +103,11 @@ QUESTION = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2]); print(
 
 
 class InstallError(Exception):
-    """The release cannot be installed; the text says why and what to do."""
+    """Say why a release cannot be installed, and what to do."""
 
 
 def run(*words: str | Path, python_path: str | Path = "") -> str:
-    """Run a command; returns its standard output, or raises InstallError with what it said."""
+    """Return the standard output of a command. Raises InstallError with what it said."""
     command = [str(word) for word in words]
     environment = {**os.environ, "PIP_REQUIRE_VIRTUALENV": "", "PIP_CONFIG_FILE": os.devnull, "PYTHONNOUSERSITE": "1"}
     environment |= {"PYTHONPATH": str(python_path), "PYTHONDONTWRITEBYTECODE": ""}
@@ -161,7 +161,7 @@ def unpack(archive: Path, into: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file's content, which may be half a gigabyte of Spark."""
+    """Return the hash of a file's content, which may be half a gigabyte of Spark."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -170,7 +170,7 @@ def sha256(path: Path) -> str:
 
 
 def named_wheels(wheels: Path, machine: str) -> list[Path]:
-    """The wheels of a directory, which its requirements.txt names, no more and no fewer, for this kind of processor.
+    """Return the wheels of a directory: those its requirements.txt names for this processor, and no others.
 
     Raises InstallError for a wheel without its hash there, a hash without its wheel, and a wheel for another processor.
     """
@@ -215,7 +215,7 @@ def running(releases: Path) -> set[str]:
 
 
 def outdated(releases: Path, name: str, keep: int) -> list[Path]:
-    """Releases older than the ``keep`` newest ones, but for ``name``, the current one and those that run."""
+    """Return releases older than the ``keep`` newest ones, but for ``name``, the current one and those that run."""
     current = releases.parent / "current"
     spared = {name, current.resolve().name if current.exists() else name, *running(releases)}
     others = [path for path in releases.iterdir() if path.is_dir() and path.name not in spared]
@@ -243,7 +243,7 @@ def install(params: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """The module's entry point."""
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "releases": {"type": "path", "required": True},

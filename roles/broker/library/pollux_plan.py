@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""What a merge plan says, for people. Standard library only; reads a plan of any size line by line."""
+"""Counts what a merge plan does, for people. Standard library only; reads a plan of any size line by line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHOWN = 100
 
 
 def summary(path: Path) -> dict[str, Any]:
-    """The counts. Raises ValueError for what is no plan, OSError."""
+    """Return the counts. Raises ValueError for what is no plan, OSError."""
     counts: dict[str, Counter[str]] = {}
     large = left_out = 0
     digest = hashlib.sha256()
@@ -74,7 +74,7 @@ def summary(path: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The module's entry point."""
+    """Run the module."""
     module = AnsibleModule(argument_spec={"path": {"type": "path", "required": True}}, supports_check_mode=True)
     path = Path(module.params["path"])
     try:

@@ -53,7 +53,7 @@ BUILD_TIMEOUT = 300
 
 
 def digest_of(paths: list[Path], base: Path) -> str:
-    """A digest of the names and contents of files."""
+    """Return a digest of the names and contents of files."""
     digest = hashlib.sha256()
     for path in sorted(paths):
         digest.update(f"{path.relative_to(base)}\0{path.stat().st_size}\0".encode())
@@ -62,7 +62,7 @@ def digest_of(paths: list[Path], base: Path) -> str:
 
 
 def sources(source: Path) -> list[Path]:
-    """The files a wheel is made of."""
+    """Return the files a wheel is made of."""
     found = [source / "pyproject.toml", source / "README.md"]
     for directory, names, files in os.walk(source / "src"):
         names[:] = [name for name in names if name != "__pycache__" and not name.endswith(".egg-info")]
@@ -92,7 +92,7 @@ def build(source: Path, files: list[Path], target: Path, python: str) -> None:
 
 
 def from_source(module: AnsibleModule, source: Path) -> dict[str, object]:
-    """The release that the sources are."""
+    """Return the release that the sources are."""
     files = sources(source)
     text = (source / "pyproject.toml").read_text(encoding="utf-8")
     version = re.search(r'(?m)^version\s*=\s*"([^"]+)"', text)
@@ -119,7 +119,7 @@ def from_source(module: AnsibleModule, source: Path) -> dict[str, object]:
 
 
 def from_wheelhouse(module: AnsibleModule, wheelhouse: Path) -> dict[str, object]:
-    """The release that a wheelhouse holds."""
+    """Return the release that a wheelhouse holds."""
     requirements = wheelhouse / "requirements.txt"
     package = module.params["package"]
     wheels = sorted(wheelhouse.glob(f"{package}-*.whl"))
@@ -167,7 +167,7 @@ def pack(files: list[Path], archive: Path) -> None:
 
 
 def made_for(wheelhouse: Path) -> str:
-    """The Python the wheels are for, as MAJOR.MINOR; empty where the wheelhouse does not say."""
+    """Return the Python the wheels are for, as MAJOR.MINOR; empty where the wheelhouse does not say."""
     try:
         return str(json.loads((wheelhouse / "wheelhouse.json").read_text(encoding="utf-8"))["python"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -175,7 +175,7 @@ def made_for(wheelhouse: Path) -> str:
 
 
 def main() -> None:
-    """The module's entry point."""
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "source": {"type": "path"},

@@ -56,7 +56,7 @@ MANIFEST = "manifest.json"
 
 
 def manifest(directory: Path) -> dict[str, Any] | None:
-    """What the copy holds; None when there is none, or an unfinished one."""
+    """Return what the copy holds; None when there is none, or an unfinished one."""
     try:
         found: dict[str, Any] = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -126,7 +126,7 @@ def restore(directory: Path, link: Path) -> None:
 
 
 def main() -> None:
-    """The module's entry point."""
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["saved", "restored", "forgotten", "asked"], "required": True},

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""One side of a split brain: sees that nobody uses a data directory any more, and packs it. Standard library only."""
+"""Packs one side of a split brain, once nobody uses its data directory any more. Standard library only."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _LOCK = re.compile(r"^\d+: (?:-> )?\S+\s+\S+\s+\S+\s+(-?\d+) ([0-9a-f]+):([0-9a-
 
 
 def files_of(directory: Path) -> list[Path]:
-    """Every file below a directory, sorted."""
+    """Return every file below a directory, sorted."""
     found = [Path(place) / name for place, _, names in os.walk(directory) for name in names]
     return sorted(path for path in found if path.is_file() and not path.is_symlink())
 
 
 def holders(files: list[Path], locks: str) -> list[tuple[int, Path]]:
-    """Who holds a lock of one of the files: process id (-1 when the kernel does not say) and file.
+    """Return who locks one of the files: process id (-1 when the kernel does not say) and file.
 
     ``locks`` is the text of /proc/locks.
     """
@@ -62,7 +62,7 @@ def holders(files: list[Path], locks: str) -> list[tuple[int, Path]]:
 
 
 def digest_of(files: list[Path], directory: Path) -> str:
-    """A digest of names, sizes and times."""
+    """Return a digest of names, sizes and times."""
     digest = hashlib.sha256()
     for path in files:
         if path.name in LEFT_OUT:
@@ -89,7 +89,7 @@ def pack(directory: Path, archive: Path) -> None:
 
 
 def main() -> None:
-    """The module's entry point."""
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={"directory": {"type": "path", "required": True}, "archive": {"type": "path"}},
         supports_check_mode=True,

@@ -48,7 +48,7 @@ roles_text: {description: "What the roles file holds, empty when there is none."
 
 
 def main() -> None:
-    """The module's entry point."""
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "users_file": {"type": "path", "required": True},

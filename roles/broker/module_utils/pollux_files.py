@@ -15,7 +15,7 @@ VALIDATE_TIMEOUT = 120
 
 
 def read(path: str) -> str | None:
-    """The file's text; None when there is none."""
+    """Return the file's text; None when there is none."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -23,7 +23,7 @@ def read(path: str) -> str | None:
 
 
 def prepare(path: str, text: str) -> str:
-    """Write and sync a new file beside ``path``, readable by its owner only; returns its name."""
+    """Write and sync a new file beside ``path``, readable by its owner only; return its name."""
     temporary = Path(path).with_name(f".{Path(path).name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -55,7 +55,7 @@ def attributes(module: AnsibleModule, path: str, wanted: dict[str, Any], *, chan
 
 
 def refusal(command: str, path: str, environment: dict[str, str]) -> str:
-    """What a validating command (with %s for the file) says against a file; empty when it accepts it."""
+    """Return what a validating command (with %s for the file) says against a file; empty when it accepts it."""
     words = [word.replace("%s", path) for word in shlex.split(command)]
     try:
         done = subprocess.run(

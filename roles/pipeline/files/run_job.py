@@ -41,11 +41,11 @@ exit codes: 0 clean, 1 failed or it is running already, 2 bad input or usage, 3 
 
 
 class UsageError(Exception):
-    """What was asked for cannot be done; the text says why."""
+    """Say why what was asked for cannot be done."""
 
 
 def settings() -> dict[str, Any]:
-    """What the bundle wrote."""
+    """Return what the bundle wrote."""
     try:
         found: dict[str, Any] = json.loads(SETTINGS.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -54,7 +54,7 @@ def settings() -> dict[str, Any]:
 
 
 def job_of(known: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A job by its name."""
+    """Return a job by its name."""
     for job in known["jobs"]:
         if job["name"] == name:
             return dict(job)
@@ -63,7 +63,7 @@ def job_of(known: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def spark_options(known: Mapping[str, Any]) -> list[str]:
-    """Where and with what Spark runs."""
+    """Return where and with what Spark runs."""
     words = ["--master", known["master"], "--memory", known["memory"]]
     for name, value in sorted(known["conf"].items()):
         words += ["--conf", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
@@ -71,7 +71,7 @@ def spark_options(known: Mapping[str, Any]) -> list[str]:
 
 
 def arguments_of(known: Mapping[str, Any], job: Mapping[str, Any], output: Path) -> list[str]:
-    """The command line of a job."""
+    """Return the command line of a job."""
     words = [known["program"], job["job"], *spark_options(known)]
     for place in job["inputs"]:
         words += ["--input", place]
@@ -81,7 +81,7 @@ def arguments_of(known: Mapping[str, Any], job: Mapping[str, Any], output: Path)
 
 
 def environment_of(known: Mapping[str, Any], work: Path | None = None) -> dict[str, str]:
-    """The environment of a job: its Java, its scratch space beside its output, and no name of this host to look up."""
+    """Return the environment of a job: its Java, its scratch space, and no name of this host to look up."""
     found = dict(os.environ)
     if known["java_home"]:
         found["JAVA_HOME"] = known["java_home"]
@@ -108,13 +108,13 @@ def only_one(directory: Path) -> Iterator[None]:
 
 
 def outputs(directory: Path) -> list[Path]:
-    """The directories of runs, newest first."""
+    """Return the directories of runs, newest first."""
     found = [path for path in directory.iterdir() if OUTPUT.fullmatch(path.name) and path.is_dir()]
     return sorted(found, key=lambda path: path.name, reverse=True)
 
 
 def new_output(directory: Path) -> Path:
-    """A name for a run that begins now."""
+    """Return a name for a run that begins now."""
     name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     taken = {path.name for path in directory.iterdir()}
     return directory / next(one for one in (name, *(f"{name}-{count}" for count in range(1, 1000))) if one not in taken)
@@ -157,7 +157,7 @@ def run(known: Mapping[str, Any], job: Mapping[str, Any]) -> int:
 
 
 def check(known: Mapping[str, Any]) -> int:
-    """Whether Spark finds a Java; says what to install when it does not."""
+    """Tell whether Spark finds a Java; say what to install when it does not."""
     os.environ.update(environment_of(known))
     from pollux_pipeline.errors import InputError
     from pollux_pipeline.session import check_java

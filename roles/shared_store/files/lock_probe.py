@@ -45,7 +45,7 @@ TABLE = "pollux_lock_probe"
 
 
 class ProbeError(Exception):
-    """The probe cannot be carried out; the text says why."""
+    """Say why the probe cannot be carried out."""
 
 
 class MayNotCutError(ProbeError):
@@ -94,7 +94,7 @@ def write(descriptor: int, text: str) -> None:
 
 
 def read(descriptor: int) -> str:
-    """What is written there."""
+    """Return what is written there."""
     return os.pread(descriptor, 4096, 0).decode("utf-8", "replace").strip()
 
 
@@ -133,7 +133,7 @@ def users_of(descriptor: int) -> list[str]:
 
 
 def rules(address: str, seconds: int) -> str:
-    """The ruleset that drops everything to and from the server's port; its only element expires by itself."""
+    """Return rules that drop all to and from the server's port; their only element expires by itself."""
     kind = "ipv6_addr" if ipaddress.ip_address(address).version == 6 else "ipv4_addr"
     family = "ip6" if kind == "ipv6_addr" else "ip"
     return (
@@ -159,7 +159,7 @@ def join_again() -> None:
 
 
 class Sync(threading.Thread):
-    """A write and a sync that may hang; `outcome` is what became of it."""
+    """Hold a write and a sync that may hang; `outcome` is what became of it."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(daemon=True)
@@ -247,7 +247,7 @@ def wait(path: Path, user: str, seconds: float) -> dict[str, Any]:
 
 
 def main() -> int:
-    """The command line."""
+    """Return the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["hold", "try", "wait"])
     parser.add_argument("file", type=Path)

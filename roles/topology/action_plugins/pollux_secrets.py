@@ -29,7 +29,7 @@ _HEADER = """\
 
 
 class ActionModule(ActionBase):
-    """The action, run on the controller."""
+    """Keep the secrets file of a site, on the controller."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
@@ -63,7 +63,7 @@ class ActionModule(ActionBase):
         return result
 
     def _read(self, path: Path) -> tuple[dict[str, Any], bool]:
-        """What the file holds, and whether it is encrypted."""
+        """Return what the file holds, and whether it is encrypted."""
         try:
             with path.open("rb") as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -84,7 +84,7 @@ class ActionModule(ActionBase):
 
 
 def complete(held: dict[str, Any], users: list[str], names: list[str]) -> list[str]:
-    """Add the secrets of these names and the passwords of these users that ``held`` lacks; returns what was added."""
+    """Add the secrets of these names and the passwords of these users that ``held`` lacks; return what was added."""
     added = []
     for name in names:
         if not held.get(name):
@@ -99,7 +99,7 @@ def complete(held: dict[str, Any], users: list[str], names: list[str]) -> list[s
 
 
 def generate() -> str:
-    """A new password."""
+    """Return a new password."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(PASSWORD_LENGTH))
 
 

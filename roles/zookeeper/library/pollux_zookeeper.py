@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Whether a ZooKeeper node serves: it grants a session. Standard library only; needs no four-letter words."""
+"""Sees whether a ZooKeeper node serves: grants a session. Standard library only; needs no four-letter words."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def connect(host: str, port: int, key: str | None, authorities: str | None) -> socket.socket:
-    """A connection to the node. Raises OSError with the reason."""
+    """Return a connection to the node. Raises OSError with the reason."""
     connection = socket.create_connection((host, port), timeout=ANSWER_TIMEOUT)
     if not key:
         return connection
@@ -82,7 +82,7 @@ def connect(host: str, port: int, key: str | None, authorities: str | None) -> s
 
 
 def ask(host: str, port: int, key: str | None = None, authorities: str | None = None) -> int:
-    """The session granted, in milliseconds. Raises OSError with the reason."""
+    """Return the session granted, in milliseconds. Raises OSError with the reason."""
     with connect(host, port, key, authorities) as connection:
         # protocol version, last transaction seen, session wanted, session id, password of 16 bytes, may be read-only
         request = struct.pack(">iqiqi16s?", 0, 0, SESSION_MS, 0, 16, b"", False)
@@ -98,7 +98,7 @@ def ask(host: str, port: int, key: str | None = None, authorities: str | None = 
 
 
 def main() -> None:
-    """The module's entry point."""
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "host": {"type": "str", "required": True},

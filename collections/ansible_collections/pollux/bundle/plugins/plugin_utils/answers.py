@@ -1,4 +1,4 @@
-"""What brokers said, among the variables of hosts."""
+"""The answers of brokers among the variables of hosts."""
 
 from __future__ import annotations
 

@@ -18,17 +18,17 @@ _SAME = ("broker_cluster_user", "broker_cluster_password", "broker_session_ms")
 
 
 def votes(member: Member) -> bool:
-    """Whether other groups vote on this broker's right to serve."""
+    """Tell whether other groups vote on this broker's right to serve."""
     return bool(member.value["broker_ha_policy"] == "replication" and member.value["broker_coordination"] == "votes")
 
 
 def asks_zookeeper(member: Member) -> bool:
-    """Whether ZooKeeper says if this broker may serve."""
+    """Tell whether ZooKeeper says if this broker may serve."""
     return bool(member.value["broker_ha_policy"] == "replication" and member.value["broker_coordination"] != "votes")
 
 
 def check_electorate(members: Sequence[Member], problems: list[Problem]) -> None:
-    """Enough groups that know each other, each with a live that is preferred."""
+    """Refuse too few groups that vote, and groups without a preferred live or with settings of their own."""
     voters = [member for member in members if votes(member)]
     if not voters:
         return

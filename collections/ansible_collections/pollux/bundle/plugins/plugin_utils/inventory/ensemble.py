@@ -31,7 +31,7 @@ def read_nodes(
     specifications: Mapping[str, Mapping[str, Any]],
     problems: list[Problem],
 ) -> list[Member]:
-    """The nodes in the inventory's order; a node without an id of its own has its position, from 1."""
+    """Return the nodes in the inventory's order; one without an id of its own has its position, from 1."""
     name = next((read(given, "topology_zookeeper") for given in hostvars.values() if "topology_zookeeper" in given), "")
     nodes = []
     for position, host in enumerate(groups.get(str(name or "zookeeper"), ()), 1):
@@ -44,12 +44,12 @@ def read_nodes(
 
 
 def connect_string_of(nodes: Sequence[Member]) -> str:
-    """Where clients find the ensemble; empty without one."""
+    """Return where clients find the ensemble; empty without one."""
     return ",".join(netloc(node.address, node.value["zookeeper_client_port"]) for node in nodes)
 
 
 def check_ensemble(nodes: Sequence[Member], brokers: Sequence[Member], exists: Exists, problems: list[Problem]) -> None:
-    """An odd number of nodes that do not fail together, with ids and ports of their own."""
+    """Refuse an even number of nodes, nodes that fail together, and ids or ports that two have."""
     if nodes and (len(nodes) < 3 or len(nodes) % 2 == 0):
         reason = "no majority is left when one fails" if len(nodes) < 3 else "no more may fail than with one less"
         problems.append(
@@ -70,7 +70,7 @@ def check_ensemble(nodes: Sequence[Member], brokers: Sequence[Member], exists: E
 
 
 def check_filter(nodes: Sequence[Member], brokers: Sequence[Member], problems: list[Problem]) -> None:
-    """A packet filter keeps nobody out who needs the ensemble."""
+    """Refuse a packet filter that keeps somebody out who needs the ensemble."""
     clients = [broker for broker in brokers if asks_zookeeper(broker) and not broker.value["broker_zookeeper"]]
     for node in nodes:
         if not node.value["zookeeper_firewall"]:
@@ -95,7 +95,7 @@ def check_filter(nodes: Sequence[Member], brokers: Sequence[Member], problems: l
 
 
 def _check_files(member: Member, switch: str, needed: Sequence[str], exists: Exists, problems: list[Problem]) -> None:
-    """Files of the controller that ``switch`` needs are named and there."""
+    """Refuse files of the controller that ``switch`` needs and that are not named or not there."""
     for name in needed:
         path = member.value[name]
         if not path:
@@ -114,7 +114,7 @@ def _check_files(member: Member, switch: str, needed: Sequence[str], exists: Exi
 def _check_node(
     node: Member, earlier: Sequence[Member], taken: dict[tuple[str, int], str], problems: list[Problem]
 ) -> None:
-    """Rules about one node. ``taken``: who has which port of which machine; what is this node's is added."""
+    """Apply the rules about one node. ``taken``: who has which port of which machine; this node's are added."""
     value = node.value
 
     def add(variable: str, what: str, remedy: str) -> None:
@@ -150,7 +150,7 @@ def _check_node(
 
 
 def check_coordination(broker: Member, nodes: Sequence[Member], exists: Exists, problems: list[Problem]) -> None:
-    """A replicated broker knows where ZooKeeper is, and asks for sessions that it grants, the way it takes them."""
+    """Refuse a replicated broker that knows no ZooKeeper, or asks for sessions that it does not grant."""
     value = broker.value
     if not asks_zookeeper(broker):
         return
@@ -198,7 +198,7 @@ def check_coordination(broker: Member, nodes: Sequence[Member], exists: Exists, 
 
 
 def node_model(node: Member, nodes: Sequence[Member], brokers: Sequence[Member]) -> dict[str, Any]:
-    """One node, and all of them as each must know them; ``brokers`` may be its clients."""
+    """Return one node, and all of them as each must know them; ``brokers`` may be its clients."""
     value = node.value
     return {
         "name": node.name,

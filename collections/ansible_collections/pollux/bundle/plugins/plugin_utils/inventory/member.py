@@ -1,4 +1,4 @@
-"""One broker as the rules and the model see it."""
+"""A broker, or a node of ZooKeeper, as the rules and the model see it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Exists = Callable[[str], bool]
 
 @dataclass
 class Member:
-    """One broker as the rules and the model see it."""
+    """Hold one host with the value of each public variable, and where it is."""
 
     name: str
     given: Variables

@@ -1,4 +1,4 @@
-"""What templates print: the groups and their members, with everything derived."""
+"""The model that templates print: the groups and their members, with everything derived."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def netloc(address: str, port: int) -> str:
-    """Address and port as in a URI."""
+    """Return address and port as in a URI."""
     try:
         six = ipaddress.ip_address(address).version == 6
     except ValueError:
@@ -29,14 +29,14 @@ def addresses(members: Sequence[Member]) -> list[str]:
 
 
 def connector_of(member: Member) -> dict[str, Any]:
-    """How others reach a broker: its first acceptor."""
+    """Return how others reach a broker: its first acceptor."""
     first = member.acceptors[0] if member.acceptors else {"port": 0, "tls": False}
     query = "?sslEnabled=true" if first["tls"] else ""
     return {"name": member.name, "uri": f"tcp://{netloc(member.address, first['port'])}{query}", "tls": first["tls"]}
 
 
 def group_model(group: str, mates: Sequence[Member]) -> dict[str, Any]:
-    """One group, whose members are in the order of preference."""
+    """Return one group, whose members are in the order of preference."""
     first = mates[0]
     value = first.value
     connectors = [connector_of(mate) for mate in mates]
@@ -62,7 +62,7 @@ def group_model(group: str, mates: Sequence[Member]) -> dict[str, Any]:
 
 
 def _management(member: Member, machine: str) -> str:
-    """The HTTP address of a broker as seen from a machine; empty where it cannot be reached from there."""
+    """Return the HTTP address of a broker as seen from a machine; empty where it cannot be reached."""
     address = member.value["broker_management_address"]
     port = member.value["broker_management_port"] + member.value["broker_port_offset"]
     if address in ("0.0.0.0", "::"):  # noqa: S104  (compared, not bound)
@@ -73,7 +73,7 @@ def _management(member: Member, machine: str) -> str:
 
 
 def _protocols(acceptor: Mapping[str, Any], *, for_members: bool) -> list[str]:
-    """What an acceptor serves, nothing for everything; ``for_members``: where other members connect to copy."""
+    """Return what an acceptor serves, nothing for everything; ``for_members``: others connect to copy."""
     given = list(acceptor.get("protocols") or [])
     return [*given, "CORE"] if given and for_members and "CORE" not in given else given
 
@@ -81,7 +81,7 @@ def _protocols(acceptor: Mapping[str, Any], *, for_members: bool) -> list[str]:
 def member_model(
     member: Member, mates: Sequence[Member], voters: Sequence[Member], connect_string: str
 ) -> dict[str, Any]:
-    """One broker. ``mates`` are all members of its group, this one too; ``connect_string`` is the site's ensemble's.
+    """Return one broker. ``mates`` are all members of its group, it too; ``connect_string`` is the ensemble's.
 
     ``voters`` are all brokers of the inventory that vote: each of them connects to all others.
     """

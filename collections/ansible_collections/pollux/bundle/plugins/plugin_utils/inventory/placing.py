@@ -1,4 +1,4 @@
-"""Where a broker is and which ports it has."""
+"""The place of a broker in an inventory: its machine, its group and its ports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def locate(member: Member, problems: list[Problem]) -> None:
-    """Where a host is: its address for others, and which machine it is."""
+    """Find where a host is: its address for others, and which machine it is."""
     value, given = member.value, member.given
     connection: dict[str, Any] = {}
     for name in ("ansible_host", "ansible_connection"):
@@ -33,7 +33,7 @@ def locate(member: Member, problems: list[Problem]) -> None:
 
 
 def place(member: Member, problems: list[Problem]) -> None:
-    """Where a broker is, its group, and which ports it has."""
+    """Find where a broker is, its group, and which ports it has."""
     value = member.value
     member.group = value["broker_group"] or member.name
     locate(member, problems)

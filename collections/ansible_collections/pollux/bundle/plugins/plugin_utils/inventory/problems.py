@@ -1,4 +1,4 @@
-"""Why an inventory is refused."""
+"""The reasons for which an inventory is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Add = Callable[[str, str, str], None]
 
 
 class Problem(NamedTuple):
-    """Why the inventory is refused: who, which variable, what is wrong and what to do."""
+    """Hold why an inventory is refused: who, which variable, what is wrong and what to do."""
 
     host: str
     variable: str
@@ -22,7 +22,7 @@ class Problem(NamedTuple):
 
 
 def merged(problems: Iterable[Problem]) -> list[str]:
-    """A line for each problem; what is wrong in the same way on several hosts is said once, with all of them."""
+    """Return a line for each problem; the same one on several hosts is said once, with all of them."""
     hosts: dict[tuple[str, str, str], dict[str, None]] = {}
     for problem in problems:
         hosts.setdefault((problem.variable, problem.what, problem.remedy), {})[problem.host] = None

@@ -54,11 +54,11 @@ _JINJA_NAME = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
 class UnreadableError(Exception):
-    """A variable cannot be evaluated."""
+    """Say why a variable cannot be evaluated."""
 
 
 def read(variables: Variables, name: str) -> Any:
-    """The value of a variable, evaluated; raises UnreadableError with the reason."""
+    """Return the value of a variable, evaluated. Raises UnreadableError with the reason."""
     try:
         value = variables[name]
         return _plain(value)
@@ -70,7 +70,7 @@ def read(variables: Variables, name: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` with everything in it evaluated, as plain containers."""
+    """Return ``value`` with everything in it evaluated, as plain containers."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -82,7 +82,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_member(host: str, given: Variables, specifications: Mapping[str, Any], problems: list[Problem]) -> Member:
-    """A host with the value of every public variable: what the inventory says, else the default."""
+    """Return a host with the value of every public variable: what the inventory says, else the default."""
     options: dict[str, Mapping[str, Any]] = {}
     for role in ROLES:
         options.update(specifications[role])
@@ -111,7 +111,7 @@ _EMPTY: dict[str, Any] = {"str": "", "path": "", "int": 0, "bool": False, "list"
 
 
 def _substituted(text: str, given: Variables, value: Mapping[str, Any]) -> str:
-    """A default that is written with the names of other variables."""
+    """Return a default that is written with the names of other variables."""
 
     def replace(match: re.Match[str]) -> str:
         name = match[1]
@@ -148,7 +148,7 @@ def _check_names(host: str, given: Variables, options: Mapping[str, Any], proble
 
 
 def _judge(name: str, value: Any, option: Mapping[str, Any]) -> Iterable[tuple[str, str, str]]:
-    """What is wrong with a value by its specification: (where, what, remedy)."""
+    """Yield what is wrong with a value by its specification: (where, what, remedy)."""
     kind = str(option.get("type", "str"))
     expected = {
         "str": "text",

@@ -1,4 +1,4 @@
-"""What no group of brokers survives: every rule about brokers, their groups, stores and machines."""
+"""Every rule about brokers, their groups, stores and machines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REFUSED_MOUNT_OPTIONS = (
 
 
 def check_group(group: str, mates: Sequence[Member], problems: list[Problem]) -> None:
-    """Rules about the members of one group together."""
+    """Apply the rules about the members of one group together."""
     lives = [mate for mate in mates if mate.preferred == "live"]
     problems += [
         Problem(
@@ -90,7 +90,7 @@ def check_group(group: str, mates: Sequence[Member], problems: list[Problem]) ->
 
 
 def _check_apart(group: str, mates: Sequence[Member], problems: list[Problem]) -> None:
-    """Members of a group do not fail together, unless somebody said why they may."""
+    """Refuse members of a group that fail together, unless somebody said why they may."""
     for index, mate in enumerate(mates):
         for other in mates[:index]:
             if mate.machine == other.machine and not mate.value["topology_single_machine_reason"].strip():
@@ -142,7 +142,7 @@ def _check_same(group: str, mates: Sequence[Member], problems: list[Problem]) ->
 
 
 def check_member(member: Member, exists: Exists, problems: list[Problem]) -> None:
-    """Rules about one broker."""
+    """Apply the rules about one broker."""
     value = member.value
 
     def add(variable: str, what: str, remedy: str) -> None:
@@ -187,7 +187,7 @@ def check_member(member: Member, exists: Exists, problems: list[Problem]) -> Non
 
 
 def is_network(text: str) -> bool:
-    """Whether it is an address or a network."""
+    """Tell whether it is an address or a network."""
     try:
         ipaddress.ip_network(text)
     except ValueError:
@@ -291,7 +291,7 @@ def check_store(value: Mapping[str, Any], add: Add) -> None:
 
 
 def check_machines(members: Sequence[Member], problems: list[Problem]) -> None:
-    """Brokers of one machine do not take each other's ports and directories."""
+    """Refuse brokers of one machine that take each other's ports and directories."""
     taken: dict[tuple[str, str, Any], tuple[Member, str]] = {}
     for member in members:
         claims: list[tuple[str, Any, str]] = [("port", port, variable) for port, variable in ports(member)]
@@ -312,7 +312,7 @@ def check_machines(members: Sequence[Member], problems: list[Problem]) -> None:
 
 
 def check_site(members: Sequence[Member], problems: list[Problem]) -> None:
-    """What is one for the whole inventory."""
+    """Refuse what differs and must be one for the whole inventory."""
     files = {member.value["broker_secrets_file"] for member in members}
     if len(files) > 1:
         problems.append(

@@ -24,7 +24,7 @@ DEFAULT_PASSWORDS = frozenset(
 
 
 def check_secrets(member: Member, secrets: Mapping[str, Any], exists: Exists, problems: list[Problem]) -> None:
-    """Passwords are there or may be generated, and are not those everybody tries first."""
+    """Refuse passwords that are missing and not to be generated, or that everybody tries first."""
     value = member.value
     minimum = value["topology_minimum_password_length"]
     stored_users: Mapping[str, Any] = secrets.get("users") or {}
@@ -90,7 +90,7 @@ def _cluster_password(value: Mapping[str, Any], secrets: Mapping[str, Any]) -> s
 
 
 def secrets_needed(members: Sequence[Member], nodes: Sequence[Member]) -> dict[str, Any]:
-    """What has to be known or generated, and in which file it is kept; ``nodes`` are those of ZooKeeper."""
+    """Return what has to be known or generated, and in which file it is; ``nodes`` are those of ZooKeeper."""
     users = {user["name"] for member in members for user in member.value["broker_users"] if not user.get("password")}
     names = [
         name
