@@ -130,6 +130,10 @@ def test_limit_and_serial_change_no_byte_of_any_file(tmp_path: Path) -> None:
     for name, path in authorities.items():
         Path(path).write_text(f"{name}\n")
     write_private(inventory / "group_vars" / "brokers" / "vault.yml", yaml.safe_dump({**VAULT, **authorities}))
+    # Left to its default, which is another role's: rolling_upgrade.yml does not load that one.
+    variables = inventory / "group_vars" / "brokers" / "main.yml"
+    left = [line for line in variables.read_text().splitlines() if not line.startswith("shared_store_path:")]
+    variables.write_text("\n".join(left))
     rendering = Rendering(tmp_path, inventory)
     render = rendering.render
     everything = render("all")
@@ -153,6 +157,7 @@ def test_limit_and_serial_change_no_byte_of_any_file(tmp_path: Path) -> None:
             key_store_path=(Path("/opt/pollux/etc/tls/broker.pem"),),
         ), "what is rendered for one names the other, and verifies it"
         assert files["/opt/pollux/etc/tls/brokers.pem"] == "broker_tls_authorities\n"
+        assert "\nRequiresMountsFor=/srv/pollux\n" in files["/etc/systemd/system/pollux.service"]
     assert render("limited", "--limit", HOSTS[3]) == {HOSTS[3]: everything[HOSTS[3]]}
     assert render("serial", batch=1) == everything
 
