@@ -103,4 +103,6 @@ async def test_a_way_out_that_was_stopped_stays_stopped(broker: Broker) -> None:
     outlet.run(job)
     await broker.settle()
     outlet.send(b"x")
-    assert (outlet.phase, idle, transport.output) == (Way.STOPPED, [], b"")
+    assert outlet.phase is Way.STOPPED
+    assert not idle
+    assert not transport.output
