@@ -8,6 +8,9 @@ methods are called in the event loop's thread and return at once; durability is 
 The life of a message: ``send`` routes it, writes it and keeps its references aside; when the store says
 that everything up to here is stable, the references enter their queues and the producer's callback
 runs. So no consumer ever sees a message that a crash could still undo.
+
+Its parts are in files of their own, and get what they use: messages come in (intake, arrivals) and leave (departures,
+dead_letters), queues are woken (wakeups, due), and what is not in memory is read (cold, pages).
 """
 
 from __future__ import annotations
@@ -18,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from pollux.audit import Trail
-from pollux.config.address_settings import DiskFullPolicy
-from pollux.engine.accounts import Account, Accounts
+from pollux.engine.accounts import Accounts
 from pollux.engine.address_manager import AddressManager
 from pollux.engine.arrivals import Arrivals
 from pollux.engine.cold import ColdMessages
 from pollux.engine.dead_letters import DeadLetters
 from pollux.engine.departures import Departures
 from pollux.engine.due import DueQueues
+from pollux.engine.intake import Intake
 from pollux.engine.large_files import LargeFiles
 from pollux.engine.memory import DUPLICATE_IDS, Memory
 from pollux.engine.orphans import Orphans
@@ -35,16 +38,8 @@ from pollux.engine.restart import Restart
 from pollux.engine.share import Share
 from pollux.engine.transaction import Transaction
 from pollux.engine.wakeups import Wakeups
-from pollux.errors import (
-    AddressFullError,
-    DiskFullError,
-    InvalidRequestError,
-    NoSuchQueueError,
-    PolluxError,
-)
-from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Message, RoutingType
-from pollux.routing.lifecycle import expiration
-from pollux.routing.paging import Verdict, admit, rejects
+from pollux.errors import InvalidRequestError, NoSuchQueueError, PolluxError
+from pollux.message import RoutingType
 from pollux.store.bindings import INCOMPLETE
 
 if TYPE_CHECKING:
@@ -96,7 +91,6 @@ class PostOffice:
         self.problems: list[str] = []
         #: (kind, key) -> value of everything ``storage.put`` kept before this start.
         self.recovered: dict[tuple[str, str], bytes] = {}
-        self.routed_total = 0
         self.acknowledged_total = 0
         self._transactions: WeakSet[Transaction] = WeakSet()
         self._large_files = LargeFiles(storage.large)
@@ -133,8 +127,25 @@ class PostOffice:
             wall_ms=wall_ms,
             wake=self.wake,
         )
-        #: Routing type -> names messages were sent to -> their accounts; the registry clears it when something changes.
-        self._sendable = self.address_manager.sendable
+        self.create_queue = self.address_manager.create_queue
+        self.delete_queue = self.address_manager.delete_queue
+        self.ensure_address = self.address_manager.ensure_address
+        self._intake = Intake(
+            storage=storage,
+            space=space,
+            accounts=self.accounts,
+            memory=self.memory,
+            address_manager=self.address_manager,
+            arrivals=self._arrivals,
+            pages=self.pages,
+            large_files=self._large_files,
+            trail=self.trail,
+            wall_ms=wall_ms,
+            keep_unrouted=lambda message: self.dead_letters.unrouted(message),  # noqa: PLW0108  (made below)
+        )
+        self.send = self._intake.send
+        self.open = self._intake.open
+        self.reachable = self._intake.reachable
         self.dead_letters = DeadLetters(
             storage=storage,
             space=space,
@@ -143,7 +154,7 @@ class PostOffice:
             due=self.due,
             share=self.share,
             wall_ms=wall_ms,
-            route=self.route_copy,
+            route=self._intake.route_copy,
         )
         self.orphans = Orphans(
             storage=storage,
@@ -182,21 +193,6 @@ class PostOffice:
 
     # -- names, for sessions
 
-    @property
-    def create_queue(self) -> Callable[..., Queue]:
-        """Return :meth:`AddressManager.create_queue`."""
-        return self.address_manager.create_queue
-
-    @property
-    def delete_queue(self) -> Callable[..., None]:
-        """Return :meth:`AddressManager.delete_queue`."""
-        return self.address_manager.delete_queue
-
-    @property
-    def ensure_address(self) -> Callable[..., object]:
-        """Return :meth:`AddressManager.ensure_address`."""
-        return self.address_manager.ensure_address
-
     def queue(self, name: str) -> Queue:
         """Return the queue of that name (or FQQN). Raises NoSuchQueueError."""
         queue = self.space.queue(name)
@@ -213,146 +209,16 @@ class PostOffice:
         """Return the type of an address of that name when whoever has it created does not say."""
         return RoutingType(self.space.settings(name).default_address_routing_type)
 
+    @property
+    def routed_total(self) -> int:
+        """Return how many messages were accepted and routed to a queue."""
+        return self._intake.routed_total
+
     def in_flight(self, queue: Queue) -> bool:
         """Return whether messages for this queue are written but not yet in it."""
         return queue in self._arrivals
 
-    # -- sending
-
-    def send(self, message: Message, tx: Transaction | None = None) -> None:
-        """Route and write a message (with ``tx``: at its commit). Confirm it in ``when_stable``.
-
-        Raises NoSuchAddressError, NoSuchQueueError, NotPermittedError (its sender may not create what it needs),
-        AddressFullError, DiskFullError: then nothing was done. A duplicate
-        and a message for nobody are accepted silently, as their producer's work is done.
-        """
-        name = message.address
-        account = self._sendable[message.routing_type].get(name)
-        if account is None:
-            account = self._open(name, message.routing_type, self.memory.user_of(message.origin))
-        if account.stamped or message.user is not None:
-            self._annotate(message, stamped=account.stamped)
-        if tx is not None:
-            tx.add_send(message)
-            return
-        paged = False
-        if account.careful or self.accounts.pressure or message.duplicate_id is not None:
-            verdict = self._admit(account, message)
-            if verdict is Verdict.DROP:
-                return
-            paged = verdict is Verdict.PAGE
-        queues = self.space.route(message)
-        if queues:
-            self._store(account, message, queues, 0, paged=paged)
-        else:
-            self._unrouted(account, message)
-
-    def open(self, name: str, routing_type: RoutingType | None, user: str | None) -> None:
-        """Create what messages of ``user`` for ``name`` need; raises what :meth:`send` would."""
-        if name not in self._sendable[routing_type]:
-            self._open(name, routing_type, user)
-
-    def _open(self, name: str, routing_type: RoutingType | None, user: str | None = None) -> Account:
-        """Have messages for ``name`` be routed as far as settings allow; return its account."""
-        account = self.accounts.get(self.address_manager.ensure_sendable(name, routing_type, user))
-        self.address_manager.remember(name, routing_type, account)
-        return account
-
-    def _account_of(self, message: Message) -> Account:
-        """Return the account that a message is charged to, as :meth:`_open` does."""
-        account = self._sendable[message.routing_type].get(message.address)
-        return account if account is not None else self._open(message.address, message.routing_type)
-
-    def _annotate(self, message: Message, *, stamped: bool) -> None:
-        """Note who sent the message and, where the address wants it, when it came in."""
-        notes = dict(message.annotations or {})
-        if message.user is not None:
-            notes[VALIDATED_USER] = message.user
-        if stamped:
-            notes[INGRESS_TIMESTAMP] = self.wall_ms()
-        message.annotations = notes
-
-    def _admit(self, account: Account, message: Message) -> Verdict:
-        """Check what most messages need not pass. DROP: accepted, and to be forgotten. Raises SendErrors."""
-        identity = message.duplicate_id
-        if identity is not None and not account.is_new(identity, self.memory.user(DUPLICATE_IDS)):
-            return Verdict.DROP
-        settings = account.settings
-        if self.accounts.disk_full and message.durable:
-            if settings.disk_full_policy is DiskFullPolicy.DROP:
-                return Verdict.DROP
-            account.forget(message.duplicate_id)
-            raise DiskFullError(
-                f"the disk is full: no message for {account.name!r} is accepted until there is room "
-                "(max-disk-usage, min-disk-free)"
-            )
-        accounts = self.accounts
-        verdict = admit(settings, account.gauge, accounts.total, account.pages, crowding=accounts.crowding(account))
-        if verdict is Verdict.FAIL or (verdict is Verdict.BLOCK and rejects(settings, account.gauge)):
-            account.forget(message.duplicate_id)
-            raise AddressFullError(
-                f"address {account.name!r} is full: {account.gauge.bytes} bytes in {account.gauge.messages} messages "
-                f"(max-size-bytes {settings.max_size_bytes}, address-full-policy {settings.address_full_policy.value})"
-            )
-        if account.special:
-            message.expiration = expiration(settings, message.expiration, self.wall_ms())
-        return verdict
-
-    def _store(
-        self, account: Account, message: Message, queues: Sequence[Queue], tx: int, *, paged: bool = False
-    ) -> None:
-        """Give the message its id, write it, and keep its references until that is stable."""
-        storage = self.storage
-        message.id = storage.next_id()
-        self.routed_total += 1
-        if paged:
-            self.pages.append(account, message, queues, tx)
-            for queue in queues:
-                if queue.trail is not None:
-                    queue.trail.accepted([message], paged=True)
-            return
-        if message.large is not None:
-            self._large_files.hold(message.large.id, len(queues))
-        if message.durable:
-            ids = queues[0].stored_as if len(queues) == 1 else [each for queue in queues for each in queue.stored_as]
-            if ids:
-                try:
-                    storage.append_message(message, ids, tx)
-                except DiskFullError:
-                    account.forget(message.duplicate_id)
-                    raise
-        message.references = len(queues)
-        self.accounts.charge(account, message.size)
-        self._arrivals.add(message, queues)
-
-    def _unrouted(self, account: Account, message: Message) -> None:
-        address = self.space.address(account.name)
-        if address is not None:
-            address.unrouted += 1
-        trail = self.trail.queue(account.name, account.name)
-        if trail is not None:
-            trail.unrouted()
-        kept = account.settings.send_to_dla_on_no_route and self.dead_letters.unrouted(message)
-        if not kept and message.large is not None:
-            self.storage.large.delete(message.large.id)
-
-    def reachable(self, message: Message) -> bool:
-        """Return whether a queue takes this message, or is made for it. Raises what :meth:`send` would."""
-        self._account_of(message)
-        return any(self.space.takers(message))
-
-    def route_copy(self, message: Message, tx: int) -> bool:
-        """Send a message the broker itself made or moves; limits of the address do not stop it.
-
-        False when no queue takes it. Raises DiskFullError and the errors of a name that cannot be created.
-        """
-        account = self._account_of(message)
-        queues = self.space.route(message)
-        message.address = account.name
-        if not queues:
-            return False
-        self._store(account, message, queues, tx)
-        return True
+    # -- arriving
 
     def _enter(self, queue: Queue, references: list[MessageReference]) -> None:
         """Put stable messages into their queue."""
@@ -451,27 +317,10 @@ class PostOffice:
                 f"transaction {tx.id} was rolled back: it was open for longer than transaction-timeout "
                 f"({self.configuration.transaction_timeout} ms)"
             )
-        admitted: list[tuple[Account, Message, Verdict]] = []
-        try:
-            for message in tx.sends:
-                account = self._account_of(message)
-                verdict = self._admit(account, message)
-                if verdict is not Verdict.DROP:
-                    admitted.append((account, message, verdict))
-            if tx.sends:
-                self._require_room()
-        except Exception:
-            for account, message, _ in admitted:
-                account.forget(message.duplicate_id)
-            raise
+        admitted = self._intake.admit_all(tx.sends)
         tx.end()
         self._transactions.discard(tx)
-        for account, message, verdict in admitted:
-            queues = self.space.route(message)
-            if queues:
-                self._store(account, message, queues, tx.id, paged=verdict is Verdict.PAGE)
-            else:
-                self._unrouted(account, message)
+        self._intake.take_all(admitted, tx.id)
         for queue, mine in by_queue(tx.acknowledged):
             if queue.trail is not None:
                 queue.trail.acknowledged([reference.message.id for reference in mine])
@@ -491,10 +340,6 @@ class PostOffice:
                     if message.large is not None:
                         self.storage.large.delete(message.large.id)
                 tx.expire()
-
-    def _require_room(self) -> None:
-        if self.storage.full:
-            raise DiskFullError("the disk is full: no transaction that sends is committed until there is room")
 
     def rollback(self, tx: Transaction) -> list[MessageReference]:
         """Forget ``tx``. Returns what was acknowledged in it: still with its consumers, who release or keep it."""

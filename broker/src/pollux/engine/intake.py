@@ -1,0 +1,239 @@
+"""Messages that are sent: given to an account, admitted, routed, written, and kept until they are stable.
+
+What the addresses' limits say is decided by :mod:`pollux.routing.paging`, what a name needs by the address manager.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pollux.config.address_settings import DiskFullPolicy
+from pollux.engine.memory import DUPLICATE_IDS
+from pollux.errors import AddressFullError, DiskFullError
+from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Message
+from pollux.routing.lifecycle import expiration
+from pollux.routing.paging import Verdict, admit, rejects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pollux.audit import Trail
+    from pollux.engine.accounts import Account, Accounts
+    from pollux.engine.address_manager import AddressManager
+    from pollux.engine.arrivals import Arrivals
+    from pollux.engine.large_files import LargeFiles
+    from pollux.engine.memory import Memory
+    from pollux.engine.pages import Pages
+    from pollux.engine.transaction import Transaction
+    from pollux.message import RoutingType
+    from pollux.routing.queue import Queue
+    from pollux.routing.space import AddressSpace
+    from pollux.store.storage import Storage
+
+
+class Admitted(NamedTuple):
+    """A message that may be sent, its account, and whether it goes to a page."""
+
+    account: Account
+    message: Message
+    paged: bool
+
+
+class Intake:
+    """Takes messages in. ``keep_unrouted`` gets those for no queue that may be kept, and says whether they are."""
+
+    def __init__(
+        self,
+        *,
+        storage: Storage,
+        space: AddressSpace,
+        accounts: Accounts,
+        memory: Memory,
+        address_manager: AddressManager,
+        arrivals: Arrivals,
+        pages: Pages,
+        large_files: LargeFiles,
+        trail: Trail,
+        wall_ms: Callable[[], int],
+        keep_unrouted: Callable[[Message], bool],
+    ) -> None:
+        self._storage = storage
+        self._space = space
+        self._accounts = accounts
+        self._memory = memory
+        self._address_manager = address_manager
+        self._arrivals = arrivals
+        self._pages = pages
+        self._large_files = large_files
+        self._trail = trail
+        self._wall_ms = wall_ms
+        self._keep_unrouted = keep_unrouted
+        self.routed_total = 0
+        #: Routing type -> names messages were sent to -> their accounts; the address manager clears it when something
+        #: changes.
+        self._sendable = address_manager.sendable
+
+    def send(self, message: Message, tx: Transaction | None = None) -> None:
+        """Route and write a message (with ``tx``: at its commit). Confirm it in ``when_stable``.
+
+        Raises NoSuchAddressError, NoSuchQueueError, NotPermittedError (its sender may not create what it needs),
+        AddressFullError, DiskFullError: then nothing was done. A duplicate
+        and a message for nobody are accepted silently, as their producer's work is done.
+        """
+        name = message.address
+        account = self._sendable[message.routing_type].get(name)
+        if account is None:
+            account = self._open(name, message.routing_type, self._memory.user_of(message.origin))
+        if account.stamped or message.user is not None:
+            self._annotate(message, stamped=account.stamped)
+        if tx is not None:
+            tx.add_send(message)
+            return
+        paged = False
+        if account.careful or self._accounts.pressure or message.duplicate_id is not None:
+            verdict = self._admit(account, message)
+            if verdict is Verdict.DROP:
+                return
+            paged = verdict is Verdict.PAGE
+        queues = self._space.route(message)
+        if queues:
+            self._store(account, message, queues, 0, paged=paged)
+        else:
+            self._unrouted(account, message)
+
+    def open(self, name: str, routing_type: RoutingType | None, user: str | None) -> None:
+        """Create what messages of ``user`` for ``name`` need; raises what :meth:`send` would."""
+        if name not in self._sendable[routing_type]:
+            self._open(name, routing_type, user)
+
+    def _open(self, name: str, routing_type: RoutingType | None, user: str | None = None) -> Account:
+        """Have messages for ``name`` be routed as far as settings allow; return its account."""
+        account = self._accounts.get(self._address_manager.ensure_sendable(name, routing_type, user))
+        self._address_manager.remember(name, routing_type, account)
+        return account
+
+    def _account_of(self, message: Message) -> Account:
+        """Return the account that a message is charged to, as :meth:`_open` does."""
+        account = self._sendable[message.routing_type].get(message.address)
+        return account if account is not None else self._open(message.address, message.routing_type)
+
+    def _annotate(self, message: Message, *, stamped: bool) -> None:
+        """Note who sent the message and, where the address wants it, when it came in."""
+        notes = dict(message.annotations or {})
+        if message.user is not None:
+            notes[VALIDATED_USER] = message.user
+        if stamped:
+            notes[INGRESS_TIMESTAMP] = self._wall_ms()
+        message.annotations = notes
+
+    def _admit(self, account: Account, message: Message) -> Verdict:
+        """Check what most messages need not pass. DROP: accepted, and to be forgotten. Raises SendErrors."""
+        identity = message.duplicate_id
+        if identity is not None and not account.is_new(identity, self._memory.user(DUPLICATE_IDS)):
+            return Verdict.DROP
+        settings = account.settings
+        if self._accounts.disk_full and message.durable:
+            if settings.disk_full_policy is DiskFullPolicy.DROP:
+                return Verdict.DROP
+            account.forget(message.duplicate_id)
+            raise DiskFullError(
+                f"the disk is full: no message for {account.name!r} is accepted until there is room "
+                "(max-disk-usage, min-disk-free)"
+            )
+        accounts = self._accounts
+        verdict = admit(settings, account.gauge, accounts.total, account.pages, crowding=accounts.crowding(account))
+        if verdict is Verdict.FAIL or (verdict is Verdict.BLOCK and rejects(settings, account.gauge)):
+            account.forget(message.duplicate_id)
+            raise AddressFullError(
+                f"address {account.name!r} is full: {account.gauge.bytes} bytes in {account.gauge.messages} messages "
+                f"(max-size-bytes {settings.max_size_bytes}, address-full-policy {settings.address_full_policy.value})"
+            )
+        if account.special:
+            message.expiration = expiration(settings, message.expiration, self._wall_ms())
+        return verdict
+
+    def _store(
+        self, account: Account, message: Message, queues: Sequence[Queue], tx: int, *, paged: bool = False
+    ) -> None:
+        """Give the message its id, write it, and keep its references until that is stable."""
+        storage = self._storage
+        message.id = storage.next_id()
+        self.routed_total += 1
+        if paged:
+            self._pages.append(account, message, queues, tx)
+            for queue in queues:
+                if queue.trail is not None:
+                    queue.trail.accepted([message], paged=True)
+            return
+        if message.large is not None:
+            self._large_files.hold(message.large.id, len(queues))
+        if message.durable:
+            ids = queues[0].stored_as if len(queues) == 1 else [each for queue in queues for each in queue.stored_as]
+            if ids:
+                try:
+                    storage.append_message(message, ids, tx)
+                except DiskFullError:
+                    account.forget(message.duplicate_id)
+                    raise
+        message.references = len(queues)
+        self._accounts.charge(account, message.size)
+        self._arrivals.add(message, queues)
+
+    def _unrouted(self, account: Account, message: Message) -> None:
+        address = self._space.address(account.name)
+        if address is not None:
+            address.unrouted += 1
+        trail = self._trail.queue(account.name, account.name)
+        if trail is not None:
+            trail.unrouted()
+        kept = account.settings.send_to_dla_on_no_route and self._keep_unrouted(message)
+        if not kept and message.large is not None:
+            self._storage.large.delete(message.large.id)
+
+    def admit_all(self, messages: Sequence[Message]) -> list[Admitted]:
+        """Check all messages of a transaction; return those to be sent. Raises as :meth:`send`, then none is taken."""
+        admitted: list[Admitted] = []
+        try:
+            for message in messages:
+                account = self._account_of(message)
+                verdict = self._admit(account, message)
+                if verdict is not Verdict.DROP:
+                    admitted.append(Admitted(account, message, verdict is Verdict.PAGE))
+            if messages:
+                self._require_room()
+        except Exception:
+            for account, message, _ in admitted:
+                account.forget(message.duplicate_id)
+            raise
+        return admitted
+
+    def _require_room(self) -> None:
+        if self._storage.full:
+            raise DiskFullError("the disk is full: no transaction that sends is committed until there is room")
+
+    def take_all(self, admitted: Iterable[Admitted], tx: int) -> None:
+        """Route and write what :meth:`admit_all` returned, within the transaction ``tx``."""
+        for account, message, paged in admitted:
+            queues = self._space.route(message)
+            if queues:
+                self._store(account, message, queues, tx, paged=paged)
+            else:
+                self._unrouted(account, message)
+
+    def reachable(self, message: Message) -> bool:
+        """Return whether a queue takes this message, or is made for it. Raises what :meth:`send` would."""
+        self._account_of(message)
+        return any(self._space.takers(message))
+
+    def route_copy(self, message: Message, tx: int) -> bool:
+        """Send a message the broker itself made or moves; limits of the address do not stop it.
+
+        False when no queue takes it. Raises DiskFullError and the errors of a name that cannot be created.
+        """
+        account = self._account_of(message)
+        queues = self._space.route(message)
+        message.address = account.name
+        if not queues:
+            return False
+        self._store(account, message, queues, tx)
+        return True
