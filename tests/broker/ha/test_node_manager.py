@@ -108,17 +108,19 @@ def test_a_state_file_that_is_damaged_while_a_member_asks_for_the_store_is_looke
     """Breaks when damage that the look before has not seen counts as a fault of ours: a traceback in the log."""
     store.member("a", PREFERRED).start().serve().leave(StoreState.LIVE)
     backup = store.member("b", BACKUP).start().serve()
+    preferred = store.member("a", PREFERRED)
     damaged: list[str] = []
 
     def read(directory: Path) -> NodeState | None:
         caller = sys._getframe(1)
-        if not damaged and caller.f_code.co_name == "_change" and caller.f_locals["self"].me.name == "a":
+        changes = caller.f_code.co_name == "change" and caller.f_locals["self"] is preferred.node_manager._seen
+        if not damaged and changes:
             damaged.append("once")
             raise StateFileError("damaged meanwhile")
         return read_state(directory)
 
     monkeypatch.setattr(observation, "read_state", read)
-    store.member("a", PREFERRED).start()
+    preferred.start()
     wait_until(lambda: backup.asked_back, "it asks again")
     assert damaged
     records = [record for record in caplog.records if record.levelno >= logging.WARNING]
