@@ -26,15 +26,17 @@ def call(tmp: Path, module: str, *flags: str, **arguments: Any) -> dict[str, Any
 
 @pytest.fixture
 def place(tmp_path: Path) -> dict[str, Any]:
-    """Arguments that write a directory, a link, a secret file and a file that is checked."""
+    """Arguments that write a directory, a link, a secret file made of two, a file that is checked, and one no more."""
     run = tmp_path / "broker" / "run"
     note = [{"path": str(run / "reload-needed"), "line": "broker.xml was changed"}]
+    (tmp_path / "key").write_text(f"A='{SECRET}'\n")
+    (tmp_path / "template").write_text("{{ inventory_hostname | length }}{{ added }}\n")
+    key = [str(tmp_path / "key")]
     return {
         "directories": [{"path": str(run), "mode": "0750"}],
         "links": [{"path": str(tmp_path / "broker" / "current"), "target": "releases/1"}],
-        "secret_files": [{"path": str(run / "secrets.env"), "content": f"A='{SECRET}'\n", "mode": "0600"}],
         "files": [
-            {"path": str(run / "first"), "content": "one\n", "mode": "0755"},
+            {"path": str(run / "first"), "template": f"{tmp_path}/template", "vars": {"added": "!"}, "mode": "0755"},
             {
                 "path": str(run / "broker.xml"),
                 "content": "<good/>\n",
@@ -42,6 +44,8 @@ def place(tmp_path: Path) -> dict[str, Any]:
                 "validate": "grep -q good %s",
                 "notes": note,
             },
+            {"path": str(run / "secrets.env"), "sources": key * 2, "secret": True, "mode": "0600"},
+            {"path": str(run / "nothing"), "sources": ["/nowhere"], "wanted": False},
         ],
     }
 
@@ -53,7 +57,8 @@ def test_everything_is_written_once_with_its_mode_and_its_note(tmp_path: Path, p
     assert not run.exists()
     done = call(tmp_path, "pollux_files", "--diff", **place)
     assert done["changed"]
-    assert (run / "secrets.env").read_text() == f"A='{SECRET}'\n"
+    assert (run / "secrets.env").read_text() == f"A='{SECRET}'\n" * 2
+    assert (run / "first").read_text() == "9!\n"
     modes = {path.name: path.stat().st_mode & 0o777 for path in run.iterdir()}
     assert modes == {"secrets.env": 0o600, "first": 0o755, "broker.xml": 0o640, "reload-needed": 0o640}
     assert run.stat().st_mode & 0o777 == 0o750
@@ -71,13 +76,13 @@ def test_one_file_that_is_refused_keeps_all_from_being_replaced(tmp_path: Path, 
     run = tmp_path / "broker" / "run"
     call(tmp_path, "pollux_files", **place)
     (run / "reload-needed").unlink()
-    place["files"][0]["content"] = "two\n"
+    place["files"][0]["vars"]["added"] = "?"
     place["files"][1]["content"] = "<bad/>\n"
-    place["secret_files"][0]["content"] = "A='another'\n"
+    (tmp_path / "key").write_text("A='another'\n")
     done = call(tmp_path, "pollux_files", **place)
     assert done["failed"]
     assert "broker.xml is refused, nothing was replaced" in done["msg"]
-    assert (run / "first").read_text() == "one\n"
+    assert (run / "first").read_text() == "9!\n"
     assert SECRET in (run / "secrets.env").read_text()
     assert not (run / "reload-needed").exists()
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import lookup_loader
@@ -32,6 +33,8 @@ class ActionModule(ActionBase):
         """Render the entries that are wanted, and return what the module made of them."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
+        if "secret_files" in arguments:
+            raise AnsibleActionFail("secret_files is the module's: say secret: true in an entry of files")
         variables = {**(task_vars or {}), "ansible_search_path": self._task.get_search_path()}
         wanted = [entry for entry in arguments.get("files") or () if boolean(entry.get("wanted", True))]
         for name, secret in (("files", False), ("secret_files", True)):
