@@ -17,10 +17,10 @@ from pollux.protocols.mqtt.phases import (
     WAY,
     Exchange,
     Flow,
-    IllegalPhaseError,
+    IllegalTransitionError,
     Phase,
     Way,
-    change,
+    follow,
 )
 from pollux.wire.mqtt.packets import Ack, Disconnect, Filter, PingReq, SubAck, Subscribe
 
@@ -55,10 +55,10 @@ def test_every_phase_is_reached_and_changes_are_those_of_the_table(
     for before in table:
         for after in table:
             if after in table[before]:
-                assert change(table, before, after) is after
+                assert follow(table, before, after) is after
             else:
-                with pytest.raises(IllegalPhaseError, match=f"{before.value} cannot become {after.value}"):
-                    change(table, before, after)
+                with pytest.raises(IllegalTransitionError, match=f"{before.value} cannot become {after.value}"):
+                    follow(table, before, after)
 
 
 async def test_a_connection_goes_through_its_phases(broker: Broker) -> None:

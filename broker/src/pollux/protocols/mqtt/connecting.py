@@ -24,7 +24,7 @@ from pollux.errors import (
 )
 from pollux.protocols.mqtt.delivery import WINDOW_311, Delivery
 from pollux.protocols.mqtt.inbound import Inbound
-from pollux.protocols.mqtt.phases import EXCHANGE, Exchange, change
+from pollux.protocols.mqtt.phases import EXCHANGE, Exchange, follow
 from pollux.protocols.mqtt.reading import LOG_IN
 from pollux.protocols.mqtt.state import NEVER, ClientState, PendingWill
 from pollux.routing.lifecycle import plan_producer
@@ -166,12 +166,12 @@ class Connecting:
             except AuthenticationError:
                 self._scram_refused(again=again)
                 return
-            self._exchange = change(EXCHANGE, self._exchange, Exchange.CHALLENGED)
+            self._exchange = follow(EXCHANGE, self._exchange, Exchange.CHALLENGED)
             session.send_packet(Auth(ReasonCode.CONTINUE_AUTHENTICATION, self._auth_properties(answer)))
             if not again:
                 session.reading.resume(LOG_IN)
             return
-        self._exchange = change(EXCHANGE, self._exchange, Exchange.CHECKING)
+        self._exchange = follow(EXCHANGE, self._exchange, Exchange.CHECKING)
         # Its check may have to wait; nothing else is read meanwhile.
         session.reading.pause(LOG_IN)
         scram = self._scram
@@ -197,7 +197,7 @@ class Connecting:
 
     async def _scram_succeeded(self, identity: Identity | None, answer: bytes, *, again: bool) -> None:
         session = self._session
-        self._exchange = change(EXCHANGE, self._exchange, Exchange.IDLE)
+        self._exchange = follow(EXCHANGE, self._exchange, Exchange.IDLE)
         if identity is None:
             raise RuntimeError("a SCRAM exchange that succeeded without an identity")
         if not again:

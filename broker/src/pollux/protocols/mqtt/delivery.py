@@ -19,7 +19,7 @@ from pollux.protocols.mqtt.exactly_once import ExactlyOnce
 from pollux.protocols.mqtt.large import send_large
 from pollux.protocols.mqtt.leaving import give_back, leave
 from pollux.protocols.mqtt.outlet import THROUGH
-from pollux.protocols.mqtt.phases import FLOW, Flow, change
+from pollux.protocols.mqtt.phases import FLOW, Flow, follow
 from pollux.protocols.mqtt.publish_encoder import PublishEncoder
 from pollux.protocols.mqtt.subscriptions import may_have
 from pollux.wire.mqtt.packets import V5
@@ -360,13 +360,13 @@ class Delivery:
 
     def pause(self) -> None:
         """The client's socket is full."""
-        self._phase = change(FLOW, self._phase, PAUSED)
+        self._phase = follow(FLOW, self._phase, PAUSED)
         self._outlet.pause()
 
     def resume(self) -> None:
         """The client's socket takes bytes again."""
         if self._phase is PAUSED:  # not since before the log-in was over
-            self._phase = change(FLOW, self._phase, SENDING)
+            self._phase = follow(FLOW, self._phase, SENDING)
         self._outlet.resume()
         while self._parked and self._phase is SENDING:
             batch = [self._parked.popleft() for _ in range(min(len(self._parked), 64))]
@@ -543,7 +543,7 @@ class Delivery:
         """The connection is gone. What a durable session had unacknowledged stays with it."""
         if self._phase is STOPPED:
             return
-        self._phase = change(FLOW, self._phase, STOPPED)
+        self._phase = follow(FLOW, self._phase, STOPPED)
         self._outlet.stop()
         state = self._state
         self._done += [reference for _, reference in self._parked]

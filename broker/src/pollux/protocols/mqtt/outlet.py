@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pollux.errors import StoreError
 from pollux.logs import event, failure
-from pollux.protocols.mqtt.phases import WAY, Way, change
+from pollux.protocols.mqtt.phases import WAY, Way, follow
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -73,7 +73,7 @@ class Outlet:
             return
         self._queue.append(job)
         if self.phase is THROUGH:
-            self.phase = change(WAY, self.phase, STREAMING)
+            self.phase = follow(WAY, self.phase, STREAMING)
             self._task = self._transport.loop.create_task(self._work())
 
     def when_stable(self, items: list[bytes | Job]) -> None:
@@ -107,7 +107,7 @@ class Outlet:
         """Send nothing more: the connection is gone."""
         if self.phase is STOPPED:
             return
-        self.phase = change(WAY, self.phase, STOPPED)
+        self.phase = follow(WAY, self.phase, STOPPED)
         self._queue.clear()
         if self._task is not None:
             self._task.cancel()
@@ -134,7 +134,7 @@ class Outlet:
             return
         if self.phase is STOPPED:  # by what the last job caused
             return
-        self.phase = change(WAY, self.phase, THROUGH)
+        self.phase = follow(WAY, self.phase, THROUGH)
         self._task = None
         if self._idle is not None:
             self._idle()

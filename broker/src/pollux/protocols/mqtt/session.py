@@ -17,7 +17,7 @@ from pollux.protocols.mqtt.keep_alive import KeepAlive
 from pollux.protocols.mqtt.large import LargeInbound
 from pollux.protocols.mqtt.limits import longest_remaining, max_packet_size
 from pollux.protocols.mqtt.outlet import Outlet
-from pollux.protocols.mqtt.phases import ESTABLISHED, SESSION, Phase, change
+from pollux.protocols.mqtt.phases import ESTABLISHED, SESSION, Phase, follow
 from pollux.protocols.mqtt.reading import LOG_IN, PIECES, Reading
 from pollux.protocols.mqtt.state import NEVER, Ending
 from pollux.protocols.mqtt.subscribing import Subscribing
@@ -174,7 +174,7 @@ class MqttSession(Session):
 
     def _in_pieces(self, steps: Iterator[None]) -> None:
         """Handle one packet bit by bit, as others have to have their turn; what the client sent after it waits."""
-        self.phase = change(SESSION, self.phase, BUSY)
+        self.phase = follow(SESSION, self.phase, BUSY)
         self.mqtt_sessions.post.share.work(self._piecewise(steps))
         if self.phase is BUSY:
             self.reading.pause(PIECES)
@@ -189,7 +189,7 @@ class MqttSession(Session):
                 self._failed(error)
             yield
         if self.phase is BUSY:
-            self.phase = change(SESSION, self.phase, OPEN)
+            self.phase = follow(SESSION, self.phase, OPEN)
             self.reading.resume(PIECES)
             self._take_waiting()
 
@@ -234,7 +234,7 @@ class MqttSession(Session):
             if not isinstance(first, Connect):
                 raise violation("the first packet is not CONNECT")
             events = events[1:]
-            self.phase = change(SESSION, self.phase, CONNECTING)
+            self.phase = follow(SESSION, self.phase, CONNECTING)
             self.version = first.version
             self.reading.pause(LOG_IN)
             self._connecting = Connecting(self, first)
@@ -315,7 +315,7 @@ class MqttSession(Session):
             limit=min(MAX_SUBSCRIPTIONS, self.services.configuration.limits.max_consumers_per_connection),
             problem_info=self.problem_info,
         )
-        self.phase = change(SESSION, self.phase, OPEN)
+        self.phase = follow(SESSION, self.phase, OPEN)
         self._client_maximum = p.integer(connect.properties, p.PropertyId.MAXIMUM_PACKET_SIZE, 0)
         self._connect_expiry = self.state.expiry_interval
         self.send_packet(answer)
@@ -422,7 +422,7 @@ class MqttSession(Session):
         """Give back what the connection held; once."""
         if self.phase is CLOSED:
             return
-        self.phase = change(SESSION, self.phase, CLOSED)
+        self.phase = follow(SESSION, self.phase, CLOSED)
         self._waiting.clear()
         self._decoder.close()
         self.keep_alive.stop()
