@@ -207,13 +207,13 @@ class AmqpStream(Stream):
         self.write(frames.sasl_init(mechanism, response, self.endpoint.host))
 
     def _refuse(self, why: str) -> None:
-        """This log-in cannot succeed anywhere: another broker is not tried."""
+        """Refuse a log-in that cannot succeed anywhere: another broker is not tried."""
         self.answer(LoginError(f"{self.endpoint}: {why}"))
         self.end("log-in refused")
 
 
 def servers_of(properties: dict[object, object], *, tls: bool) -> list[Endpoint]:
-    """The brokers in a `failover-server-list`, at most `MAX_NAMED`.
+    """Return the brokers in a `failover-server-list`, at most `MAX_NAMED`.
 
     Left out are entries that cannot be used, and those of the other kind: with `tls` all connections have TLS, whatever
     a broker says, and without it none has.

@@ -80,5 +80,5 @@ PACKAGE = "org.apache.activemq.artemis.api.core.client.loadbalance."
 
 
 def order(first: int, count: int) -> list[int]:
-    """Every index once: the chosen one, then those behind it, around."""
+    """Return every index once: the chosen one, then those behind it, around."""
     return [(first + index) % count for index in range(count)]

@@ -38,7 +38,7 @@ class Calls(Generic[T]):
         self.failures: dict[Endpoint, str] = {}
 
     def __len__(self) -> int:
-        """Calls that are not answered."""
+        """Return how many calls are not answered."""
         return len(self._waiting)
 
     async def call(self, endpoint: Endpoint, seconds: float) -> Answer[T] | None:
@@ -94,7 +94,7 @@ class Calls(Generic[T]):
 
 
 def reason_of(error: Exception) -> str:
-    """Why a connection could not be made, for people."""
+    """Return why a connection could not be made, for people."""
     if isinstance(error, ConnectionRefusedError):
         return "refused (a backup, or not running)"
     if isinstance(error, OSError) and error.strerror:

@@ -26,7 +26,7 @@ class Consumer:
         self._link = link
 
     async def receive(self, timeout: float | None = None) -> Delivery | None:  # noqa: ASYNC109  (part of the interface)
-        """The next message; None when none came within `timeout` seconds. Goes on waiting through failovers."""
+        """Return the next message; None when none came within `timeout` seconds. Goes on waiting through failovers."""
         link = self._link
         try:
             async with asyncio.timeout(timeout):

@@ -134,7 +134,7 @@ class Dialer:
 
 
 def tls_context(options: Options) -> ssl.SSLContext | None:
-    """The TLS settings of a URL, None without TLS. Raises UrlError for files that cannot be used."""
+    """Return the TLS settings of a URL, None without TLS. Raises UrlError for files that cannot be used."""
     if not options.ssl_enabled:
         return None
     from pollux.client.errors import UrlError

@@ -50,7 +50,7 @@ class Listener(asyncio.DatagramProtocol):
         self._transport.close()
 
     def endpoints(self) -> list[Endpoint]:
-        """Those that are there now, in the order in which they came."""
+        """Return those that are there now, in the order in which they came."""
         self._table.expire(self._clock())
         reached = (one for connectors in self._table.members().values() for one in connectors)
         # With TLS nobody is reached without it; and who announces TLS would not be understood without.
@@ -64,7 +64,7 @@ class Listener(asyncio.DatagramProtocol):
     # -- asyncio's view
 
     def datagram_received(self, data: bytes, _address: tuple[str | Any, int]) -> None:
-        """A datagram, of anybody."""
+        """Take in a datagram, of anybody."""
         try:
             self._table.heard(datagram.decode(data, None), self._clock())
         except datagram.DatagramError:

@@ -39,11 +39,11 @@ class Frame(NamedTuple):
     payload: bytes
 
     def field(self, index: int) -> object:
-        """A field, None where the list is shorter."""
+        """Return a field, None where the list is shorter."""
         return self.fields[index] if index < len(self.fields) else None
 
     def number(self, index: int, default: int = 0) -> int:
-        """A number field."""
+        """Return a number field."""
         value = self.field(index)
         return value if isinstance(value, int) else default
 
@@ -55,7 +55,7 @@ class Reader:
         self._rest = b""
 
     def receive(self, data: bytes) -> list[Frame]:
-        """The frames that `data` completes; empty frames, which only say that the broker lives, are left out.
+        """Return the frames that `data` completes; empty frames, which only say that the broker lives, are left out.
 
         Raises DecodeError.
         """
@@ -92,7 +92,7 @@ class Error(NamedTuple):
 
 
 def error_of(value: object) -> Error | None:
-    """The error in a performative's field."""
+    """Return the error in a performative's field."""
     if not isinstance(value, Described) or not isinstance(value.value, list):
         return None
     condition, description, info = (value.value + [None] * 3)[:3]
@@ -100,7 +100,7 @@ def error_of(value: object) -> Error | None:
 
 
 def frame(code: int, fields: list[object], channel: int = 0, payload: bytes = b"", kind: int = _AMQP_FRAME) -> bytes:
-    """One frame."""
+    """Return one frame."""
     body = encode_described(code, encode_fields(fields))
     return _head.pack(8 + len(body) + len(payload), 2, kind, channel) + body + payload
 
@@ -142,7 +142,7 @@ def attach_receiver(channel: int, handle: int, name: str, source: object) -> byt
 def transfers(  # noqa: PLR0917  (a performative's fields in their order)
     channel: int, handle: int, number: int, tag: bytes, data: bytes, state: object, max_frame: int
 ) -> list[bytes]:
-    """The frames of one message: as many as the broker's frame size needs."""
+    """Return the frames of one message: as many as the broker's frame size needs."""
     room = max_frame - 128 - (len(tag) if tag else 0)
     first: list[object] = [UInt(handle), UInt(number), tag, UInt(0), False]
     if len(data) <= room:

@@ -65,11 +65,11 @@ class Link:
         self.detached: asyncio.Future[None] | None = None
 
     def attach(self) -> bytes:
-        """The attach frame."""
+        """Return the attach frame."""
         raise NotImplementedError
 
     def on_attach(self, frame: Frame) -> None:
-        """The broker's attach: a refusal has no terminus, and a detach follows."""
+        """Handle the broker's attach: a refusal has no terminus, and a detach follows."""
         if frame.field(5 if frame.field(2) is False else 6) is None:
             return
         self.attached = True
@@ -78,13 +78,13 @@ class Link:
         self.on_ready(frame)
 
     def on_ready(self, frame: Frame) -> None:
-        """The link can be used."""
+        """Begin to use the link."""
 
     def on_flow(self, frame: Frame) -> None:
-        """The broker's flow for this link."""
+        """Handle the broker's flow for this link."""
 
     def on_detach(self, frame: Frame) -> None:
-        """The broker ended the link, or answered our end of it."""
+        """Handle the broker's detach, its own or the answer to ours."""
         self.attached = False
         error = frames.error_of(frame.field(2))
         if self.detached is not None and not self.detached.done():
@@ -93,7 +93,7 @@ class Link:
         self.fail(LinkRefusedError(condition, error.description if error else ""))
 
     def on_lost(self, reason: str) -> None:
-        """The connection is gone; the link waits for the next."""
+        """Wait for the next connection: this one is gone."""
         self.attached = False
         if self.ready.done():
             if not self.ready.cancelled():
@@ -107,7 +107,7 @@ class Link:
         """Let go of what belongs to the lost connection."""
 
     def fail(self, error: ClientError) -> None:
-        """The link is over."""
+        """End the link for good; all that waits for it raises ``error``."""
         if self.failure is None:
             self.failure = error
         if not self.ready.done():
@@ -187,12 +187,12 @@ class SenderLink(Link):
             session.transfer(self.handle, number, _tag(number), item.data, state)
 
     def release(self, item: Item) -> None:
-        """A message is done with: its bytes no longer count."""
+        """Let go of a message that is done with: its bytes no longer count."""
         self.held -= len(item.data)
         self.room.set()
 
     def settle(self, number: int, state: object) -> None:
-        """The broker's outcome of a delivery; without one it is as little confirmed as before."""
+        """Take the broker's outcome of a delivery; without one it is as little confirmed as before."""
         if not isinstance(state, Described):
             return
         item = self.unsettled.pop(number, None)
@@ -267,7 +267,7 @@ class ReceiverLink(Link):
         self.replenish(1 if self.changed_waiters() else 0)
 
     def changed_waiters(self) -> bool:
-        """Whether somebody waits for a message with nothing sent ahead."""
+        """Return whether somebody waits for a message with nothing sent ahead."""
         return self.window == 0 and self.wanted > 0
 
     wanted = 0
@@ -280,7 +280,7 @@ class ReceiverLink(Link):
             self.session.link_flow([UInt(self.handle), UInt(self.count), UInt(goal)])
 
     def on_transfer(self, frame: Frame) -> None:
-        """A frame of a message."""
+        """Take in a frame of a message."""
         if not self._parts:
             self._number = frame.number(1)
         if frame.field(9) is True:  # aborted
@@ -301,7 +301,7 @@ class ReceiverLink(Link):
         self.replenish()
 
     def take(self) -> tuple[int, bytes] | None:
-        """The next message, with its delivery number."""
+        """Return the next message, with its delivery number."""
         if not self.arrived:
             return None
         number, data = self.arrived.popleft()

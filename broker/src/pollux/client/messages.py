@@ -53,7 +53,7 @@ class Message(Struct):
     duplicate_id: str | None = None
 
     def encode(self, duplicate_id: str | None) -> bytes:
-        """The bare message with its header; `duplicate_id` when the message has none of its own."""
+        """Return the bare message with its header; `duplicate_id` when the message has none of its own."""
         properties: list[object] = [
             self.id,
             None,
@@ -128,7 +128,7 @@ class Delivery(Message):
 
 
 def decode(data: bytes) -> Delivery:
-    """The message in `data`. Raises DecodeError."""
+    """Return the message in `data`. Raises DecodeError."""
     delivery = Delivery()
     position = 0
     pieces: list[bytes] = []

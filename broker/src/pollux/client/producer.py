@@ -48,7 +48,7 @@ class Producer:
         return self.submit_now(message)
 
     def submit_now(self, message: Message | bytes | str) -> asyncio.Future[object]:
-        """Like :meth:`submit`, whatever is unconfirmed: the caller bounds what is under way."""
+        """Hand a message over whatever is unconfirmed: the caller bounds what is under way. See :meth:`submit`."""
         link, session = self._link, self.session
         link.check()
         session.begin_send()

@@ -92,11 +92,11 @@ class StreamPublisher(Publisher, Generic[S]):
 
     @abstractmethod
     async def _open(self, endpoint: Endpoint) -> S:
-        """A stream to a broker that let us in. Raises OSError, HandshakeError or LoginError."""
+        """Return a stream to a broker that let us in. Raises OSError, HandshakeError or LoginError."""
 
     @abstractmethod
     def _opened(self, stream: S) -> None:
-        """A broker serves: send it what was not confirmed."""
+        """Send what was not confirmed to a broker that serves."""
 
 
 class StreamSubscriber(Subscriber, Generic[S]):
@@ -121,7 +121,7 @@ class StreamSubscriber(Subscriber, Generic[S]):
 
     @abstractmethod
     async def _open(self, endpoint: Endpoint) -> S:
-        """A stream that is subscribed. Raises OSError, HandshakeError or LoginError."""
+        """Return a stream that is subscribed. Raises OSError, HandshakeError or LoginError."""
 
     def _failed(self, error: BaseException) -> None:
         self.failure = error

@@ -25,7 +25,7 @@ class RetryPolicy(Struct, frozen=True):
     maximum: int = 2000
 
     def pause(self, failed: int) -> float:
-        """The pause after `failed` (1, 2, ...) attempts: interval * multiplier^(failed-1), up to the maximum."""
+        """Return the pause after `failed` (1, 2, ...) attempts: interval * multiplier^(failed-1), up to the maximum."""
         pause = float(min(self.interval, self.maximum))
         if self.multiplier == 1.0 or pause == 0:
             return pause
@@ -37,7 +37,7 @@ class RetryPolicy(Struct, frozen=True):
         return min(pause, float(self.maximum))
 
     def pauses(self, attempts: int) -> Iterator[float]:
-        """The pause before each of `attempts` attempts, the first 0; endless for :data:`UNLIMITED`."""
+        """Yield the pause before each of `attempts` attempts, the first 0; endless for :data:`UNLIMITED`."""
         pause = float(min(self.interval, self.maximum))
         number = 0
         while attempts == UNLIMITED or number < attempts:

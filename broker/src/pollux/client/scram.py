@@ -63,11 +63,11 @@ class Scram:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def verify(self, final: bytes) -> bool:
-        """Whether server-final-message proves that the broker knows the password's verifier."""
+        """Return whether server-final-message proves that the broker knows the password's verifier."""
         return bool(self._signature) and hmac.compare_digest(final, b"v=" + base64.b64encode(self._signature))
 
 
 @lru_cache(maxsize=16)
 def _salted(password: str, salt: bytes, rounds: int) -> bytes:
-    """The expensive part; the same for every connection to brokers with the same users, so not done again then."""
+    """Return the salted password, an expensive step: done once for all connections to brokers with the same users."""
     return hashlib.pbkdf2_hmac("sha256", password.encode(), salt, rounds)

@@ -59,7 +59,7 @@ class Session:
     # -- what users call
 
     async def producer(self, address: str, *, capability: str | None = "queue") -> Producer:
-        """A producer for an address. `capability`: `queue` (ANYCAST), `topic` (MULTICAST) or None (the broker's)."""
+        """Return a producer. `capability`: `queue` (ANYCAST), `topic` (MULTICAST) or None (the broker decides)."""
         target = Described(frames.TARGET, [address, *[None] * 5, _capabilities(capability)])
         # Whether unconfirmed messages are kept and sent again.
         resend = self.answers.options.confirmation_window_size >= 0
@@ -70,7 +70,7 @@ class Session:
     async def consumer(
         self, address: str, *, credit: int = 100, capability: str | None = "queue", selector: str | None = None
     ) -> Consumer:
-        """A consumer of an address or of a queue of it (`address::queue`). `credit` messages are sent ahead."""
+        """Return a consumer of an address or of a queue of it (`address::queue`). `credit` messages are sent ahead."""
         if not 1 <= credit <= 1_000_000:
             raise ValueError(f"credit {credit} is out of range: allowed is 1 to 1000000")
         filters: object = None
@@ -141,7 +141,7 @@ class Session:
             await self._transactions.declare()
 
     def on_lost(self, reason: str) -> None:
-        """The connection is gone."""
+        """Wait for the next connection: this one is gone."""
         if self.stream is None:
             return
         self.stream = None
@@ -159,7 +159,7 @@ class Session:
             link.on_lost(reason)
 
     def fail(self, error: ClientError) -> None:
-        """The connection is over for good."""
+        """End the session: the connection is over for good."""
         self.stream = None
         self.closed = True
         self._end(error)
@@ -213,7 +213,7 @@ class Session:
             self._end(FailoverError(reason))
 
     def _link(self, handle: int) -> Link | None:
-        """A link by the broker's handle."""
+        """Return a link by the broker's handle."""
         return self.links.get(self._handles.get(handle, -1))
 
     def _on_flow(self, frame: Frame) -> None:
@@ -289,12 +289,12 @@ class Session:
             self._transactions.check()
 
     def add_send(self, future: asyncio.Future[object]) -> None:
-        """A send belongs to the transaction, where there are any."""
+        """Add a send to the transaction, where there are any."""
         if self._transactions is not None:
             self._transactions.add(future)
 
     def transactional_state(self, outcome: object) -> object:
-        """The delivery state of something done: `outcome` itself without transactions."""
+        """Return the delivery state of something done: `outcome` itself without transactions."""
         return outcome if self._transactions is None else self._transactions.state(outcome)
 
     def _transacted(self) -> Transactions:

@@ -80,7 +80,7 @@ class Stream(asyncio.Protocol):
             raise
 
     def answer(self, error: Exception | None = None) -> None:
-        """The broker answered what was asked; later calls change nothing."""
+        """Note that the broker answered what was asked; later calls change nothing."""
         question = self._question
         if question is None or question.done():
             return

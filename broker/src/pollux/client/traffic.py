@@ -38,7 +38,7 @@ _KINDS = {
 
 
 def has_transactions(protocol: Wire) -> bool:
-    """Whether a protocol has transactions."""
+    """Return whether a protocol has transactions."""
     return _KINDS[protocol].transacted is not None
 
 
@@ -51,7 +51,7 @@ def publisher(
     window: int = WINDOW,
     transacted: bool = False,
 ) -> Publisher:
-    """A publisher that speaks `protocol`. Destinations are names of addresses; in MQTT their dots are slashes.
+    """Return a publisher that speaks `protocol`. Destinations are names of addresses; in MQTT their dots are slashes.
 
     With `transacted` messages go in local transactions of up to :data:`TRANSACTION` and are confirmed by the commit.
     Raises UrlError for TLS files that cannot be used, ValueError where a protocol has no transactions.
@@ -66,7 +66,7 @@ def publisher(
 def subscriber(
     protocol: Wire, target: Target, destination: str, on_message: Received, *, prefetch: int = PREFETCH
 ) -> Subscriber:
-    """A subscriber that speaks `protocol`: of the queue of that name, in MQTT of the topic (a session that lasts).
+    """Return a subscriber that speaks `protocol`: of that queue, in MQTT of the topic (a session that lasts).
 
     Raises UrlError for TLS files that cannot be used.
     """

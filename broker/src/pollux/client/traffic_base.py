@@ -27,12 +27,12 @@ TRANSACTION = 10
 
 
 def body_of(identifier: str, size: int) -> bytes:
-    """A body of at least `size` bytes that carries an id (which has no blanks)."""
+    """Return a body of at least `size` bytes that carries an id (which has no blanks)."""
     return (identifier.encode() + b" ").ljust(size, b".")
 
 
 def id_in(body: bytes) -> str:
-    """The id in a body made by :func:`body_of`."""
+    """Return the id in a body made by :func:`body_of`."""
     return body.split(b" ", 1)[0].decode("utf-8", "replace")
 
 

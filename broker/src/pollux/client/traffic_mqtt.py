@@ -125,13 +125,13 @@ class MqttStream(Stream):
 
 
 def _reason(packet: ConnAck | Disconnect) -> str:
-    """Why the broker refuses or leaves: its words, else the code."""
+    """Return why the broker refuses or leaves: its words, else the code."""
     text = packet.properties.get(p.PropertyId.REASON_STRING)
     return text if isinstance(text, str) else f"reason code {packet.reason:#04x}"
 
 
 def topic_of(destination: str) -> str:
-    """The topic of an address."""
+    """Return the topic of an address."""
     return destination.replace(".", "/")
 
 

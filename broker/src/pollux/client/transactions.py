@@ -54,7 +54,7 @@ class Transactions:
         self._sends.append(send)
 
     def state(self, outcome: object) -> object:
-        """The delivery state of something done in it."""
+        """Return the delivery state of something done in it."""
         self._dirty = True
         fields: list[object] = [self._identifier] if outcome is None else [self._identifier, outcome]
         return Described(frames.TRANSACTIONAL, fields)

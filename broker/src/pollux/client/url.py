@@ -277,7 +277,7 @@ def parse_url(text: str) -> Target:
 
 
 def _without_schemes(text: str) -> tuple[str, int, int]:
-    """The URL with `tcp://` for each `tcps://` and `udp://` before its parameters, and how many of each those were."""
+    """Return the URL with `tcp://` for each `tcps://` and `udp://` before its parameters, and how many of each."""
     brokers, mark, parameters = text.partition(")") if text.lstrip().startswith("(") else text.partition("?")
     if re.search(r"(?i)\bjgroups://", brokers):
         raise UrlError("discovery by jgroups:// is not provided: write udp://group:port, or list the brokers")
@@ -287,7 +287,7 @@ def _without_schemes(text: str) -> tuple[str, int, int]:
 
 
 def _group(text: str, places: tuple[Endpoint, ...], parameters: dict[str, str]) -> tuple[Group | None, list[str]]:
-    """The group of a udp:// URL, whose parameters are taken out; and what is wrong."""
+    """Return the group of a udp:// URL, whose parameters are taken out; and what is wrong."""
     problems: list[str] = []
     values: dict[str, object] = {}
     for name, (key, read) in GROUP_PARAMETERS.items():
@@ -311,7 +311,7 @@ def _group(text: str, places: tuple[Endpoint, ...], parameters: dict[str, str]) 
 
 
 def _read(parameters: dict[str, str]) -> tuple[dict[str, object], dict[str, object], list[str]]:
-    """The fields of Options and of RetryPolicy, and what is wrong."""
+    """Return the fields of Options and of RetryPolicy, and what is wrong."""
     values: dict[str, object] = {}
     retry: dict[str, object] = {}
     problems: list[str] = []

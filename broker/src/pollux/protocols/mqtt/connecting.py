@@ -96,7 +96,7 @@ class Connecting:
             self._task.cancel()
 
     def _check_will(self, will: Will) -> PendingWill:
-        """The will as it will be published (section 3.1.3.2)."""
+        """Return the will as it will be published (section 3.1.3.2)."""
         raw = will.topic.encode("utf-8")
         check_topic_name(raw)
         found = dict(will.properties)
@@ -142,7 +142,7 @@ class Connecting:
             session.refuse(ReasonCode.UNSPECIFIED_ERROR, "internal error")
 
     def auth(self, packet: Auth) -> None:
-        """AUTH from the client: the next step, or (section 4.12.1) a new exchange. Raises ProtocolError."""
+        """Handle AUTH: the next step, or (section 4.12.1) a new exchange. Raises ProtocolError."""
         if self._method is None:
             raise violation("AUTH without an authentication method")  # MQTT-4.12.0-6
         if p.text(packet.properties, p.PropertyId.AUTHENTICATION_METHOD) != self._method:
@@ -157,7 +157,7 @@ class Connecting:
         self._scram_step(data, again=again)
 
     def _scram_step(self, data: bytes, *, again: bool) -> None:
-        """One message of the exchange in, one out (RFC 5802, section 5)."""
+        """Take one message of the exchange, and send the answer (RFC 5802, section 5)."""
         session = self._session
         if self._exchange is Exchange.IDLE:
             try:
@@ -218,7 +218,7 @@ class Connecting:
     # -- in
 
     async def _accepted(self, identity: Identity, found: p.Properties | None = None) -> None:
-        """The client is who it says. Its session, and CONNACK when that is durable."""
+        """Take up the session of a client that is who it says; CONNACK leaves when that is durable."""
         session, connect = self._session, self._connect
         services, mqtt_sessions = session.services, session.mqtt_sessions
         try:
@@ -296,7 +296,7 @@ class Connecting:
         mqtt_sessions.post.when_stable(stable)
 
     def _why_not(self, client_id: str, identity: Identity) -> tuple[ReasonCode, str] | None:
-        """Why this client may not have this session, None when it may."""
+        """Return why this client may not have this session, None when it may."""
         session = self._session
         mqtt_sessions, services = session.mqtt_sessions, session.services
         existing = mqtt_sessions.sessions.get(client_id)

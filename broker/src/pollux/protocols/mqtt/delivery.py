@@ -225,14 +225,14 @@ class Delivery:
             self._schedule()
 
     def _free_packet_id(self, packet_id: int) -> int:
-        """The next identifier not in use; the window is far smaller than their number."""
+        """Return the next identifier not in use; the window is far smaller than their number."""
         unacked = self._state.unacked
         while packet_id in unacked:
             packet_id = packet_id + 1 if packet_id < 65_535 else 1
         return packet_id
 
     def _write(self, deliveries: list[tuple[Subscription, MessageReference]]) -> None:
-        """The general case of :meth:`deliver`."""
+        """Send a batch in the general case of :meth:`deliver`."""
         now = self._wall_ms()
         parts: list[bytes] = []
         stable: list[bytes | Job] = []
@@ -268,7 +268,7 @@ class Delivery:
             self._schedule()
 
     def _make(self, subscription: Subscription, reference: MessageReference, now: int) -> tuple[bytes, int, int] | None:
-        """Packet, first byte and identifier of a delivery; None when there is nothing to send and it is done."""
+        """Return packet, first byte and identifier of a delivery; None when there is nothing to send and it is done."""
         message = reference.message
         state = self._state
         if state.received and (reference.queue.id, message.id) in state.received:
@@ -359,12 +359,12 @@ class Delivery:
             self._schedule()
 
     def pause(self) -> None:
-        """The client's socket is full."""
+        """Send less: the client's socket is full."""
         self._phase = follow(FLOW, self._phase, PAUSED)
         self._outlet.pause()
 
     def resume(self) -> None:
-        """The client's socket takes bytes again."""
+        """Go on with what was kept: the client's socket takes bytes again."""
         if self._phase is PAUSED:  # not since before the log-in was over
             self._phase = follow(FLOW, self._phase, SENDING)
         self._outlet.resume()
@@ -378,7 +378,7 @@ class Delivery:
     # -- what the client answers
 
     def acknowledged(self, packet_ids: list[int]) -> None:
-        """PUBACKs without an error (the hot path)."""
+        """Handle PUBACKs without an error (the hot path)."""
         unacked = self._state.unacked
         qos2 = self._state.qos2
         references: list[MessageReference] = []
@@ -410,7 +410,7 @@ class Delivery:
             self._returned(1)
 
     def _returned(self, count: int) -> None:
-        """Room for ``count`` more."""
+        """Go on with what waits: there is room for ``count`` more."""
         self._window = min(self._window + count, self.limit)
         if self._backlog:
             self._send_backlog()
@@ -488,7 +488,7 @@ class Delivery:
         self._post.wake(subscription.queue)
 
     def _send_backlog(self) -> None:
-        """Deliveries of an earlier connection, in order, with their identifiers, as far as the window goes."""
+        """Send again what an earlier connection left, in order, with its identifiers, as far as the window goes."""
         if not self._backlog:
             return
         state = self._state
@@ -540,7 +540,7 @@ class Delivery:
             self._feed_hungry()
 
     def stop(self) -> None:
-        """The connection is gone. What a durable session had unacknowledged stays with it."""
+        """Give back what is not a durable session's own: the connection is gone."""
         if self._phase is STOPPED:
             return
         self._phase = follow(FLOW, self._phase, STOPPED)

@@ -224,7 +224,7 @@ class Inbound:
             )
 
     def publish_large(self, packet: PublishTuple, error: PolluxError | None) -> None:
-        """A PUBLISH whose payload is in a file, or that could not be written there. Raises ProtocolError."""
+        """Take a PUBLISH whose payload is in a file, or could not be written there. Raises ProtocolError."""
         self.received += 1
         if error is not None:
             if packet[2]:
@@ -236,7 +236,7 @@ class Inbound:
             self._publish_special(packet, self._mqtt_sessions.wall_ms())
 
     def _check(self, topic: bytes) -> str:
-        """The address of a topic that was not seen before on this connection."""
+        """Check a topic that was not seen before on this connection; return its address."""
         name = check_topic_name(topic[2:])
         address = self._mqtt_sessions.mapping.address(name)
         if len(self._topics) >= _MAX_TOPICS:
@@ -245,7 +245,7 @@ class Inbound:
         return address
 
     def _publish_special(self, packet: PublishTuple, now: int) -> bool:
-        """A PUBLISH off the fast path. False: it had to be parked."""
+        """Take a PUBLISH off the fast path. False: it had to be parked."""
         first, topic, packet_id, rest = packet
         if packet_id:
             self._in_flight += 1
@@ -337,7 +337,7 @@ class Inbound:
         self._post.when_stable(self._recorded)
 
     def _recorded(self, error: Exception | None) -> None:
-        """The record is durable. The message goes on even if its connection is gone: the record says it did."""
+        """Send a message whose record is durable, even if its connection is gone: the record says it was sent."""
         packet = self._second.popleft()
         _, topic, packet_id, _ = packet
         self._state.storing.discard(packet_id)
@@ -360,7 +360,7 @@ class Inbound:
         self.end_turn()
 
     def _asked_again(self, error: Exception | None) -> None:
-        """A repeated PUBLISH whose first one was just being stored."""
+        """Answer a repeated PUBLISH whose first one was just being stored."""
         packet = self._again.popleft()
         if error is not None or self._closed:
             return
@@ -389,7 +389,7 @@ class Inbound:
             self._mqtt_sessions.put(QOS2_IN_KIND, packet_key(state.client_id, packet_id), None)
 
     def release(self, packet_id: int) -> None:
-        """PUBREL (section 4.3.3): the identifier may be used for a new message once this is durable."""
+        """Handle PUBREL (section 4.3.3): the identifier may be used for a new message once this is durable."""
         state = self._state
         known = state.inbound.pop(packet_id, None)
         state.restored.discard(packet_id)
@@ -474,7 +474,7 @@ class Inbound:
             self._reading.pause(PARKED)
 
     def _wait_for(self, address: str, packets: list[PublishTuple]) -> None:
-        """``address`` takes nothing now: keep ``packets`` until it does."""
+        """Keep ``packets`` until ``address`` takes messages."""
         for packet in packets:
             self._park(packet)
         self._awaited.add(address)
@@ -508,7 +508,7 @@ class Inbound:
         self._identity = identity
 
     def stop(self) -> None:
-        """The connection is gone; what was not confirmed the client sends again."""
+        """Drop what is parked, as the connection is gone: what was not confirmed the client sends again."""
         self._closed = True
         for address in self._awaited:
             self._post.off_writable(address, self._writable)

@@ -77,7 +77,7 @@ class LargeInbound:
             self._reading.resume(FILE)
 
     def finish(self) -> tuple[PublishTuple, PolluxError | None]:
-        """The PUBLISH it was, and why it cannot be taken."""
+        """Return the PUBLISH it was, and why it cannot be taken."""
         start = self._start
         rest = LargeRest(start.properties)
         if self._writer is not None:
@@ -145,7 +145,7 @@ async def _stream(outlet: Outlet, storage: Storage, large: LargeBody, skip: int,
 
 
 async def _next(reader: LargeReader) -> bytes:
-    """The next bytes of a packet that was begun: it cannot be taken back as if nothing had been sent."""
+    """Return the next bytes of a packet that was begun: it cannot be taken back as if nothing had been sent."""
     try:
         return await reader.read()
     except LostBodyError as error:
@@ -153,7 +153,7 @@ async def _next(reader: LargeReader) -> bytes:
 
 
 async def translate(storage: Storage, message: Message, mapping: TopicMapping) -> bytes | None:
-    """The stored form of another protocol's large message; None when it is too large to be translated."""
+    """Return the stored form of another protocol's large message; None when it is too large to be translated."""
     large = message.large
     if large is None or large.size > MAX_FOREIGN:
         return None

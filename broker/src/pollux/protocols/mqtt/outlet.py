@@ -90,7 +90,7 @@ class Outlet:
                 self.run(item)
 
     async def chunk(self, data: bytes) -> None:
-        """A part of the job's packet; waits while the client does not keep up."""
+        """Write a part of the job's packet; wait while the client does not keep up."""
         await self._room.wait()
         if self.phase is not STOPPED:
             self._transport.write(data)

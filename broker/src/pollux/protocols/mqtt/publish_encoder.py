@@ -115,7 +115,7 @@ class PublishEncoder:
         return bytes((first,)) + encode_variable(len(body) + more) + body
 
     def _too_large(self, length: int) -> bool:
-        """Whether a packet with this remaining length may not be sent (section 3.1.2.11.4)."""
+        """Return whether a packet with this remaining length may not be sent (section 3.1.2.11.4)."""
         if length > MAX_VARIABLE_INTEGER:
             return True
         return bool(self.max_packet) and 1 + len(encode_variable(length)) + length > self.max_packet

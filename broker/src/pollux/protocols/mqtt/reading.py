@@ -32,7 +32,7 @@ class Reading:
         self._reasons.add(reason)
 
     def resume(self, reason: int) -> None:
-        """``reason`` is over; bytes are taken again when it was the last one."""
+        """Take bytes again, when ``reason`` was the last one not to."""
         if reason in self._reasons:
             self._reasons.discard(reason)
             if not self._reasons:

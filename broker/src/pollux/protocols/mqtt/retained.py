@@ -71,7 +71,7 @@ class RetainedMessages:
         self._post.share.work(self._replay(subscription, entries))
 
     def _replay(self, subscription: Subscription, entries: Iterator[Retained]) -> Iterator[None]:
-        """A few of them each turn, so that a filter that matches very many does not hold up everybody else.
+        """Send a few of them each turn, so that a filter that matches very many does not hold up everybody else.
 
         Each as it is when its turn comes: what is retained later than it was subscribed to is the newer one.
         """

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pollux.errors import LimitError
-from pollux.wire.mqtt.stored import block_end, topic_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,7 +89,7 @@ class RetainedStore:
             self._put(RETAINED_KIND, topic, None)
 
     def get(self, topic: str) -> Retained | None:
-        """The retained message of exactly this topic."""
+        """Return the retained message of exactly this topic."""
         node: _Node | None = self._root
         for level in topic.split("/"):
             node = node.children.get(level) if node is not None else None
@@ -165,7 +164,7 @@ class RetainedStore:
                 yield child.entry
 
     def _below(self, node: _Node, *, hide: bool = False) -> Iterator[Retained]:
-        """Every entry at or below ``node``; with ``hide`` none whose topic starts with ``$`` (MQTT-4.7.2-1)."""
+        """Yield every entry at or below ``node``; with ``hide`` none whose topic starts with ``$`` (MQTT-4.7.2-1)."""
         stack = [node]
         while stack:
             node = stack.pop()
@@ -173,8 +172,3 @@ class RetainedStore:
                 yield node.entry
             stack += [child for name, child in node.children.items() if not (hide and name.startswith("$"))]
             hide = False
-
-
-def is_clearing(data: bytes) -> bool:
-    """Whether a retained PUBLISH in its stored form has no payload, which clears what is retained."""
-    return block_end(data, topic_end(data)) >= len(data)

@@ -103,7 +103,7 @@ class MqttSession(Session):
             self._failed(error)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  (why does not matter to MQTT)
-        """The connection is gone: the will is due, the session stays as long as it may."""
+        """Go on without the connection: the will is due, the session stays as long as it may."""
         self._leave()
 
     def pause_writing(self) -> None:
@@ -118,7 +118,7 @@ class MqttSession(Session):
         return self._decoder.buffered + (self.inbound.parked_bytes if self.phase in ESTABLISHED else 0)
 
     def shutdown(self, reason: str) -> None:
-        """The broker stops, or an administrator closes this client: DISCONNECT says which, and where else to go."""
+        """Send DISCONNECT: the broker stops (it says where else to go), or an administrator closes this client."""
         if self.phase is NEW or self.phase is CONNECTING:
             self._refuse(ReasonCode.SERVER_UNAVAILABLE, reason)
             return
@@ -136,14 +136,14 @@ class MqttSession(Session):
         self.disconnect(code, reason, found)
 
     def taken_over(self) -> None:
-        """Another connection came with the same client id (MQTT-3.1.4-3)."""
+        """Close: another connection came with the same client id (MQTT-3.1.4-3)."""
         if self.phase not in ESTABLISHED:
             self._refuse(ReasonCode.SERVER_BUSY, "another connection uses this client id")
             return
         self.disconnect(ReasonCode.SESSION_TAKEN_OVER, "another connection uses this client id")
 
     def queue_deleted(self, topic_filter: str) -> None:
-        """An administrator deleted the queue of a subscription: the client must learn that it is gone."""
+        """Close: an administrator deleted the queue of a subscription, and the client must learn that it is gone."""
         logger.warning("the queue of subscription %r of MQTT client %r was deleted", topic_filter, self.client_id)
         self.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, "the queue of a subscription was deleted")
 
@@ -252,7 +252,7 @@ class MqttSession(Session):
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "too many packets before the log-in is complete")
 
     def _packet(self, event: Event) -> None:
-        """One packet off the hot path."""
+        """Handle one packet off the hot path."""
         if isinstance(event, ProtocolError):
             raise event
         if isinstance(event, PingReq):
@@ -281,7 +281,7 @@ class MqttSession(Session):
             raise violation("a packet that may not come here")
 
     def _large_complete(self) -> None:
-        """The last part of a large PUBLISH is here."""
+        """Hand on a large PUBLISH whose last part is here."""
         large, self._large = self._large, None
         if large is not None:
             packet, error = large.finish()
@@ -346,7 +346,7 @@ class MqttSession(Session):
         return True
 
     def send_packet(self, packet: SubAck | UnsubAck | ConnAck | Disconnect | Auth) -> None:
-        """A packet off the hot path. One that is too large for the client goes without its texts (MQTT-3.1.2-24)."""
+        """Send a packet off the hot path, without its texts when it is too large for the client (MQTT-3.1.2-24)."""
         data = encode(packet, self.version)
         if self._client_maximum and len(data) > self._client_maximum:
             packet.properties.pop(p.PropertyId.REASON_STRING, None)
@@ -359,7 +359,7 @@ class MqttSession(Session):
     # -- end
 
     def fail(self, error: ProtocolError) -> None:
-        """The client broke the protocol: say so in its words and close (section 4.13)."""
+        """Say that the client broke the protocol, in its words, and close (section 4.13)."""
         if self.phase is CLOSED:
             return
         if self.phase in ESTABLISHED:
@@ -402,7 +402,7 @@ class MqttSession(Session):
         self._close()
 
     def _disconnected(self, packet: Disconnect) -> None:
-        """The client leaves (section 3.14)."""
+        """Handle DISCONNECT: the client leaves (section 3.14)."""
         state = self._here()
         expiry = packet.properties.get(p.PropertyId.SESSION_EXPIRY_INTERVAL)
         if isinstance(expiry, int):

@@ -58,7 +58,7 @@ class Counters(Struct):
 
 
 def start(services: Services, loop: asyncio.AbstractEventLoop) -> MqttSessions:
-    """The sessions of this broker; made, and filled from what was stored, on the first call."""
+    """Return the sessions of this broker; made, and filled from what was stored, on the first call."""
     mqtt_sessions: MqttSessions | None = services.post.shared.get("MQTT")
     if mqtt_sessions is None:
         mqtt_sessions = services.post.shared["MQTT"] = MqttSessions(services, loop)
@@ -131,7 +131,7 @@ class MqttSessions:
         self.put(QOS2_OUT_KIND, packet_key(state.client_id, packet_id), value)
 
     def settle(self, state: ClientState, keys: list[tuple[int, int]], error: Exception | None) -> None:
-        """The acknowledgements of messages that the client had already are durable: end what waited for that."""
+        """End what waited until the acknowledgements of messages that the client had already are durable."""
         for key in keys if error is None else ():
             packet_id = state.received.pop(key, 0)
             if packet_id in state.completed:
@@ -278,7 +278,7 @@ class MqttSessions:
     def connect(
         self, connection: Connection, client_id: str, *, clean_start: bool, version: int
     ) -> tuple[ClientState, bool]:
-        """The state for a client that connects, and whether it was there before (section 3.2.2.1.1).
+        """Return the state for a client that connects, and whether it was there before (section 3.2.2.1.1).
 
         A connection that has the client id now is taken over (MQTT-3.1.4-3); see :meth:`vacate`, which has to have
         nothing left to wait for.
@@ -323,7 +323,7 @@ class MqttSessions:
             self.end(state)
 
     def end(self, state: ClientState) -> None:
-        """The session ends: its will is due (MQTT-3.1.2-8), its subscriptions and records go."""
+        """End a session: its will is due (MQTT-3.1.2-8), its subscriptions and records go."""
         self._cancel_expiry(state)
         self.wills.publish(state)
         references = [reference for reference in state.unacked.values() if reference is not None]
@@ -335,7 +335,7 @@ class MqttSessions:
         self.post.share.work(self._ending(state, ending))
 
     def _ending(self, state: ClientState, ended: asyncio.Future[None]) -> Iterator[None]:
-        """Its subscriptions, which may be thousands, end bit by bit; its record goes last, so that none outlives it."""
+        """End its subscriptions, which may be thousands, bit by bit; its record goes last, so that none outlives it."""
         for topic_filter in list(state.subscriptions):
             self.subscriptions.unsubscribe(state, topic_filter)
             yield

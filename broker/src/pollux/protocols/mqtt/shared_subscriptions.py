@@ -36,15 +36,15 @@ class SharedSubscriptions:
             self._lasting[name] = set()
 
     def expect(self, name: str) -> None:
-        """A session of the life before is subscribed: the queue is a shared one, whether there is a record or not."""
+        """Take a queue for a shared one, with a record or not: a session of the life before is subscribed."""
         self._members.setdefault(name, set())
 
     def deserted(self) -> list[tuple[str, bool]]:
-        """The queues without members, after a start; and of each whether sessions are missing that should be there."""
+        """Return the queues without members, after a start, each with whether sessions of it are missing."""
         return [(name, name in self._lasting) for name, members in self._members.items() if not members]
 
     def forget(self, name: str) -> None:
-        """The queue is no more."""
+        """Delete the record of a queue that is no more."""
         del self._members[name]
         self._put(SHARED_KIND, name, None)
 
@@ -58,7 +58,7 @@ class SharedSubscriptions:
             self.outlives(state, name)
 
     def outlives(self, state: ClientState, name: str) -> None:
-        """A client that shares a queue will do so in the next life too: that it is missing then is no reason to end."""
+        """Note that a client will share a queue in the next life too, and is waited for if it is missing then."""
         lasting = self._lasting.get(name)
         if lasting is None:
             lasting = self._lasting[name] = set()
@@ -66,7 +66,7 @@ class SharedSubscriptions:
         lasting.add(state.client_id)
 
     def leave(self, state: ClientState, name: str) -> bool:
-        """A client shares a queue no more; whether it was the last one."""
+        """Note that a client shares a queue no more; return whether it was the last one."""
         members = self._members.get(name)
         if members is None:
             return False

@@ -184,18 +184,18 @@ class ClientState:
 
 
 def packet_key(client_id: str, packet_id: int) -> str:
-    """The key of a QoS 2 record."""
+    """Return the key of a QoS 2 record."""
     return f"{client_id}\0{packet_id}"
 
 
 def split_packet_key(key: str) -> tuple[str, int]:
-    """Client id and packet identifier of a QoS 2 record's key."""
+    """Return client id and packet identifier of a QoS 2 record's key."""
     client_id, _, packet_id = key.rpartition("\0")
     return client_id, int(packet_id)
 
 
 def encode_session(state: ClientState) -> bytes:
-    """The session record."""
+    """Return the session record."""
     will = state.will
     record = SessionRecord(
         state.user,
@@ -218,7 +218,7 @@ def encode_session(state: ClientState) -> bytes:
 
 
 def decode_session(value: bytes) -> SessionRecord:
-    """A session record; raises ValueError when it is not one."""
+    """Return a session record; raises ValueError when it is not one."""
     try:
         return msgspec.msgpack.decode(value, type=SessionRecord)
     except msgspec.MsgspecError as error:
@@ -226,7 +226,7 @@ def decode_session(value: bytes) -> SessionRecord:
 
 
 def encode_out(queue_id: int, message_id: int, phase: int) -> bytes:
-    """A record of a QoS 2 delivery."""
+    """Return a record of a QoS 2 delivery."""
     return queue_id.to_bytes(8, "big") + message_id.to_bytes(8, "big") + bytes((phase,))
 
 

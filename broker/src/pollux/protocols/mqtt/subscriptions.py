@@ -93,7 +93,7 @@ class Subscriptions:
         retain_as_published: bool,
         identifier: int,
     ) -> Subscription:
-        """A subscription that is not there yet, with its queue. Raises PolluxError when it cannot be."""
+        """Make a subscription that is not there yet, with its queue. Raises PolluxError when it cannot be."""
         share, proper = split_shared(topic_filter)
         address = self._mapping.address(proper)
         name = self._mapping.queue_name(state.client_id if share is None else share, proper)
@@ -111,7 +111,7 @@ class Subscriptions:
         return subscription
 
     def _queue_gone(self, state: ClientState, subscription: Subscription, queue: Queue) -> None:
-        """An administrator deleted a subscription's queue: the subscription ends, and its client is told."""
+        """End a subscription whose queue an administrator deleted, and tell its client."""
         state.subscriptions.pop(subscription.topic_filter, None)
         subscription.delivery = None
         for packet_id, reference in state.unacked.items():
@@ -126,7 +126,7 @@ class Subscriptions:
             self._loop.call_soon(state.connection.queue_deleted, subscription.topic_filter)
 
     def _queue_for(self, state: ClientState, name: str, address: str, share: str | None) -> Queue:
-        """The queue of a subscription: what is there already, or a new one."""
+        """Return the queue of a subscription: what is there already, or a new one."""
         queue = self.find_queue(name)
         if queue is not None:
             if queue.address != address or queue.routing_type is not RoutingType.MULTICAST:
@@ -162,7 +162,7 @@ class Subscriptions:
         )
 
     def _was_shared(self, queue: Queue, share: str, user: str | None) -> bool:
-        """Whether the record that a queue is shared is lost: it was made for this user, and is no client's own."""
+        """Return whether a queue is shared and its record lost: it was made for this user, and is no client's own."""
         owner = self._sessions.get(share)
         private = owner is not None and any(one.queue is queue for one in owner.subscriptions.values())
         return queue.auto_created and queue.durable and queue.user == user and not private
@@ -199,7 +199,7 @@ class Subscriptions:
         return True
 
     def find_queue(self, name: str) -> Queue | None:
-        """The queue of that name, None when there is none."""
+        """Return the queue of that name, None when there is none."""
         try:
             return self._post.queue(name)
         except NoSuchQueueError:
@@ -215,7 +215,7 @@ class Subscriptions:
             logger.warning("the queue %r of an MQTT subscription could not be deleted: %s", name, error)
 
     def origin_of(self, state: ClientState) -> int:
-        """The id of the connection ``state`` has now, 0 for none."""
+        """Return the id of the connection ``state`` has now, 0 for none."""
         connection = state.connection
         return 0 if connection is None else connection.transport.peer.connection_id
 
@@ -224,7 +224,7 @@ class Subscriptions:
         return rights_of(self._security, Identity(state.user or ""), subscription.queue)
 
     def may_go_on(self, state: ClientState, subscription: Subscription) -> bool:
-        """Whether a session that is taken up again still has a subscription: its user's rights may have changed."""
+        """Return whether a session that goes on still has a subscription: its user's rights may have changed."""
         if self._security.allowed(state.user or "", Permission.consume, subscription.address):
             return True
         logger.warning(
@@ -238,6 +238,6 @@ class Subscriptions:
 
 
 def may_have(subscription: Subscription, data: bytes, mapping: TopicMapping) -> bool:
-    """Whether the client may have a message of its topic; one that was retained is there by its queue's name."""
+    """Return whether the client may have a message of its topic; one that was retained is there by its queue's name."""
     rights = subscription.rights
     return rights is None or rights.allow(mapping.address(data[3 : topic_end(data)].decode("utf-8")))

@@ -65,7 +65,7 @@ class Wills:
         self.publish(state)
 
     def cancel(self, state: ClientState) -> None:
-        """The client is back before its will was due (MQTT-3.1.3-9)."""
+        """Forget a will: the client is back before it was due (MQTT-3.1.3-9)."""
         will = state.will
         state.will = None
         if will is not None and will.timer is not None:

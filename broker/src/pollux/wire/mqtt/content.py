@@ -25,7 +25,7 @@ _DEFAULT_MAPPING = TopicMapping()
 
 
 def decode_content(message: Message, mapping: TopicMapping = _DEFAULT_MAPPING) -> Content:
-    """The neutral view of an MQTT message; what cannot be decoded is left out."""
+    """Return the neutral view of an MQTT message; what cannot be decoded is left out."""
     data = message.data
     content = Content()
     try:
@@ -48,7 +48,7 @@ def decode_content(message: Message, mapping: TopicMapping = _DEFAULT_MAPPING) -
 
 
 def encode_content(content: Content, topic: str, qos: int, mapping: TopicMapping = _DEFAULT_MAPPING) -> bytes:
-    """The stored form of a foreign message: what a delivery to an MQTT client is made from."""
+    """Return the stored form of a foreign message: what a delivery to an MQTT client is made from."""
     found: p.Properties = {}
     if content.text:
         found[p.PropertyId.PAYLOAD_FORMAT_INDICATOR] = 1
@@ -90,7 +90,7 @@ def _as_bytes(value: str | int | bytes | UUID) -> bytes:
 
 
 def _is_text(body: bytes) -> bool:
-    """The producer's word is not proof: other protocols' encoders rely on it."""
+    """Return whether it is text: the producer's word is no proof, and other protocols' encoders rely on it."""
     try:
         body.decode("utf-8")
     except UnicodeDecodeError:
@@ -108,7 +108,7 @@ def _text_if_text(value: bytes) -> str | bytes:
 
 
 def _cut(text: str) -> str:
-    """``text`` as an MQTT string can hold it: no U+0000, no surrogates, at most 65,535 bytes."""
+    """Return ``text`` as an MQTT string can hold it: no U+0000, no surrogates, at most 65,535 bytes."""
     if text.isascii() and "\0" not in text and len(text) <= MAX_FIELD:
         return text
     raw = text.replace("\0", "").encode("utf-8", "replace")[:MAX_FIELD]

@@ -88,7 +88,7 @@ class Decoder:
         self._kept = 0
 
     def feed(self, data: bytes) -> list[Event]:
-        """Everything ``data`` completes."""
+        """Return everything ``data`` completes."""
         events: list[Event] = []
         if self._broken:
             return events
@@ -194,7 +194,7 @@ class Decoder:
                 self._need = 2
 
     def _length(self, data: bytes, position: int) -> tuple[int, int]:
-        """The remaining length and the offset after it; offset 0 when it is not complete."""
+        """Return the remaining length and the offset after it; offset 0 when it is not complete."""
         value = 0
         end = len(data)
         for index in range(4):
@@ -228,7 +228,7 @@ class Decoder:
             raise _too_large(length, limit)
 
     def _start_stream(self, data: bytes, start: int, body: int, stop: int, events: list[Event]) -> int:
-        """The head of a large PUBLISH; the offset after what was taken, ``start`` when the head is not complete."""
+        """Begin a large PUBLISH. Return the offset after its head, ``start`` when that is not complete."""
         end = min(len(data), stop)
         first = data[start]
         qos = first >> 1 & 3
@@ -271,7 +271,7 @@ class Decoder:
         return start
 
     def _length_of_block(self, data: bytes, position: int, end: int) -> tuple[int, int]:
-        """The property length at ``position``; offset 0 when it is not complete. Zero is a length here."""
+        """Return the property length at ``position``; offset 0 when it is not complete. Zero is a length here."""
         if data[position] == 0:
             return 0, position + 1
         return self._length(data[:end], position)

@@ -34,7 +34,7 @@ _SWAP = sys.byteorder == "little"
 
 
 def frame(first: int, body: bytes) -> bytes:
-    """``body`` behind its fixed header."""
+    """Return ``body`` behind its fixed header."""
     return bytes((first,)) + encode_variable(len(body)) + body
 
 
@@ -53,7 +53,7 @@ def encode_words(packets: list[int]) -> bytes:
 
 
 def encode_ack(kind: int, packet_id: int, version: int, reason: int = 0, found: p.Properties | None = None) -> bytes:
-    """One acknowledgement with a reason; 3.1.1 has no place for one."""
+    """Return one acknowledgement with a reason; 3.1.1 has no place for one."""
     first = kind << 4 | (2 if kind == p.PUBREL else 0)
     body = packet_id.to_bytes(2, "big")
     if version < V5 or (not reason and not found):
@@ -84,7 +84,7 @@ def encode(packet: Packet, version: int) -> bytes:
 
 
 def _reasoned(first: int, reason: int, found: p.Properties, v5: bool) -> bytes:
-    """DISCONNECT and AUTH: a reason and properties, both left out when they say nothing."""
+    """Return DISCONNECT or AUTH: a reason and properties, both left out when they say nothing."""
     if not v5 or (not reason and not found):
         return bytes((first, 0))
     body = bytes((reason,))
@@ -123,7 +123,7 @@ def _connect(packet: Connect) -> bytes:
 
 
 def _listed(packet: Subscribe | SubAck | Unsubscribe | UnsubAck, v5: bool) -> bytes:
-    """The four packets that are an identifier, properties and a list."""
+    """Return one of the four packets that are an identifier, properties and a list."""
     parts = [packet.packet_id.to_bytes(2, "big")]
     if v5:
         parts.append(p.encode_properties(packet.properties))

@@ -47,7 +47,7 @@ _AUTH_REASONS = frozenset({0x00, 0x18, 0x19})
 
 
 def parse_packet(first: int, body: bytes, version: int) -> Packet:
-    """The packet whose fixed header starts with ``first`` and whose remaining bytes are ``body``.
+    """Return the packet whose fixed header starts with ``first`` and whose remaining bytes are ``body``.
 
     ``version`` is what the connection speaks; a CONNECT says it itself. Raises :class:`ProtocolError`.
     """
@@ -63,14 +63,14 @@ def parse_packet(first: int, body: bytes, version: int) -> Packet:
 
 
 def _properties(body: bytes, position: int, packet: int, version: int) -> tuple[p.Properties, int]:
-    """The property block, which 3.1.1 does not have."""
+    """Return the property block, which 3.1.1 does not have."""
     if version < V5:
         return {}, position
     return p.decode_properties(body, position, len(body), packet)
 
 
 def _packet_id(body: bytes) -> int:
-    """A packet identifier at the start of ``body``; 0 is forbidden (MQTT-2.2.1-3)."""
+    """Return a packet identifier at the start of ``body``; 0 is forbidden (MQTT-2.2.1-3)."""
     identifier, _ = decode_uint16(body, 0, len(body))
     if not identifier:
         raise violation("a packet identifier is 0")

@@ -10,7 +10,7 @@ MAX_FIELD = 65_535
 
 
 def encode_variable(value: int) -> bytes:
-    """A variable byte integer (section 1.5.5), 1 to 4 bytes. Raises ValueError outside its range."""
+    """Return a variable byte integer (section 1.5.5), 1 to 4 bytes. Raises ValueError outside its range."""
     if value < 0x80:
         if value < 0:
             raise ValueError("negative variable byte integer")
@@ -25,7 +25,7 @@ def encode_variable(value: int) -> bytes:
 
 
 def decode_variable(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """The value and the offset after it. It must be complete and in its shortest form (MQTT-1.5.5-1)."""
+    """Return the value and the offset after it. It must be complete and in its shortest form (MQTT-1.5.5-1)."""
     value = 0
     for index in range(4):
         if position >= end:
@@ -48,7 +48,7 @@ def encode_binary(value: bytes) -> bytes:
 
 
 def encode_string(value: str) -> bytes:
-    """A UTF-8 string with its two-byte length (section 1.5.4)."""
+    """Return a UTF-8 string with its two-byte length (section 1.5.4)."""
     return encode_binary(value.encode("utf-8"))
 
 
@@ -64,13 +64,13 @@ def decode_binary(data: bytes, position: int, end: int) -> tuple[bytes, int]:
 
 
 def decode_string(data: bytes, position: int, end: int) -> tuple[str, int]:
-    """A string and the offset after it: well-formed UTF-8 without U+0000 (MQTT-1.5.4-1, -2)."""
+    """Return a string and the offset after it: well-formed UTF-8 without U+0000 (MQTT-1.5.4-1, -2)."""
     raw, position = decode_binary(data, position, end)
     return text_of(raw), position
 
 
 def text_of(raw: bytes) -> str:
-    """``raw`` as a string, checked as section 1.5.4 wants it."""
+    """Return ``raw`` as a string, checked as section 1.5.4 wants it."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -81,7 +81,7 @@ def text_of(raw: bytes) -> str:
 
 
 def decode_uint16(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """A two-byte integer and the offset after it."""
+    """Return a two-byte integer and the offset after it."""
     if position + 2 > end:
         raise malformed("a two-byte integer is cut off")
     return data[position] << 8 | data[position + 1], position + 2

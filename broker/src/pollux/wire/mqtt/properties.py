@@ -111,7 +111,7 @@ _NOT_ZERO = {
 
 
 def decode_properties(data: bytes, position: int, end: int, packet: int) -> tuple[Properties, int]:
-    """The property block at ``position`` of a packet of type ``packet`` and the offset after it.
+    """Return the property block at ``position`` of a packet of type ``packet`` and the offset after it.
 
     An unknown identifier, a property in the wrong packet or a cut-off value is malformed (section 2.2.2.2);
     a repeated or impossible value is a protocol error.
@@ -174,7 +174,7 @@ def _decode_property(data: bytes, span: tuple[int, int], identifier: int, packet
 
 
 def encode_properties(properties: Properties) -> bytes:
-    """The property block with its length. Raises ValueError when a value does not fit its type."""
+    """Return the property block with its length. Raises ValueError when a value does not fit its type."""
     if not properties:
         return b"\0"
     parts: list[bytes] = []
@@ -208,30 +208,30 @@ def encode_properties(properties: Properties) -> bytes:
 
 
 def integer(properties: Properties, identifier: int, default: int) -> int:
-    """An integer property or ``default``."""
+    """Return an integer property or ``default``."""
     value = properties.get(identifier)
     return value if isinstance(value, int) else default
 
 
 def text(properties: Properties, identifier: int) -> str | None:
-    """A string property, None when absent."""
+    """Return a string property, None when absent."""
     value = properties.get(identifier)
     return value if isinstance(value, str) else None
 
 
 def binary(properties: Properties, identifier: int) -> bytes | None:
-    """A binary property, None when absent."""
+    """Return a binary property, None when absent."""
     value = properties.get(identifier)
     return value if isinstance(value, bytes) else None
 
 
 def user_properties(properties: Properties) -> list[tuple[str, str]]:
-    """The user properties in the order they were sent."""
+    """Return the user properties in the order they were sent."""
     value = properties.get(PropertyId.USER_PROPERTY)
     return [pair for pair in value if isinstance(pair, tuple)] if isinstance(value, list) else []
 
 
 def subscription_identifiers(properties: Properties) -> list[int]:
-    """The subscription identifiers in the order they were sent."""
+    """Return the subscription identifiers in the order they were sent."""
     value = properties.get(PropertyId.SUBSCRIPTION_IDENTIFIER)
     return [item for item in value if isinstance(item, int)] if isinstance(value, list) else []

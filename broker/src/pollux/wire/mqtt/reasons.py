@@ -80,10 +80,10 @@ class ProtocolError(PolluxError):
 
 
 def malformed(text: str) -> ProtocolError:
-    """A packet that cannot be parsed (MQTT 5, section 1.2, "Malformed Packet")."""
+    """Return the error of a packet that cannot be parsed (MQTT 5, section 1.2, "Malformed Packet")."""
     return ProtocolError(ReasonCode.MALFORMED_PACKET, text)
 
 
 def violation(text: str) -> ProtocolError:
-    """A packet that parses but may not be sent (MQTT 5, section 1.2, "Protocol Error")."""
+    """Return the error of a packet that parses but may not be sent (MQTT 5, section 1.2, "Protocol Error")."""
     return ProtocolError(ReasonCode.PROTOCOL_ERROR, text)

@@ -52,7 +52,7 @@ class Scanned(Struct):
 
 
 def block_end(rest: bytes, position: int = 0) -> int:
-    """The offset after the property block that starts at ``position``."""
+    """Return the offset after the property block that starts at ``position``."""
     length = rest[position]
     if length < 0x80:
         return position + 1 + length
@@ -83,19 +83,19 @@ def scan_properties(block: bytes) -> Scanned:
 
 
 def encode_stored(topic: str, payload: bytes, qos: int, retain: bool, found: p.Properties) -> bytes:
-    """The stored form of a message the broker makes itself (a will, a foreign message)."""
+    """Return the stored form of a message the broker makes itself (a will, a foreign message)."""
     raw = topic.encode("utf-8", "surrogatepass")[:_MAX_TOPIC_ALIAS]
     head = bytes((0x30 | qos << 1 | retain, len(raw) >> 8, len(raw) & 0xFF))
     return b"".join((head, raw, p.encode_properties(found), payload))
 
 
 def topic_end(data: bytes) -> int:
-    """The offset after the topic."""
+    """Return the offset after the topic."""
     return 3 + (data[1] << 8 | data[2])
 
 
 def as_replay(data: bytes) -> bytes:
-    """The copy of a retained message that goes to a new subscription."""
+    """Return the copy of a retained message that goes to a new subscription."""
     return bytes((data[0] | REPLAY | RETAIN,)) + data[1:]
 
 

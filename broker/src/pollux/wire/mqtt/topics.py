@@ -44,29 +44,29 @@ class TopicMapping:
         self._to_topic = str.maketrans({address: topic for topic, address in forward.items()})
 
     def address(self, topic: str) -> str:
-        """The address of a topic name or filter."""
+        """Return the address of a topic name or filter."""
         address = topic.translate(self._to_address)
         return _COLONS_OUT.sub(r":\\", address) if ":" in address else address
 
     def topic(self, address: str) -> str:
-        """The topic of an address: the inverse of :meth:`address`."""
+        """Return the topic of an address: the inverse of :meth:`address`."""
         if ":\\" in address:
             address = _COLONS_IN.sub(":", address)
         return address.translate(self._to_topic)
 
     def queue_name(self, owner: str, topic_filter: str) -> str:
-        """The queue of a subscription: ``owner`` is the client id, or the share name of a shared one."""
+        """Return the queue of a subscription: ``owner`` is the client id, or the share name of a shared one."""
         return f"{escape_owner(owner)}.{self.address(topic_filter)}"
 
 
 def escape_owner(owner: str) -> str:
-    """A client id or share name as the first word of a queue name."""
+    """Return a client id or share name as the first word of a queue name."""
     escaped = owner.replace("%", "%25").replace(".", "%2E")
     return escaped.replace(":", "%3A") if "::" in escaped or escaped.endswith(":") else escaped
 
 
 def check_topic_name(raw: bytes) -> str:
-    """A topic name from its UTF-8 bytes: not empty, no wildcards, within bounds (MQTT-3.3.2-2, 4.7.3-1)."""
+    """Return a topic name from its UTF-8 bytes: not empty, no wildcards, within bounds (MQTT-3.3.2-2, 4.7.3-1)."""
     if not raw:
         raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, "an empty topic name")
     if len(raw) > MAX_TOPIC_LENGTH or raw.count(b"/") >= MAX_TOPIC_LEVELS:
@@ -80,7 +80,7 @@ def check_topic_name(raw: bytes) -> str:
 
 
 def check_filter(topic_filter: str) -> None:
-    """A topic filter without its share prefix (sections 4.7.1, 4.7.3). Raises with TOPIC_FILTER_INVALID."""
+    """Check a topic filter without its share prefix (sections 4.7.1, 4.7.3). Raises with TOPIC_FILTER_INVALID."""
     if not topic_filter:
         raise _bad_filter("an empty topic filter")
     if len(topic_filter.encode()) > MAX_TOPIC_LENGTH or topic_filter.count("/") >= MAX_TOPIC_LEVELS:
@@ -97,7 +97,7 @@ def check_filter(topic_filter: str) -> None:
 
 
 def split_shared(topic_filter: str) -> tuple[str | None, str]:
-    """The share name (None when not shared) and the filter proper (section 4.8.2), both checked."""
+    """Return the share name (None when not shared) and the filter proper (section 4.8.2), both checked."""
     if not topic_filter.startswith(_SHARE_PREFIX):
         check_filter(topic_filter)
         return None, topic_filter
@@ -109,12 +109,12 @@ def split_shared(topic_filter: str) -> tuple[str | None, str]:
 
 
 def has_wildcard(topic_filter: str) -> bool:
-    """Whether a filter can match more than one topic."""
+    """Return whether a filter can match more than one topic."""
     return "+" in topic_filter or "#" in topic_filter
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """Whether ``topic`` is matched (section 4.7): wildcards at the start do not match topics that begin with ``$``."""
+    """Return whether ``topic`` is matched (section 4.7): wildcards at the start match none that begins with ``$``."""
     if topic.startswith("$") and topic_filter[:1] in ("+", "#"):
         return False
     wanted = topic_filter.split("/")
