@@ -8,7 +8,8 @@ import pytest
 
 from pollux.message import Encoding, Message
 from pollux.routing.spec import QueueSpec
-from pollux.wire.content import Content, content_of
+from pollux.wire.content import Content
+from pollux.wire.decoders import content_of
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.content import encode_content
 from pollux.wire.mqtt.packets import Filter

@@ -11,7 +11,7 @@ import pytest
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.config.model import AddressSetting, Configuration
 from pollux.message import Encoding, Message
-from pollux.wire.content import content_of
+from pollux.wire.decoders import content_of
 from pollux.wire.stomp.decoder import Frame
 
 from .real_broker import RealBroker, becomes, until

@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from pollux.process.resources import resident_bytes
 from pollux.version import VERSION
-from pollux.wire.content import content_of
+from pollux.wire.decoders import content_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

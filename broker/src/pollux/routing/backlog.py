@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from pollux.message import DEFAULT_PRIORITY
 from pollux.routing.level import Level
-from pollux.wire.content import content_of
+from pollux.wire.decoders import content_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
 """The protocol-neutral view of a message: what selectors see and what crosses between protocols.
 
-Each codec has ``decode_content(message) -> Content`` for what it stored; sessions encode a
-foreign message from its :class:`Content`. This keeps N protocols at N decoders and N encoders.
+Each codec has ``decode_content(message) -> Content`` for what it stored (:mod:`pollux.wire.decoders`); sessions
+encode a foreign message from its :class:`Content`. This keeps N protocols at N decoders and N encoders.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from uuid import UUID
-
-    from pollux.message import Message
 
 #: What a property may hold: the JMS primitive types plus bytes.
 PropertyValue = str | int | float | bool | bytes | None
@@ -34,15 +32,3 @@ class Content(Struct):
     content_encoding: str | None = None
     reply_to: str | None = None
     subject: str | None = None
-
-
-def content_of(message: Message) -> Content:
-    """The decoded view of ``message``, cached on it. Undecodable parts are left out, never raised."""
-    cached = message.content
-    if isinstance(cached, Content):
-        return cached
-    from pollux.wire import decoders
-
-    content = decoders.DECODERS[message.encoding](message)
-    message.content = content
-    return content

@@ -1,4 +1,4 @@
-"""Which codec decodes which stored encoding; each is imported when the first such message is decoded."""
+"""Stored messages decoded, by the codec of each encoding, which is imported when its first message is decoded."""
 
 from __future__ import annotations
 
@@ -32,3 +32,13 @@ def _mqtt(message: Message) -> Content:
 
 
 DECODERS: dict[Encoding, Decoder] = {Encoding.AMQP: _amqp, Encoding.STOMP: _stomp, Encoding.MQTT: _mqtt}
+
+
+def content_of(message: Message) -> Content:
+    """Return the decoded view of ``message``, cached on it. Undecodable parts are left out, never raised."""
+    cached = message.content
+    if isinstance(cached, Content):
+        return cached
+    content = DECODERS[message.encoding](message)
+    message.content = content
+    return content

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Encoding, Message
 from pollux.wire.amqp.content import encode_content
 from pollux.wire.amqp.sections import for_delivery
-from pollux.wire.content import content_of
+from pollux.wire.decoders import content_of
 
 if TYPE_CHECKING:
     from pollux.routing.reference import MessageReference

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pollux.errors import LostBodyError, PolluxError, StoreError
 from pollux.message import Encoding, Message
 from pollux.protocols.mqtt.reading import FILE
-from pollux.wire.content import content_of
+from pollux.wire.decoders import content_of
 from pollux.wire.mqtt.content import encode_content
 
 if TYPE_CHECKING:

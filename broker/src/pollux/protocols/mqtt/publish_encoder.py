@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pollux.engine.dead_letters import ORIGINAL_ADDRESS
 from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Encoding
-from pollux.wire.content import content_of
+from pollux.wire.decoders import content_of
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.content import encode_content, property_pairs
 from pollux.wire.mqtt.primitives import MAX_VARIABLE_INTEGER, encode_variable

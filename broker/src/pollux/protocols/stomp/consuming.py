@@ -24,7 +24,7 @@ from pollux.protocols.stomp.subscribing import (
 from pollux.protocols.stomp.subscription import AckMode, Subscription
 from pollux.protocols.stomp.transactions import refuse
 from pollux.routing.selector import parse as parse_selector
-from pollux.wire.content import content_of
+from pollux.wire.decoders import content_of
 from pollux.wire.stomp.encoder import Delivery, escaped
 from pollux.wire.stomp.headers import StompError, Version, parse_headers
 

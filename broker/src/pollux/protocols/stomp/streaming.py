@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pollux.errors import LostBodyError, PolluxError, StoreError
 from pollux.logs import event, failure
 from pollux.message import Encoding, Message
-from pollux.wire.content import content_of
+from pollux.wire.decoders import content_of
 from pollux.wire.stomp.encoder import NUL
 
 if TYPE_CHECKING:

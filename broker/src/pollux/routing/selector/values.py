@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pollux.message import Message
-from pollux.wire.content import Content, PropertyValue, content_of
+from pollux.wire.content import Content, PropertyValue
+from pollux.wire.decoders import content_of
 
 if TYPE_CHECKING:
     from uuid import UUID
