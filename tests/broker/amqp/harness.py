@@ -14,7 +14,7 @@ from pollux.engine.peer import Peer
 from pollux.engine.post_office import PostOffice
 from pollux.engine.security import Identity
 from pollux.errors import AuthenticationError, NotPermittedError
-from pollux.protocols.amqp import AmqpSession
+from pollux.protocols.amqp import AmqpSession, Containers
 from pollux.protocols.services import Services
 from pollux.routing.address import WildcardSyntax
 from pollux.routing.space import AddressSpace
@@ -128,6 +128,7 @@ class Broker:
         self.connections = 0
         self.failures: list[Exception] = []
         self.sessions: list[AmqpSession] = []
+        self.containers = Containers()
         self.storage: Storage
         self.post: PostOffice
 
@@ -192,7 +193,7 @@ class Broker:
     def session(self, **peer: Any) -> tuple[AmqpSession, Wire]:
         self.connections += 1
         wire = Wire(self.loop, Peer(self.connections, "127.0.0.1", 50000 + self.connections, **peer))
-        session = AmqpSession(wire, self.services())
+        session = AmqpSession(wire, self.services(), self.containers)
         self.sessions.append(session)
         return session, wire
 

@@ -38,7 +38,7 @@ class SocketProtocol(asyncio.Protocol):
         self.peer = Peer(self.broker.connections, "127.0.0.1", 0)
         for name in ("write", "writelines", "close", "abort", "pause_reading", "resume_reading"):
             setattr(self, name, getattr(transport, name))
-        self.session = AmqpSession(cast("Any", self), self.broker.services())
+        self.session = AmqpSession(cast("Any", self), self.broker.services(), self.broker.containers)
 
     def data_received(self, data: bytes) -> None:
         self.session.data_received(data)

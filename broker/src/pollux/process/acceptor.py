@@ -47,12 +47,20 @@ class ListenError(PolluxError):
 
 
 def load_sessions(acceptors: tuple[Acceptor, ...], hub: CoreHub | None = None) -> dict[Protocol, SessionFactory]:
-    """The session classes of every protocol some acceptor speaks. ``hub``: what other brokers may ask for."""
+    """Return what makes the sessions of each protocol that some acceptor speaks, with what they share among them.
+
+    ``hub``: what other brokers may ask for.
+    """
     found: dict[Protocol, SessionFactory] = {}
     for protocol, (module, name) in SESSIONS.items():
         if any(acceptor.speaks(protocol.value) for acceptor in acceptors):
-            session = getattr(importlib.import_module(module), name)
-            found[protocol] = partial(session, hub=hub) if protocol is Protocol.CORE else session
+            loaded = importlib.import_module(module)
+            session = getattr(loaded, name)
+            if protocol is Protocol.CORE:
+                session = partial(session, hub=hub)
+            elif protocol is Protocol.AMQP:
+                session = partial(session, containers=loaded.Containers())
+            found[protocol] = session
     return found
 
 

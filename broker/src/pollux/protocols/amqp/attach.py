@@ -170,7 +170,7 @@ def _attach_consumer(session: AmqpSession, pointer: Pointer, attach: Attach) -> 
     try:
         session.post.attach(queue, consumer)
     except PolluxError:
-        subscription.ended(session, queue, closed=False)
+        subscription.ended(session.post, queue, closed=False)
         raise
     session.add_link(consumer)
     session.opened().answer(

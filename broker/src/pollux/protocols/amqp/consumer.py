@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 
 from pollux.errors import LostBodyError, PolluxError
 from pollux.message import Encoding
+from pollux.protocols.amqp.conditions import condition_of
 from pollux.protocols.amqp.large import LargeSender, discard_delivery
 from pollux.protocols.amqp.outgoing import encode
+from pollux.protocols.amqp.phases import CONSUMER, OVER, ConsumerPhase
+from pollux.protocols.phases import follow
 from pollux.wire.amqp.links import OutgoingLink
 from pollux.wire.amqp.proton import (
     ACCEPTED,
@@ -17,12 +20,13 @@ from pollux.wire.amqp.proton import (
     RELEASED,
     TRANSACTIONAL,
     Pointer,
+    get,
     lib,
 )
 
 if TYPE_CHECKING:
     from pollux.engine.reading_rights import ReadingRights
-    from pollux.protocols.amqp.session import AmqpSession
+    from pollux.protocols.amqp.connection import Connection
     from pollux.protocols.amqp.subscription import Subscription
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
@@ -43,8 +47,6 @@ class Consumer(OutgoingLink["MessageReference"]):
         "_closed",
         "_delivered",
         "_draining",
-        "_gone",
-        "_over",
         "browsing",
         "credit",
         "default_outcome",
@@ -52,6 +54,7 @@ class Consumer(OutgoingLink["MessageReference"]):
         "max_size",
         "no_local",
         "origin",
+        "phase",
         "presettled",
         "priority",
         "queue",
@@ -64,7 +67,7 @@ class Consumer(OutgoingLink["MessageReference"]):
 
     def __init__(
         self,
-        session: AmqpSession,
+        session: Connection,
         pointer: Pointer,
         name: str,
         queue: Queue,
@@ -97,9 +100,9 @@ class Consumer(OutgoingLink["MessageReference"]):
         self.large: LargeSender | None = None
         #: Outcomes inside open transactions.
         self.retiring = 0
+        self.phase = ConsumerPhase.ATTACHED
+        #: Whether the client closed the link, and did not only detach it.
         self._closed = False
-        self._gone = False
-        self._over = False
         self._draining = False
         self._delivered = 0
         self._checks = 0
@@ -108,7 +111,7 @@ class Consumer(OutgoingLink["MessageReference"]):
         return f"<Consumer {self.name!r} of {self.queue!r}>"
 
     def describe(self) -> dict[str, object]:
-        """For management."""
+        """Return, for management, the link as it is."""
         return {
             "name": self.name,
             "role": "consumer",
@@ -124,7 +127,7 @@ class Consumer(OutgoingLink["MessageReference"]):
     # -- the queue's call
 
     def deliver(self, references: list[MessageReference]) -> None:
-        """See :class:`pollux.routing.consumer.Consumer`."""
+        """Send messages that the queue hands out, or keep them behind a large one."""
         if not self.attached:  # its C memory is gone; what it holds goes back when it is detached
             return
         session = self.session
@@ -177,7 +180,7 @@ class Consumer(OutgoingLink["MessageReference"]):
             session.acknowledged.extend(references if sent == len(references) else references[:sent])
 
     def _fitting(self, references: list[MessageReference]) -> list[MessageReference]:
-        """Those that the client's max-message-size allows; others may not be sent (2.7.3) and are dead letters."""
+        """Return those that the client's max-message-size allows; others are dead letters (2.7.3)."""
         now = self.session.services.wall_ms()
         too_large = []
         for reference in references:
@@ -202,7 +205,7 @@ class Consumer(OutgoingLink["MessageReference"]):
     def large_sent(
         self, delivery: Pointer | None, reference: MessageReference, waiting: list[MessageReference]
     ) -> None:
-        """The large message is with the client (None: it cannot be shown to an AMQP client)."""
+        """Go on: the large message is with the client (None: it cannot be shown to an AMQP client)."""
         if not self.attached:
             return
         session = self.session
@@ -223,7 +226,7 @@ class Consumer(OutgoingLink["MessageReference"]):
         session.schedule_flush()
 
     def large_failed(self, reference: MessageReference, error: PolluxError) -> None:
-        """The file of a large message cannot be read."""
+        """Close the link: the file of a large message cannot be read."""
         if not self.attached:
             return
         session = self.session
@@ -238,7 +241,7 @@ class Consumer(OutgoingLink["MessageReference"]):
         session.close_link(self, "amqp:internal-error", str(error))
 
     def large_lost(self, reference: MessageReference, error: LostBodyError, waiting: list[MessageReference]) -> None:
-        """The file of a large message is not there, and nothing was sent: the link goes on with what comes behind."""
+        """Go on with what comes behind: the file of a large message is not there, and nothing was sent."""
         if not self.attached:
             return
         session = self.session
@@ -252,7 +255,7 @@ class Consumer(OutgoingLink["MessageReference"]):
     # -- the engine's calls
 
     def on_flow(self) -> None:
-        """The client gave credit, or asks for a drain."""
+        """Take the client's credit, and do the drain that it asks for."""
         if not self.attached:
             return
         session = self.session
@@ -301,7 +304,7 @@ class Consumer(OutgoingLink["MessageReference"]):
             self.session.schedule_flush()
 
     def on_outcome(self, delivery: Pointer, item: MessageReference, state: int, settled: bool) -> None:
-        """See :class:`OutgoingLink`."""
+        """Do what an outcome asks for, and answer it unless the client has settled."""
         session = self.session
         if state == ACCEPTED:
             if settled:
@@ -309,15 +312,18 @@ class Consumer(OutgoingLink["MessageReference"]):
                 lib.pn_delivery_settle(delivery)
                 if not self.browsing:
                     session.acknowledged.append(item)
-            elif not self.browsing:
-                session.accept_unsettled(self, delivery, item)
             else:
-                self._settle_back(delivery, state)
+                self.forget(delivery)
+                if self.browsing:
+                    self.settle_with(delivery, state)
+                else:  # receiver settle mode second: settled when the acknowledgement is durable
+                    session.acknowledged.append(item)
+                    session.accepting.append((self, delivery))
             return
         if state == RECEIVED or (state == 0 and not settled):
             return
         if state == TRANSACTIONAL:
-            session.retire_in(self, delivery, item, settled)
+            self._retire(delivery, item, settled)
             return
         self.forget(delivery)
         if not self.browsing:
@@ -325,22 +331,25 @@ class Consumer(OutgoingLink["MessageReference"]):
         if settled:
             lib.pn_delivery_settle(delivery)
         else:
-            self.answer(delivery, state)
+            self.settle_with(delivery, state)
 
-    def _settle_back(self, delivery: Pointer, state: int) -> None:
-        self.forget(delivery)
-        self.answer(delivery, state)
+    def _retire(self, delivery: Pointer, item: MessageReference, settled: bool) -> None:
+        """Make the client's outcome part of the transaction it names."""
+        try:
+            local, outcome = self.session.transactions.named_by(delivery)
+        except PolluxError as error:
+            self.session.close_link(self, condition_of(error), str(error))
+            return
+        if self.browsing:
+            self.forget(delivery)
+            lib.pn_delivery_settle(delivery)
+        else:
+            local.retire(self, delivery, item, outcome or ACCEPTED, settled)
 
     def forget(self, delivery: Pointer) -> None:
-        """A delivery is no longer the client's."""
+        """Count a delivery as the client's no more."""
         del self.unsettled[delivery]
         self.session.unsettled -= 1
-
-    @staticmethod
-    def answer(delivery: Pointer, state: int) -> None:
-        """Settle with the outcome the client gave."""
-        lib.pn_delivery_update(delivery, state)
-        lib.pn_delivery_settle(delivery)
 
     def apply(self, delivery: Pointer | None, item: MessageReference, state: int) -> None:
         """Do what an outcome other than accepted asks for."""
@@ -362,7 +371,7 @@ class Consumer(OutgoingLink["MessageReference"]):
             if state == MODIFIED and delivery is not None:
                 remote = lib.pn_delivery_remote(delivery)
                 failed = bool(lib.pn_disposition_is_failed(remote))
-                session.annotate(item, lib.pn_disposition_annotations(remote))
+                _annotate(item, lib.pn_disposition_annotations(remote))
                 if lib.pn_disposition_is_undeliverable(remote) and not self.queue.exclude(item, self):
                     # Nobody else could take it: as undeliverable as it gets.
                     post.reject([item])
@@ -372,11 +381,10 @@ class Consumer(OutgoingLink["MessageReference"]):
     # -- the end
 
     def end(self, *, closed: bool) -> None:
-        """The link is over: what it holds goes back, a subscription that ends with it is deleted."""
-        if self._over:
+        """Give back what the link holds, and delete a subscription that ends with it: it is over."""
+        if self.phase in OVER:
             return
         session = self.session
-        self._over = True
         self.attached = False
         self._closed = closed
         self.credit = 0
@@ -390,29 +398,46 @@ class Consumer(OutgoingLink["MessageReference"]):
             self.large.stop()
             self.large = None
         self.unsettled.clear()
-        if not self.retiring:
+        orphaned = self.phase is ConsumerPhase.ORPHANED
+        if not orphaned and not self.retiring:
             self._detach()
-        elif items:
+            return
+        self.phase = follow(CONSUMER, self.phase, ConsumerPhase.DETACHED if orphaned else ConsumerPhase.RETIRING)
+        if self.retiring and items:
             # What it acknowledged in open transactions stays with it until they end.
-            session.post.release(session.not_retired(items), failed=False)
+            session.post.release(session.transactions.not_retired(items), failed=False)
 
     def retired(self) -> None:
-        """A transaction with an outcome of this consumer ended."""
+        """Count an outcome less: its transaction ended."""
         self.retiring -= 1
-        if not self.retiring and self._over:
+        if not self.retiring and self.phase is ConsumerPhase.RETIRING:
             self._detach()
 
     def _detach(self) -> None:
-        if self._gone:
-            return
+        self.phase = follow(CONSUMER, self.phase, ConsumerPhase.DETACHED)
         session = self.session
         try:
             session.post.detach(self.queue, self)
-            self.subscription.ended(session, self.queue, closed=self._closed)
+            self.subscription.ended(session.post, self.queue, closed=self._closed)
         except PolluxError as error:
             session.log("ending link %r: %s", self.name, error)
 
     def queue_deleted(self, queue: Queue) -> None:
-        """The queue was deleted under this consumer, and has let go of it."""
-        self._gone = True
+        """Close the link: its queue was deleted, and has let go of it."""
+        if self.phase not in OVER:
+            self.phase = follow(CONSUMER, self.phase, ConsumerPhase.ORPHANED)
+        elif self.phase is ConsumerPhase.RETIRING:
+            self.phase = follow(CONSUMER, self.phase, ConsumerPhase.DETACHED)
         self.session.close_link(self, "amqp:resource-deleted", f"queue {queue.name!r} was deleted")
+
+
+def _annotate(item: MessageReference, data: Pointer) -> None:
+    """Add the annotations of a modified outcome to a message that only this client holds."""
+    annotations = get(data)
+    message = item.message
+    if isinstance(annotations, dict) and annotations and message.references <= 1:
+        merged = dict(message.annotations or {})
+        for key, value in annotations.items():
+            if isinstance(key, str) and isinstance(value, str | int | bytes):
+                merged[str(key)] = value
+        message.annotations = merged

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollux.errors import LimitError, PolluxError
+from pollux.errors import PolluxError
 from pollux.protocols.amqp.conditions import UnknownTransactionError, condition_of
-from pollux.protocols.amqp.transactions import LocalTransaction
 from pollux.wire.amqp.codec import DecodeError, Described, decode_value
 from pollux.wire.amqp.links import IncomingLink
 from pollux.wire.amqp.proton import DECLARED, Pointer
 from pollux.wire.amqp.sections import VALUE, read_descriptor, walk
 
 if TYPE_CHECKING:
-    from pollux.protocols.amqp.session import AmqpSession
+    from pollux.protocols.amqp.connection import Connection
 
 CAPABILITIES = ("amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn")
 _DECLARE = (0x31, "amqp:declare:list")
@@ -21,8 +20,6 @@ _DISCHARGE = (0x32, "amqp:discharge:list")
 _CREDIT = 100
 #: A declare is a few bytes, a discharge a few more.
 _MAX_SIZE = 4096
-#: Open transactions of one connection.
-MAX_TRANSACTIONS = 1000
 
 
 class Coordinator(IncomingLink):
@@ -30,7 +27,7 @@ class Coordinator(IncomingLink):
 
     __slots__ = ("session",)
 
-    def __init__(self, session: AmqpSession, pointer: Pointer, name: str) -> None:
+    def __init__(self, session: Connection, pointer: Pointer, name: str) -> None:
         super().__init__(pointer, name)
         self.session = session
 
@@ -39,23 +36,27 @@ class Coordinator(IncomingLink):
         if self.attached and self.credit < _CREDIT // 2:
             self.grant(_CREDIT - self.credit)
 
+    def confirm(self, deliveries: list[Pointer]) -> None:
+        """Accept discharges that are durable now."""
+        self.accept(deliveries)
+
     def on_part(self, delivery: Pointer, total: int) -> bool:  # noqa: ARG002  (the hook's signature)
-        """See :class:`IncomingLink`."""
+        """Close the link over a request that is too large."""
         if total > _MAX_SIZE:
             self.session.close_link(self, "amqp:link:message-size-exceeded", "a transaction request is too large")
             return False
         return True
 
     def on_overrun(self) -> None:
-        """See :class:`IncomingLink`."""
+        """Close the link."""
         self.session.close_link(self, "amqp:link:transfer-limit-exceeded", "a transfer came without credit")
 
     def on_message(self, delivery: Pointer, data: bytes, settled: bool) -> None:
-        """A declare or a discharge."""
+        """Declare or discharge a transaction."""
         try:
             request = _request(data)
             if request.descriptor in _DECLARE:
-                identifier = self._declare()
+                identifier = self.session.transactions.begin(self.session.origin).identifier
                 if not settled:
                     self.settle_with(delivery, DECLARED, [identifier])
             else:
@@ -72,23 +73,13 @@ class Coordinator(IncomingLink):
         if not settled:
             self.reject(delivery, condition, description)
 
-    def _declare(self) -> bytes:
-        session = self.session
-        if len(session.transactions) >= MAX_TRANSACTIONS:
-            raise LimitError(f"a connection may have {MAX_TRANSACTIONS} open transactions")
-        local = LocalTransaction(session, session.post.begin(session.origin))
-        session.transactions[local.identifier] = local
-        return local.identifier
-
     def _discharge(self, delivery: Pointer, fields: object, settled: bool) -> None:
         if not isinstance(fields, list) or not fields or not isinstance(fields[0], bytes):
             raise DecodeError("a discharge without a transaction id")
         fail = len(fields) > 1 and fields[1] is True
         session = self.session
         session.settle_acknowledged()
-        local = session.transactions.pop(fields[0], None)
-        if local is None:
-            raise UnknownTransactionError(f"transaction {fields[0].hex()} is not open")
+        local = session.transactions.take(fields[0])
         if fail:
             local.roll_back()
         else:

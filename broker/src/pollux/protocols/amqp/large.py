@@ -19,8 +19,8 @@ from pollux.wire.amqp.sections import walk
 
 if TYPE_CHECKING:
     from pollux.message import LargeBody
+    from pollux.protocols.amqp.connection import Connection
     from pollux.protocols.amqp.consumer import Consumer
-    from pollux.protocols.amqp.session import AmqpSession
     from pollux.routing.reference import MessageReference
     from pollux.store.large import LargeReader, LargeWriter
 
@@ -35,15 +35,14 @@ _HEAD = 4096
 class LargeReceiver:
     """One message on its way from a client to its file. ``error`` is why it cannot be taken; the rest is dropped."""
 
-    __slots__ = ("_head", "_head_limit", "_paused", "_session", "_writer", "error")
+    __slots__ = ("_head", "_head_limit", "_reading", "_writer", "error")
 
-    def __init__(self, session: AmqpSession) -> None:
-        self._session = session
+    def __init__(self, session: Connection) -> None:
+        self._reading = session.reading
         #: As many bytes as a message may have before it is large: sections before the body must lie in them.
         self._head_limit = max(session.settings.min_large, _HEAD)
         self._head = b""
         self._writer: LargeWriter | None = session.post.storage.large.create()
-        self._paused = False
         self.error: PolluxError | None = None
 
     def write(self, data: bytes) -> None:
@@ -58,15 +57,12 @@ class LargeReceiver:
         except StoreError as error:
             self._fail(error)
             return
-        if writer.full and not self._paused:
-            self._paused = True
-            self._session.pause_reading()
+        if writer.full and self not in self._reading.holders:
+            self._reading.hold(self)
             writer.on_drain(self._drained)
 
     def _drained(self) -> None:
-        if self._paused:
-            self._paused = False
-            self._session.resume_reading()
+        self._reading.release(self)
 
     def _fail(self, error: PolluxError) -> None:
         self.error = error

@@ -16,7 +16,7 @@ from pollux.wire.amqp.sections import inspect, plain_header
 
 if TYPE_CHECKING:
     from pollux.engine.transaction import Transaction
-    from pollux.protocols.amqp.session import AmqpSession
+    from pollux.protocols.amqp.connection import Connection
     from pollux.protocols.amqp.transactions import LocalTransaction
 
 _AMQP = Encoding.AMQP
@@ -35,7 +35,6 @@ class Producer(IncomingLink):
         "_low",
         "_min_large",
         "_ordinary",
-        "_over",
         "_partial",
         "_second",
         "_temporary",
@@ -52,7 +51,7 @@ class Producer(IncomingLink):
 
     def __init__(
         self,
-        session: AmqpSession,
+        session: Connection,
         pointer: Pointer,
         name: str,
         address: str | None,
@@ -74,7 +73,6 @@ class Producer(IncomingLink):
         self.received = 0
         self._low = session.settings.low_credits
         self._full = session.settings.credits
-        self._over = False
         self._waiting = False
         self._min_large = session.settings.min_large if session.settings.min_large >= 0 else _NEVER
         #: Larger messages than this are looked at twice.
@@ -88,7 +86,7 @@ class Producer(IncomingLink):
         self._temporary = temporary
 
     def describe(self) -> dict[str, object]:
-        """For management."""
+        """Return, for management, the link as it is."""
         return {
             "name": self.name,
             "role": "producer",
@@ -101,7 +99,7 @@ class Producer(IncomingLink):
     # -- the engine's calls
 
     def on_message(self, delivery: Pointer, data: bytes, settled: bool) -> None:
-        """See :class:`IncomingLink`."""
+        """Send a complete message; its confirmation follows when it is durable."""
         session = self.session
         if not self.touched:
             self.touched = True
@@ -114,7 +112,7 @@ class Producer(IncomingLink):
         large = self._large
         try:
             if not settled and lib.pn_delivery_remote_state(delivery) == TRANSACTIONAL:
-                local = session.transaction_of(delivery)
+                local = session.transactions.named_by(delivery).transaction
             transaction = None if local is None else local.transaction
             if large is not None or len(data) > self._ordinary:
                 self._send_extraordinary(data, transaction)
@@ -149,7 +147,7 @@ class Producer(IncomingLink):
         session.post.send(message, transaction)
 
     def _send_extraordinary(self, data: bytes, transaction: Transaction | None) -> None:
-        """A message that is large, or larger than allowed."""
+        """Send a message that is large, or refuse one larger than allowed."""
         limit = self.session.settings.max_message_size
         if limit and len(data) > limit:
             raise LimitError(f"a message has more than {limit} bytes (max-message-size)")
@@ -178,7 +176,7 @@ class Producer(IncomingLink):
             raise
 
     def _inspected(self, data: bytes, *, partial: bool = False) -> Message:
-        """A message with more to it than a header and a body. ``partial``: the head of a large one."""
+        """Return a message with more to it than a header and a body. ``partial``: the head of a large one."""
         session = self.session
         address = self.address
         inspected = inspect(data, last_value_key=self.last_value_key, partial=partial)
@@ -217,7 +215,7 @@ class Producer(IncomingLink):
         )
 
     def _refuse(self, delivery: Pointer, settled: bool, error: PolluxError) -> None:
-        """A message that was not taken: rejected, or, when the client wants no outcome, the link ends."""
+        """Reject a message that was not taken, or end the link when the client wants no outcome."""
         if settled:
             if not isinstance(error, SendError | DecodeError):
                 self.session.close_link(self, condition_of(error), str(error))
@@ -225,7 +223,7 @@ class Producer(IncomingLink):
         self.reject(delivery, condition_of(error), str(error))
 
     def on_part(self, delivery: Pointer, total: int) -> bool:  # noqa: ARG002  (the hook's signature)
-        """See :class:`IncomingLink`."""
+        """Put an unfinished large message into its file, and bound any other; false: the link was closed over it."""
         limit = self.session.settings.max_message_size
         if limit and total > limit:
             self.session.close_link(
@@ -254,7 +252,7 @@ class Producer(IncomingLink):
         self._partial = 0
 
     def on_aborted(self) -> None:
-        """See :class:`IncomingLink`."""
+        """Forget the message that the client gave up."""
         self._forget_partial()
         if self._large is not None:
             self._large.abort()
@@ -262,7 +260,7 @@ class Producer(IncomingLink):
         self.replenish()
 
     def on_overrun(self) -> None:
-        """See :class:`IncomingLink`."""
+        """Close the link."""
         self.session.close_link(self, "amqp:link:transfer-limit-exceeded", "a transfer came without credit")
 
     # -- credit
@@ -282,17 +280,17 @@ class Producer(IncomingLink):
         """Give no credit until the address takes messages again."""
         if not self._waiting:
             self._waiting = True
-            self.session.await_writable(address, self)
+            self.session.blocked.wait(address, self)
 
     def writable(self) -> None:
-        """The address that was waited for takes messages again."""
+        """Give credit again: the address that was waited for takes messages."""
         self._waiting = False
         if self.attached:
             self.replenish()
             self.session.schedule_flush()
 
     def confirm(self, deliveries: list[Pointer]) -> None:
-        """These messages are durable."""
+        """Accept messages that are durable now."""
         if self._second:
             # They stay unsettled, and counted, until the client has settled them.
             for delivery in deliveries:
@@ -303,17 +301,14 @@ class Producer(IncomingLink):
         self.replenish()
 
     def on_settled(self, delivery: Pointer) -> None:
-        """See :class:`IncomingLink`: the last step of receiver settle mode second."""
+        """Settle, too: the last step of receiver settle mode second."""
         if self._second and lib.pn_delivery_local_state(delivery):
             lib.pn_delivery_settle(delivery)
             self.unconfirmed -= 1
             self.replenish()
 
     def end(self, *, closed: bool) -> None:  # noqa: ARG002  (a producer leaves nothing behind either way)
-        """The link is over."""
-        if self._over:
-            return
-        self._over = True
+        """Let go of everything: the link is over."""
         self.abandon()
         self.pending = []
         self._forget_partial()
@@ -321,4 +316,5 @@ class Producer(IncomingLink):
             self._large.abort()
             self._large = None
         if self._temporary is not None:
-            delete_temporary(self.session, self._temporary)
+            delete_temporary(self.session.post, self._temporary)
+            self._temporary = None

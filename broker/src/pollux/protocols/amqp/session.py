@@ -9,54 +9,52 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from contextlib import suppress
-from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from pollux.engine.memory import LINK
 from pollux.engine.security import Permission
 from pollux.errors import LimitError, PolluxError
 from pollux.protocols.amqp.attach import attach_link
-from pollux.protocols.amqp.conditions import INTERNAL_ERROR, UnknownTransactionError, condition_of
+from pollux.protocols.amqp.blocked import BlockedAddresses
+from pollux.protocols.amqp.conditions import INTERNAL_ERROR, condition_of
 from pollux.protocols.amqp.consumer import MAX_BUFFERED, Consumer
 from pollux.protocols.amqp.login import Login
+from pollux.protocols.amqp.opening import OFFERED, SOLE, failover_info, open_properties, refusal
+from pollux.protocols.amqp.phases import CONNECTION, ENDING, Phase
 from pollux.protocols.amqp.producer import Producer
+from pollux.protocols.amqp.reading import Reading
 from pollux.protocols.amqp.settings import settings_of
 from pollux.protocols.amqp.terminus import node_of
-from pollux.protocols.amqp.transactions import state_of
+from pollux.protocols.amqp.transactions import Transactions
 from pollux.protocols.base import Session
-from pollux.wire.amqp.codec import Symbol, UShort
+from pollux.protocols.phases import follow
 from pollux.wire.amqp.engine import Engine
-from pollux.wire.amqp.proton import ACCEPTED, get, lib
+from pollux.wire.amqp.proton import ACCEPTED
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
     from pollux.engine.security import Identity
-    from pollux.protocols.amqp.coordinator import Coordinator
-    from pollux.protocols.amqp.transactions import LocalTransaction
+    from pollux.protocols.amqp.connection import Confirmed, Flowing, Receiving
+    from pollux.protocols.amqp.containers import Containers
     from pollux.protocols.base import Transport
     from pollux.protocols.services import Services
     from pollux.routing.reference import MessageReference
     from pollux.wire.amqp.guard import Attach, Open
-    from pollux.wire.amqp.links import IncomingLink, Link
+    from pollux.wire.amqp.links import Link
     from pollux.wire.amqp.proton import Pointer
 
 _log = logging.getLogger(__name__)
-OFFERED = ("sole-connection-for-container", "DELAYED_DELIVERY", "SHARED-SUBS", "ANONYMOUS-RELAY")
 #: How long a client may take to answer our close.
 CLOSE_TIMEOUT = 5.0
 #: Bytes received from one client that the disk has not caught up with, beyond which the client is not read.
 MAX_UNSTABLE = 16 << 20
 #: Handles of one session; more links than this need more sessions.
 _HANDLES = 1024
-
-try:
-    VERSION = version("pollux-broker")
-except PackageNotFoundError:  # pragma: no cover (a tree that is not installed)
-    VERSION = "unknown"
+#: Who holds the client back while the disk is behind.
+_DISK = "disk"
+# Looked at for each batch of messages: an enum's members are slower to find.
+_IDLE, _RECEIVING, _ENDED = Phase.IDLE, Phase.RECEIVING, Phase.ENDED
 
 
 class AmqpSession(Session):
@@ -64,69 +62,56 @@ class AmqpSession(Session):
 
     protocol = "AMQP"
 
-    def __init__(self, transport: Transport, services: Services) -> None:
+    def __init__(self, transport: Transport, services: Services, containers: Containers) -> None:
         self.transport = transport
         self.services = services
         self.post = services.post
-        #: User and container id -> its connections: for sole-connection-for-container and stolen links.
-        self._containers: dict[tuple[str, str], set[AmqpSession]] = self.post.shared.setdefault(self.protocol, {})
         self.settings = settings_of(services)
-        self.identity: Identity | None = None
-        self.user = None
-        self.client_id = None
+        self.user: str | None = None
+        self.client_id: str | None = None
+        #: Whether the client asked to be the only connection of its container id.
+        self.sole = False
         self.origin = transport.peer.connection_id
-        #: Milliseconds since the epoch, as of the current pass.
-        self.now = services.wall_ms()
+        self.phase = Phase.LOGIN
+        self.identity: Identity | None = None
         self.engine: Engine | None = None
-        self.transactions: dict[bytes, LocalTransaction] = {}
-        #: Bytes of messages that were given to the engine since its output was last written.
-        self.unsent = 0
-        #: The client's writes are held back by the network: deliver nothing.
-        self.paused = False
-        #: Deliveries to this client that it has not settled.
-        self.unsettled = 0
-        #: Links that the connection's part of the memory was taken for.
-        self._counted_links = 0
         self._login: Login | None = Login(transport, services, self.settings.mechanisms, self)
+        self._containers = containers
+        #: The next look at idle time-outs, or, when it closes, the end of the client's time to answer.
         self._timer: asyncio.TimerHandle | None = None
         self._flusher: asyncio.Handle | None = None
-        self._in_pass = False
-        self._closing = False
-        self._ended = False
-        self._reading_paused = 0
-        #: Producers that received in this pass, and what waits for the disk: a list for each pass.
-        self.touched: list[Producer] = []
-        self._stable: deque[tuple[list[tuple[IncomingLink, list[Pointer]]], int]] = deque()
-        #: Bytes received in this pass, and in all passes that the disk has not caught up with.
-        self.received_bytes = 0
+        #: Links that the connection's part of the memory was taken for.
+        self._counted_links = 0
+        #: What waits for the disk, a batch for each pass with the bytes it received, and those bytes altogether.
+        self._stable: deque[tuple[list[tuple[Confirmed, list[Pointer]]], int]] = deque()
         self._unstable_bytes = 0
-        self._behind = False
-        #: Bytes of messages whose last frames are still to come, of all links.
+        # Below: what links share, see Connection.
+        self.now = services.wall_ms()
+        self.transactions = Transactions(self.post)
+        self.blocked = BlockedAddresses(self.post)
+        self.reading = Reading(transport)
+        self.touched: list[Receiving] = []
+        self.received_bytes = 0
         self.partial_bytes = 0
-        #: Blocked addresses and who waits for them.
-        self._waiting: dict[str, list[Producer]] = {}
-        self._wakeups: dict[str, Callable[[], None]] = {}
-        #: Consumers with credit that may not be used because too much is unsettled.
-        self.limited: set[Consumer] = set()
-        #: Settled by the client in this pass, in order.
+        self.paused = False
+        self.unsent = 0
+        self.unsettled = 0
+        self.limited: set[Flowing] = set()
+        self.backlogged: set[Flowing] = set()
         self.acknowledged: list[MessageReference] = []
-        #: Accepted but not settled by the client: its delivery is settled when the acknowledgement is durable.
-        self._accepting: list[tuple[Consumer, Pointer]] = []
-        #: Consumers whose client's session window is full.
-        self.backlogged: set[Consumer] = set()
+        self.accepting: list[tuple[Link, Pointer]] = []
 
     # -- the server's calls
 
     def data_received(self, data: bytes) -> None:
-        """See :meth:`Session.data_received`."""
-        if self._ended:
+        """Take bytes: of the log-in, or of the engine."""
+        if self.phase is _ENDED:
             return
         try:
-            if self.engine is None:
-                if self._login is not None:
-                    self._login.feed(data)
-                return
-            self._pass(data)
+            if self.engine is not None:
+                self._pass(self.engine, data)
+            elif self._login is not None:
+                self._login.feed(data)
         except PolluxError as error:
             self._fail(condition_of(error), str(error))
         except Exception:
@@ -134,10 +119,11 @@ class AmqpSession(Session):
             self._fail(INTERNAL_ERROR, "internal error; see the broker's log")
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  (how it was lost changes nothing)
-        """See :meth:`Session.connection_lost`."""
-        if self._ended:
+        """Give back everything, once."""
+        if self.phase is _ENDED:
             return
-        self._ended = True
+        self.phase = follow(CONNECTION, self.phase, _ENDED)
+        self.reading.end()
         if self._login is not None:
             self._login.stop()
             self._login = None
@@ -147,21 +133,21 @@ class AmqpSession(Session):
         if self.engine is not None:
             self._release_links()
             self.engine.free()
-        self._stop_waiting()
+        self.blocked.end()
         if self._flusher is not None:
             self._flusher.cancel()
-        self._forget_container()
+        self._containers.remove(self)
         if self.identity is not None:
             self.services.security.connection_closed(self.identity, self.transport.peer)
             self.identity = None
 
     def buffered(self) -> int:
-        """See :meth:`Session.buffered`."""
+        """Return the bytes of a frame, and of messages, that are not complete."""
         return 0 if self.engine is None else self.engine.buffered + self.partial_bytes
 
     def shutdown(self, reason: str) -> None:
-        """See :meth:`Session.shutdown`."""
-        if self._ended or self._closing:
+        """Close with ``reason``, or at once before the log-in is through."""
+        if self.phase in ENDING:
             return
         if self.engine is None:
             self.transport.close()
@@ -169,14 +155,14 @@ class AmqpSession(Session):
         self._fail("amqp:connection:forced", reason)
 
     def pause_writing(self) -> None:
-        """See :meth:`Session.pause_writing`."""
+        """Deliver nothing until the network takes more."""
         self.paused = True
         for link in self.links():
             if isinstance(link, Consumer):
                 link.credit = 0
 
     def resume_writing(self) -> None:
-        """See :meth:`Session.resume_writing`."""
+        """Deliver again."""
         self.paused = False
         for link in self.links():
             if isinstance(link, Consumer):
@@ -184,19 +170,20 @@ class AmqpSession(Session):
         self.schedule_flush()
 
     def describe(self) -> dict[str, object]:
-        """See :meth:`Session.describe`."""
+        """Return, for management, the links and what is open."""
         links = [link.describe() for link in self.links() if isinstance(link, Producer | Consumer)]
         return {"links": links, "unsettled": self.unsettled, "transactions": len(self.transactions)}
 
     def links(self) -> list[Link]:
-        """The open links."""
+        """Return the open links."""
         return [] if self.engine is None else list(self.engine.links.values())
 
     # -- login
 
     def logged_in(self, identity: Identity, rest: bytes) -> None:
-        """See :class:`~pollux.protocols.amqp.login.Owner`."""
+        """Go on with an engine for the client, and with ``rest``, what it sent behind its AMQP header."""
         self._login = None
+        self.phase = follow(CONNECTION, self.phase, _IDLE)
         settings = self.settings
         self.identity = identity
         self.user = identity.user
@@ -216,33 +203,33 @@ class AmqpSession(Session):
         self.flush()
 
     def refused(self) -> None:
-        """See :class:`~pollux.protocols.amqp.login.Owner`."""
-        self._closing = True
+        """Close: the client has been told why it may not come in."""
+        self.phase = follow(CONNECTION, self.phase, Phase.CLOSING)
         self.transport.close()
 
     # -- passes
 
-    def _pass(self, data: bytes) -> None:
-        engine = self.engine
-        if engine is None or engine.freed:
-            return
+    def _pass(self, engine: Engine, data: bytes) -> None:
         self.now = self.services.wall_ms()
-        self._in_pass = True
+        # The table has these two changes; to look each time would cost more than the rest of the phases.
+        if self.phase is _IDLE:
+            self.phase = _RECEIVING
         try:
             engine.receive(data, self)
         finally:
-            self._in_pass = False
+            if self.phase is _RECEIVING:
+                self.phase = _IDLE
         self._finish_pass()
         self.flush()
 
     def _finish_pass(self) -> None:
-        """Everything the links collected goes on in batches."""
+        """Pass on in batches what the links collected."""
         self.settle_acknowledged()
-        if self._accepting:
-            accepting, self._accepting = self._accepting, []
+        if self.accepting:
+            accepting, self.accepting = self.accepting, []
             self.post.when_stable(lambda error: self._accepted(accepting, error))
         if self.touched:
-            batch: list[tuple[IncomingLink, list[Pointer]]] = []
+            batch: list[tuple[Confirmed, list[Pointer]]] = []
             for producer in self.touched:
                 if producer.pending:
                     batch.append((producer, producer.pending))
@@ -257,65 +244,59 @@ class AmqpSession(Session):
                 consumer.on_flow()
 
     def settle_acknowledged(self) -> None:
-        """Pass on what was acknowledged so far, so that what follows comes after it."""
+        """Pass on all that was acknowledged so far, so that what follows comes after it."""
         if self.acknowledged:
             acknowledged, self.acknowledged = self.acknowledged, []
             self.post.acknowledge(acknowledged)
 
-    def _accepted(self, accepting: list[tuple[Consumer, Pointer]], error: Exception | None) -> None:
-        if error is not None or self._ended or self.engine is None or self.engine.freed:
+    def _accepted(self, accepting: list[tuple[Link, Pointer]], error: Exception | None) -> None:
+        if error is not None or self.phase is _ENDED:
             return
         for consumer, delivery in accepting:
             if consumer.attached:
-                consumer.answer(delivery, ACCEPTED)
+                consumer.settle_with(delivery, ACCEPTED)
         self.flush()
 
-    def stable(self, batch: list[tuple[IncomingLink, list[Pointer]]]) -> None:
-        """Accept these deliveries once everything so far is durable."""
+    def stable(self, batch: list[tuple[Confirmed, list[Pointer]]]) -> None:
+        """Confirm these deliveries once everything so far is durable."""
         received, self.received_bytes = self.received_bytes, 0
         self._unstable_bytes += received
-        if self._unstable_bytes > MAX_UNSTABLE and not self._behind:
-            self._behind = True
-            self.pause_reading()
+        if self._unstable_bytes > MAX_UNSTABLE:
+            self.reading.hold(_DISK)
         self._stable.append((batch, received))
         self.post.when_stable(self._confirm)
 
     def _confirm(self, error: Exception | None) -> None:
         batch, received = self._stable.popleft()
         self._unstable_bytes -= received
-        if self._behind and self._unstable_bytes <= MAX_UNSTABLE // 2:
-            self._behind = False
-            self.resume_reading()
-        if self._ended or self.engine is None or self.engine.freed:
+        if self.reading.holders and self._unstable_bytes <= MAX_UNSTABLE // 2:
+            self.reading.release(_DISK)
+        if self.phase is _ENDED:
             return
         if error is not None:
             self._fail(INTERNAL_ERROR, f"the message store failed: {error}")
             return
-        for producer, deliveries in batch:
-            if not producer.attached:
-                continue
-            if isinstance(producer, Producer):
-                producer.confirm(deliveries)
-            else:
-                producer.accept(deliveries)
+        for link, deliveries in batch:
+            if link.attached:
+                link.confirm(deliveries)
         self.flush()
 
     def schedule_flush(self) -> None:
-        """Write what the engine has to say at the end of this turn of the loop."""
-        if self._flusher is None and not self._in_pass and not self._ended:
+        """Write all output of the engine at the end of this turn of the loop; a pass does that at its own end."""
+        if self._flusher is None and self.phase is _IDLE:
             self._flusher = self.transport.loop.call_soon(self._flush_soon)
 
     def _flush_soon(self) -> None:
         self._flusher = None
-        if self._ended or self.engine is None:
+        if self.phase is _ENDED:
             return
         self._finish_pass()
         self.flush()
 
     def flush(self) -> None:
-        """Write what the engine has to say."""
+        """Write all output of the engine."""
         engine = self.engine
-        if engine is None or engine.freed or self._ended:
+        if engine is None or self.phase is _ENDED:
             return
         self.unsent = 0
         parts = engine.output()
@@ -330,157 +311,106 @@ class AmqpSession(Session):
     def _tick(self) -> None:
         self._timer = None
         engine = self.engine
-        if engine is None or engine.freed or self._ended:
+        if engine is None or self.phase is _ENDED:
             return
         loop = self.transport.loop
         now = int(loop.time() * 1000) + 1
         due = engine.tick(now)
         engine.dispatch(self)
         self.flush()
-        if due and not self._ended and not self._closing:
+        if due and self.phase is _IDLE:
             self._timer = loop.call_later(max(due - now, 1) / 1000, self._tick)
 
     # -- back pressure
 
     def hold_back(self) -> None:
-        """Much waits to be sent: write it now, and stop the links whose session's window is full.
+        """Write the much that waits now, and stop the links whose session's window is full.
 
         A full network stops all of them (:meth:`pause_writing`). Otherwise each of many links would add a batch of its
         own before this turn of the loop ends.
         """
-        if not self._in_pass:
+        if self.phase is not _RECEIVING:
             self.flush()
         for link in self.links():
             if isinstance(link, Consumer) and link.credit > 0 and link.attached and link.buffered() > MAX_BUFFERED:
                 link.credit = 0
                 self.backlogged.add(link)
 
-    def pause_reading(self) -> None:
-        """Take no more bytes until as many :meth:`resume_reading` as pauses were called."""
-        self._reading_paused += 1
-        if self._reading_paused == 1:
-            self.transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """See :meth:`pause_reading`."""
-        self._reading_paused -= 1
-        if self._reading_paused == 0 and not self._ended:
-            self.transport.resume_reading()
-
     # -- closing
 
     def _fail(self, condition: str, description: str) -> None:
         """Close with an error; links are given back at once."""
         engine = self.engine
-        if self._ended:
+        if self.phase is _ENDED:
             return
-        if engine is None or engine.freed:
+        if engine is None:
             self.transport.abort()
             return
-        self._closing = True
+        self.phase = follow(CONNECTION, self.phase, Phase.CLOSING)
         self._release_links()
-        engine.close(condition, description, self._failover_info())
+        engine.close(condition, description, failover_info(self.services, self.transport.peer))
         self.flush()
         self._await_close()
 
     def _await_close(self) -> None:
-        """The client has a bounded time to answer our close."""
+        """Give the client a bounded time to answer our close."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.transport.loop.call_later(CLOSE_TIMEOUT, self.transport.close)
 
-    def _failover_info(self) -> dict[object, object]:
-        servers = self.services.failover_servers("AMQP", self.transport.peer.tls)
-        return {Symbol("failover-server-list"): _server_list(servers)} if servers else {}
-
     def _release_links(self) -> None:
         """End every link for the broker: what they hold goes back to its queues."""
-        for link in self.links():
+        self._end(self.links())
+        self.transactions.end()
+
+    @staticmethod
+    def _end(links: list[Link]) -> None:
+        for link in links:
             if isinstance(link, Producer | Consumer):
                 link.end(closed=False)
-        transactions = list(self.transactions.values())
-        self.transactions.clear()
-        for transaction in transactions:
-            with suppress(PolluxError):
-                transaction.roll_back()
-
-    def _forget_container(self) -> None:
-        if self.client_id is not None:
-            sessions = self._containers
-            same = sessions.get(self._container)
-            if same is not None:
-                same.discard(self)
-                if not same:
-                    del sessions[self._container]
-
-    @property
-    def _container(self) -> tuple[str, str]:
-        return self.user or "", self.client_id or ""
-
-    def container_sessions(self) -> set[AmqpSession]:
-        """All connections of this user with this client's container id."""
-        return self._containers.get(self._container, set())
 
     # -- the engine's calls
 
     def on_open(self, remote: Open) -> None:
-        """See :class:`pollux.wire.amqp.engine.Handler`."""
+        """Answer the client's open, or refuse a second connection of its container."""
         engine = self.opened()
-        properties: dict[object, object] = {
-            Symbol("product"): "pollux",
-            Symbol("version"): VERSION,
-            Symbol("platform"): "Python",
-        }
-        properties |= self._failover_info()
-        same = self._containers.setdefault((self.user or "", remote.container_id), set())
-        refused = bool(same) and (
-            "sole-connection-for-container" in remote.desired or any(session.sole for session in same)
-        )
-        if refused:
-            properties[Symbol("amqp:connection-establishment-failed")] = True
+        sole = SOLE in remote.desired
+        refused = self._containers.refuses(self.user, remote.container_id, sole=sole)
+        properties = open_properties(failover_info(self.services, self.transport.peer), refused=refused)
         engine.open(self.services.configuration.name, offered=OFFERED, properties=properties)
         if refused:
-            self._closing = True
-            engine.close(
-                "amqp:invalid-field",
-                f"container {remote.container_id!r} has a connection already",
-                {Symbol("invalid-field"): Symbol("container-id")},
-            )
+            self.phase = follow(CONNECTION, self.phase, Phase.CLOSING)
+            engine.close(*refusal(remote.container_id))
             self._await_close()
             return
         # The client's idle timeout is known only now.
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.transport.loop.call_later(0, self._tick)
-        self.sole = "sole-connection-for-container" in remote.desired
+        self.sole = sole
         self.client_id = remote.container_id
-        same.add(self)
-
-    #: Whether the client asked to be the only connection of its container id.
-    sole = False
+        self._containers.add(self)
 
     def on_close(self) -> None:
-        """See :class:`pollux.wire.amqp.engine.Handler`."""
-        self._closing = True
+        """Close, too, and give everything back."""
+        self.phase = follow(CONNECTION, self.phase, Phase.CLOSING)
         self._release_links()
         self.opened().close()
         self.flush()
         self.transport.close()
 
     def on_session_open(self, session: Pointer) -> None:
-        """See :class:`pollux.wire.amqp.engine.Handler`."""
+        """Accept a session."""
         self.opened().open_session(session)
 
     def on_session_close(self, session: Pointer) -> None:
-        """See :class:`pollux.wire.amqp.engine.Handler`."""
+        """End a session with its links."""
         engine = self.opened()
-        for link in engine.links_of(session):
-            if isinstance(link, Producer | Consumer):
-                link.end(closed=False)
+        self._end(engine.links_of(session))
         engine.end_session(session)
 
     def on_attach(self, link: Pointer, attach: Attach) -> None:
-        """See :class:`pollux.wire.amqp.engine.Handler`."""
+        """Attach a link, or refuse it."""
         engine = self.opened()
         try:
             if len(engine.links) >= self.settings.max_links:
@@ -491,7 +421,7 @@ class AmqpSession(Session):
             engine.refuse_link(link, attach, condition_of(error), str(error))
 
     def on_detach(self, link: Link, closed: bool) -> None:
-        """See :class:`pollux.wire.amqp.engine.Handler`."""
+        """End a link."""
         if isinstance(link, Producer | Consumer):
             link.end(closed=closed)
         engine = self.opened()
@@ -509,22 +439,22 @@ class AmqpSession(Session):
         self._counted_links = links
 
     def on_error(self, condition: str, description: str) -> None:
-        """See :class:`pollux.wire.amqp.engine.Handler`."""
+        """Close at once: the client broke the protocol."""
         _log.info("connection %s from %s: %s: %s", self.origin, self.transport.peer.address, condition, description)
-        self._closing = True
+        self.phase = follow(CONNECTION, self.phase, Phase.CLOSING)
         self._release_links()
         self.opened().fail(condition, description)
         self.flush()
         self.transport.close()
 
     def opened(self) -> Engine:
-        """The engine, which every connection past its login has."""
+        """Return the engine, which every connection past its log-in has."""
         if self.engine is None:
             raise RuntimeError("the client has not logged in")
         return self.engine
 
     def proven(self) -> Identity:
-        """Who the client is, which every connection past its login has proven."""
+        """Return who the client is, which every connection past its log-in has proven."""
         if self.identity is None:
             raise RuntimeError("the client has not logged in")
         return self.identity
@@ -536,95 +466,27 @@ class AmqpSession(Session):
         self.opened().links[link.pointer] = link
 
     def log(self, text: str, *values: object) -> None:
-        """A line about this connection."""
+        """Log a line about this connection."""
         _log.info("connection %s: " + text, self.origin, *values)
 
-    def await_writable(self, address: str, producer: Producer) -> None:
-        """Tell ``producer`` once when ``address`` takes messages again; the post office is asked once for it."""
-        waiting = self._waiting.get(address)
-        if waiting is not None:
-            waiting[:] = [each for each in waiting if each.attached]
-            waiting.append(producer)
-            return
-        self._waiting[address] = [producer]
-        self._wakeups[address] = wakeup = partial(self.address_writable, address)
-        self.post.on_writable(address, wakeup)
-
-    def address_writable(self, address: str) -> None:
-        """An address that producers wait for takes messages again."""
-        self._wakeups.pop(address, None)
-        for producer in self._waiting.pop(address, ()):
-            producer.writable()
-
-    def _stop_waiting(self) -> None:
-        """Clients that come and go while an address is blocked must not pile up in the post office."""
-        for address, wakeup in self._wakeups.items():
-            self.post.off_writable(address, wakeup)
-        self._wakeups.clear()
-        self._waiting.clear()
-
     def anonymous_address(self, name: str) -> str:
-        """Where a message on an anonymous link goes; raises NotPermittedError."""
+        """Return where a message on an anonymous link goes. Raises NotPermittedError."""
         node = node_of(name, (), self.settings)
         self.services.security.check(self.proven(), Permission.send, node.address, node.queue)
         return node.address if node.queue is None else f"{node.address}::{node.queue}"
 
-    def accept_unsettled(self, consumer: Consumer, delivery: Pointer, item: MessageReference) -> None:
-        """The client accepted without settling (receiver settle mode second): settle when that is durable."""
-        consumer.forget(delivery)
-        self.acknowledged.append(item)
-        self._accepting.append((consumer, delivery))
-
-    def transaction_of(self, delivery: Pointer) -> LocalTransaction:
-        """The transaction a delivery's state names. Raises UnknownTransactionError."""
-        identifier, _ = state_of(delivery)
-        return self._transaction(identifier)
-
-    def _transaction(self, identifier: bytes) -> LocalTransaction:
-        local = self.transactions.get(identifier)
-        if local is None:
-            raise UnknownTransactionError(f"transaction {identifier.hex()} is not open")
-        return local
-
-    def retire_in(self, consumer: Consumer, delivery: Pointer, item: MessageReference, settled: bool) -> None:
-        """A consumer's outcome is part of a transaction."""
-        try:
-            identifier, state = state_of(delivery)
-            local = self._transaction(identifier)
-        except PolluxError as error:
-            self.close_link(consumer, condition_of(error), str(error))
-            return
-        if consumer.browsing:
-            consumer.forget(delivery)
-            lib.pn_delivery_settle(delivery)
-        elif not any(each.delivery == delivery for each in local.retired):
-            local.retire(consumer, delivery, item, state or ACCEPTED, settled)
-
-    def not_retired(self, items: list[MessageReference]) -> list[MessageReference]:
-        """Those that no open transaction has an outcome for."""
-        retired = {id(each.item) for local in self.transactions.values() for each in local.retired}
-        return [item for item in items if id(item) not in retired]
-
-    @staticmethod
-    def annotate(item: MessageReference, data: Pointer) -> None:
-        """Add the annotations of a modified outcome to a message that only this client holds."""
-        annotations = get(data)
-        message = item.message
-        if isinstance(annotations, dict) and annotations and message.references <= 1:
-            merged = dict(message.annotations or {})
-            for key, value in annotations.items():
-                if isinstance(key, str) and isinstance(value, str | int | bytes):
-                    merged[str(key)] = value
-            message.annotations = merged
-
     def steal(self, queue: str) -> None:
-        """A second link for the same subscription takes the first one's place (2.6.1)."""
-        for session in list(self.container_sessions()):
-            for link in session.links():
-                if isinstance(link, Consumer) and link.queue.name == queue:
-                    session.close_link(link, "amqp:link:stolen", "the subscription was taken by another link")
+        """Take a subscription's place from the links that this client has on its queue (2.6.1)."""
+        for session in self._containers.of(self):
+            session.lose_subscription(queue)
 
-    def close_link(self, link: Producer | Consumer | Coordinator, condition: str, description: str) -> None:
+    def lose_subscription(self, queue: str) -> None:
+        """Close the links on the queue of a subscription: another link has taken it."""
+        for link in self.links():
+            if isinstance(link, Consumer) and link.queue.name == queue:
+                self.close_link(link, "amqp:link:stolen", "the subscription was taken by another link")
+
+    def close_link(self, link: Link, condition: str, description: str) -> None:
         """Detach a link with an error."""
         if not link.attached:
             return
@@ -632,16 +494,3 @@ class AmqpSession(Session):
             link.end(closed=False)
         self.opened().close_link(link.pointer, condition, description)
         self.schedule_flush()
-
-
-def _server_list(servers: list[tuple[str, int, str]]) -> list[object]:
-    """The entries AMQP JMS clients expect: as for a redirected connection (hostname is the one to open with)."""
-    return [
-        {
-            Symbol("network-host"): host,
-            Symbol("hostname"): host,
-            Symbol("port"): UShort(port),
-            Symbol("scheme"): scheme,
-        }
-        for host, port, scheme in servers
-    ]

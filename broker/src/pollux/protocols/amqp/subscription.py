@@ -10,13 +10,15 @@ from msgspec import Struct
 from pollux.errors import PolluxError
 
 if TYPE_CHECKING:
-    from pollux.protocols.amqp.session import AmqpSession
+    from pollux.engine.post_office import PostOffice
     from pollux.routing.queue import Queue
 
 
 class Subscription(Struct):
-    """``delete_always``: with the link. ``delete_when_closed``: when the client closes (and not only detaches)
-    its last link. ``delete_when_unused``: when the last link is gone. ``temporary``: the node made for it.
+    """When the queue of a link is deleted.
+
+    ``delete_always``: with the link. ``delete_when_closed``: when the client closes (and not only detaches) its last
+    link. ``delete_when_unused``: when the last link is gone. ``temporary``: the node made for the link, which goes too.
     """
 
     delete_always: bool = False
@@ -24,9 +26,8 @@ class Subscription(Struct):
     delete_when_unused: bool = False
     temporary: str | None = None
 
-    def ended(self, session: AmqpSession, queue: Queue, *, closed: bool) -> None:
-        """The link of this subscription is over."""
-        post = session.post
+    def ended(self, post: PostOffice, queue: Queue, *, closed: bool) -> None:
+        """Delete what ends with the link, which is over; ``closed``: by the client, for good."""
         unused = not queue.consumer_count
         if post.space.queue(queue.name) is queue and (
             self.delete_always
@@ -35,15 +36,15 @@ class Subscription(Struct):
         ):
             post.delete_queue(queue.name)
         if self.temporary is not None:
-            delete_temporary(session, self.temporary)
+            delete_temporary(post, self.temporary)
 
 
 #: A consumer of a queue that is there for everybody.
 NOTHING = Subscription()
 
 
-def delete_temporary(session: AmqpSession, name: str) -> None:
+def delete_temporary(post: PostOffice, name: str) -> None:
     """Delete a node that was made for a link, with everything in it."""
-    if session.post.space.address(name) is not None:
+    if post.space.address(name) is not None:
         with suppress(PolluxError):
-            session.post.address_manager.delete_address(name, force=True)
+            post.address_manager.delete_address(name, force=True)

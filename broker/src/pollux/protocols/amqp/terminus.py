@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _SELECTOR_NAMES = ("apache.org:selector-filter:string", 0x0000468C00000004)
 _NO_LOCAL_NAMES = ("apache.org:no-local-filter:list", 0x0000468C00000003)
-_OUTCOMES = {
+#: The numbers of outcomes by their descriptors.
+OUTCOMES = {
     0x24: 0x24,
     0x25: 0x25,
     0x26: 0x26,
@@ -91,7 +92,7 @@ def source_of(fields: list[object]) -> Source:
     outcome = fields[8]
     default = MODIFIED
     if isinstance(outcome, Described) and isinstance(outcome.descriptor, int | str):
-        default = _OUTCOMES.get(outcome.descriptor, MODIFIED)
+        default = OUTCOMES.get(outcome.descriptor, MODIFIED)
     return Source(
         address=_text(fields[0], "source"),
         dynamic=fields[4] is True,

@@ -251,14 +251,6 @@ class Engine:
         lib.pn_session_set_incoming_capacity(session, self.window)
         lib.pn_session_open(session)
 
-    def refuse_session(self, session: Pointer, condition: str, description: str) -> None:
-        """End a session with an error; it is freed when the client has ended it too."""
-        self._forget_links(session)
-        set_condition(lib.pn_session_condition(session), condition, description)
-        if lib.pn_session_state(session) & lib.PN_LOCAL_UNINIT:
-            lib.pn_session_open(session)
-        lib.pn_session_close(session)
-
     def end_session(self, session: Pointer) -> None:
         """The client ended the session: answer and free it with its links."""
         self._forget_links(session)

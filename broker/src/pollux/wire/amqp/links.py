@@ -45,8 +45,16 @@ class Link(ABC):
         """The client's flow state changed."""
 
     def abandon(self) -> None:
-        """The link ends: touch none of its pointers again."""
+        """Touch none of the link's pointers again: it ends. ``unsettled`` stays for the subclass to give back."""
         self.attached = False
+
+    @staticmethod
+    def settle_with(delivery: Pointer, state: int, fields: list[object] | None = None) -> None:
+        """Settle with any delivery state (declared, transactional-state, released ...)."""
+        if fields is not None:
+            put(lib.pn_disposition_data(lib.pn_delivery_local(delivery)), fields)
+        lib.pn_delivery_update(delivery, state)
+        lib.pn_delivery_settle(delivery)
 
 
 class IncomingLink(Link):
@@ -170,14 +178,6 @@ class IncomingLink(Link):
         lib.pn_delivery_update(delivery, lib.PN_REJECTED)
         lib.pn_delivery_settle(delivery)
 
-    @staticmethod
-    def settle_with(delivery: Pointer, state: int, fields: list[object] | None = None) -> None:
-        """Settle with any delivery state (declared, transactional-state, released ...)."""
-        if fields is not None:
-            put(lib.pn_disposition_data(lib.pn_delivery_local(delivery)), fields)
-        lib.pn_delivery_update(delivery, state)
-        lib.pn_delivery_settle(delivery)
-
 
 class OutgoingLink(Link, Generic[T]):
     """A link the client receives on. ``unsettled`` maps deliveries to what the subclass sent with them."""
@@ -240,15 +240,6 @@ class OutgoingLink(Link, Generic[T]):
         lib.pn_link_advance(pointer)
         self.unsettled[delivery] = item
 
-    def settle(self, delivery: Pointer) -> None:
-        """Forget a delivery that the client settled."""
-        del self.unsettled[delivery]
-        lib.pn_delivery_settle(delivery)
-
     def buffered(self) -> int:
         """Bytes of this link's session that wait for the client's window."""
         return int(lib.pn_session_outgoing_bytes(lib.pn_link_session(self.pointer)))
-
-    def abandon(self) -> None:
-        """The link ends; ``unsettled`` stays for the subclass to give the items back."""
-        super().abandon()

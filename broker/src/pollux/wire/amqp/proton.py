@@ -30,7 +30,6 @@ RECEIVED = 0x23
 DECLARED = 0x33
 TRANSACTIONAL = 0x34
 
-EOS = int(lib.PN_EOS)
 #: What pn_link_recv returns for a delivery its sender gave up.
 ABORTED = -11
 

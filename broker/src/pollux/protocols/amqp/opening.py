@@ -1,0 +1,57 @@
+"""How the broker opens a connection: its capabilities and properties, and the other brokers it names. Pure."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from pollux.wire.amqp.codec import Symbol, UShort
+
+if TYPE_CHECKING:
+    from pollux.engine.peer import Peer
+    from pollux.protocols.services import Services
+
+#: The capability by which a client asks to be the only connection of its container id.
+SOLE = "sole-connection-for-container"
+OFFERED = (SOLE, "DELAYED_DELIVERY", "SHARED-SUBS", "ANONYMOUS-RELAY")
+
+try:
+    VERSION = version("pollux-broker")
+except PackageNotFoundError:  # pragma: no cover (a tree that is not installed)
+    VERSION = "unknown"
+
+
+def open_properties(failover: dict[object, object], *, refused: bool) -> dict[object, object]:
+    """Return the properties of our open; ``refused``: a close with an error follows at once."""
+    properties: dict[object, object] = {
+        Symbol("product"): "pollux",
+        Symbol("version"): VERSION,
+        Symbol("platform"): "Python",
+        **failover,
+    }
+    if refused:
+        properties[Symbol("amqp:connection-establishment-failed")] = True
+    return properties
+
+
+def refusal(container: str) -> tuple[str, str, dict[object, object]]:
+    """Return condition, description and information of the close that refuses a container's second connection."""
+    return (
+        "amqp:invalid-field",
+        f"container {container!r} has a connection already",
+        {Symbol("invalid-field"): Symbol("container-id")},
+    )
+
+
+def failover_info(services: Services, peer: Peer) -> dict[object, object]:
+    """Return the other brokers for a client, as AMQP JMS clients expect them: like a redirected connection."""
+    servers = [
+        {
+            Symbol("network-host"): host,
+            Symbol("hostname"): host,
+            Symbol("port"): UShort(port),
+            Symbol("scheme"): scheme,
+        }
+        for host, port, scheme in services.failover_servers("AMQP", peer.tls)
+    ]
+    return {Symbol("failover-server-list"): servers} if servers else {}

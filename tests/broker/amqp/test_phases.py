@@ -1,0 +1,123 @@
+"""The tables of phases: what may follow what, and what a connection does in each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pollux.message import Encoding, Message
+from pollux.protocols.amqp.consumer import Consumer
+from pollux.protocols.amqp.phases import CONNECTION, CONSUMER, ENDING, ConsumerPhase, Phase
+from pollux.protocols.phases import IllegalTransitionError, follow
+
+from .harness import message
+from .test_transactions import Transactions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from enum import Enum
+
+    from .harness import Broker
+
+TABLES = pytest.mark.parametrize(
+    ("table", "start"),
+    [(CONNECTION, Phase.LOGIN), (CONSUMER, ConsumerPhase.ATTACHED)],
+)
+
+
+@TABLES
+def test_every_phase_is_in_the_table_and_reachable(table: Mapping[Any, frozenset[Any]], start: Enum) -> None:
+    reached, todo = {start}, [start]
+    while todo:
+        for phase in table[todo.pop()] - reached:
+            reached.add(phase)
+            todo.append(phase)
+    assert reached == {*table} == {*type(start)}
+
+
+@TABLES
+def test_what_the_table_does_not_have_raises(table: Mapping[Any, frozenset[Any]], start: Enum) -> None:
+    for before, allowed in table.items():
+        for after in type(start):
+            if after in allowed:
+                assert follow(table, before, after) is after
+            else:
+                with pytest.raises(IllegalTransitionError, match=f"{before.value} cannot become {after.value}"):
+                    follow(table, before, after)
+
+
+def test_a_connection_may_be_lost_at_any_time_and_never_comes_back() -> None:
+    assert all(Phase.ENDED in allowed for before, allowed in CONNECTION.items() if before is not Phase.ENDED)
+    assert all(CONNECTION[phase] <= ENDING for phase in ENDING)
+    assert not CONNECTION[Phase.ENDED]
+    # A pass does not look these two up.
+    assert Phase.RECEIVING in CONNECTION[Phase.IDLE]
+    assert Phase.IDLE in CONNECTION[Phase.RECEIVING]
+
+
+async def test_a_connection_goes_through_all_phases(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = broker.client()
+    session = client.session
+    seen = [session.phase]
+    accept = broker.post.send
+
+    def send(*arguments: Any) -> None:
+        seen.append(session.phase)
+        accept(*arguments)
+
+    monkeypatch.setattr(broker.post, "send", send)
+    await client.opened()
+    seen.append(session.phase)
+    sender = await client.sender("orders")
+    await client.send_all(sender, [message("x")])
+    session.shutdown("bye")
+    seen.append(session.phase)
+    await client.until(lambda: client.connection.state & client.connection.REMOTE_CLOSED)
+    client.drop()
+    client.drop()
+    seen.append(session.phase)
+    assert seen == [Phase.LOGIN, Phase.IDLE, Phase.RECEIVING, Phase.CLOSING, Phase.ENDED]
+
+
+async def test_a_failed_log_in_closes(broker: Broker) -> None:
+    client = broker.client(user="alice", password="wrong", mechanisms="PLAIN")
+    await client.until(lambda: client.wire.closed)
+    seen = [client.session.phase]
+    client.drop()
+    seen.append(client.session.phase)
+    assert seen == [Phase.CLOSING, Phase.ENDED]
+
+
+async def test_a_consumer_stays_at_its_queue_until_its_transaction_ends(broker: Broker) -> None:
+    client = await broker.client().opened()
+    transactions = await Transactions.open(client)
+    link = await client.receiver("q", credit=1, capabilities=["queue"])
+    (consumer,) = (each for each in client.session.links() if isinstance(each, Consumer))
+    broker.post.send(Message(Encoding.AMQP, "q", bytes(message("x").encode())))
+    delivery, _ = await client.receive()
+    identifier = await transactions.declare()
+    transactions.retire(delivery, identifier)
+    link.close()
+    await client.until(lambda: consumer.phase is ConsumerPhase.RETIRING)
+    await transactions.discharge(identifier)
+    assert consumer.phase is ConsumerPhase.DETACHED
+
+
+@pytest.mark.parametrize("retiring", [False, True])
+async def test_a_consumer_is_let_go_with_its_queue(broker: Broker, retiring: bool) -> None:
+    client = await broker.client().opened()
+    transactions = await Transactions.open(client)
+    link = await client.receiver("q", credit=1, capabilities=["queue"])
+    (consumer,) = (each for each in client.session.links() if isinstance(each, Consumer))
+    broker.post.send(Message(Encoding.AMQP, "q", bytes(message("x").encode())))
+    delivery, _ = await client.receive()
+    identifier = await transactions.declare()
+    if retiring:
+        transactions.retire(delivery, identifier)
+        link.close()
+        await client.until(lambda: consumer.phase is ConsumerPhase.RETIRING)
+    broker.post.delete_queue("q")
+    assert consumer.phase is ConsumerPhase.DETACHED
+    await transactions.discharge(identifier, fail=True)
+    assert client.session.phase is Phase.IDLE
