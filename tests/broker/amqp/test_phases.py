@@ -8,7 +8,7 @@ import pytest
 
 from pollux.message import Encoding, Message
 from pollux.protocols.amqp.consumer import Consumer
-from pollux.protocols.amqp.phases import CONNECTION, CONSUMER, ENDING, ConsumerPhase, Phase
+from pollux.protocols.amqp.phases import CONNECTION, CONSUMER, ENDING, LOGIN, ConsumerPhase, LoginPhase, Phase
 from pollux.protocols.phases import IllegalTransitionError, follow
 
 from .harness import message
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TABLES = pytest.mark.parametrize(
     ("table", "start"),
-    [(CONNECTION, Phase.LOGIN), (CONSUMER, ConsumerPhase.ATTACHED)],
+    [(CONNECTION, Phase.LOGIN), (LOGIN, LoginPhase.LAYER), (CONSUMER, ConsumerPhase.ATTACHED)],
 )
 
 
@@ -54,6 +54,12 @@ def test_a_connection_may_be_lost_at_any_time_and_never_comes_back() -> None:
     # A pass does not look these two up.
     assert Phase.RECEIVING in CONNECTION[Phase.IDLE]
     assert Phase.IDLE in CONNECTION[Phase.RECEIVING]
+    # Nothing is proven but by a check, a certificate or because nothing has to be.
+    assert {before for before, after in LOGIN.items() if LoginPhase.PROVEN in after} == {
+        LoginPhase.MECHANISM,
+        LoginPhase.CHECKING,
+    }
+    assert not CONSUMER[ConsumerPhase.DETACHED]
 
 
 async def test_a_connection_goes_through_all_phases(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

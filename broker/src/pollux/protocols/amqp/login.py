@@ -11,6 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from pollux.errors import AuthenticationError, LimitError, PolluxError
+from pollux.protocols.amqp.phases import LOGIN, LoginPhase
+from pollux.protocols.phases import follow
 from pollux.wire.amqp import sasl
 from pollux.wire.amqp.sasl import SaslError, SaslInit, SaslReader, SaslResponse
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pollux.engine.security import Identity, ScramServer
+    from pollux.protocols.amqp.reading import Reading
     from pollux.protocols.base import Transport
     from pollux.protocols.services import Services
 
@@ -31,11 +34,13 @@ SCRAM = "SCRAM-SHA-256"
 class Owner(Protocol):
     """The session that logs in."""
 
+    reading: Reading
+
     def logged_in(self, identity: Identity, rest: bytes) -> None:
-        """The client is authenticated; ``rest`` is what it sent behind its AMQP header, which is not answered yet."""
+        """Go on with an authenticated client; ``rest`` came behind its AMQP header, which is not answered yet."""
 
     def refused(self) -> None:
-        """The client has been told why it may not come in: close."""
+        """Close: the client has been told why it may not come in."""
 
 
 class Login:
@@ -45,12 +50,10 @@ class Login:
         "_identity",
         "_mechanisms",
         "_owner",
-        "_paused",
+        "_phase",
         "_reader",
         "_scram",
-        "_scram_done",
         "_services",
-        "_state",
         "_task",
         "_transport",
     )
@@ -61,12 +64,10 @@ class Login:
         self._owner = owner
         self._reader = SaslReader()
         self._mechanisms = self._offer(mechanisms)
-        self._state = self._start
+        self._phase = LoginPhase.LAYER
         self._identity: Identity | None = None
         self._scram: ScramServer | None = None
-        self._scram_done = False
         self._task: asyncio.Task[None] | None = None
-        self._paused = False
 
     def _offer(self, configured: tuple[str, ...]) -> list[str]:
         """Return the mechanisms that may be used here: EXTERNAL needs a certificate, ANONYMOUS an anonymous user."""
@@ -84,15 +85,12 @@ class Login:
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the client."""
-        if self._state == self._ended:
+        if self._phase is LoginPhase.OVER:
             return
         self._reader.feed(data)
-        if self._task is not None:
-            if len(self._reader.rest()) > _MAX_AHEAD and not self._paused:
-                self._paused = True
-                self._transport.pause_reading()
-            return
         self._advance()
+        if self._phase is LoginPhase.CHECKING and len(self._reader.rest()) > _MAX_AHEAD:
+            self._owner.reading.hold(self)
 
     def stop(self) -> None:
         """Check nothing any more: the connection is gone."""
@@ -100,52 +98,30 @@ class Login:
             self._task.cancel()
             self._task = None
 
+    def _go(self, phase: LoginPhase) -> None:
+        self._phase = follow(LOGIN, self._phase, phase)
+
     def _advance(self) -> None:
         try:
-            while self._task is None and self._state():
+            while self._step():
                 pass
         except SaslError as error:
             _log.info("%s: %s", self._transport.peer.address, error)
-            self._state = self._ended
+            self._go(LoginPhase.OVER)
             self._transport.write(sasl.outcome_frame(sasl.OUTCOME_SYS))
             self._owner.refused()
 
-    @staticmethod
-    def _ended() -> bool:
-        return False
-
-    # -- states: each returns whether it made progress
-
-    def _start(self) -> bool:
-        header = self._reader.header()
-        if header is None:
+    def _step(self) -> bool:
+        """Take the next thing that the client sent, if this phase waits for one; whether there was one."""
+        phase = self._phase
+        if phase in (LoginPhase.CHECKING, LoginPhase.OVER):
             return False
-        if header == sasl.SASL_HEADER:
-            self._transport.write(sasl.SASL_HEADER + sasl.mechanisms_frame(self._mechanisms))
-            self._state = self._negotiate
+        if phase in (LoginPhase.LAYER, LoginPhase.PROVEN):
+            header = self._reader.header()
+            if header is None:
+                return False
+            (self._choose_layer if phase is LoginPhase.LAYER else self._finish)(header)
             return True
-        if header == sasl.AMQP_HEADER:
-            self._without_sasl()
-            return False
-        # Another version or layer: answer with what we speak, then close (2.2).
-        self._state = self._ended
-        self._transport.write(sasl.SASL_HEADER)
-        self._owner.refused()
-        return False
-
-    def _without_sasl(self) -> None:
-        self._state = self._ended
-        try:
-            if self._mechanisms and "ANONYMOUS" not in self._mechanisms:
-                raise AuthenticationError("log-in is required: connect with SASL")
-            identity = self._services.security.anonymous(self._transport.peer)
-        except PolluxError as error:
-            self._transport.write(sasl.AMQP_HEADER + sasl.error_frames("amqp:unauthorized-access", str(error)))
-            self._owner.refused()
-            return
-        self._owner.logged_in(identity, self._reader.rest())
-
-    def _negotiate(self) -> bool:
         frame = self._reader.next()
         if frame is None:
             return False
@@ -158,8 +134,32 @@ class Login:
             self._fail(error)
         return True
 
+    def _choose_layer(self, header: bytes) -> None:
+        if header == sasl.SASL_HEADER:
+            self._go(LoginPhase.MECHANISM)
+            self._transport.write(sasl.SASL_HEADER + sasl.mechanisms_frame(self._mechanisms))
+        elif header == sasl.AMQP_HEADER:
+            self._without_sasl()
+        else:
+            # Another version or layer: answer with what we speak, then close (2.2).
+            self._go(LoginPhase.OVER)
+            self._transport.write(sasl.SASL_HEADER)
+            self._owner.refused()
+
+    def _without_sasl(self) -> None:
+        self._go(LoginPhase.OVER)
+        try:
+            if self._mechanisms and "ANONYMOUS" not in self._mechanisms:
+                raise AuthenticationError("log-in is required: connect with SASL")
+            identity = self._services.security.anonymous(self._transport.peer)
+        except PolluxError as error:
+            self._transport.write(sasl.AMQP_HEADER + sasl.error_frames("amqp:unauthorized-access", str(error)))
+            self._owner.refused()
+            return
+        self._owner.logged_in(identity, self._reader.rest())
+
     def _begin(self, init: SaslInit) -> None:
-        if self._scram is not None or self._identity is not None:
+        if self._phase is not LoginPhase.MECHANISM:
             raise SaslError("a second sasl-init")
         if init.mechanism not in self._mechanisms:
             raise AuthenticationError(f"mechanism {init.mechanism[:40]!r} is not offered")
@@ -172,24 +172,32 @@ class Login:
             if init.response is None:
                 raise SaslError("PLAIN without an initial response")
             _, user, password = sasl.parse_plain(init.response)
-            self._task = self._transport.loop.create_task(self._check(partial(self._password, user, password)))
+            self._start(partial(self._password, user, password))
         else:
             self._scram = self._services.security.scram(init.mechanism, peer)
             if init.response is None:
+                self._go(LoginPhase.FIRST)
                 self._transport.write(sasl.challenge_frame(b""))
             else:
-                self._transport.write(sasl.challenge_frame(self._scram.first(init.response)))
-                self._scram_done = True
+                self._challenge(self._scram, init.response)
 
     def _respond(self, frame: SaslResponse) -> None:
         scram = self._scram
         if scram is None:
             raise SaslError("a sasl-response that nothing asked for")
-        if not self._scram_done:
-            self._transport.write(sasl.challenge_frame(scram.first(frame.response)))
-            self._scram_done = True
-            return
-        self._task = self._transport.loop.create_task(self._check(partial(self._proof, scram, frame.response)))
+        if self._phase is LoginPhase.FIRST:
+            self._challenge(scram, frame.response)
+        else:
+            self._start(partial(self._proof, scram, frame.response))
+
+    def _challenge(self, scram: ScramServer, first: bytes) -> None:
+        challenge = scram.first(first)
+        self._go(LoginPhase.FINAL)
+        self._transport.write(sasl.challenge_frame(challenge))
+
+    def _start(self, prove: Callable[[], Awaitable[tuple[Identity, bytes | None]]]) -> None:
+        self._go(LoginPhase.CHECKING)
+        self._task = self._transport.loop.create_task(self._check(prove))
 
     async def _password(self, user: str, password: str) -> tuple[Identity, bytes | None]:
         return await self._services.security.authenticate_password(user, password, self._transport.peer), None
@@ -211,36 +219,30 @@ class Login:
         except Exception:
             self._task = None
             _log.exception("%s: checking a log-in failed", self._transport.peer.address)
-            self._state = self._ended
+            self._go(LoginPhase.OVER)
             self._transport.write(sasl.outcome_frame(sasl.OUTCOME_SYS))
             self._owner.refused()
             return
         self._task = None
         self._succeed(identity, additional)
-        if self._paused:
-            self._transport.resume_reading()
+        self._owner.reading.release(self)
         self._advance()
 
     def _succeed(self, identity: Identity, additional: bytes | None = None) -> None:
+        self._go(LoginPhase.PROVEN)
         self._identity = identity
-        self._scram = None
-        self._state = self._await_header
         self._transport.write(sasl.outcome_frame(sasl.OUTCOME_OK, additional))
 
     def _fail(self, error: PolluxError) -> None:
         _log.debug("%s: login failed: %s", self._transport.peer.address, error)
-        self._state = self._ended
+        self._go(LoginPhase.OVER)
         self._transport.write(sasl.outcome_frame(sasl.OUTCOME_AUTH))
         self._owner.refused()
 
-    def _await_header(self) -> bool:
-        header = self._reader.header()
-        if header is None:
-            return False
-        self._state = self._ended
+    def _finish(self, header: bytes) -> None:
+        self._go(LoginPhase.OVER)
         if header != sasl.AMQP_HEADER or self._identity is None:
             self._transport.write(sasl.AMQP_HEADER)
             self._owner.refused()
-            return False
-        self._owner.logged_in(self._identity, self._reader.rest())
-        return False
+        else:
+            self._owner.logged_in(self._identity, self._reader.rest())

@@ -21,6 +21,22 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
+class LoginPhase(StrEnum):
+    """What a client that logs in has to send next (5.3.2 of the specification's part 5)."""
+
+    #: A protocol header: of the SASL layer, or of AMQP when it comes in without.
+    LAYER = "layer"
+    MECHANISM = "mechanism"
+    #: The first and the final message of SCRAM (RFC 5802).
+    FIRST = "first"
+    FINAL = "final"
+    #: Nothing: a password or a proof is checked, and what it sends ahead is kept.
+    CHECKING = "checking"
+    #: AMQP's protocol header: the outcome was said.
+    PROVEN = "proven"
+    OVER = "over"
+
+
 class ConsumerPhase(StrEnum):
     """Where a consumer is; its queue knows it in the first and the last but one."""
 
@@ -43,6 +59,15 @@ CONNECTION: Final = {
 }
 #: The phases in which there is nothing to close any more.
 ENDING: Final = frozenset({Phase.CLOSING, Phase.ENDED})
+LOGIN: Final = {
+    LoginPhase.LAYER: frozenset({LoginPhase.MECHANISM, LoginPhase.OVER}),
+    LoginPhase.MECHANISM: frozenset(LoginPhase) - {LoginPhase.LAYER, LoginPhase.MECHANISM},
+    LoginPhase.FIRST: frozenset({LoginPhase.FINAL, LoginPhase.OVER}),
+    LoginPhase.FINAL: frozenset({LoginPhase.CHECKING, LoginPhase.OVER}),
+    LoginPhase.CHECKING: frozenset({LoginPhase.PROVEN, LoginPhase.OVER}),
+    LoginPhase.PROVEN: frozenset({LoginPhase.OVER}),
+    LoginPhase.OVER: frozenset[LoginPhase](),
+}
 CONSUMER: Final = {
     ConsumerPhase.ATTACHED: frozenset({ConsumerPhase.ORPHANED, ConsumerPhase.RETIRING, ConsumerPhase.DETACHED}),
     ConsumerPhase.ORPHANED: frozenset({ConsumerPhase.DETACHED}),
