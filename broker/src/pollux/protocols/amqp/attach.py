@@ -110,7 +110,7 @@ def _attach_producer(session: AmqpSession, pointer: Pointer, attach: Attach) -> 
 
 
 def _create_temporary(session: AmqpSession, routing_type: RoutingType) -> str:
-    """A node of the client's own, which ends with the link that asked for it."""
+    """Create a node of the client's own, which ends with the link that asked for it, and return its name."""
     name = str(uuid4())
     if routing_type is RoutingType.ANYCAST:
         _require(session, Permission.createNonDurableQueue, name, name)
@@ -185,13 +185,13 @@ def _attach_consumer(session: AmqpSession, pointer: Pointer, attach: Attach) -> 
 
 
 def _priority(attach: Attach) -> int:
-    """Consumer priority, as the link property Artemis and Qpid clients use."""
+    """Return the consumer priority, as the link property Artemis and Qpid clients use."""
     value = attach.properties.get("priority")
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 31 else 0
 
 
 def _supported_filters(attach: Attach) -> dict[object, object]:
-    """Those of the client's filters that apply; the client learns the rest by their absence (3.5.3)."""
+    """Return those of the client's filters that apply; the client learns the rest by their absence (3.5.3)."""
     given = attach.source[7] if attach.source is not None else None
     if not isinstance(given, dict):
         return {}
@@ -205,7 +205,7 @@ def _supported_filters(attach: Attach) -> dict[object, object]:
 
 
 def _resolve(session: AmqpSession, link: str, node: Node, source: Source) -> tuple[Queue, Subscription]:
-    """The queue a receiving client takes from, created if need be."""
+    """Return the queue a receiving client takes from, created if need be."""
     name = node.address if node.queue is None else f"{node.address}::{node.queue}"
     permission = Permission.browse if source.copy else Permission.consume
     plan = plan_consumer(session.post.space, name, node.routing_type)
@@ -222,7 +222,7 @@ def _resolve(session: AmqpSession, link: str, node: Node, source: Source) -> tup
 
 
 def _own_subscription(session: AmqpSession, plan: Creation, source: Source) -> tuple[Queue, Subscription]:
-    """A queue for as long as this link lives."""
+    """Create a queue for as long as this link lives."""
     name, address = str(uuid4()), plan.name
     _require(session, Permission.createNonDurableQueue, address, name)
     _create(session, plan)
@@ -243,7 +243,7 @@ def _own_subscription(session: AmqpSession, plan: Creation, source: Source) -> t
 
 
 def _named_subscription(session: AmqpSession, link: str, plan: Creation, source: Source) -> tuple[Queue, Subscription]:
-    """A subscription others share or that outlives the link: found by its name."""
+    """Find or create, by its name, a subscription that others share or that outlives the link."""
     container, address = session.client_id or "", plan.name
     name = subscription_queue_name(link, container, source)
     volatile = not source.durable
@@ -296,7 +296,7 @@ def _require_subscription(session: AmqpSession, queue: Queue, source: Source) ->
 
 
 def _exclude_own(session: AmqpSession, queue: Queue, *, no_local: bool) -> None:
-    """Whose messages the subscription does not take: those of the connection it is attached from now."""
+    """Set whose messages a subscription does not take: those of the connection it is attached from now."""
     own = session.origin if no_local else 0
     if queue.no_local_origin != own:
         queue.no_local_origin = own
@@ -304,7 +304,7 @@ def _exclude_own(session: AmqpSession, queue: Queue, *, no_local: bool) -> None:
 
 
 def _existing_subscription(session: AmqpSession, link: str, source: Source) -> tuple[Queue, Subscription, str]:
-    """A link without a source looks a subscription up by its name: to resume it, or to end it by closing."""
+    """Find a subscription by the name of a link without a source, which resumes it, or ends it by closing."""
     container = session.client_id or ""
     wanted = replace(source, durable=2)
     plain = link.partition("|")[0]

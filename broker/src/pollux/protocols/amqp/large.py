@@ -173,7 +173,7 @@ class LargeSender:
 
     @staticmethod
     async def _next(reader: LargeReader) -> bytes:
-        """The next bytes of a delivery that was begun: it cannot be taken back as if nothing had been sent."""
+        """Return the next bytes of a delivery that was begun: it cannot be taken back as if nothing had been sent."""
         try:
             return await reader.read()
         except LostBodyError as error:
@@ -189,7 +189,7 @@ class LargeSender:
             await self._room.wait()
 
     async def _translated(self, large: LargeBody) -> bytes | None:
-        """A large message of another protocol, None when it is too large to be translated."""
+        """Return a large message of another protocol as AMQP, None when it is too large to be translated."""
         if large.size > MAX_FOREIGN:
             return None
         reader = self._consumer.session.post.storage.large.open(large)

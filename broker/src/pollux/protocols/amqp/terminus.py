@@ -58,7 +58,7 @@ class Source(Struct):
 
 
 class Target(Struct):
-    """Where a sending client sends to; ``address`` None: each message says it."""
+    """The node a sending client sends to; ``address`` None: each message says it."""
 
     address: str | None
     dynamic: bool
@@ -66,7 +66,7 @@ class Target(Struct):
 
 
 def routing_type_of(capabilities: tuple[str, ...]) -> RoutingType | None:
-    """The routing type that capabilities name."""
+    """Return the routing type that capabilities name."""
     if not _ANYCAST.isdisjoint(capabilities):
         return RoutingType.ANYCAST
     if not _MULTICAST.isdisjoint(capabilities):
@@ -75,7 +75,7 @@ def routing_type_of(capabilities: tuple[str, ...]) -> RoutingType | None:
 
 
 def node_of(name: str, capabilities: tuple[str, ...], settings: AmqpSettings) -> Node:
-    """Take prefixes and the FQQN form apart."""
+    """Return the node of a name: its prefix and the FQQN form taken apart. Raises InvalidRequestError."""
     name, routing_type = take_prefix(name, settings.anycast_prefixes, settings.multicast_prefixes)
     if routing_type is None:
         routing_type = routing_type_of(capabilities)
@@ -122,7 +122,7 @@ def _text(value: object, what: str) -> str | None:
 
 
 def _filters(value: object) -> tuple[str | None, bool]:
-    """The selector's text and whether no-local is asked for; other filters are left out, as 3.5.8 allows."""
+    """Return the selector's text and whether no-local is asked for; other filters are left out, as 3.5.8 allows."""
     selector: str | None = None
     no_local = False
     if isinstance(value, dict):
@@ -139,7 +139,7 @@ def _filters(value: object) -> tuple[str | None, bool]:
 
 
 def subscription_queue_name(link: str, container: str, source: Source) -> str:
-    """The queue of a named subscription, as Artemis names it."""
+    """Return the queue of a named subscription, as Artemis names it."""
     name = link.partition("|")[0]
     if not source.shared:
         return f"{container}.{name}"

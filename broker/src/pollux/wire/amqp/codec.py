@@ -169,7 +169,7 @@ _VARIABLE: dict[int, Callable[[bytes], object]] = {0xA0: bytes, 0xA1: _utf8, 0xA
 
 
 def _extent(data: bytes, code: int, pos: int) -> int:
-    """The position behind the value of constructor ``code`` whose data starts at ``pos``."""
+    """Return the position behind the value of constructor ``code`` whose data starts at ``pos``."""
     category = code >> 4
     width = _FIXED[category]
     if width is not None:
@@ -190,7 +190,7 @@ def _extent(data: bytes, code: int, pos: int) -> int:
 
 
 def skip_value(data: bytes, pos: int) -> int:
-    """The position behind the value at ``pos``; contents of compounds are not looked at."""
+    """Return the position behind the value at ``pos``; contents of compounds are not looked at."""
     described = 0
     while True:
         if pos >= len(data):
@@ -318,58 +318,58 @@ def encode_value(value: object) -> bytes:
 
 
 def encode_string(value: str) -> bytes:
-    """A string, as str8 or str32. Lone surrogates become '?'."""
+    """Return an encoded string, as str8 or str32. Lone surrogates become '?'."""
     data = value.encode("utf-8", "replace")
     size = len(data)
     return (b"\xa1%c" % size if size < 256 else b"\xb1" + size.to_bytes(4, "big")) + data
 
 
 def encode_binary(data: bytes) -> bytes:
-    """Opaque bytes, as vbin8 or vbin32."""
+    """Return encoded binary, as vbin8 or vbin32."""
     size = len(data)
     return (b"\xa0%c" % size if size < 256 else b"\xb0" + size.to_bytes(4, "big")) + data
 
 
 def encode_symbol(value: str) -> bytes:
-    """A symbol, as sym8 or sym32; what is not ASCII becomes '?'."""
+    """Return an encoded symbol, as sym8 or sym32; what is not ASCII becomes '?'."""
     data = value.encode("ascii", "replace")
     size = len(data)
     return (b"\xa3%c" % size if size < 256 else b"\xb3" + size.to_bytes(4, "big")) + data
 
 
 def encode_ulong(value: int) -> bytes:
-    """An unsigned long in its shortest form."""
+    """Return an encoded ulong in its shortest form."""
     if value == 0:
         return b"\x44"
     return b"\x53%c" % value if 0 < value < 256 else b"\x80" + struct.pack(">Q", value)
 
 
 def encode_uint(value: int) -> bytes:
-    """An unsigned int in its shortest form."""
+    """Return an encoded uint in its shortest form."""
     if value == 0:
         return b"\x43"
     return b"\x52%c" % value if 0 < value < 256 else b"\x70" + struct.pack(">I", value)
 
 
 def encode_long(value: int) -> bytes:
-    """A long in its shortest form."""
+    """Return an encoded long in its shortest form."""
     return b"\x55" + struct.pack(">b", value) if -128 <= value < 128 else b"\x81" + struct.pack(">q", value)
 
 
 def encode_int(value: int) -> bytes:
-    """An int in its shortest form."""
+    """Return an encoded int in its shortest form."""
     return b"\x54" + struct.pack(">b", value) if -128 <= value < 128 else b"\x71" + struct.pack(">i", value)
 
 
 def encode_compound(small: int, large: int, count: int, body: bytes) -> bytes:
-    """A list or map of ``count`` elements whose encodings are joined in ``body``."""
+    """Return an encoded list or map of ``count`` elements whose encodings are joined in ``body``."""
     if count < 256 and len(body) < 255:
         return b"%c%c%c" % (small, len(body) + 1, count) + body
     return struct.pack(">BII", large, len(body) + 4, count) + body
 
 
 def encode_fields(values: list[object]) -> bytes:
-    """The list of a section or performative: trailing nulls are left out."""
+    """Return the encoded list of a section or performative: trailing nulls are left out."""
     count = len(values)
     while count and values[count - 1] is None:
         count -= 1
@@ -377,20 +377,20 @@ def encode_fields(values: list[object]) -> bytes:
 
 
 def encode_list(values: list[object]) -> bytes:
-    """A list."""
+    """Return an encoded list."""
     if not values:
         return b"\x45"
     return encode_compound(0xC0, 0xD0, len(values), b"".join(map(encode_value, values)))
 
 
 def encode_map(values: dict[object, object]) -> bytes:
-    """A map."""
+    """Return an encoded map."""
     body = b"".join(encode_value(key) + encode_value(value) for key, value in values.items())
     return encode_compound(0xC1, 0xD1, 2 * len(values), body)
 
 
 def encode_described(descriptor: int, encoded: bytes) -> bytes:
-    """The encoded value with a numeric descriptor in front."""
+    """Return the encoded value with a numeric descriptor in front."""
     return b"\x00" + encode_ulong(descriptor) + encoded
 
 

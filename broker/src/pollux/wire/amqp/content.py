@@ -39,7 +39,7 @@ _JMS_TEXT = 5
 
 
 def decode_content(message: Message) -> Content:
-    """The neutral view of an AMQP message. What cannot be decoded is left out, nothing is raised.
+    """Return the neutral view of an AMQP message. What cannot be decoded is left out, nothing is raised.
 
     For a large message only its head is looked at: the body is what of it lies in the head.
     """
@@ -159,7 +159,7 @@ def _plain(value: object) -> object:
 
 
 def encode_content(message: Message, content: Content) -> bytes:
-    """The AMQP encoding of a message of another protocol, without the header section.
+    """Return the AMQP encoding of a message of another protocol, without the header section.
 
     The session puts the header, which depends on the delivery, in front. ``message.address``
     becomes ``properties.to``; broker annotations are the session's as well.

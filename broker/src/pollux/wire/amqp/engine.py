@@ -36,25 +36,25 @@ class Handler(Protocol):
     """A connection as its engine sees it: whom to tell what the client did."""
 
     def on_open(self, remote: Open) -> None:
-        """The client opened the connection."""
+        """Answer a client that opens the connection."""
 
     def on_close(self) -> None:
-        """The client closed the connection."""
+        """Close, too: the client closed the connection."""
 
     def on_session_open(self, session: Pointer) -> None:
-        """The client began a session."""
+        """Accept a session that the client began."""
 
     def on_session_close(self, session: Pointer) -> None:
-        """The client ended a session."""
+        """End a session, too, that the client ended."""
 
     def on_attach(self, link: Pointer, attach: Attach) -> None:
-        """The client attached a link."""
+        """Answer a link that the client attached."""
 
     def on_detach(self, link: Link, closed: bool) -> None:
-        """The client detached a link."""
+        """Detach a link, too; ``closed``: the client closed it for good."""
 
     def on_error(self, condition: str, description: str) -> None:
-        """The client broke the protocol: let go of the links, then call :meth:`Engine.fail`."""
+        """Let go of the links, then call :meth:`Engine.fail`: the client broke the protocol."""
 
 
 class Engine:
@@ -95,7 +95,7 @@ class Engine:
 
     @property
     def buffered(self) -> int:
-        """Bytes of a frame that is not complete."""
+        """The number of bytes held of a frame that is not complete."""
         return self._guard.buffered
 
     # -- bytes
@@ -178,7 +178,7 @@ class Engine:
             )
 
     def output(self) -> list[bytes]:
-        """All bytes to send now."""
+        """Return all bytes to send now."""
         parts: list[bytes] = []
         if self.freed:
             return parts
@@ -252,7 +252,7 @@ class Engine:
         lib.pn_session_open(session)
 
     def end_session(self, session: Pointer) -> None:
-        """The client ended the session: answer and free it with its links."""
+        """Answer and free a session that the client ended, with its links."""
         self._forget_links(session)
         lib.pn_session_close(session)
         lib.pn_session_free(session)
@@ -262,7 +262,7 @@ class Engine:
             self.links.pop(pointer).abandon()
 
     def links_of(self, session: Pointer) -> list[Link]:
-        """The links of one session."""
+        """Return the links of one session."""
         return [link for pointer, link in self.links.items() if lib.pn_link_session(pointer) == session]
 
     def answer(
@@ -332,7 +332,7 @@ class Engine:
         lib.pn_link_close(pointer)
 
     def finish_link(self, pointer: Pointer, *, closed: bool) -> None:
-        """The client closed (or only detached) the link: answer in kind and free it."""
+        """Answer in kind and free a link that the client closed (or only detached)."""
         link = self.links.pop(pointer, None)
         if link is not None:
             link.abandon()

@@ -142,7 +142,7 @@ class Attach:
 
 
 def names_of(value: object) -> tuple[str, ...]:
-    """A ``multiple`` field of symbols as a tuple."""
+    """Return a ``multiple`` field of symbols as a tuple."""
     if isinstance(value, str):
         return (str(value),)
     if isinstance(value, list):
@@ -213,7 +213,7 @@ class Guard:
 
     @property
     def buffered(self) -> int:
-        """Bytes of a frame that is not complete."""
+        """The number of bytes held of a frame that is not complete."""
         return len(self._buffer)
 
     def close(self) -> None:
@@ -422,7 +422,7 @@ def _uint(data: bytes, at: int, end: int) -> int:
 
 
 def _fields(data: bytes, body: int, end: int) -> list[object]:
-    """The fields of the performative at ``body``, which fills its frame up to ``end``."""
+    """Return the fields of the performative at ``body``, which fills its frame up to ``end``."""
     try:
         performative = data[body + 3 : end]
         after = body + 3 + skip_value(performative, 0)

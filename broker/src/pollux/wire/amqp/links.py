@@ -38,11 +38,11 @@ class Link(ABC):
 
     @abstractmethod
     def on_delivery(self, delivery: Pointer) -> None:
-        """Something happened to a delivery."""
+        """Look at a delivery that something happened to."""
 
     @abstractmethod
     def on_flow(self) -> None:
-        """The client's flow state changed."""
+        """Look at the client's flow state, which changed."""
 
     def abandon(self) -> None:
         """Touch none of the link's pointers again: it ends. ``unsettled`` stays for the subclass to give back."""
@@ -72,29 +72,29 @@ class IncomingLink(Link):
 
     @abstractmethod
     def on_message(self, delivery: Pointer, data: bytes, settled: bool) -> None:
-        """A complete message; ``settled``: the client wants no outcome, and ``delivery`` is gone."""
+        """Take a complete message; ``settled``: the client wants no outcome, and ``delivery`` is gone."""
 
     def on_part(self, delivery: Pointer, total: int) -> bool:
         """``total`` bytes of an unfinished message have come; false: the link was closed over it."""
         return self.attached and bool(delivery) and total > 0
 
     def on_aborted(self) -> None:
-        """The client gave up the message it was sending."""
+        """Forget the message that the client gave up."""
 
     def on_settled(self, delivery: Pointer) -> None:
-        """The client settled a delivery that we had not."""
+        """Settle, too, a delivery that the client settled before us."""
 
     @abstractmethod
     def on_overrun(self) -> None:
-        """The client sent without credit."""
+        """Refuse a client that sent without credit."""
 
     def take_parts(self) -> list[bytes]:
-        """The frames collected so far, which are the caller's from now on."""
+        """Return the frames collected so far, which are the caller's from now on."""
         parts, self._parts = self._parts, []
         return parts
 
     def on_flow(self) -> None:
-        """A sender's flow carries nothing we need: credit is ours to give."""
+        """Do nothing: a sender's flow carries nothing we need, and credit is ours to give."""
 
     def on_delivery(self, delivery: Pointer) -> None:
         """Read what is there; the one place every received message passes."""
@@ -194,7 +194,7 @@ class OutgoingLink(Link, Generic[T]):
 
     @abstractmethod
     def on_outcome(self, delivery: Pointer, item: T, state: int, settled: bool) -> None:
-        """The client gave an outcome for a delivery, or settled it (``state`` 0 when without one)."""
+        """Take the outcome the client gave for a delivery, or that it settled it (``state`` 0 when without one)."""
 
     def on_delivery(self, delivery: Pointer) -> None:
         """Hand the client's disposition on."""
@@ -203,7 +203,7 @@ class OutgoingLink(Link, Generic[T]):
             self.on_outcome(delivery, item, lib.pn_delivery_remote_state(delivery), lib.pn_delivery_settled(delivery))
 
     def remote_credit(self) -> int:
-        """Messages the client still wants."""
+        """Return how many messages the client still wants."""
         credit: int = lib.pn_link_credit(self.pointer)
         if credit < 0 and lib.pn_link_queued(self.pointer) == 0:
             return MAX_CREDIT  # more than 2^31: the unsigned field, read as signed
@@ -216,11 +216,11 @@ class OutgoingLink(Link, Generic[T]):
         return lib.pn_delivery(self.pointer, self._tag[0][0])
 
     def add_bytes(self, data: bytes) -> None:
-        """More bytes of the delivery begun last."""
+        """Add bytes to the delivery begun last."""
         lib.pn_link_send(self.pointer, data, len(data))
 
     def finish_delivery(self) -> None:
-        """The delivery begun last is complete."""
+        """Complete the delivery begun last."""
         lib.pn_link_advance(self.pointer)
 
     def send_settled(self, data: bytes) -> None:
@@ -241,5 +241,5 @@ class OutgoingLink(Link, Generic[T]):
         self.unsettled[delivery] = item
 
     def buffered(self) -> int:
-        """Bytes of this link's session that wait for the client's window."""
+        """Return the bytes of this link's session that wait for the client's window."""
         return int(lib.pn_session_outgoing_bytes(lib.pn_link_session(self.pointer)))

@@ -46,7 +46,7 @@ def put(data: Pointer, value: object) -> None:
 
 
 def get(data: Pointer) -> object:
-    """The (first) value in ``data``, None when it is empty. Raises DecodeError."""
+    """Return the (first) value in ``data``, None when it is empty. Raises DecodeError."""
     size = lib.pn_data_encoded_size(data)
     if size <= 0:
         return None
@@ -60,7 +60,7 @@ def get(data: Pointer) -> object:
 
 
 def text(pointer: Pointer) -> str | None:
-    """A C string, None for NULL; bytes that are not UTF-8 are replaced."""
+    """Return a C string, None for NULL; bytes that are not UTF-8 are replaced."""
     return None if pointer == NULL else ffi.string(pointer).decode("utf-8", "replace")
 
 

@@ -80,14 +80,14 @@ class SaslReader:
         return self._buffer
 
     def header(self) -> bytes | None:
-        """The eight bytes of a protocol header, or None when more bytes are needed."""
+        """Return the eight bytes of a protocol header, or None when more bytes are needed."""
         if len(self._buffer) < 8:
             return None
         header, self._buffer = self._buffer[:8], self._buffer[8:]
         return header
 
     def next(self) -> SaslInit | SaslResponse | None:
-        """The next performative, None when more bytes are needed. Raises SaslError."""
+        """Return the next performative, None when more bytes are needed. Raises SaslError."""
         buffer = self._buffer
         if len(buffer) < 8:
             return None
@@ -156,19 +156,19 @@ def outcome_frame(code: int, additional: bytes | None = None) -> bytes:
 
 
 def close_frame(condition: str, description: str) -> bytes:
-    """A close frame with an error, for a connection that has no engine or whose engine cannot make one."""
+    """Return a close frame with an error, for a connection that has no engine or whose engine cannot make one."""
     body = b"\x00S\x18" + encode_fields([Described(0x1D, [Symbol(condition), description])])
     return _pack_head(len(body) + 8, 2, 0, 0) + body
 
 
 def error_frames(condition: str, description: str) -> bytes:
-    """An open and a close frame with an error: for refusing a connection before there is an engine."""
+    """Return an open and a close frame with an error: for refusing a connection before there is an engine."""
     opening = b"\x00S\x10" + encode_fields([""])
     return _pack_head(len(opening) + 8, 2, 0, 0) + opening + close_frame(condition, description)
 
 
 def parse_plain(response: bytes) -> tuple[str, str, str]:
-    """RFC 4616: (authorization identity, user, password). Raises SaslError."""
+    """Return (authorization identity, user, password) of RFC 4616. Raises SaslError."""
     parts = response.split(b"\x00")
     if len(parts) != 3 or not parts[1]:
         raise SaslError("the PLAIN response is not authzid NUL user NUL password")

@@ -57,7 +57,7 @@ _u32 = Struct(">I").unpack_from
 
 
 def read_descriptor(data: bytes, pos: int) -> tuple[int, int]:
-    """The section number at ``pos`` and the position of its value. Raises DecodeError."""
+    """Return the section number at ``pos`` and the position of its value. Raises DecodeError."""
     if data[pos : pos + 2] == b"\x00S":
         if pos + 2 >= len(data):
             raise DecodeError("the message ends inside a section descriptor")
@@ -192,7 +192,7 @@ def _header_fields(encoded: bytes, value: int) -> tuple[bool, int, int | None]:
 
 
 def plain_header(data: bytes) -> tuple[bool, int, int | None] | None:
-    """``(durable, priority, ttl)`` of a message that has nothing else for routing; None: use :func:`inspect`.
+    """Return ``(durable, priority, ttl)`` of a message that has nothing else for routing; None: use :func:`inspect`.
 
     Such a message is a header, properties up to content-encoding and a body. Half of all that is
     ever received looks so, hence a function that makes no object. Raises DecodeError.
@@ -352,7 +352,7 @@ def _inspect_application_properties(
 
 
 def encode_header(durable: bool, priority: int, ttl: int | None, first_acquirer: bool, count: int) -> bytes:
-    """A header section; ``ttl`` in milliseconds, None for none, ``count`` of earlier failed deliveries."""
+    """Return a header section; ``ttl`` in milliseconds, None for none, ``count`` of earlier failed deliveries."""
     parts = [b"\x41" if durable else b"\x42", b"\x50%c" % priority if priority != _DEFAULT_PRIORITY else b"\x40"]
     parts.append(b"\x40" if ttl is None else encode_uint(min(max(ttl, 0), _MAX_TTL)))
     parts.append(b"\x41" if first_acquirer else b"\x40")
@@ -363,7 +363,7 @@ def encode_header(durable: bool, priority: int, ttl: int | None, first_acquirer:
 
 
 def annotation_entries(annotations: Mapping[str, str | int | bytes]) -> tuple[int, bytes]:
-    """The encoded keys and values of message annotations, and how many elements they are."""
+    """Return the encoded keys and values of message annotations, and how many elements they are."""
     body = b"".join(encode_symbol(key) + encode_value(value) for key, value in annotations.items())
     return 2 * len(annotations), body
 
@@ -379,7 +379,7 @@ def for_delivery(
     annotations: Mapping[str, str | int | bytes] | None = None,
     properties: Mapping[str, str | int | bytes] | None = None,
 ) -> tuple[bytes, int]:
-    """The sections that replace the start of ``data``, and from where on ``data`` follows as it is.
+    """Return the sections that replace the start of ``data``, and from where on ``data`` follows as it is.
 
     Only the header and, where ``annotations`` or application ``properties`` are added, those are encoded anew.
     """
@@ -419,7 +419,7 @@ def _map_contents(data: bytes, value: int, end: int) -> tuple[int, bytes]:
 
 
 def _without_keys(count: int, body: bytes, keys: Mapping[str, object]) -> tuple[int, bytes]:
-    """The contents of a map without the entries of these keys: what the broker says, a producer cannot say too."""
+    """Return the contents of a map without these keys: what the broker says, a producer cannot say too."""
     if not any(key.encode() in body for key in keys):
         return count, body
     kept = []
@@ -434,5 +434,5 @@ def _without_keys(count: int, body: bytes, keys: Mapping[str, object]) -> tuple[
 
 
 def encode_properties(fields: list[object]) -> bytes:
-    """A properties section of up to 13 fields."""
+    """Return a properties section of up to 13 fields."""
     return encode_described(PROPERTIES, encode_fields(fields))
