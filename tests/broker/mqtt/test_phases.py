@@ -17,11 +17,10 @@ from pollux.protocols.mqtt.phases import (
     WAY,
     Exchange,
     Flow,
-    IllegalTransitionError,
     Phase,
     Way,
-    follow,
 )
+from pollux.protocols.phases import IllegalTransitionError, follow
 from pollux.wire.mqtt.packets import Ack, Disconnect, Filter, PingReq, SubAck, Subscribe
 
 from .mqtt_harness import MemoryTransport, publish

@@ -24,9 +24,10 @@ from pollux.errors import (
 )
 from pollux.protocols.mqtt.delivery import WINDOW_311, Delivery
 from pollux.protocols.mqtt.inbound import Inbound
-from pollux.protocols.mqtt.phases import EXCHANGE, Exchange, follow
+from pollux.protocols.mqtt.phases import EXCHANGE, Exchange
 from pollux.protocols.mqtt.reading import LOG_IN
 from pollux.protocols.mqtt.state import NEVER, ClientState, PendingWill
+from pollux.protocols.phases import follow
 from pollux.routing.lifecycle import plan_producer
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import V5, Auth, ConnAck, Connect

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from pollux.errors import StoreError
 from pollux.logs import event, failure
-from pollux.protocols.mqtt.phases import WAY, Way, follow
+from pollux.protocols.mqtt.phases import WAY, Way
+from pollux.protocols.phases import follow
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -1,13 +1,13 @@
 """The phases of one MQTT connection and of its parts, as tables; a change that they do not have is a defect.
 
-Pure. Each part holds one phase, and changes it with :func:`follow` alone. The parts: the connection itself, its
-enhanced log-in (section 4.12), what is delivered to the client, and the way out that packets and large messages share.
+Pure. Each part holds one phase, and changes it with ``follow`` alone. The parts: the connection itself, its enhanced
+log-in (section 4.12), what is delivered to the client, and the way out that packets and large messages share.
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,16 +81,3 @@ WAY: Mapping[Way, frozenset[Way]] = {
 }
 #: Those of a connection whose client is in.
 ESTABLISHED = (Phase.OPEN, Phase.BUSY)
-
-P = TypeVar("P", bound=Enum)
-
-
-class IllegalTransitionError(RuntimeError):
-    """A change of phase that its table does not have: a defect, whatever a client sends."""
-
-
-def follow(table: Mapping[P, frozenset[P]], before: P, after: P) -> P:
-    """Return ``after``. Raises IllegalTransitionError when ``table`` does not allow it after ``before``."""
-    if after not in table[before]:
-        raise IllegalTransitionError(f"{type(before).__name__} {before.value} cannot become {after.value}")
-    return after

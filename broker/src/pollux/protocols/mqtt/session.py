@@ -17,11 +17,12 @@ from pollux.protocols.mqtt.keep_alive import KeepAlive
 from pollux.protocols.mqtt.large import LargeInbound
 from pollux.protocols.mqtt.limits import longest_remaining, max_packet_size
 from pollux.protocols.mqtt.outlet import Outlet
-from pollux.protocols.mqtt.phases import ESTABLISHED, SESSION, Phase, follow
+from pollux.protocols.mqtt.phases import ESTABLISHED, SESSION, Phase
 from pollux.protocols.mqtt.reading import LOG_IN, PIECES, Reading
 from pollux.protocols.mqtt.state import NEVER, Ending
 from pollux.protocols.mqtt.subscribing import Subscribing
 from pollux.protocols.mqtt.subscriptions import MAX_SUBSCRIPTIONS
+from pollux.protocols.phases import follow
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.decoder import Decoder, Event, PublishEnd, PublishStart, PublishTuple
 from pollux.wire.mqtt.encode import PINGRESP, encode
