@@ -23,7 +23,7 @@ from pollux.ha.shared_store.policy import Action, Role, Settings, decide
 from pollux.ha.store_layout import BACKUP_LOCK, FAILBACK_LOCK, LIVE_LOCK
 from pollux.store.checkpoint import write_checkpoint
 from pollux.store.files import FileOperations
-from pollux.store.locks import LockFile, LockTimeoutError, is_locked
+from pollux.store.locks import LockFile, LockTimeoutError, LockWaiter, is_locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +56,7 @@ def test_what_the_live_left_is_read_after_its_lock_was_obtained(
     def slow_read(directory: Path) -> NodeState | None:
         found = read_state(directory)
         waiter = backup.node_manager._queue.waits_for_lock
+        assert waiter is None or isinstance(waiter, LockWaiter)
         if not steps and found is not None and waiter is not None and live.machine.phase is Phase.LIVE:
             steps.append("read")
             # Between this read and the next thing the backup does, the live leaves and the lock comes.

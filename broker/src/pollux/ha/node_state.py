@@ -7,7 +7,6 @@ format is in docs/shared-store.md. Decides nothing.
 from __future__ import annotations
 
 import json
-import os
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from msgspec.structs import replace
 
 from pollux.checksum import crc32c
 from pollux.errors import PolluxError
+from pollux.store.locks import StateFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -174,39 +174,13 @@ def decode(data: bytes, where: str) -> NodeState:
 def read_state(directory: Path) -> NodeState | None:
     """The state in ``directory``; None when there is no file. Raises StateFileError, OSError."""
     path = directory / STATE_FILE
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    return decode(data, str(path))
+    data = StateFile(path).read()
+    return decode(data, str(path)) if data is not None else None
 
 
 def write_state(directory: Path, state: NodeState) -> None:
     """Replace the file; it is on stable storage when this returns. Raises OSError."""
-    path = directory / STATE_FILE
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-    try:
-        data = memoryview(encode(state))
-        while data:
-            data = data[os.write(descriptor, data) :]
-        os.fsync(descriptor)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(descriptor)
-    temporary.replace(path)
-    sync_directory(directory)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make what was created or renamed in ``directory`` durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    StateFile(directory / STATE_FILE).write(encode(state))
 
 
 def with_holder(state: NodeState, holder: Holder, epoch: int, lock: str, entry: Activation) -> NodeState:

@@ -1,8 +1,9 @@
 """Locks on whole files that belong to an open file description (fcntl(2), F_OFD_SETLK), and waiting for them.
 
-POSIX locks belong to the process and go when any descriptor of the file is closed; these do not. They are released
-by the kernel when their holder's last descriptor is closed, so a killed process releases them within milliseconds.
-On NFSv4 they are the server's byte-range locks. Knows nothing of brokers.
+They are the locks of the store's port where a node is files. POSIX locks belong to the process and go when any
+descriptor of the file is closed; these do not. They are released by the kernel when their holder's last descriptor is
+closed, so a killed process releases them within milliseconds. On NFSv4 they are the server's byte-range locks. Knows
+nothing of brokers.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import struct
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pollux.errors import PolluxError
+from pollux.store.files import FileOperations, replace_file
+from pollux.store.port import Probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,13 +68,6 @@ def is_current(path: Path, descriptor: int) -> bool:
         return False
 
 
-class Probe(NamedTuple):
-    """A look at a lock file, which anybody may take: its nonce, and whether somebody (perhaps we) holds the lock."""
-
-    nonce: str
-    locked: bool
-
-
 def probe(path: Path) -> Probe | None:
     """Look at a lock file without touching its lock; None when there is no such file. Raises OSError."""
     try:
@@ -110,6 +106,9 @@ class LockFile:
         except BaseException:
             self.close()
             raise
+
+    def __str__(self) -> str:
+        return str(self.path)
 
     @classmethod
     def open(cls, path: Path) -> LockFile:
@@ -175,6 +174,15 @@ class LockFile:
         """Set the modification time to now; returns it in nanoseconds as the file system keeps it."""
         os.utime(self.descriptor)
         return os.fstat(self.descriptor).st_mtime_ns
+
+    def touched(self) -> int:
+        """Return the modification time, ns, of the file that the path names now. Raises OSError."""
+        return self.path.stat().st_mtime_ns
+
+    @property
+    def closed(self) -> bool:
+        """Whether the lock was let go of."""
+        return self.descriptor < 0
 
     def close(self) -> None:
         """Let go of the lock and the file; the file stays."""
@@ -292,3 +300,54 @@ class LockWaiter:
             if self.lock is not None:
                 self.lock.close()
                 self.lock = None
+
+
+class FileLocks:
+    """The locks of a node as files of one directory (:class:`pollux.store.port.NodeLocks`)."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def open(self, name: str) -> LockFile:
+        """Open a lock file; one that is missing is made."""
+        return LockFile.open(self._directory / name)
+
+    def replace(self, name: str) -> LockFile:
+        """Put a new file, already locked by the caller, in the place of one; its name is on stable storage then."""
+        lock = LockFile.replace(self._directory / name)
+        try:
+            FileOperations().sync_directory(self._directory)
+        except BaseException:
+            lock.close()  # else it would be nobody's for as long as this process lives
+            raise
+        return lock
+
+    def probe(self, name: str) -> Probe | None:
+        """Look at a lock file without touching its lock."""
+        return probe(self._directory / name)
+
+    def wait(self, name: str, wake: Callable[[], None]) -> LockWaiter:
+        """Wait for a lock in a thread."""
+        return LockWaiter(self._directory / name, wake)
+
+    def briefly(self, name: str, seconds: float) -> ShortLock:
+        """Hold a lock for a moment."""
+        return ShortLock(self._directory / name, seconds)
+
+
+class StateFile:
+    """The record that says whose a store is as a file (:class:`pollux.store.port.StateRecord`)."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> bytes | None:
+        """Return the file's content, None when there is no file."""
+        try:
+            return self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, data: bytes) -> None:
+        """Replace the file whole."""
+        replace_file(FileOperations(), self._path, data)

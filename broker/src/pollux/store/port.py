@@ -130,7 +130,8 @@ class Probe(NamedTuple):
 class NodeLock(Protocol):
     """A lock of a node that was opened; after ``try_lock`` it is held until ``close``, or the end of the process.
 
-    Its nonce is made with it: one that was deleted and made again, or copied, is another lock.
+    Its nonce is made with it: one that was deleted and made again, or copied, is another lock. ``str`` tells people
+    which it is.
     """
 
     @property
@@ -157,10 +158,12 @@ class NodeLock(Protocol):
         """Let go of it. Never raises."""
 
 
-class LockWaiter(Protocol):
-    """Somebody who waits for a lock, in a thread of its own."""
+class LockWait(Protocol):
+    """Waiting for a lock, which goes on by itself."""
 
-    error: OSError | None
+    @property
+    def error(self) -> OSError | None:
+        """Why nobody waits any more, None while somebody does."""
 
     def poll(self) -> bool:
         """Try the lock now, besides waiting; True when it is ours. Raises OSError."""
@@ -182,26 +185,29 @@ class NodeLocks(Protocol):
         """Open a lock; one that is not there is made. Raises OSError, LockTimeoutError."""
 
     def replace(self, name: str) -> NodeLock:
-        """Put a new lock, held by the caller, in the place of one whose holder does not answer any more; durably."""
+        """Put a new lock, held by the caller, in the place of one whose holder does not answer any more.
+
+        It is on stable storage when this returns. Raises OSError, LockTimeoutError.
+        """
 
     def probe(self, name: str) -> Probe | None:
         """Look at a lock without touching it; None when there is none. Raises OSError."""
 
-    def wait(self, name: str, wake: Callable[[], None]) -> LockWaiter:
+    def wait(self, name: str, wake: Callable[[], None]) -> LockWait:
         """Begin to wait for a lock; ``wake`` is called, in any thread, when it is held or waiting failed."""
 
     def briefly(self, name: str, seconds: float) -> AbstractContextManager[None]:
         """Hold a lock for a moment, waited for so long at most. Raises LockTimeoutError, OSError."""
 
 
-class NodeState(Protocol):
-    """The one value that says whose a store is, as bytes: read and written by whoever holds the lock for it."""
+class StateRecord(Protocol):
+    """The one record that says whose a store is, as bytes: written by whoever holds the lock for it."""
 
     def read(self) -> bytes | None:
-        """Return the value, None when there is none. Raises OSError."""
+        """Return the record, None when there is none. Raises OSError."""
 
     def write(self, data: bytes) -> None:
-        """Put a value in the place of the last one: after a crash the old is there, or all of the new.
+        """Put a record in the place of the last one: after a crash the old is there, or all of the new.
 
         It is on stable storage when this returns. Raises OSError, with the old one in its place.
         """

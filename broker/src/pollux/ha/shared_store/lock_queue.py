@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pollux.ha.store_layout import BACKUP_LOCK, LIVE_LOCK
-from pollux.store.locks import LockFile, LockWaiter, is_locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+    from pollux.store.port import LockWait, NodeLock, NodeLocks
 
 
 class LockQueue:
@@ -23,7 +23,7 @@ class LockQueue:
 
     def __init__(
         self,
-        directory: Path,
+        locks: NodeLocks,
         wake: Callable[[], None],
         clock: Callable[[], float],
         *,
@@ -35,22 +35,22 @@ class LockQueue:
 
         ``poll``: how often, in seconds, the live lock is tried besides waiting for it in the kernel; None: never.
         """
-        self._directory = directory
+        self._locks = locks
         self._wake = wake
         self._clock = clock
         self._in_line = in_line
         self._patience = patience
         self.poll = poll
         #: The live lock, when it is ours, and since when.
-        self.lock: LockFile | None = None
+        self.lock: NodeLock | None = None
         self.lock_since = 0.0
         #: Since when this member waits without interruption; None: it does not.
         self.waits_since: float | None = None
         self._polled = 0.0
         self._free_since: float | None = None
-        self._place: LockFile | None = None
-        self._place_waiter: LockWaiter | None = None
-        self._waiter: LockWaiter | None = None
+        self._place: NodeLock | None = None
+        self._place_waiter: LockWait | None = None
+        self._waiter: LockWait | None = None
 
     @property
     def waiting(self) -> bool:
@@ -63,7 +63,7 @@ class LockQueue:
         return self._place is not None or not self._in_line
 
     @property
-    def waits_for_lock(self) -> LockWaiter | None:
+    def waits_for_lock(self) -> LockWait | None:
         """Return what waits for the live lock."""
         return self._waiter
 
@@ -71,7 +71,7 @@ class LockQueue:
         """Wait from now on, in line or for the lock. Raises OSError."""
         self.waits_since = self._clock()
         if self._in_line and self._place is None:
-            place = LockFile.open(self._directory / BACKUP_LOCK)
+            place = self._locks.open(BACKUP_LOCK)
             try:
                 if place.try_lock():
                     self._place = place
@@ -79,13 +79,13 @@ class LockQueue:
                 if self._place is None:
                     place.close()
             if self._place is None:
-                self._place_waiter = LockWaiter(self._directory / BACKUP_LOCK, self._wake)
+                self._place_waiter = self._locks.wait(BACKUP_LOCK, self._wake)
                 return
         self._wait_for_lock()
 
     def _wait_for_lock(self) -> None:
         self._free_since = None
-        self._waiter = LockWaiter(self._directory / LIVE_LOCK, self._wake)
+        self._waiter = self._locks.wait(LIVE_LOCK, self._wake)
 
     def look(self) -> None:
         """Take what was obtained, and leave what became worthless. Raises OSError."""
@@ -111,9 +111,10 @@ class LockQueue:
             return
         if _is_stale(waiter):
             waiter.abandon()
-            self._place_waiter = LockWaiter(self._directory / BACKUP_LOCK, self._wake)
+            self._place_waiter = self._locks.wait(BACKUP_LOCK, self._wake)
         if self._waiter is None:
-            if is_locked(self._directory / LIVE_LOCK):
+            live = self._locks.probe(LIVE_LOCK)
+            if live is not None and live.locked:
                 self._free_since = None
             elif self._free_since is None:
                 self._free_since = self._clock()
@@ -138,7 +139,7 @@ class LockQueue:
             waiter.abandon()
             self._wait_for_lock()
 
-    def take(self, lock: LockFile) -> None:
+    def take(self, lock: NodeLock) -> None:
         """Keep the live lock, which is ours: by waiting, or by having broken it."""
         if self._waiter is not None:
             self._waiter.abandon()
@@ -175,7 +176,7 @@ class LockQueue:
             self.lock = None
 
 
-def _is_stale(waiter: LockWaiter) -> bool:
+def _is_stale(waiter: LockWait) -> bool:
     try:
         return waiter.is_stale()
     except OSError:

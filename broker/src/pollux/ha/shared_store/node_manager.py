@@ -27,7 +27,6 @@ from pollux.ha.node_state import (
     NodeState,
     StateFileError,
     StoreState,
-    sync_directory,
     with_holder,
     write_state,
 )
@@ -39,7 +38,7 @@ from pollux.ha.shared_store.proof import STATE_LOCK_SECONDS, Proof
 from pollux.ha.store_layout import FAILBACK_LOCK, LIVE_LOCK, STATE_LOCK, STORE_ID
 from pollux.logs import event
 from pollux.store.journal_facts import newest_epoch, read_facts
-from pollux.store.locks import LockFile, LockTimeoutError, ShortLock
+from pollux.store.locks import FileLocks, LockTimeoutError
 from pollux.store.segments import NO_ROOM
 
 if TYPE_CHECKING:
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from pollux.ha.members import Member
     from pollux.ha.node_state import Holder
     from pollux.ha.store_layout import SharedStoreLayout
+    from pollux.store.port import NodeLock
 
 logger = logging.getLogger("pollux.ha")
 
@@ -105,12 +105,13 @@ class NodeManager:
         self.prepared = True
         self._layout = layout
         self._directory = layout.node
+        self._locks = FileLocks(layout.node)
         self._listener = listener
         self._wall_ms = wall_ms
         self._clock = clock
         self._member = MemberFile(layout.node, me.id)
-        self._seen = Observation(layout.node, clock)
-        self._announcement: LockFile | None = None
+        self._seen = Observation(layout.node, self._locks, clock)
+        self._announcement: NodeLock | None = None
         self._epoch = 0
         self._proof: Proof | None = None
         self._last_error = ""
@@ -123,7 +124,7 @@ class NodeManager:
         self._wake = threading.Event()
         self._period = STANDBY_PERIOD
         self._queue = LockQueue(
-            layout.node,
+            self._locks,
             self._wake.set,
             clock,
             in_line=settings.role is not Role.LIVE,
@@ -139,7 +140,7 @@ class NodeManager:
         return self._seen.state
 
     @property
-    def _lock(self) -> LockFile | None:
+    def _lock(self) -> NodeLock | None:
         """The live lock, when it is ours."""
         return self._queue.lock
 
@@ -303,7 +304,7 @@ class NodeManager:
             self._period = max(STANDBY_PERIOD, min(NETWORK_PERIOD, self._queue.poll))
         self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         self.me = replace(self.me, lock=self._member.lock())
-        LockFile.open(self._directory / STORE_ID).close()  # makes it, with a random content, when it is missing
+        self._locks.open(STORE_ID).close()  # makes it, with a random content, when it is missing
         self.identity = peers.read_identity(self._directory)
         if state is None and not problem and self.settings.role is not Role.BACKUP:
             state = NodeState(facts.node_id or uuid.uuid4().bytes, StoreState.NOT_STARTED, facts.epoch)
@@ -415,7 +416,7 @@ class NodeManager:
         self._tell(wanted.value)
 
     def _announce(self, reason: str) -> None:
-        lock = LockFile.open(self._directory / FAILBACK_LOCK)
+        lock = self._locks.open(FAILBACK_LOCK)
         try:
             if lock.try_lock():
                 self._change(NodeState.asked_for)
@@ -427,16 +428,11 @@ class NodeManager:
 
     def _break(self, reason: str) -> bool:
         """Take the lock away from a holder that gives no sign of life. Its own guard has expired before."""
-        with ShortLock(self._directory / STATE_LOCK, STATE_LOCK_SECONDS):
+        with self._locks.briefly(STATE_LOCK, STATE_LOCK_SECONDS):
             state = self._seen.unchanged()
             if state is None:
                 return True
-            lock = LockFile.replace(self._directory / LIVE_LOCK)
-            try:
-                sync_directory(self._directory)
-            except BaseException:
-                lock.close()  # else it would be nobody's for as long as this process lives
-                raise
+            lock = self._locks.replace(LIVE_LOCK)
         event(logger, logging.WARNING, "live lock broken", reason=reason, epoch=state.epoch)
         self._queue.take(lock)
         return True
@@ -447,7 +443,7 @@ class NodeManager:
         if lock is None:
             return
         began = self._clock()
-        with ShortLock(self._directory / STATE_LOCK, STATE_LOCK_SECONDS):
+        with self._locks.briefly(STATE_LOCK, STATE_LOCK_SECONDS):
             if not lock.is_current() or not lock.try_lock():
                 return
             self._seen.read_state()
@@ -471,6 +467,7 @@ class NodeManager:
             touched = lock.touch()
         self._proof = Proof(
             self._directory,
+            self._locks,
             lock,
             epoch,
             self.me.id,

@@ -12,7 +12,6 @@ from pollux.ha.members import Heartbeat
 from pollux.ha.node_state import ForeignStateError, StateFileError, StoreState, read_state, write_state
 from pollux.ha.shared_store.proof import STATE_LOCK_SECONDS
 from pollux.ha.store_layout import FAILBACK_LOCK, STATE_LOCK
-from pollux.store.locks import ShortLock, is_locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,12 +19,13 @@ if TYPE_CHECKING:
 
     from pollux.ha.members import Beat
     from pollux.ha.node_state import NodeState
+    from pollux.store.port import NodeLocks
 
 
 class Observation:
     """The node directory as it was seen last, and when."""
 
-    def __init__(self, directory: Path, clock: Callable[[], float]) -> None:
+    def __init__(self, directory: Path, locks: NodeLocks, clock: Callable[[], float]) -> None:
         #: The state as last read or written; None before the first look and on a new store.
         self.state: NodeState | None = None
         #: Why the state file cannot be used; empty when it can.
@@ -37,6 +37,7 @@ class Observation:
         #: Since when the store is asked for; 0.0: it is not.
         self.announced_at = 0.0
         self._directory = directory
+        self._locks = locks
         self._clock = clock
 
     def look(self) -> None:
@@ -70,7 +71,7 @@ class Observation:
 
         Raises OSError, LockTimeoutError, StateFileError.
         """
-        with ShortLock(self._directory / STATE_LOCK, STATE_LOCK_SECONDS):
+        with self._locks.briefly(STATE_LOCK, STATE_LOCK_SECONDS):
             try:
                 state = read_state(self._directory) or self.state
             except StateFileError:
@@ -91,7 +92,8 @@ class Observation:
             self.announced_at = 0.0
         elif not self.announced_at:
             self.announced_at = self._clock()
-        return failing_back and not ourselves and is_locked(self._directory / FAILBACK_LOCK)
+        asks = self._locks.probe(FAILBACK_LOCK) if failing_back and not ourselves else None
+        return asks is not None and asks.locked
 
     def holder_gone(self) -> bool:
         """Whether the recorded holder's process has certainly ended, or has said that it stopped serving."""

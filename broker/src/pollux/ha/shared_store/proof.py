@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from pollux.ha.node_state import StateFileError, read_state, write_state
 from pollux.ha.store_layout import STATE_LOCK
 from pollux.logs import event
-from pollux.store.locks import LockFile, ShortLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from pollux.ha.lease import Lease
     from pollux.ha.members import Heartbeat
     from pollux.ha.node_state import NodeState
+    from pollux.store.port import NodeLock, NodeLocks
 
 logger = logging.getLogger("pollux.ha")
 
@@ -35,7 +35,8 @@ class Proof:
     def __init__(
         self,
         directory: Path,
-        lock: LockFile,
+        locks: NodeLocks,
+        lock: NodeLock,
         epoch: int,
         me: str,
         *,
@@ -46,6 +47,7 @@ class Proof:
     ) -> None:
         """``touched``: the lock file's modification time as we set it, ns; None: it is not looked at."""
         self._directory = directory
+        self._locks = locks
         self._lock = lock
         self._epoch = epoch
         self._me = me
@@ -87,14 +89,14 @@ class Proof:
 
     def _look_at_lock(self) -> str:
         lock = self._lock
-        if lock.descriptor < 0:
+        if lock.closed:
             return "the live lock was released"
         if not lock.is_current():
-            return f"the lock file {lock.path} was deleted or replaced"
+            return f"the lock file {lock} was deleted or replaced"
         if not lock.try_lock():
-            return f"another broker holds the lock of {lock.path}"
-        if self._touched is not None and lock.path.stat().st_mtime_ns != self._touched:
-            return f"somebody else changed the lock file {lock.path}"
+            return f"another broker holds the lock of {lock}"
+        if self._touched is not None and lock.touched() != self._touched:
+            return f"somebody else changed the lock file {lock}"
         return ""
 
     def _look_at_state(self, mine: NodeState | None) -> NodeState | None:
@@ -107,7 +109,7 @@ class Proof:
         if state is None:
             if mine is not None:
                 event(logger, logging.WARNING, "state file written anew", reason=reason, epoch=self._epoch)
-                with ShortLock(self._directory / STATE_LOCK, STATE_LOCK_SECONDS):
+                with self._locks.briefly(STATE_LOCK, STATE_LOCK_SECONDS):
                     write_state(self._directory, mine)
             return mine
         if state.epoch != self._epoch or state.holder is None or state.holder.id != self._me:
