@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pollux.formats.records import decode_message
+from pollux.store.files import read_all
 from pollux.store.index import plan, records_of
 from pollux.store.large import LargeMessage
 
@@ -44,7 +45,7 @@ def paged_messages(storage: Storage) -> Iterator[tuple[int, PagedMessage, int]]:
     storage.pages.body_lost = _not_asked
     for pages in storage.pages.addresses().values():
         for page in pages.pages.values():
-            data = page.path.read_bytes()[: page.size]
+            data = read_all(page.path, storage.files)[: page.size]
             for one in run_now(pages._decode(page, data)):
                 for queue in one.queue_ids:
                     if queue in page.remaining and one.message.id not in page.acknowledged.get(queue, ()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pathlib
 import random
 import shutil
 from collections import Counter
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 
 from pollux.formats.segments import HEADER_SIZE
 from pollux.store import checkpointer, ids, index, recovery
+from pollux.store.files import FileOperations
 from pollux.store.follower import Follower
 from pollux.store.maintenance import Maintenance
 
@@ -155,11 +155,11 @@ async def test_a_look_without_news_opens_two_files_however_many_there_are(
     settings = settings_in(tmp_path)
     follower = Follower(settings.journal_directory, settings.id_cache_size)
     opened_files: list[str] = []
-    real = pathlib.Path.open
+    real = FileOperations.open
 
-    def counted(path: Path, *rest: Any, **named: Any) -> Any:
+    def counted(files: FileOperations, path: Path, *rest: Any) -> int:
         opened_files.append(path.name)
-        return real(path, *rest, **named)
+        return real(files, path, *rest)
 
     async with writing(settings) as live:
         for _ in range(70):
@@ -170,7 +170,7 @@ async def test_a_look_without_news_opens_two_files_however_many_there_are(
             await live.send()
         assert len(segments(settings)) > 5
         assert follower.poll() is True
-        monkeypatch.setattr(pathlib.Path, "open", counted)
+        monkeypatch.setattr(FileOperations, "open", counted)
         assert follower.poll() is False
         assert len(opened_files) == len(set(opened_files)) <= 2, opened_files
         opened_files.clear()
@@ -262,7 +262,7 @@ async def test_a_takeover_does_not_look_at_every_message_nor_at_every_file(
 
     looked: list[int] = []
     opened_files: list[str] = []
-    ascending, without, real = ids.ascending, ids.without, pathlib.Path.open
+    ascending, without, real = ids.ascending, ids.without, FileOperations.open
 
     def counted_ascending(numbers: array[int], known: int) -> int:
         looked.append(len(numbers) - known)
@@ -272,10 +272,10 @@ async def test_a_takeover_does_not_look_at_every_message_nor_at_every_file(
         looked.append(len(gone) + len(numbers) - known)
         return without(numbers, known, gone)
 
-    def counted_open(path: Path, *rest: Any, **named: Any) -> Any:
+    def counted_open(files: FileOperations, path: Path, *rest: Any) -> int:
         if path.parent == settings.journal_directory:
             opened_files.append(path.name)
-        return real(path, *rest, **named)
+        return real(files, path, *rest)
 
     def refused(*_: object) -> Any:
         raise AssertionError("all of it was looked at")
@@ -285,7 +285,7 @@ async def test_a_takeover_does_not_look_at_every_message_nor_at_every_file(
     monkeypatch.setattr(ids, "without", counted_without)
     monkeypatch.setattr(ids, "shared", refused)
     monkeypatch.setattr(recovery, "read_checkpoint", refused)
-    monkeypatch.setattr(pathlib.Path, "open", counted_open)
+    monkeypatch.setattr(FileOperations, "open", counted_open)
     async with opened(settings, crash=True, follower=follower) as warm:
         monkeypatch.undo()
         assert warm.recovered.replayed_records <= 6
@@ -312,14 +312,14 @@ async def test_a_takeover_opens_no_file_that_only_holds_what_waits(
         follower.poll()
         await live.send()
     opened_files: list[str] = []
-    real = pathlib.Path.open
+    real = FileOperations.open
 
-    def counted_open(path: Path, *rest: Any, **named: Any) -> Any:
+    def counted_open(files: FileOperations, path: Path, *rest: Any) -> int:
         if path.parent == settings.journal_directory:
             opened_files.append(path.name)
-        return real(path, *rest, **named)
+        return real(files, path, *rest)
 
-    monkeypatch.setattr(pathlib.Path, "open", counted_open)
+    monkeypatch.setattr(FileOperations, "open", counted_open)
     async with opened(settings, crash=True, follower=follower) as warm:
         monkeypatch.undo()
         maintenance = warm.storage._maintenance

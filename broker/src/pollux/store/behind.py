@@ -11,6 +11,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from pollux.store.files import exists, is_directory
 from pollux.store.known_pages import changed
 from pollux.store.large import lost_files
 from pollux.store.page_files import differs
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.store.page_files import Page
+    from pollux.store.port import Files
 
     Check = Callable[[], list[Damage]]
 
@@ -51,33 +53,34 @@ async def look(
             report(damage)
 
 
-def pages(some: list[Page], wanted: Callable[[Page], bool]) -> list[Check]:
+def pages(some: list[Page], wanted: Callable[[Page], bool], files: Files) -> list[Check]:
     """Whether pages are as they were read; those that are not ``wanted`` any more may be gone."""
 
     def check(part: Sequence[Page]) -> list[Damage]:
-        found = ((page, changed(page)) for page in part if wanted(page))
+        found = ((page, changed(page, files)) for page in part if wanted(page))
         return [damage for page, damage in found if damage is not None and wanted(page)]
 
     return _in_parts(check, some)
 
 
-def names(some: list[tuple[Path, str]]) -> list[Check]:
+def names(some: list[tuple[Path, str]], files: Files) -> list[Check]:
     """Whether directories of pages say whose they are."""
 
     def check(part: Sequence[tuple[Path, str]]) -> list[Damage]:
-        found = (differs(directory, address) for directory, address in part if directory.is_dir())
+        found = (differs(directory, address, files) for directory, address in part if is_directory(files, directory))
         return [damage for damage in found if damage is not None]
 
     return _in_parts(check, some)
 
 
-def bodies(directory: Path, sizes: Mapping[int, int]) -> list[Check]:
+def bodies(directory: Path, sizes: Mapping[int, int], files: Files) -> list[Check]:
     """Whether files of large messages have the sizes that they must have; those that are gone are not wanted."""
 
     def check(part: Sequence[tuple[int, int]]) -> list[Damage]:
-        lost = lost_files(directory, dict(part))
+        lost = lost_files(directory, dict(part), files=files)
         paths = {file: directory / f"{file}.msg" for file in lost}
-        return [Damage(paths[one], 0, 0, "lost-body", words) for one, words in lost.items() if paths[one].exists()]
+        there = [one for one in lost if exists(files, paths[one])]
+        return [Damage(paths[one], 0, 0, "lost-body", lost[one]) for one in there]
 
     return _in_parts(check, list(sizes.items()))
 

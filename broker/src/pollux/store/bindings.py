@@ -26,7 +26,7 @@ from pollux.formats.segments import (
     frame,
 )
 from pollux.formats.segments import records as scan
-from pollux.store.files import write_all
+from pollux.store.files import DISK, read_all, write_all
 from pollux.store.recovered import Damage
 
 if TYPE_CHECKING:
@@ -57,27 +57,27 @@ _QUEUE = "queue"
 _PASSING = {"mqtt-qos2-in": "mqtt-session", "mqtt-qos2-out": "mqtt-session"}
 
 
-def _files(directory: Path) -> list[tuple[int, int, Path]]:
+def _files(directory: Path, files: Files) -> list[tuple[int, int, Path]]:
     """(epoch, number, path) of the files that hold bindings, the newest first."""
-    names = ((NAME.fullmatch(path.name), path) for path in directory.iterdir())
+    names = ((NAME.fullmatch(entry.name), directory / entry.name) for entry in files.entries(directory))
     return sorted(((int(match[1]), int(match[2]), path) for match, path in names if match), reverse=True)
 
 
-def newest_file(directory: Path) -> Path | None:
+def newest_file(directory: Path, files: Files = DISK) -> Path | None:
     """The file that holds the bindings, None in a new directory."""
-    found = _files(directory)
+    found = _files(directory, files)
     return found[0][2] if found else None
 
 
 def read_newest(
-    directory: Path, node_id: bytes | None, *, expected: bool
+    directory: Path, node_id: bytes | None, *, expected: bool, files: Files = DISK
 ) -> tuple[dict[Key, bytes], list[Damage], int]:
     """The map in a directory, what is damaged or missing, and the epoch it is of (0: none was found). Read-only.
 
     ``expected``: the journal beside it is that of a broker that had one. A map that is incomplete is completed from an
     earlier life's file: somebody put that back. Raises FormatError for a foreign file.
     """
-    found = _files(directory)
+    found = _files(directory, files)
     if not found:
         words = "no bindings are here, but the journal is that of a broker that had some; is the directory mounted?"
         return {}, [Damage(directory, 0, 0, "missing-bindings", words)] if expected else [], 0
@@ -88,10 +88,10 @@ def read_newest(
         if newest is not None and epoch == of_epoch:
             continue  # of the same life: the newest has all of it
         try:
-            values, wrong, _ = read_bindings(path, node_id)
+            values, wrong, _ = read_bindings(path, node_id, files)
         except DamagedHeaderError as error:
             words = f"the file cannot be read: {error}"
-            damage.append(Damage(path, 0, path.stat().st_size, "corrupt", words))
+            damage.append(Damage(path, 0, files.status(path).size, "corrupt", words))
             continue
         damage += wrong
         if newest is not None:
@@ -119,9 +119,11 @@ def _completed(values: dict[Key, bytes], earlier: dict[Key, bytes]) -> dict[Key,
     return found
 
 
-def read_bindings(path: Path, node_id: bytes | None) -> tuple[dict[Key, bytes], list[Damage], SegmentHeader]:
+def read_bindings(
+    path: Path, node_id: bytes | None, files: Files = DISK
+) -> tuple[dict[Key, bytes], list[Damage], SegmentHeader]:
     """The map in a file, and what is damaged in it. Raises FormatError for a foreign or unreadable file."""
-    data = path.read_bytes()
+    data = read_all(path, files)
     header = decode_header(data, str(path))
     if header.kind != Kind.BINDINGS:
         raise FormatError(f"{path}: its header says {header.kind.name}, not bindings")
@@ -257,7 +259,7 @@ class Bindings:
 
         ``expected``: see :func:`read_newest`. ``check`` is shown the map before anything is written, and may raise.
         """
-        values, damage, epoch = read_newest(self._directory, node_id, expected=expected)
+        values, damage, epoch = read_newest(self._directory, node_id, expected=expected, files=self._files)
         if check is not None:
             check(values)
         if epoch >= self._epoch:
@@ -270,7 +272,7 @@ class Bindings:
         self._snapshot(b"".join(self._live.values()))
         self._file_bytes = self._live_bytes
         damaged = {found.file for found in damage}
-        for other in self._directory.iterdir():
+        for other in [self._directory / entry.name for entry in self._files.entries(self._directory)]:
             unfinished = other.name.startswith("bindings-") and other.suffix == ".tmp"
             if other != self._path and (unfinished or NAME.fullmatch(other.name)):
                 # What was damaged is kept for whoever investigates.

@@ -21,7 +21,6 @@ are listed in docs/journal-format.md. A checkpoint is written beside, synced and
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 import struct
@@ -33,7 +32,7 @@ from msgspec import Struct
 
 from pollux.checksum import crc32c
 from pollux.formats.segments import FormatError
-from pollux.store.files import write_all
+from pollux.store.files import DISK, FileReader, write_all
 from pollux.store.index import Index
 from pollux.store.state import Pending, State
 
@@ -212,9 +211,9 @@ def write_checkpoint(
     return path
 
 
-def node_of(path: Path) -> bytes | None:
+def node_of(path: Path, files: Files = DISK) -> bytes | None:
     """The node in a checkpoint's header; None when that is not a sound one. Raises OSError."""
-    with path.open("rb") as stream:
+    with FileReader(path, files) as stream:
         head = stream.read(HEADER.size)
     if len(head) < HEADER.size or head[: len(MAGIC)] != MAGIC:
         return None
@@ -222,16 +221,15 @@ def node_of(path: Path) -> bytes | None:
     return bytes(fields[4]) if crc32c(head[:60]) == fields[9] else None
 
 
-def read_checkpoint(path: Path, node_id: bytes | None) -> Checkpoint:
+def read_checkpoint(path: Path, node_id: bytes | None, files: Files = DISK) -> Checkpoint:
     """Map a checkpoint and verify all of it. Raises FormatError."""
     key = parse_name(path.name)
     if key is None:
         raise FormatError(f"{path}: not a checkpoint's name")
-    with path.open("rb") as stream:
-        size = os.fstat(stream.fileno()).st_size
-        if size < HEADER.size:
-            raise FormatError(f"{path}: {size} bytes are too few for a checkpoint")
-        view = memoryview(mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ))
+    view = files.view(path)
+    size = len(view)
+    if size < HEADER.size:
+        raise FormatError(f"{path}: {size} bytes are too few for a checkpoint")
     magic, version, _, count, node, *found, table_crc, header_crc = HEADER.unpack_from(view)
     if magic != MAGIC or crc32c(view[:60]) != header_crc:
         raise FormatError(f"{path}: not a checkpoint, or its header is damaged")

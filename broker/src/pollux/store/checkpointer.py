@@ -36,7 +36,7 @@ from pollux.formats.segments import (
 from pollux.store import checkpoint as checkpoints
 from pollux.store import recovery
 from pollux.store.checkpoint import BodyFile, Checkpoint, read_checkpoint, write_checkpoint
-from pollux.store.files import FileOperations, write_all
+from pollux.store.files import DISK, FileOperations, FileReader, exists, names_in, read_all, write_all
 from pollux.store.recovery import SegmentFile
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK, State
 
@@ -115,16 +115,16 @@ def run(job: Job, files: Files) -> Result:
     state = State(job.id_cache_size)
     table: list[BodyFile] = []
     if job.base is not None:
-        base = read_checkpoint(directory / job.base, node_id)
+        base = read_checkpoint(directory / job.base, node_id, files)
         base.load_into(state, bodies=True)
         table = list(base.files)
         del base
-    replayed, damage = fold(state, job, table)
+    replayed, damage = fold(state, job, table, files)
     queues = state.finish()
     live_ids = state.prune(queues)
     # Only what the journal says is gone: a directory that is not there may be one that is not mounted.
     paging = Path(job.paging_directory)
-    gone = [store for store, done in state.pages_done.items() if 0 in done and not (paging / str(store)).exists()]
+    gone = [store for store, done in state.pages_done.items() if 0 in done and not exists(files, paging / str(store))]
     if gone:
         # One that came back after a power cut would be a store of which nothing is known to be done.
         files.sync_directory(paging)
@@ -160,7 +160,7 @@ def run(job: Job, files: Files) -> Result:
     return Result(path.name, len(live.ids), replayed, *rewritten, damage=damage, seconds=time.perf_counter() - began)
 
 
-def fold(state: State, job: Job, table: list[BodyFile]) -> tuple[int, list[str]]:
+def fold(state: State, job: Job, table: list[BodyFile], files: Files = DISK) -> tuple[int, list[str]]:
     """Replay the job's segments into ``state`` and add them to ``table``; (records, damage in words)."""
     replayed = 0
     damage: list[str] = []
@@ -169,10 +169,10 @@ def fold(state: State, job: Job, table: list[BodyFile]) -> tuple[int, list[str]]
     for source in job.segments:
         job.check()
         path = directory / source.name
-        with path.open("rb") as stream:
+        with FileReader(path, files) as stream:
             header = decode_header(stream.read(HEADER_SIZE), str(path))
-            size = os.fstat(stream.fileno()).st_size
-        segment = SegmentFile(path, source.epoch, source.sequence, size, header, limit=source.limit)
+            size = stream.size
+        segment = SegmentFile(path, source.epoch, source.sequence, size, header, limit=source.limit, files=files)
         replay = recovery.replay_segment(state, segment, len(table), buffer)
         replayed += replay.records
         found = recovery.settle_segment(state, directory, segment, final=source.final, keep=False)
@@ -262,7 +262,7 @@ def _copy(directory: Path, live: Live, number: int, positions: list[int], output
     """Copy one file's live records; False (and nothing changed) when one of them is damaged, or all are gone."""
     file = live.files[number]
     try:
-        data = (directory / file.name).read_bytes()
+        data = read_all(directory / file.name, output.files)
     except FileNotFoundError:
         return False
     view = memoryview(data)
@@ -297,13 +297,13 @@ class BodiesWriter:
     """Writes records into new ``.bodies`` files and enters those in the table of files."""
 
     def __init__(self, files: Files, directory: Path, job: Job, table: list[BodyFile]) -> None:
-        self._files = files
+        self.files = files
         self._directory = directory
         self._job = job
         self._table = table
         self._fd = -1
         self._number = max(
-            (int(match[2]) for path in directory.iterdir() if (match := BODIES_NAME.fullmatch(path.name))), default=0
+            (int(match[2]) for name in names_in(files, directory) if (match := BODIES_NAME.fullmatch(name))), default=0
         )
         self._buffer = bytearray()
         self._written = 0
@@ -334,13 +334,13 @@ class BodiesWriter:
         node_id = bytes.fromhex(self._job.node_id)
         created = time.time_ns() // 1_000_000
         header = SegmentHeader(Kind.BODIES, salt, node_id, self._job.epoch, self._number, created)
-        self._fd = self._files.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self._fd = self.files.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._table.append(BodyFile(name, salt, 0, 0))
         self._buffer += header.encode()
         self._written = 0
 
     def _flush(self) -> None:
-        write_all(self._files, self._fd, bytes(self._buffer), self._written, sync=False)
+        write_all(self.files, self._fd, bytes(self._buffer), self._written, sync=False)
         self._written += len(self._buffer)
         self._buffer.clear()
 
@@ -349,18 +349,18 @@ class BodiesWriter:
         if self._fd < 0:
             return
         self._flush()
-        self._files.fsync(self._fd)
-        self._files.close(self._fd)
+        self.files.fsync(self._fd)
+        self.files.close(self._fd)
         self._fd = -1
-        self._files.sync_directory(self._directory)
+        self.files.sync_directory(self._directory)
 
 
-def unreferenced(directory: Path, checkpoint: Checkpoint) -> list[Path]:
+def unreferenced(directory: Path, checkpoint: Checkpoint, files: Files = DISK) -> list[Path]:
     """The files an installed checkpoint makes superfluous: folded segments, bodies, older checkpoints."""
     wanted = {file.name for file in checkpoint.files} | {checkpoint.path.name}
     folded = checkpoint.key[1:]
     dead: list[Path] = []
-    for path in directory.iterdir():
+    for path in [directory / entry.name for entry in files.entries(directory)]:
         if path.name in wanted:
             continue
         segment = recovery.SEGMENT_NAME.fullmatch(path.name)

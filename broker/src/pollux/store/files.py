@@ -16,6 +16,7 @@ from pollux.store.port import Entry, Status
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Self
 
     from pollux.store.port import Files
 
@@ -145,6 +146,50 @@ class FileOperations:
         """(total, free for us) bytes of the file system ``path`` is on."""
         stat = os.statvfs(path)
         return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+
+
+#: The files of the disk, for whoever is told of no others.
+DISK: Files = FileOperations()
+
+
+class FileReader:
+    """A file that is read from a position on. Raises FileNotFoundError when there is none of this name."""
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self._files = files
+        self._fd = files.open(path, os.O_RDONLY)
+        self._position = 0
+        self.size = 0
+        try:
+            self.size = files.size(self._fd)
+        except BaseException:
+            files.close(self._fd)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close(self._fd)
+
+    def seek(self, position: int) -> None:
+        """Go on at a position."""
+        self._position = position
+
+    def read(self, length: int) -> bytes:
+        """Return ``length`` bytes, fewer at the file's end."""
+        data = self._files.read(self._fd, length, self._position)
+        self._position += len(data)
+        while data and len(data) < length and (more := self._files.read(self._fd, length - len(data), self._position)):
+            self._position += len(more)
+            data += more
+        return data
+
+
+def read_all(path: Path, files: Files) -> bytes:
+    """Return a file's content. Raises FileNotFoundError, OSError."""
+    with FileReader(path, files) as reader:
+        return reader.read(reader.size)
 
 
 def write_all(files: Files, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> None:

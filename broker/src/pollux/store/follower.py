@@ -21,6 +21,7 @@ from pollux.formats.records import BATCH, RecordType
 from pollux.formats.segments import FRAME_SIZE, FormatError, valid_at
 from pollux.store import checkpoint as checkpoints
 from pollux.store import inventory, recovery
+from pollux.store.files import DISK, FileReader
 from pollux.store.known_pages import KnownPages
 from pollux.store.recovered import NORMAL_DAMAGE
 from pollux.store.segments import segment_name
@@ -29,6 +30,7 @@ from pollux.store.state import Replay, State
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pollux.store.port import Files
     from pollux.store.recovered import Damage
     from pollux.store.recovery import SegmentFile
 
@@ -69,11 +71,12 @@ class Look(Struct):
 class Follower:
     """Follows one journal directory. ``poll`` from a background thread; ``take`` ends it."""
 
-    def __init__(self, directory: Path, id_cache_size: int, paging: Path | None = None) -> None:
+    def __init__(self, directory: Path, id_cache_size: int, paging: Path | None = None, files: Files = DISK) -> None:
         """``paging``: the pages' directory, when they are to be known at a takeover."""
         self._directory = directory
+        self._files = files
         #: What was read of pages that nobody writes to.
-        self.pages = KnownPages(paging)
+        self.pages = KnownPages(paging, files)
         self._id_cache_size = id_cache_size
         self._progress: Progress | None = None
         self._look: Look | None = None
@@ -119,7 +122,7 @@ class Follower:
         self._stopping = True
 
     def _poll(self) -> bool:
-        names = frozenset(path.name for path in self._directory.iterdir() if _counts(path.name))
+        names = frozenset(one.name for one in self._files.entries(self._directory) if _counts(one.name))
         look, progress = self._look, self._progress
         before = self.records
         if (
@@ -139,19 +142,19 @@ class Follower:
 
     def _read(self, names: frozenset[str]) -> None:
         """Look at all files."""
-        segments = recovery.read_segments(self._directory, None, self.headers)
+        segments = recovery.read_segments(self._directory, None, self.headers, self._files)
         self.headers = recovery.headers_of(segments)
         self.know(segments)
         starts = recovery.read_starts(segments, self.starts)
-        checkpoint = next(iter(recovery.eligible_checkpoints(self._directory, starts)), None)
+        checkpoint = next(iter(recovery.eligible_checkpoints(self._directory, starts, self._files)), None)
         key = checkpoint[0] if checkpoint is not None else None
         journal = self._arrange(segments, starts, key)
         chain = journal.chain
         progress = self._progress
         base = progress.checkpoint if progress is not None else None
         if checkpoint is not None and (base is None or base.key != key):
-            base = checkpoints.read_checkpoint(checkpoint[1], None)
-            self.bodies = inventory.body_headers(self._directory, base, self.headers | self.bodies)
+            base = checkpoints.read_checkpoint(checkpoint[1], None, self._files)
+            self.bodies = inventory.body_headers(self._directory, base, self.headers | self.bodies, self._files)
         if progress is None or not (_begins_with(progress, base) and self._continues(progress, chain)):
             progress = Progress(State(self._id_cache_size), base)
             if base is not None:
@@ -225,7 +228,7 @@ class Follower:
         """The offset up to which the writes of a growing segment are certainly complete."""
         salt = _salt(segment)
         position = start
-        with segment.path.open("rb") as stream:
+        with FileReader(segment.path, segment.files) as stream:
             while True:
                 stream.seek(position)
                 head = stream.read(_BATCH_SIZE)

@@ -13,16 +13,17 @@ import msgspec
 from pollux.errors import StoreError
 from pollux.formats.segments import HEADER_SIZE, FormatError, decode_header
 from pollux.store.checkpoint import checkpoint_name, parse_name
+from pollux.store.files import DISK, FileReader, exists, names_in
 from pollux.store.recovered import Damage
 from pollux.store.recovery import ALLOW_MISSING
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
     from pathlib import Path
 
     from pollux.formats.segments import SegmentHeader
     from pollux.store.checkpoint import Checkpoint
+    from pollux.store.port import Files, Status
     from pollux.store.reading import Reading
     from pollux.store.recovery import Headers, SegmentFile, Start
 
@@ -77,7 +78,7 @@ def missing(found: Reading, bindings: Mapping[tuple[str, str], bytes]) -> list[D
     named = found.starts[-1].checkpoint if found.starts else None
     if lost and named is not None and found.folded < named[1:]:
         path = directory / checkpoint_name(named)
-        if not path.exists():
+        if not exists(found.files, path):
             words = (
                 f"the life of epoch {found.starts[-1].epoch} began with this checkpoint; what was in it only is gone"
             )
@@ -98,7 +99,8 @@ def unreadable(found: Reading, lost: list[Damage]) -> list[Path]:
     files += [one.file for one in found.damage if parse_name(one.file.name) is not None]
     if lost:
         named = {file.name for file in found.checkpoint.files} if found.checkpoint is not None else set()
-        files += [path for path in found.directory.glob("*.bodies") if path.name not in named]
+        names = [name for name in names_in(found.files, found.directory) if name.endswith(".bodies")]
+        files += [found.directory / name for name in names if name not in named]
     return files
 
 
@@ -141,35 +143,35 @@ def _lost_segments(directory: Path, first: int, last: int) -> Damage:
     return Damage(directory / f"pollux-*-{first:010d}.segment", 0, 0, "missing-segment", words)
 
 
-def body_headers(directory: Path, checkpoint: Checkpoint, known: Headers) -> Headers:
+def body_headers(directory: Path, checkpoint: Checkpoint, known: Headers, files: Files = DISK) -> Headers:
     """The headers of the files that hold a checkpoint's messages, as far as they can be read."""
     found: Headers = {}
     for file in checkpoint.files:
         try:
-            status, found_header = _look_at(directory / file.name, known)
+            status, found_header = _look_at(directory / file.name, known, files)
         except (FileNotFoundError, FormatError):
             continue
-        found[file.name, status.st_ino] = found_header
+        found[file.name, status.inode] = found_header
     return found
 
 
-def _look_at(path: Path, known: Headers) -> tuple[os.stat_result, SegmentHeader]:
+def _look_at(path: Path, known: Headers, files: Files) -> tuple[Status, SegmentHeader]:
     """A file's status and header; one whose header is known is not opened. Raises FileNotFoundError, FormatError."""
-    status = path.stat()
-    header = known.get((path.name, status.st_ino))
+    status = files.status(path)
+    header = known.get((path.name, status.inode))
     if header is None:
-        with path.open("rb", buffering=0) as stream:
+        with FileReader(path, files) as stream:
             header = decode_header(stream.read(HEADER_SIZE), str(path))
     return status, header
 
 
-def _size_of(path: Path, salt: int, known: Headers) -> int:
+def _size_of(path: Path, salt: int, known: Headers, files: Files) -> int:
     """The size of a file with this salt; -1 when it is not there, or another."""
     try:
-        status, header = _look_at(path, known)
+        status, header = _look_at(path, known, files)
     except (FileNotFoundError, FormatError):
         return -1
-    return status.st_size if header.salt == salt else -1
+    return status.size if header.salt == salt else -1
 
 
 def _lost_bodies(found: Reading) -> list[Damage]:
@@ -177,7 +179,7 @@ def _lost_bodies(found: Reading) -> list[Damage]:
     lost: list[Damage] = []
     for file in found.checkpoint.files if found.checkpoint is not None else ():
         path = found.directory / file.name
-        size, end = _size_of(path, file.salt, found.headers), HEADER_SIZE + file.used
+        size, end = _size_of(path, file.salt, found.headers, found.files), HEADER_SIZE + file.used
         if size < 0:
             words = f"{file.live} bytes of live messages are not there; the messages wait until the file is put back"
             lost.append(Damage(path, 0, file.live, "missing-segment", words))

@@ -10,11 +10,14 @@ from pollux.formats.segments import HEADER_SIZE, FormatError, decode_header
 from pollux.store import recovery
 from pollux.store.bindings import NAME, newest_file
 from pollux.store.checkpoint import node_of, parse_name
+from pollux.store.files import DISK, names_in
 from pollux.store.recovery import SEGMENT_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from pollux.store.port import Files
 
 logger = logging.getLogger("pollux.ha")
 
@@ -34,19 +37,17 @@ class JournalFacts(NamedTuple):
     epoch: int
 
 
-def newest_epoch(journal: Path, bindings: Path) -> int:
+def newest_epoch(journal: Path, bindings: Path, files: Files = DISK) -> int:
     """The largest epoch in the names of the journal's files; 0 when there are none."""
     found = [0]
-    if journal.is_dir():
-        for path in journal.iterdir():
-            segment = SEGMENT_NAME.fullmatch(path.name)
-            checkpoint = parse_name(path.name)
-            if segment is not None:
-                found.append(int(segment[1]))
-            elif checkpoint is not None:
-                found.append(checkpoint[0])
-    if bindings.is_dir():
-        found += [int(match[1]) for path in bindings.iterdir() if (match := NAME.fullmatch(path.name))]
+    for name in names_in(files, journal):
+        segment = SEGMENT_NAME.fullmatch(name)
+        checkpoint = parse_name(name)
+        if segment is not None:
+            found.append(int(segment[1]))
+        elif checkpoint is not None:
+            found.append(checkpoint[0])
+    found += [int(match[1]) for name in names_in(files, bindings) if (match := NAME.fullmatch(name))]
     return max(found)
 
 

@@ -8,12 +8,12 @@ it.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from pollux.formats.segments import HEADER_SIZE, FormatError, decode_header
+from pollux.store.files import DISK, FileReader
 from pollux.store.page_files import PAGE_SHIFT, Page, read_page
 from pollux.store.recovered import Damage
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pollux.store.port import Files
     from pollux.store.state import State
 
 #: Pages read at one look.
@@ -41,9 +42,10 @@ class KnownPage(Struct, frozen=True):
 class KnownPages:
     """The pages read so far, and whether they are still as they were read. For one thread at a time."""
 
-    def __init__(self, directory: Path | None) -> None:
+    def __init__(self, directory: Path | None, files: Files = DISK) -> None:
         """``directory``: for pages; None knows none."""
         self._directory = directory
+        self._files = files
         #: None: a page that recovery must judge; it is not read again and again.
         self._stores: dict[int, dict[int, KnownPage | None]] = {}
         #: The last look left pages for the next one.
@@ -73,12 +75,11 @@ class KnownPages:
                 committed = state.page_tx.get((store, number), set())
                 known[number] = self._read(directory / str(store), store, number, set(committed), recorded)
 
-    @staticmethod
-    def _read(directory: Path, store: int, number: int, committed: set[int], recorded: int) -> KnownPage | None:
+    def _read(self, directory: Path, store: int, number: int, committed: set[int], recorded: int) -> KnownPage | None:
         path = directory / f"{number:010d}.page"
         try:
-            inode = path.stat().st_ino
-            page, large = read_page(path, store, number, committed, recorded)
+            inode = self._files.status(path).inode
+            page, large = read_page(path, store, number, committed, recorded, files=self._files)
         except OSError:
             return None  # it may be gone by now
         return KnownPage(inode, page, large, recorded) if page is not None else None
@@ -96,11 +97,11 @@ def _followed(number: int, numbers: set[int]) -> bool:
     return any(other > number and other >> PAGE_SHIFT == number >> PAGE_SHIFT for other in numbers)
 
 
-def changed(page: Page) -> Damage | None:
+def changed(page: Page, files: Files = DISK) -> Damage | None:
     """Return what has become of a page since it was read, as far as its size and header tell."""
     try:
-        with page.path.open("rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
+        with FileReader(page.path, files) as stream:
+            size = stream.size
             header = decode_header(stream.read(HEADER_SIZE), str(page.path))
     except FileNotFoundError:
         return Damage(page.path, 0, 0, "missing-file", f"page {page.number} is missing")

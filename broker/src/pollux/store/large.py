@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pollux.checksum import crc32c
 from pollux.errors import DiskFullError, LostBodyError, StoreError
-from pollux.store.files import write_all
+from pollux.store.files import DISK, is_directory, make_directories, names_in, write_all
 from pollux.store.recovered import Damage
 from pollux.store.segments import NO_ROOM
 
@@ -43,7 +43,9 @@ _READ_BYTES = 1 << 20
 LARGE_NAME = re.compile(r"([0-9]+)\.msg", re.ASCII)
 
 
-def lost_files(directory: Path, wanted: Mapping[int, int], *, sizes: bool = True) -> dict[int, str]:
+def lost_files(
+    directory: Path, wanted: Mapping[int, int], *, sizes: bool = True, files: Files = DISK
+) -> dict[int, str]:
     """Return what is wrong with large messages' files, in words, by id. ``wanted``: id -> size, 0: unknown.
 
     Without ``sizes`` only their names are looked for, all at once.
@@ -53,7 +55,7 @@ def lost_files(directory: Path, wanted: Mapping[int, int], *, sizes: bool = True
     lost: dict[int, str] = {}
     there: set[str] | None = None
     if len(wanted) > 1 or not sizes:  # one look at the directory is cheaper than one at each name
-        there = {entry.name for entry in os.scandir(directory)} if directory.is_dir() else set()
+        there = set(names_in(files, directory))
     for file_id, size in wanted.items():
         path = directory / f"{file_id}.msg"
         if there is not None and path.name not in there:
@@ -62,7 +64,7 @@ def lost_files(directory: Path, wanted: Mapping[int, int], *, sizes: bool = True
         if not sizes:
             continue
         try:
-            found = path.stat().st_size
+            found = files.status(path).size
         except FileNotFoundError:
             lost[file_id] = f"{path} is missing"
         else:
@@ -188,7 +190,8 @@ class LargeWriter:
         """Write what waits; the bytes written. Under the lock."""
         files = self._owner.files
         if self._fd < 0 and self._position == 0 and not self._aborted:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if not is_directory(files, self._path.parent):
+                make_directories(files, self._path.parent)
             self._fd = files.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         written = 0
         while self._chunks and not self._aborted:
@@ -306,7 +309,7 @@ class LargeReader:
             if self._fd < 0:
                 self._fd = self._owner.files.open(self._path, os.O_RDONLY)
                 # Now, when nothing was sent yet: a body that breaks off costs the client its connection, each time.
-                if (found := os.fstat(self._fd).st_size) < self.size:
+                if (found := self._owner.files.size(self._fd)) < self.size:
                     raise LostBodyError(f"{self._path}: was cut to {found} of {self.size} bytes")
             data = self._owner.files.read(self._fd, length, self.position)
         except FileNotFoundError:
@@ -411,11 +414,11 @@ class LargeMessages:
         ``keep``: something of the store is damaged, and they may belong to that: they go to ``isolated/``.
         """
         known = {self.path(file_id) for file_id in wanted}
-        orphans = [path for path in self._directory.glob("*.msg") if LARGE_NAME.fullmatch(path.name)]
-        orphans = [path for path in orphans if path not in known]
+        names = [name for name in names_in(self.files, self._directory) if LARGE_NAME.fullmatch(name)]
+        orphans = [path for path in (self._directory / name for name in names) if path not in known]
         isolated = self._directory / "isolated"
         if keep and orphans:
-            isolated.mkdir(exist_ok=True)
+            self.files.make_directory(isolated)
         for path in orphans:
             if keep:
                 self.files.rename(path, isolated / path.name)

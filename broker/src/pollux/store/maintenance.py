@@ -149,7 +149,7 @@ class Maintenance:
         count = len(sealed)
         result = await self._fold(sealed)
         checkpoint = await asyncio.to_thread(
-            read_checkpoint, self._settings.journal_directory / result.checkpoint, self._settings.node_id
+            read_checkpoint, self._settings.journal_directory / result.checkpoint, self._settings.node_id, self._files
         )
         for words in result.damage:
             logger.error("checkpoint: %s", words)
@@ -161,7 +161,7 @@ class Maintenance:
         bodies = [file.name for file in checkpoint.files if file.name not in before | segments]
         directory = self._settings.journal_directory
         await asyncio.to_thread(self._files.adopt, [*(directory / name for name in bodies), checkpoint.path])
-        dead = await asyncio.to_thread(unreferenced, directory, checkpoint)
+        dead = await asyncio.to_thread(unreferenced, directory, checkpoint, self._files)
         self._base = checkpoint
         self.checkpoints += 1
         self.last_result = result

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pollux.errors import StoreError
 from pollux.formats import records
 from pollux.store import behind, inventory, recovery
-from pollux.store.files import make_directories
+from pollux.store.files import exists, make_directories
 from pollux.store.index import sorted_index
 from pollux.store.inventory import INVENTORY
 from pollux.store.journal_facts import newest_epoch
@@ -102,9 +102,10 @@ class Opening:
             ends=self._ends,
             keep=True,
             follower=self._follower,
+            files=self._files,
         )
         journal, checkpoint, state, damage = found.journal, found.checkpoint, found.state, found.damage
-        allowed = (directory / recovery.ALLOW_MISSING).exists()
+        allowed = exists(self._files, directory / recovery.ALLOW_MISSING)
         last = recovery.last_of_lives(found.readable)
         self._make_stable([segment.path for segment in found.readable if segment.key in last])
         self._journal = journal
@@ -163,9 +164,10 @@ class Opening:
         messages = recovered.large
         wanted = paged | {file: state.large_sizes.get(file, 0) for file in messages.values()}
         directory = self._settings.large_messages_directory
-        lost = lost_files(directory, wanted, sizes=self._follower is None)
+        lost = lost_files(directory, wanted, sizes=self._follower is None, files=self._files)
         if self._follower is not None:
-            self.checks += behind.bodies(directory, {file: size for file, size in wanted.items() if file not in lost})
+            there = {file: size for file, size in wanted.items() if file not in lost}
+            self.checks += behind.bodies(directory, there, self._files)
         recovered.damage += lost_bodies(self._large.path, lost, messages)
         gone = {message_id for message_id, file in messages.items() if file in lost}
         for queue_id, ids in recovered.set_aside(gone).items():
@@ -245,7 +247,7 @@ class Opening:
         isolated = self._settings.journal_directory / "isolated"
         for path in self._unreadable:
             try:
-                isolated.mkdir(exist_ok=True)
+                self._files.make_directory(isolated)
                 self._files.rename(path, isolated / path.name)
             except OSError as error:
                 logger.warning("%s stays where it is: %s", path, error.strerror)
@@ -267,4 +269,4 @@ def prepare_directories(settings: StoreSettings, files: Files) -> int:
         make_directories(files, directory)
         # It may be there, but not be on stable storage: whoever made it was killed just then.
         files.sync_directory(directory.parent)
-    return newest_epoch(settings.journal_directory, settings.bindings_directory)
+    return newest_epoch(settings.journal_directory, settings.bindings_directory, files)

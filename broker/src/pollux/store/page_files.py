@@ -6,7 +6,6 @@ and left as it is. Read-only.
 
 from __future__ import annotations
 
-import os
 import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -26,14 +25,15 @@ from pollux.formats.segments import (
     valid_at,
 )
 from pollux.formats.segments import records as scan
+from pollux.store.files import DISK, FileReader, is_directory, names_in, read_all
 from pollux.store.recovered import Damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from io import BufferedReader
     from pathlib import Path
 
     from pollux.store.known_pages import KnownPage, KnownPages
+    from pollux.store.port import Files
     from pollux.store.state import State
 
 #: The address in its file is a name, not a path: anything is allowed in it.
@@ -93,6 +93,7 @@ class StorePages(Struct):
 
     number: int
     directory: Path
+    files: Files = DISK
     #: What the journal says, or the file beside the pages, or the messages in them; None: nothing tells.
     address: str | None = None
     pages: list[Page] = field(default_factory=list)
@@ -115,25 +116,31 @@ class StorePages(Struct):
 
 
 def read_stores(
-    directory: Path, state: State, *, duplicates: bool, thorough: bool, known: KnownPages | None = None
+    directory: Path,
+    state: State,
+    *,
+    duplicates: bool,
+    thorough: bool,
+    known: KnownPages | None = None,
+    files: Files = DISK,
 ) -> Iterator[StorePages]:
     """The pages of every address, of those too that only the journal knows. ``duplicates``: look for their ids.
 
     With ``thorough`` every record is read; without, only the counts at the end of a page that was closed in order.
     What is ``known`` is not opened; a store of which the journal says whose it is not either.
     """
-    names = list(directory.iterdir()) if directory.is_dir() else []
-    found = {int(path.name): path for path in names if STORE_NAME.fullmatch(path.name)}
+    found = {int(name): directory / name for name in names_in(files, directory) if STORE_NAME.fullmatch(name)}
     for store in sorted(found.keys() | {store for store, pages in state.page_files.items() if pages}):
         place = found.get(store, directory / str(store))
-        yield _read_store(store, place, state, duplicates=duplicates, thorough=thorough, known=known)
+        result = StorePages(store, place, files=files)
+        yield _read_store(result, state, duplicates=duplicates, thorough=thorough, known=known)
 
 
 def _read_store(
-    store: int, directory: Path, state: State, *, duplicates: bool, thorough: bool, known: KnownPages | None
+    result: StorePages, state: State, *, duplicates: bool, thorough: bool, known: KnownPages | None
 ) -> StorePages:
-    result = StorePages(store, directory)
-    names = list(os.scandir(directory)) if directory.is_dir() else []
+    store, directory = result.number, result.directory
+    names = result.files.entries(directory) if is_directory(result.files, directory) else []
     numbers = {int(match[1]): entry for entry in names if (match := PAGE_NAME.fullmatch(entry.name))}
     done = state.pages_done.get(store, set())
     wanted = state.page_files.get(store, set())
@@ -149,7 +156,7 @@ def _read_store(
         committed = state.page_tx.get((store, number), set())
         gone = state.page_acks.get((store, number), {})
         end = state.page_ends.get((store, number), 0)
-        before = known.get(store, number, numbers[number].inode(), committed, end) if known is not None else None
+        before = known.get(store, number, numbers[number].inode, committed, end) if known is not None else None
         if before is not None and (mark is None or before.page.duplicate < max(mark, 1)):
             read = _from_known(before, path, gone, result)
             (result.pages if read.remaining else result.finished).append(read)
@@ -182,21 +189,21 @@ def _from_known(known: KnownPage, path: Path, gone: dict[int, set[int]], found: 
 
 
 def read_page(
-    path: Path, store: int, number: int, committed: set[int], recorded: int
+    path: Path, store: int, number: int, committed: set[int], recorded: int, *, files: Files = DISK
 ) -> tuple[Page | None, dict[int, int]]:
     """A page that nobody writes to, nothing of it acknowledged, and the sizes of its large messages' files.
 
     None when anything about it is not as it should be: recovery must judge it. Raises OSError.
     """
-    found = StorePages(store, path.parent)
+    found = StorePages(store, path.parent, files)
     reader = _PageReader(path, number, committed, None, found, wanted=True)
     page = reader.read({}, closed=True, recorded=recorded, thorough=False)
     return (page, found.large) if not found.damage else (None, {})
 
 
-def differs(directory: Path, address: str) -> Damage | None:
+def differs(directory: Path, address: str, files: Files = DISK) -> Damage | None:
     """Return what is wrong with the file that says whose pages a directory holds, where they are ``address``'s."""
-    found = StorePages(0, directory, missing=[0])  # whatever is wrong is worth a word
+    found = StorePages(0, directory, files, missing=[0])  # whatever is wrong is worth a word
     _name(found, address)
     return found.damage[0] if found.damage else None
 
@@ -214,7 +221,7 @@ def _name(found: StorePages, told: str | None) -> None:
     """Settle whose pages these are: a flipped bit in a name, or no name, must not make them nobody's."""
     path = found.directory / ADDRESS_FILE
     try:
-        text: str | None = path.read_bytes().decode()
+        text: str | None = read_all(path, found.files).decode()
         words, kind = f"says {text!r}", "corrupt"
     except FileNotFoundError:
         if told is None and not found.pages and not found.missing:
@@ -224,7 +231,7 @@ def _name(found: StorePages, told: str | None) -> None:
         text, words, kind = None, "is not UTF-8", "corrupt"
     source = "the journal"
     if told is None:
-        told = next((one for page in found.pages if (one := _address_in(page)) is not None), None)
+        told = next((one for page in found.pages if (one := _address_in(page, found.files)) is not None), None)
         source = "a message in the pages"
     found.address = text if told is None else told
     if found.address is None or text != found.address:
@@ -233,9 +240,9 @@ def _name(found: StorePages, told: str | None) -> None:
         found.damage.append(Damage(path, 0, 0, kind, f"the address's name {words}; {answer}"))
 
 
-def _address_in(page: Page) -> str | None:
+def _address_in(page: Page, files: Files) -> str | None:
     """The address of the first message that can be read in a page."""
-    with page.path.open("rb") as stream:
+    with FileReader(page.path, files) as stream:
         data = stream.read(page.size)
     view = memoryview(data)
     for entry in scan(data, page.salt):
@@ -283,8 +290,8 @@ class _PageReader:
         ``closed``: another page of the same life was begun after it. ``recorded``: where a later life found its end, 0:
         none did.
         """
-        with self._path.open("rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
+        with FileReader(self._path, self._found.files) as stream:
+            size = stream.size
             header = self._header(stream, size)
             if header is None:
                 return None
@@ -312,9 +319,9 @@ class _PageReader:
         self._scan(page, data, gone)
         return page
 
-    def _header(self, stream: BufferedReader, size: int) -> SegmentHeader | None:
+    def _header(self, stream: FileReader, size: int) -> SegmentHeader | None:
         head = stream.read(HEADER_SIZE)
-        if not head.strip(b"\0") and not stream.read().strip(b"\0"):
+        if not head.strip(b"\0") and not stream.read(size).strip(b"\0"):
             if self._wanted:
                 self._report("cut", 0, size, "nothing is left in the file")
             return None
@@ -332,7 +339,7 @@ class _PageReader:
         """Whether the journal has every duplicate id of the page."""
         return self._mark is None or told.duplicate < max(self._mark, 1)
 
-    def _end(self, stream: BufferedReader, header: SegmentHeader, size: int) -> tuple[PageCounts, int] | None:
+    def _end(self, stream: FileReader, header: SegmentHeader, size: int) -> tuple[PageCounts, int] | None:
         """PAGE_END of a page that was closed, found from the end of the file, and where the messages end."""
         if size < HEADER_SIZE + 4:
             return None

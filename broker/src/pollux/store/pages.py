@@ -36,7 +36,7 @@ from pollux.formats.segments import (
 )
 from pollux.formats.segments import records as scan
 from pollux.store import behind
-from pollux.store.files import make_directories, write_all
+from pollux.store.files import FileReader, is_directory, make_directories, names_in, write_all
 from pollux.store.page_files import ADDRESS_FILE, PAGE_NAME, PAGE_SHIFT, Page, StorePages, counts, read_stores
 from pollux.store.recovered import Damage
 
@@ -561,12 +561,16 @@ class PageStore:
         """All messages of a page; none, and a report, when its file is gone. Raises StoreError."""
         async with self._permits:
             try:
-                return await self._loop.run_in_executor(self._threads, _read, page.path, page.size)
+                return await self._loop.run_in_executor(self._threads, self._read, page.path, page.size)
             except FileNotFoundError:
                 self.report(Damage(page.path, 0, 0, "missing-file", f"page {page.number} is missing"))
                 return b""
             except OSError as error:
                 raise StoreError(f"{page.path}: {error.strerror or error}") from error
+
+    def _read(self, path: Path, size: int) -> bytes:
+        with FileReader(path, self.files) as reader:
+            return reader.read(size)
 
     def newest(self) -> list[Path]:
         """The page file of each address that a life wrote last."""
@@ -585,7 +589,10 @@ class PageStore:
         damage: list[Damage] = []
         large: dict[int, int] = {}
         directory = self._settings.paging_directory
-        for found in read_stores(directory, state, duplicates=self.persist_duplicates, thorough=False, known=known):
+        duplicates = self.persist_duplicates
+        for found in read_stores(
+            directory, state, duplicates=duplicates, thorough=False, known=known, files=self.files
+        ):
             damage += found.damage
             large.update(found.large)
             for path in found.done:
@@ -602,7 +609,8 @@ class PageStore:
         """Return the checks of what :meth:`recover` took for granted, for behind it."""
         owners = {id(page): pages for pages, page in self.unopened}
         unopened = [page for _, page in self.unopened]
-        found = behind.names(self.assumed) + behind.pages(unopened, lambda page: page.number in owners[id(page)].pages)
+        found = behind.names(self.assumed, self.files)
+        found += behind.pages(unopened, lambda page: page.number in owners[id(page)].pages, self.files)
         self.unopened, self.assumed = [], []
         return found
 
@@ -624,7 +632,7 @@ class PageStore:
     def _adopt(self, found: StorePages, state: State) -> None:
         if found.address is None:
             return
-        if found.unnamed and found.directory.is_dir():
+        if found.unnamed and is_directory(self.files, found.directory):
             self.write_name(found.directory, found.address)
         known = state.duplicates.get(found.address, {})
         for value in found.duplicates:
@@ -656,18 +664,13 @@ class PageStore:
             self.files.close(fd)
 
 
-def _read(path: Path, size: int) -> bytes:
-    with path.open("rb") as stream:
-        return stream.read(size)
-
-
 def _remove_directory(files: Files, directory: Path) -> None:
     """Delete a store's directory with what is ours in it; what is not keeps it."""
-    if not directory.is_dir():
+    if not is_directory(files, directory):
         return
-    for path in directory.iterdir():
-        if path.name == ADDRESS_FILE or PAGE_NAME.fullmatch(path.name):
-            files.unlink(path)
+    for name in names_in(files, directory):
+        if name == ADDRESS_FILE or PAGE_NAME.fullmatch(name):
+            files.unlink(directory / name)
     try:
         files.remove_directory(directory)
     except OSError as error:

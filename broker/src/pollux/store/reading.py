@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from pollux.formats.segments import FormatError
 from pollux.store import recovery
+from pollux.store.files import DISK
 from pollux.store.recovered import NORMAL_DAMAGE
 from pollux.store.state import State
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from pollux.store.checkpoint import Checkpoint
     from pollux.store.follower import Follower
+    from pollux.store.port import Files
     from pollux.store.recovered import Damage
     from pollux.store.state import Replay
 
@@ -43,6 +45,7 @@ class Reading(Struct):
     replayed: int = 0
     #: Of files that need not be opened to know what they are.
     headers: recovery.Headers = field(default_factory=dict)
+    files: Files = DISK
 
     @property
     def folded(self) -> tuple[int, int]:
@@ -58,13 +61,14 @@ def read_journal(
     ends: Mapping[tuple[int, int], int] | None = None,
     keep: bool = False,
     follower: Follower | None = None,
+    files: Files = DISK,
 ) -> Reading:
     """Read the checkpoint that counts and what came after it. Raises FormatError for another node's or version's files.
 
     ``node_id`` None: any node's, but one's only. ``ends``: limits of the activation. With ``keep`` damaged bytes are
     copied aside. ``follower`` has read some of it before.
     """
-    segments = recovery.read_segments(directory, node_id, follower.headers if follower is not None else None)
+    segments = recovery.read_segments(directory, node_id, follower.headers if follower is not None else None, files)
     if follower is not None:
         follower.know(segments)
     nodes = {segment.header.node_id for segment in segments if segment.header is not None}
@@ -72,7 +76,7 @@ def read_journal(
         raise FormatError(f"{directory}: files of {len(nodes)} different nodes: {', '.join(n.hex() for n in nodes)}")
     starts = recovery.read_starts(segments, follower.starts if follower is not None else None)
     known = follower.checkpoint if follower is not None else None
-    checkpoint, damage = recovery.choose_checkpoint(directory, starts, node_id, known)
+    checkpoint, damage = recovery.choose_checkpoint(directory, starts, node_id, known, files)
     journal = recovery.arrange(segments, starts, checkpoint.key[1:] if checkpoint is not None else (0, 0), ends)
     damage += recovery.damaged_headers(journal.chain)
     readable = [segment for segment in journal.chain if segment.header is not None]
@@ -117,4 +121,4 @@ def read_journal(
     damage += recovery.check_batches(readable)
     damage += recovery.fenced_damage(journal.fenced)
     headers = recovery.headers_of(segments) | (follower.bodies if follower is not None else {})
-    return Reading(directory, segments, starts, checkpoint, journal, readable, state, damage, replayed, headers)
+    return Reading(directory, segments, starts, checkpoint, journal, readable, state, damage, replayed, headers, files)

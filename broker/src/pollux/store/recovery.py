@@ -28,13 +28,15 @@ from pollux.formats.segments import (
     valid_at,
 )
 from pollux.store.checkpoint import Checkpoint, parse_name, read_checkpoint
+from pollux.store.files import DISK, FileReader, write_all
 from pollux.store.recovered import NORMAL_DAMAGE, Damage
 from pollux.store.state import OFFSET_MASK, PADDING, Replay, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from io import FileIO
     from pathlib import Path
+
+    from pollux.store.port import Files
 
 SEGMENT_NAME = re.compile(r"pollux-(\d{8,})-(\d{10,})\.segment")
 #: An operator's word for one start, which goes on where it would be refused, and gives up the messages whose page or
@@ -71,6 +73,8 @@ class SegmentFile(Struct):
     torn: list[tuple[int, int]] = field(default_factory=list)
     replay: Replay | None = None
     inode: int = 0
+    #: Where it is.
+    files: Files = DISK
 
     @property
     def key(self) -> tuple[int, int]:
@@ -102,20 +106,23 @@ class Journal(Struct):
 Headers = dict[tuple[str, int], SegmentHeader]
 
 
-def read_segments(directory: Path, node_id: bytes | None, known: Headers | None = None) -> list[SegmentFile]:
+def read_segments(
+    directory: Path, node_id: bytes | None, known: Headers | None = None, files: Files = DISK
+) -> list[SegmentFile]:
     """Every journal segment with its header, in (epoch, sequence) order. Files whose header is known are not opened.
 
     Raises FormatError for a version this Pollux cannot read or, unless ``node_id`` is None, another node's file.
     """
     found: list[SegmentFile] = []
-    for path in directory.iterdir():
-        match = SEGMENT_NAME.fullmatch(path.name)
+    for entry in files.entries(directory):
+        match = SEGMENT_NAME.fullmatch(entry.name)
         if match is None:
             continue
-        status = path.stat()
-        segment = SegmentFile(path, int(match[1]), int(match[2]), status.st_size, None, inode=status.st_ino)
+        path = directory / entry.name
+        size, inode, _ = files.status(path)
+        segment = SegmentFile(path, int(match[1]), int(match[2]), size, None, inode=inode, files=files)
         found.append(segment)
-        segment.header = known.get((path.name, status.st_ino)) if known is not None else None
+        segment.header = known.get((path.name, inode)) if known is not None else None
         if segment.header is None:
             _read_header(segment)
         if segment.header is not None:
@@ -125,10 +132,9 @@ def read_segments(directory: Path, node_id: bytes | None, known: Headers | None 
 
 
 def _read_header(segment: SegmentFile) -> None:
-    with segment.path.open("rb", buffering=0) as stream:
+    with FileReader(segment.path, segment.files) as stream:
         head = stream.read(HEADER_SIZE)
-        status = os.fstat(stream.fileno())
-    segment.size, segment.inode = status.st_size, status.st_ino
+        segment.size = stream.size
     if not head.strip(b"\0"):
         # A header is written last: a file with zeros for one and something behind them has lost it.
         segment.unfinished = is_empty(segment)
@@ -202,7 +208,7 @@ def read_starts(segments: list[SegmentFile], known: KnownStarts | None = None) -
 
 def _read_start(segment: SegmentFile, salt: int) -> tuple[bool, Start | None]:
     """Whether a segment begins with whole records, and the START record among the first two."""
-    with segment.path.open("rb", buffering=0) as stream:
+    with FileReader(segment.path, segment.files) as stream:
         head = stream.read(_START_BYTES)
         # The first write is the START record; of most lives there is little more to see.
         if len(head) == _START_BYTES and (more := _first_write(head) - len(head)) > 0:
@@ -240,16 +246,16 @@ def is_empty(segment: SegmentFile, *, quick: bool = False) -> bool:
     if segment.empty is False:
         return False
     if quick:
-        with segment.path.open("rb") as stream:
+        with FileReader(segment.path, segment.files) as stream:
             stream.seek(HEADER_SIZE)
             return not stream.read(_QUICK_BYTES).strip(b"\0")
     if segment.empty is None:
-        with segment.path.open("rb", buffering=0) as stream:
+        with FileReader(segment.path, segment.files) as stream:
             segment.empty = not any(True for _ in _written_parts(stream, HEADER_SIZE, segment.size))
     return segment.empty
 
 
-def _written_parts(stream: FileIO, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+def _written_parts(stream: FileReader, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes) of the parts of a file between two offsets that hold anything but zeros.
 
     Most of a segment in use is zeros: they are read, for what damage may have left behind them, but not copied.
@@ -350,7 +356,7 @@ def replay_segment(
     size = min(segment.size if upto is None else upto, segment.size if segment.limit is None else segment.limit)
     # Zeros at the end hold no record: how far the buffer is filled is as good as the file's size.
     filled = start = resume.end if resume is not None else 0
-    with segment.path.open("rb", buffering=0) as stream:
+    with FileReader(segment.path, segment.files) as stream:
         for offset, part in _written_parts(stream, start, size):
             end = offset + len(part)
             if len(buffer) < end + PADDING:
@@ -369,19 +375,25 @@ def late_bytes(segment: SegmentFile) -> int:
     """How many bytes a fenced life wrote behind the recorded end."""
     if segment.limit is None or segment.limit >= segment.size:
         return 0
-    with segment.path.open("rb") as stream:
-        stream.seek(max(segment.limit, segment.tail))
-        return len(stream.read().rstrip(b"\0"))
+    with FileReader(segment.path, segment.files) as stream:
+        start = max(segment.limit, segment.tail)
+        stream.seek(start)
+        return len(stream.read(max(0, stream.size - start)).rstrip(b"\0"))
 
 
 def isolate(directory: Path, segment: SegmentFile, damaged: DamagedRange) -> Path | None:
     """Copy a damaged range beside the journal, for whoever investigates. None when that fails (disk full)."""
     target = directory / "isolated" / f"{segment.path.name}-{damaged.start}-{damaged.end}-{time.time_ns()}"
     try:
-        target.parent.mkdir(exist_ok=True)
-        with segment.path.open("rb") as stream:
+        segment.files.make_directory(target.parent)
+        with FileReader(segment.path, segment.files) as stream:
             stream.seek(damaged.start)
-            target.write_bytes(stream.read(min(damaged.end - damaged.start, _ISOLATE_LIMIT)))
+            data = stream.read(min(damaged.end - damaged.start, _ISOLATE_LIMIT))
+        copy = segment.files.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            write_all(segment.files, copy, data, 0, sync=False)
+        finally:
+            segment.files.close(copy)
     except OSError:
         return None
     return target
@@ -523,7 +535,11 @@ def damaged_headers(chain: list[SegmentFile]) -> list[Damage]:
 
 
 def choose_checkpoint(
-    directory: Path, starts: list[Start], node_id: bytes | None, known: Checkpoint | None = None
+    directory: Path,
+    starts: list[Start],
+    node_id: bytes | None,
+    known: Checkpoint | None = None,
+    files: Files = DISK,
 ) -> tuple[Checkpoint | None, list[Damage]]:
     """The checkpoint to start from, and what is wrong with newer ones.
 
@@ -532,19 +548,23 @@ def choose_checkpoint(
     to be sound, before: it is not read again.
     """
     damage: list[Damage] = []
-    for _, path in eligible_checkpoints(directory, starts):
+    for _, path in eligible_checkpoints(directory, starts, files):
         if known is not None and known.path == path and known.node_id == node_id:
             return known, damage
         try:
-            return read_checkpoint(path, node_id), damage
+            return read_checkpoint(path, node_id, files), damage
         except FormatError as error:
-            damage.append(Damage(path, 0, path.stat().st_size, "corrupt", f"the checkpoint cannot be used: {error}"))
+            words = f"the checkpoint cannot be used: {error}"
+            damage.append(Damage(path, 0, files.status(path).size, "corrupt", words))
     return None, damage
 
 
-def eligible_checkpoints(directory: Path, starts: list[Start]) -> list[tuple[tuple[int, int, int], Path]]:
+def eligible_checkpoints(
+    directory: Path, starts: list[Start], files: Files = DISK
+) -> list[tuple[tuple[int, int, int], Path]]:
     """(key, path) of the checkpoints that count, the newest first; see :func:`choose_checkpoint`."""
-    found = [(key, path) for path in directory.iterdir() if (key := parse_name(path.name)) is not None]
+    names = [entry.name for entry in files.entries(directory)]
+    found = [(key, directory / name) for name in names if (key := parse_name(name)) is not None]
     newest = starts[-1] if starts else None
     return [
         (key, path)

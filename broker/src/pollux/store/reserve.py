@@ -12,6 +12,8 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from pollux.store.files import exists
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -37,7 +39,7 @@ class Reserve:
         """Set room aside, unless as much would not be left beside it; whether it is there."""
         with self._lock:
             try:
-                if self._path.exists():
+                if exists(self._files, self._path):
                     return True
                 self._fill()
             except OSError as error:
@@ -64,7 +66,7 @@ class Reserve:
     def release(self) -> bool:
         """Give the room up; whether there was any."""
         with self._lock:
-            if not self._path.exists():
+            if not exists(self._files, self._path):
                 return False
             self._files.unlink(self._path)
             return True

@@ -31,7 +31,7 @@ class Spare:
     def prepare(self) -> bool:
         """Fill the file, unless it is there. False when it cannot be made now (a full disk, say); never raises."""
         try:
-            if self.path.stat().st_size == self._size:
+            if self._files.status(self.path).size == self._size:
                 return True
         except OSError:
             pass  # there is none yet, or the store does not answer: what follows tells
@@ -55,7 +55,7 @@ class Spare:
             fd = self._files.open(self.path, os.O_RDWR)
         except OSError:
             return -1
-        if os.fstat(fd).st_size != self._size:
+        if self._files.size(fd) != self._size:
             self._files.close(fd)
             return -1
         return fd

@@ -1,0 +1,44 @@
+"""A store goes through its lives on any implementation of the port: on files that the system knows nothing of, here."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+from broker.store.lives import begin
+from broker.store.power_cuts import explained
+from broker.store.promises import Found, Promises
+from support.lossy_disk import LossyDisk
+from support.memory_files import MemoryFiles
+
+#: Whatever goes past the port finds no such place.
+NOWHERE = Path("/nowhere/at/all")
+#: How each life ends: by a stop with its checkpoint, or as a killed process does.
+CLEANLY = (False, True, False, False, True)
+
+
+def test_a_store_lives_in_memory() -> None:
+    asyncio.run(lives())
+    assert not NOWHERE.exists()
+
+
+async def lives() -> None:
+    draw = random.Random(5)  # noqa: S311  (a reproducible test, no secret)
+    disk, promises = LossyDisk(NOWHERE, MemoryFiles(NOWHERE)), Promises()
+    bodies: dict[int, bytes] = {}
+    noted = checkpoints = 0
+    for cleanly in CLEANLY:
+        life = await begin(disk, draw, bodies)
+        assert life is not None
+        events, noted = disk.events[noted:], len(disk.events)
+        for kind, value in (event.value for event in events if event.kind == "note"):
+            if isinstance(value, Found):
+                assert not promises.wrong(value)
+            promises.note(kind, value)
+        assert not [damage for damage in life.damage if not explained(damage)]
+        await life.run(200)
+        await life.end(cleanly=cleanly)
+        checkpoints += any(".checkpoint" in entry.name for entry in disk.entries(NOWHERE / "journal"))
+    assert bodies
+    assert checkpoints > 1
