@@ -13,6 +13,8 @@ from pollux.store.journal_facts import JournalFacts, bindings_node, read_facts
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pollux.store.port import Files
+
 NODE = b"n" * 16
 
 
@@ -29,11 +31,11 @@ def test_a_file_that_goes_away_is_not_an_error(tmp_path: Path, monkeypatch: pyte
     segment(journal, 8, 9)
     read = recovery.read_segments
 
-    def deleted_meanwhile(directory: Path, node_id: bytes | None) -> object:
+    def deleted_meanwhile(directory: Path, node_id: bytes | None, files: Files) -> object:
         if gone.exists():
             gone.unlink()
             raise FileNotFoundError(2, "No such file or directory", str(gone))
-        return read(directory, node_id)
+        return read(directory, node_id, files=files)
 
     monkeypatch.setattr(recovery, "read_segments", deleted_meanwhile)
     assert read_facts(journal, tmp_path / "bindings") == JournalFacts(NODE, 8)
@@ -43,7 +45,7 @@ def test_files_that_always_go_away_are(tmp_path: Path, monkeypatch: pytest.Monke
     segment(tmp_path, 1, 1)
     looks = 0
 
-    def gone(*_: object) -> object:
+    def gone(*_: object, **__: object) -> object:
         nonlocal looks
         looks += 1
         raise FileNotFoundError(2, "No such file or directory")

@@ -10,7 +10,7 @@ from pollux.formats.segments import HEADER_SIZE, FormatError, decode_header
 from pollux.store import recovery
 from pollux.store.bindings import NAME, newest_file
 from pollux.store.checkpoint import node_of, parse_name
-from pollux.store.files import DISK, names_in
+from pollux.store.files import DISK, FileReader, is_directory, names_in
 from pollux.store.recovery import SEGMENT_NAME
 
 if TYPE_CHECKING:
@@ -51,12 +51,12 @@ def newest_epoch(journal: Path, bindings: Path, files: Files = DISK) -> int:
     return max(found)
 
 
-def read_facts(journal: Path, bindings: Path) -> JournalFacts:
+def read_facts(journal: Path, bindings: Path, files: Files = DISK) -> JournalFacts:
     """Read the headers of segments and checkpoints. Raises ForeignJournalError, FormatError, OSError.
 
     Another member may be using the store, and deletes files as it goes: then what was listed is listed anew.
     """
-    return _undisturbed(lambda: _read_facts(journal, bindings))
+    return _undisturbed(lambda: _read_facts(journal, bindings, files))
 
 
 def _undisturbed(look: Callable[[], T]) -> T:
@@ -69,32 +69,31 @@ def _undisturbed(look: Callable[[], T]) -> T:
     return look()
 
 
-def _read_facts(journal: Path, bindings: Path) -> JournalFacts:
-    epoch = newest_epoch(journal, bindings)
-    if not journal.is_dir():
+def _read_facts(journal: Path, bindings: Path, files: Files) -> JournalFacts:
+    epoch = newest_epoch(journal, bindings, files)
+    if not is_directory(files, journal):
         return JournalFacts(None, epoch)
-    headers = [one.header for one in recovery.read_segments(journal, None) if one.header is not None]
+    headers = [one.header for one in recovery.read_segments(journal, None, files=files) if one.header is not None]
     nodes = {header.node_id for header in headers}
-    nodes |= {
-        node for path in journal.iterdir() if parse_name(path.name) is not None and (node := node_of(path)) is not None
-    }
+    checkpoints = [journal / name for name in names_in(files, journal) if parse_name(name) is not None]
+    nodes |= {node for path in checkpoints if (node := node_of(path, files)) is not None}
     if len(nodes) > 1:
         names = ", ".join(sorted(node.hex() for node in nodes))
         raise ForeignJournalError(f"{journal}: holds files of several nodes ({names}); move away those of the others")
     return JournalFacts(nodes.pop() if nodes else None, epoch)
 
 
-def bindings_node(bindings: Path) -> bytes | None:
+def bindings_node(bindings: Path, files: Files = DISK) -> bytes | None:
     """The node that the newest file of bindings belongs to; None when there is none or its header is unreadable."""
-    return _undisturbed(lambda: _bindings_node(bindings))
+    return _undisturbed(lambda: _bindings_node(bindings, files))
 
 
-def _bindings_node(bindings: Path) -> bytes | None:
-    path = newest_file(bindings) if bindings.is_dir() else None
+def _bindings_node(bindings: Path, files: Files) -> bytes | None:
+    path = newest_file(bindings, files) if is_directory(files, bindings) else None
     if path is None:
         return None
     try:
-        with path.open("rb") as file:
+        with FileReader(path, files) as file:
             return decode_header(file.read(HEADER_SIZE), str(path)).node_id
     except FormatError:
         return None  # recovery says what is wrong with it
