@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pollux.protocols.phases import IllegalTransitionError, follow
 from pollux.protocols.stomp import StompSession
 from pollux.protocols.stomp.phases import (
     ENDED,
     SESSION,
     SUBSCRIPTION,
-    IllegalTransitionError,
     SessionPhase,
     SubscriptionPhase,
-    follow,
 )
 from pollux.protocols.stomp.subscription import Subscription
 

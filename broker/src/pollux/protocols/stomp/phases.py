@@ -1,13 +1,13 @@
 """Say which phases a STOMP session and its subscriptions go through, as tables. Pure.
 
-Who changes a phase asks :func:`follow`. A change that the tables do not have is a defect of the broker, whatever a
-client sent: it raises, and the session ends with "internal error".
+A change that the tables do not have is a defect of the broker, whatever a client sent: it raises
+(:mod:`pollux.protocols.phases`), and the session ends with "internal error".
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Final
 
 
 class SessionPhase(Enum):
@@ -47,16 +47,3 @@ SUBSCRIPTION: Final = {
     SubscriptionPhase.DETACHED: frozenset[SubscriptionPhase](),
     SubscriptionPhase.QUEUE_DELETED: frozenset[SubscriptionPhase](),
 }
-
-_Phase = TypeVar("_Phase", SessionPhase, SubscriptionPhase)
-
-
-class IllegalTransitionError(RuntimeError):
-    """A change of phase that its table does not have."""
-
-
-def follow(table: dict[_Phase, frozenset[_Phase]], before: _Phase, after: _Phase) -> _Phase:
-    """Return ``after``. Raises IllegalTransitionError when the table does not let it follow ``before``."""
-    if after not in table[before]:
-        raise IllegalTransitionError(f"{type(before).__name__}: {before.value} cannot become {after.value}")
-    return after

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Final
 from pollux.errors import AuthenticationError, LimitError, PolluxError
 from pollux.logs import event, failure
 from pollux.protocols.base import SECOND_LOOK, Session
+from pollux.protocols.phases import follow
 from pollux.protocols.stomp.connecting import SUPPORTED, Greeting, VersionError, read_connect
 from pollux.protocols.stomp.consuming import Consuming
 from pollux.protocols.stomp.heartbeat import HeartBeat, negotiate
 from pollux.protocols.stomp.parking import Parking
-from pollux.protocols.stomp.phases import ENDED, SESSION, SessionPhase, follow
+from pollux.protocols.stomp.phases import ENDED, SESSION, SessionPhase
 from pollux.protocols.stomp.producing import Producer
 from pollux.protocols.stomp.settings import settings_of
 from pollux.protocols.stomp.streaming import Outbox
