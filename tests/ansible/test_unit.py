@@ -27,8 +27,7 @@ VARIABLES: dict[str, Any] = {
     "broker_stop_timeout": 120,
     "broker_open_files": 65536,
     "broker_group_readable": False,
-    "shared_store_path": "/var/lib/pollux/shared",
-    "__topology": {"groups": {"one": {"store": {"type": "nfs4"}}}},
+    "__topology": {"groups": {"one": {"store": {"type": "nfs4", "mount": "/var/lib/pollux/shared"}}}},
 }
 
 
