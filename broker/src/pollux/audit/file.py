@@ -30,7 +30,7 @@ class TrailFile:
         self.begin(life)
 
     def begin(self, life: tuple[str, int]) -> None:
-        """Begin a new file."""
+        """Make the next file the one that is written to."""
         self._names = {}
         self._new_names = []
         self._number = 0

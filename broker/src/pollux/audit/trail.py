@@ -41,7 +41,7 @@ class Reference(Protocol):
 
     @property
     def message(self) -> Message:
-        """What is noted is its id."""
+        """Note a message by its id."""
 
 
 class QueueTrail:
@@ -75,7 +75,7 @@ class QueueTrail:
         self._note(Event.ACKNOWLEDGED, ids)
 
     def released(self, references: Sequence[Reference], *, failed: bool) -> None:
-        """Consumers gave the messages back."""
+        """Note that consumers gave messages back."""
         self._note(
             Event.RELEASED, [reference.message.id for reference in references], flags=Flag.FAILED if failed else 0
         )
@@ -135,7 +135,7 @@ class Trail:
 
     @classmethod
     def off(cls) -> Trail:
-        """A trail that notes nothing."""
+        """Return a trail that notes nothing."""
         return cls(Audit(enabled=False), "", "", lambda _: False)
 
     # -- noting
@@ -161,7 +161,7 @@ class Trail:
     # -- writing
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to write. A directory that cannot be made is logged by the writer, the broker goes on."""
+        """Write from here on what was noted. A directory that cannot be made is logged, and the broker goes on."""
         if not self.settings.enabled or self._loop is not None:
             return
         self._loop = loop

@@ -30,14 +30,14 @@ CLOSE_TIMEOUT = 2.0
 
 
 class Lost(NamedTuple):
-    """What was dropped."""
+    """Count what was dropped."""
 
     blocks: int
     bytes: int
 
 
 class Writer:
-    """See the module. :meth:`begin`, :meth:`write` and :meth:`take_lost` return at once."""
+    """Write in a thread of its own. :meth:`begin`, :meth:`write` and :meth:`take_lost` return at once."""
 
     def __init__(self, directory: Path, broker: str, maximum_files: int) -> None:
         self._directory = directory
@@ -57,7 +57,7 @@ class Writer:
         self._thread.start()
 
     def begin(self, header: Callable[[int], bytes]) -> int:
-        """Begin a new file; ``header`` makes its first bytes from its number. Returns their length."""
+        """Make a new file; ``header`` makes its first bytes from its number. Returns their length."""
         self._number += 1
         data = header(self._number)
         with self._lock:
@@ -75,7 +75,7 @@ class Writer:
         self._work.put((None, block))
 
     def take_lost(self) -> Lost:
-        """What was lost since the last call."""
+        """Return what was lost since the last call."""
         with self._lock:
             lost, self._lost = self._lost, Lost(0, 0)
         return lost

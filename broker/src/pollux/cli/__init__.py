@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Entry point of ``pollux``.
+    """Run the command ``pollux``.
 
     A plain ``pollux run FILE`` and ``pollux status`` go around the parser of all commands, which takes a tenth of a
     second to import: after a failure that is time without a broker, and playbooks and monitors ask all the time.

@@ -1,4 +1,4 @@
-"""What the commands that ask a broker have in common: the options that say which broker, how to log in, and --json."""
+"""Hold what commands that ask a broker have in common: the options for which broker, how to log in, and --json."""
 
 from __future__ import annotations
 

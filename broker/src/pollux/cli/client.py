@@ -52,15 +52,15 @@ class Client:
             self._connection = http.client.HTTPConnection(parts.hostname, parts.port or 8161, timeout=TIMEOUT)
 
     def get(self, path: str, **query: Any) -> Any:
-        """The answer to GET."""
+        """Return the answer to GET."""
         return self.request("GET", path, query=query)
 
     def post(self, path: str, body: Any = None, **query: Any) -> Any:
-        """The answer to POST."""
+        """Return the answer to POST."""
         return self.request("POST", path, body=body, query=query)
 
     def delete(self, path: str, **query: Any) -> Any:
-        """The answer to DELETE."""
+        """Return the answer to DELETE."""
         return self.request("DELETE", path, query=query)
 
     def items(self, path: str, limit: int | None = None, **query: Any) -> Iterator[dict[str, Any]]:

@@ -51,7 +51,7 @@ def _directory(directory: Path | None, config: Path | None) -> Path:
 
 
 def _layout(config: Path | None) -> StoreLayout:
-    """The directories of a broker.xml."""
+    """Return the directories of a broker.xml."""
     from pollux.cli.locate import find_configuration
     from pollux.store.verify import StoreLayout
 

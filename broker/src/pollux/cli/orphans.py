@@ -127,7 +127,7 @@ def discard(
     number: Number,
     sure: Annotated[bool, typer.Option("--yes", help="Yes, they are not wanted any more.")] = False,
 ) -> Result:
-    """Remove them for good."""
+    """Remove the messages of a queue that nobody knows for good."""
     if not sure:
         fail("this removes messages for good: say --yes", EXIT_USAGE)
     answer = client.delete(f"/api/v1/orphans/{number}")

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for machines, errors on standard error.
+"""Print what commands say: tables for people, JSON for machines, errors on standard error.
 
 Colours only on a terminal (rich looks at NO_COLOR too). Errors name the thing, the place and the remedy.
 """
@@ -26,7 +26,7 @@ class CommandError(Exception):
 
 
 class Result(NamedTuple):
-    """What a command found: ``value`` for ``--json``; for people a line, or ``show`` which prints; the exit code."""
+    """Hold what a command found: ``value`` for ``--json``; for people a line or ``show`` to print it; the exit code."""
 
     value: Any
     show: str | Callable[[], None]
@@ -66,12 +66,12 @@ def print_json(value: Any) -> None:
 
 
 def print_line(text: str) -> None:
-    """One line on standard output."""
+    """Print one line on standard output."""
     sys.stdout.write(text + "\n")
 
 
 def print_error(text: str) -> None:
-    """One line on standard error."""
+    """Print one line on standard error."""
     sys.stderr.write(text + "\n")
 
 

@@ -139,7 +139,7 @@ class Plan:
 
 
 def _message(operation: dict[str, Any]) -> dict[str, Any]:
-    """What the broker is told of a message. A queue whose name nobody knows is left to the address."""
+    """Return what the broker is told of a message. A queue whose name nobody knows is left to the address."""
     message = {name: operation[name] for name in _OF_A_SEND if operation.get(name) is not None}
     if str(message.get("queue", "#")).startswith("#"):
         message.pop("queue", None)
@@ -147,7 +147,7 @@ def _message(operation: dict[str, Any]) -> dict[str, Any]:
 
 
 def _large_size(operation: dict[str, Any]) -> int:
-    """What the journal says the large message's file has, in bytes; -1: nothing that can be read."""
+    """Return the size that the journal says the large message's file has, in bytes; -1: nothing that can be read."""
     try:
         return int(json.loads(operation.get("properties") or "")["large"][1])
     except (ValueError, LookupError, TypeError):

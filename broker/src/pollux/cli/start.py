@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Plain(NamedTuple):
-    """What ``pollux run`` was asked for."""
+    """Hold what ``pollux run`` was asked for."""
 
     path: Path
     definitions: tuple[str, ...] = ()

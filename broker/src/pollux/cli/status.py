@@ -39,7 +39,7 @@ _OTHERS = ("POLLUX_URL", "POLLUX_USER", "POLLUX_PASSWORD_FILE", "POLLUX_CA_FILE"
 
 
 class Plain(NamedTuple):
-    """What ``pollux status`` was asked for."""
+    """Hold what ``pollux status`` was asked for."""
 
     expect: str | None = None
     wait: float = 0.0

@@ -215,7 +215,7 @@ class Acceptor(Struct, frozen=True):
 
 
 class Endpoint(Struct, frozen=True):
-    """One URI of a connector."""
+    """Hold one URI of a connector."""
 
     scheme: str
     host: str

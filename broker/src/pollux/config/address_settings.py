@@ -16,7 +16,7 @@ from pollux.message import RoutingType
 
 
 class AddressFullPolicy(StrEnum):
-    """What happens to messages for an address that reached ``max-size-bytes`` or ``max-size-messages``."""
+    """Say what happens to messages for an address that reached ``max-size-bytes`` or ``max-size-messages``."""
 
     PAGE = "PAGE"
     BLOCK = "BLOCK"
@@ -25,7 +25,7 @@ class AddressFullPolicy(StrEnum):
 
 
 class DiskFullPolicy(StrEnum):
-    """What happens to messages for an address while the disk is full."""
+    """Say what happens to messages for an address while the disk is full."""
 
     BLOCK = "BLOCK"
     FAIL = "FAIL"
@@ -33,14 +33,14 @@ class DiskFullPolicy(StrEnum):
 
 
 class PageFullPolicy(StrEnum):
-    """What happens to messages for an address whose pages reached ``page-limit-*``."""
+    """Say what happens to messages for an address whose pages reached ``page-limit-*``."""
 
     FAIL = "FAIL"
     DROP = "DROP"
 
 
 class SlowConsumerUnit(StrEnum):
-    """What ``slow-consumer-threshold`` counts messages in."""
+    """Say what ``slow-consumer-threshold`` counts messages in."""
 
     MESSAGES_PER_SECOND = "MESSAGES_PER_SECOND"
     MESSAGES_PER_MINUTE = "MESSAGES_PER_MINUTE"
@@ -49,19 +49,19 @@ class SlowConsumerUnit(StrEnum):
 
     @property
     def seconds(self) -> int:
-        """The length of the unit of time."""
+        """Return the length of the unit of time."""
         return {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86400}[self.value.rpartition("_")[2]]
 
 
 class SlowConsumerPolicy(StrEnum):
-    """What happens to a consumer below ``slow-consumer-threshold``: its connection is closed, or it is logged."""
+    """Say what happens to a consumer below ``slow-consumer-threshold``: its connection is closed, or it is logged."""
 
     KILL = "KILL"
     NOTIFY = "NOTIFY"
 
 
 class ConfigDelete(StrEnum):
-    """What happens to a queue, address or divert that is no longer in broker.xml."""
+    """Say what happens to a queue, address or divert that is no longer in broker.xml."""
 
     OFF = "OFF"
     FORCE = "FORCE"

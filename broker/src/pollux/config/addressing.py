@@ -14,7 +14,7 @@ _FOR_EVER = ((-1, "for ever"),)
 
 
 class FilterShape(Struct, frozen=True):
-    """``<filter string="..."/>``."""
+    """Hold ``<filter string="..."/>``."""
 
     string: Annotated[str, Text(required=True), Attribute(required=True), "JMS selector."]
 
@@ -63,13 +63,13 @@ class QueueConfig(Struct, frozen=True):
 
 
 class QueuesShape(Struct, frozen=True):
-    """``<anycast>`` or ``<multicast>``."""
+    """Hold ``<anycast>`` or ``<multicast>``."""
 
     queues: Annotated[tuple[QueueConfig, ...], Listed("queue"), "Queues of this routing type."] = ()
 
 
 class AddressShape(Struct, frozen=True):
-    """``<address>`` as it is written."""
+    """Hold ``<address>`` as it is written."""
 
     name: Annotated[str, Text(required=True), Attribute(required=True), "Unique name."]
     anycast: Annotated[QueuesShape | None, "ANYCAST: each message goes to one queue."] = None

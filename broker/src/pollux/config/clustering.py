@@ -37,7 +37,7 @@ class GroupingHandlerType(StrEnum):
 
 
 class RouterKeyType(StrEnum):
-    """What a connection router looks at."""
+    """Say what a connection router looks at."""
 
     CLIENT_ID = "CLIENT_ID"
     SNI_HOST = "SNI_HOST"
@@ -246,7 +246,7 @@ class DistributedManager(Struct, frozen=True):
 
 
 class ReplicationPrimary(Struct, frozen=True):
-    """``<replication><primary>``."""
+    """Hold ``<replication><primary>``."""
 
     group_name: Annotated[str | None, Text(), "Pairs only with backups of this group."] = None
     cluster_name: Annotated[str | None, Text(), "Cluster connection used for replication."] = None
@@ -270,7 +270,7 @@ class ReplicationPrimary(Struct, frozen=True):
 
 
 class ReplicationBackup(Struct, frozen=True):
-    """``<replication><backup>``."""
+    """Hold ``<replication><backup>``."""
 
     group_name: Annotated[str | None, Text(), "Pairs only with primaries of this group."] = None
     cluster_name: Annotated[str | None, Text(), "Cluster connection used for replication."] = None
@@ -294,7 +294,7 @@ class ReplicationBackup(Struct, frozen=True):
 
 
 class SharedStorePrimary(Struct, frozen=True):
-    """``<shared-store><primary>``."""
+    """Hold ``<shared-store><primary>``."""
 
     failback_delay: Annotated[int, Duration(), "Wait before failback."] = 5000
     failover_on_shutdown: Annotated[bool, Boolean(), "The backup takes over also after a clean stop."] = False
@@ -302,7 +302,7 @@ class SharedStorePrimary(Struct, frozen=True):
 
 
 class SharedStoreBackup(Struct, frozen=True):
-    """``<shared-store><backup>``."""
+    """Hold ``<shared-store><backup>``."""
 
     allow_failback: Annotated[bool, Boolean(), "Stop when the primary comes back."] = True
     failback_delay: Annotated[int, Duration(), "Wait before failback."] = 5000
@@ -312,7 +312,7 @@ class SharedStoreBackup(Struct, frozen=True):
 
 
 class _Colocated(Struct, frozen=True):
-    """What both kinds of colocation have in common."""
+    """Hold what both kinds of colocation have in common."""
 
     request_backup: Annotated[bool, Boolean(), "Ask another broker for a backup."] = False
     backup_request_retries: Annotated[int, Integer(special=_FOR_EVER), "Attempts to get a backup."] = -1
@@ -328,27 +328,27 @@ class _Colocated(Struct, frozen=True):
 
 
 class ReplicationColocated(_Colocated, frozen=True):
-    """``<replication><colocated>``."""
+    """Hold ``<replication><colocated>``."""
 
     primary: Annotated[ReplicationPrimary | None, Element(aliases=("master",)), "The primary."] = None
     backup: Annotated[ReplicationBackup | None, Element(aliases=("slave",)), "The backups created."] = None
 
 
 class SharedStoreColocated(_Colocated, frozen=True):
-    """``<shared-store><colocated>``."""
+    """Hold ``<shared-store><colocated>``."""
 
     primary: Annotated[SharedStorePrimary | None, Element(aliases=("master",)), "The primary."] = None
     backup: Annotated[SharedStoreBackup | None, Element(aliases=("slave",)), "The backups created."] = None
 
 
 class PrimaryOnly(Struct, frozen=True):
-    """A broker without backup."""
+    """Hold ``<primary-only>``: a broker without backup."""
 
     scale_down: Annotated[ScaleDown | None, Needs("scale-down"), "Where messages go on a clean stop."] = None
 
 
 class Replication(Struct, frozen=True):
-    """Exactly one of the three."""
+    """Hold exactly one of the three."""
 
     primary: Annotated[ReplicationPrimary | None, Element(aliases=("master",)), "Serves and replicates."] = None
     backup: Annotated[ReplicationBackup | None, Element(aliases=("slave",)), "Follows a primary."] = None
@@ -356,7 +356,7 @@ class Replication(Struct, frozen=True):
 
 
 class SharedStore(Struct, frozen=True):
-    """Exactly one of the three."""
+    """Hold exactly one of the three."""
 
     primary: Annotated[SharedStorePrimary | None, Element(aliases=("master",)), "Holds the store."] = None
     backup: Annotated[SharedStoreBackup | None, Element(aliases=("slave",)), "Waits for the store."] = None
@@ -364,7 +364,7 @@ class SharedStore(Struct, frozen=True):
 
 
 class HaPolicy(Struct, frozen=True):
-    """Exactly one of the three."""
+    """Hold exactly one of the three."""
 
     primary_only: Annotated[PrimaryOnly | None, Element(aliases=("live-only",)), "No backup."] = None
     replication: Annotated[Replication | None, Needs("replication"), "A copy on the backup's disk."] = None

@@ -52,7 +52,7 @@ class Document(Struct, frozen=True):
 
 
 class _RefusedError(Exception):
-    """Stops expat with a message."""
+    """Stop expat with a message."""
 
 
 class _Scanner:
@@ -111,7 +111,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _explained(data: bytes, error: expat.ExpatError, still_open: list[tuple[str, int]]) -> str:
-    """What is wrong with a text that is no XML, and for the usual mistakes how it is put right."""
+    """Say what is wrong with a text that is no XML, and for the usual mistakes how it is put right."""
     codes = expat.errors.codes
     if not data.strip():
         return "is empty: there is no XML in it"

@@ -34,7 +34,7 @@ _NO_LIMIT = ((-1, "no limit"),)
 
 
 class PermissionType(StrEnum):
-    """What a role may do at an address. Names and values are broker.xml's spelling."""
+    """Name what a role may do at an address. Names and values are broker.xml's spelling."""
 
     send = "send"
     consume = "consume"
@@ -65,7 +65,7 @@ class LogFormat(StrEnum):
 
 
 class PermissionShape(Struct, frozen=True):
-    """``<permission type= roles=/>``."""
+    """Hold ``<permission type= roles=/>``."""
 
     type: Annotated[PermissionType, Enumeration(values=PermissionType), Attribute(required=True), "What is allowed."]
     roles: Annotated[tuple[str, ...], Words(), Attribute(required=True), "Roles that may do it."]
@@ -103,7 +103,7 @@ class SecuritySetting(Struct, frozen=True):
 
 
 class ResourceLimit(Struct, frozen=True):
-    """Limits of one user."""
+    """Hold the limits of one user."""
 
     match: Annotated[str, Text(required=True), Attribute(required=True), "User name; # means everyone else."]
     max_sessions: Annotated[
@@ -276,7 +276,7 @@ class HighAvailability(Redacted, frozen=True):
 
 
 class Logging(Struct, frozen=True):
-    """``<px:logging>``."""
+    """Hold ``<px:logging>``."""
 
     level: Annotated[LogLevel, Enumeration(values=LogLevel), "Least severe kind of line written."] = LogLevel.INFO
     format: Annotated[LogFormat, Enumeration(values=LogFormat), "TEXT or JSON."] = LogFormat.TEXT
@@ -327,7 +327,7 @@ class Audit(Struct, frozen=True):
 
 
 class Extensions(Struct, frozen=True):
-    """What stands beside ``<core>`` in the namespace ``urn:pollux:1``."""
+    """Hold what stands beside ``<core>`` in the namespace ``urn:pollux:1``."""
 
     security: Annotated[Security, "Users and keys."]
     management: Annotated[Management, "The HTTP port."]

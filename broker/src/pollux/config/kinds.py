@@ -115,7 +115,7 @@ class Duration(Integer, frozen=True):
 
 
 class Decimal(Kind, frozen=True):
-    """A decimal number."""
+    """Read a decimal number."""
 
     minimum: float = 0.0
     maximum: float = 1e9
@@ -195,7 +195,7 @@ class Enumeration(Kind, frozen=True):
 
 
 class Base(Enum):
-    """What a relative path is relative to."""
+    """Say what a relative path is relative to."""
 
     INSTANCE = "the instance directory"
     ETC = "the directory of broker.xml"

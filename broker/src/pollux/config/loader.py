@@ -52,7 +52,7 @@ _OTHER_FILES = {
 
 
 class _Loader:
-    """Reads one document."""
+    """Read one document."""
 
     def __init__(self, document: Document, properties: Mapping[str, str], instance: Path, etc: Path) -> None:
         self.document = document

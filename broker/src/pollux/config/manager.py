@@ -81,7 +81,7 @@ class ZooKeeperTimes(NamedTuple):
 
 
 def bad_numbers(given: Mapping[str, str]) -> list[str]:
-    """What is wrong with those properties that are numbers, as text for the user."""
+    """Say what is wrong with those properties that are numbers, as text for the user."""
     found = []
     for name, (_, least, most, _meaning) in ZOOKEEPER_NUMBERS.items():
         text = given.get(name)

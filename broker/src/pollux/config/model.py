@@ -127,7 +127,7 @@ class JournalType(StrEnum):
 
 
 class CriticalAnalyzerPolicy(StrEnum):
-    """What happens when the broker stops responding to itself."""
+    """Say what happens when the broker stops responding to itself."""
 
     LOG = "LOG"
     HALT = "HALT"
@@ -143,7 +143,7 @@ class Feature(Struct, frozen=True):
 
 
 class DatabaseStore(Redacted, frozen=True):
-    """A database in place of files."""
+    """Hold the settings of a database in place of files."""
 
     hidden: ClassVar[frozenset[str]] = frozenset({"jdbc_user", "jdbc_password"})
 
@@ -176,7 +176,7 @@ class Store(Struct, frozen=True):
 
 
 class Configuration(Redacted, frozen=True):
-    """What one broker was told. Directories are absolute; passwords are in clear text."""
+    """Hold what one broker was told. Directories are absolute; passwords are in clear text."""
 
     hidden: ClassVar[frozenset[str]] = frozenset({"cluster_password"})
 

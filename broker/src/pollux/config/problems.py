@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, and where. Pure values."""
+"""Hold what is wrong with a configuration, and where. Pure values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the schema knows and Pollux does not provide: refused by name, with the reason. Pure data.
+"""List what the schema knows and Pollux does not provide: refused by name, with the reason. Pure data.
 
 An element listed here stands for everything inside it. Attributes are written ``@name``.
 """

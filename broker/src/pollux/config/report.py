@@ -20,7 +20,7 @@ class TooManyProblemsError(Exception):
 
 
 class Report:
-    """Problems of one file."""
+    """Collect the problems of one file."""
 
     def __init__(self, file: str, places: dict[etree._Element, Place]) -> None:
         self.file = file

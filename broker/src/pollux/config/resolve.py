@@ -1,4 +1,4 @@
-"""What holds for one address: merged settings, and the roles that have each permission. Pure.
+"""Resolve what holds for one address: merged settings, and the roles that have each permission. Pure.
 
 All ``<address-setting>`` elements that match are merged, the more specific overriding the less
 specific value by value. Of the matching ``<security-setting>`` elements only the most specific one

@@ -50,7 +50,7 @@ def unique(report: Report, what: str, named: Iterable[tuple[str, int]]) -> None:
 
 
 def names_are_unique(configuration: Configuration, report: Report) -> None:
-    """Names identify."""
+    """Refuse two of a kind with the same name."""
     unique(report, "acceptor", ((item.name, item.line) for item in configuration.acceptors))
     unique(report, "connector", ((item.name, item.line) for item in configuration.connectors))
     unique(report, "address", ((item.name, item.line) for item in configuration.addresses))

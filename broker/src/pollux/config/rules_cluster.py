@@ -34,7 +34,7 @@ ROUTER_POLICIES = (
 
 
 def cluster_names_are_unique(configuration: Configuration, report: Report) -> None:
-    """Names identify."""
+    """Refuse two of a kind with the same name."""
     unique(report, "broadcast-group", ((item.name, item.line) for item in configuration.broadcast_groups))
     unique(report, "discovery-group", ((item.name, item.line) for item in configuration.discovery_groups))
     unique(report, "cluster-connection", ((item.name, item.line) for item in configuration.cluster_connections))
@@ -42,7 +42,7 @@ def cluster_names_are_unique(configuration: Configuration, report: Report) -> No
 
 
 class _References:
-    """Looks up names that must exist."""
+    """Look up names that must exist."""
 
     def __init__(self, configuration: Configuration, report: Report) -> None:
         self.report = report
@@ -77,7 +77,7 @@ class _References:
 
 
 def references_exist(configuration: Configuration, report: Report) -> None:
-    """What is referred to is defined."""
+    """Refuse references to what is not defined."""
     references = _References(configuration, report)
     for group in configuration.broadcast_groups:
         for name in group.connector_refs:
@@ -147,7 +147,7 @@ def _exactly_one(report: Report, line: int, name: str, parts: dict[str, object])
 
 
 def one_ha_policy(configuration: Configuration, report: Report) -> None:
-    """A broker has one role."""
+    """Refuse more than one role for a broker."""
     policy = configuration.ha_policy
     if policy is None:
         return
@@ -242,7 +242,7 @@ def members_reach_each_other(configuration: Configuration, report: Report) -> No
 
 
 def zookeeper_login_is_whole(configuration: Configuration, report: Report) -> None:
-    """A user has a password."""
+    """Refuse a user of ZooKeeper without a password, and the reverse."""
     given = configuration.high_availability
     if bool(given.zookeeper_user) != bool(given.zookeeper_password):
         there, missing = ("user", "password") if given.zookeeper_user else ("password", "user")
@@ -312,7 +312,7 @@ def groups_have_a_transport(configuration: Configuration, report: Report) -> Non
 
 
 def udp_groups_are_usable(configuration: Configuration, report: Report) -> None:
-    """What is announced can be heard, and remembered until it is announced again."""
+    """Refuse announcements that cannot be heard, or are forgotten before they are made again."""
     for what, groups in (
         ("broadcast-group", configuration.broadcast_groups),
         ("discovery-group", configuration.discovery_groups),

@@ -44,7 +44,7 @@ def leases_fit(configuration: Configuration, report: Report) -> None:
 
 
 def peers_are_addresses(configuration: Configuration, report: Report) -> None:
-    """Peers are asked over HTTP."""
+    """Refuse peers that are no addresses to ask over HTTP."""
     own = configuration.high_availability
     for peer in own.peers:
         try:
@@ -61,7 +61,7 @@ def peers_are_addresses(configuration: Configuration, report: Report) -> None:
 
 
 def lock_settings_have_a_lock(configuration: Configuration, report: Report) -> None:
-    """What is said about the store's lock concerns a store that is shared."""
+    """Warn of settings of the store's lock where no store is shared."""
     if configuration.shares_store:
         return
     own = configuration.high_availability

@@ -62,7 +62,7 @@ class Entry(Struct, frozen=True):
 
 
 class Table(Struct, frozen=True):
-    """What may stand inside one element (or in one URI)."""
+    """List what may stand inside one element (or in one URI)."""
 
     shape: type[Any]
     entries: tuple[Entry, ...]

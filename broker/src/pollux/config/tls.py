@@ -38,7 +38,7 @@ class TlsError(PolluxError):
 
 
 class ServerSettings(Protocol):
-    """What acceptors and the management port have in common."""
+    """Name the settings that acceptors and the management port have in common."""
 
     @property
     def key_store_path(self) -> tuple[Path, ...]: ...
@@ -57,7 +57,7 @@ class ServerSettings(Protocol):
 
 
 class Certificate(Struct, frozen=True):
-    """What management shows of a certificate in use."""
+    """Hold what management shows of a certificate in use."""
 
     path: Path
     subject: str

@@ -140,7 +140,7 @@ def _load_certificates(path: Path) -> tuple[tuple[str, str | None, re.Pattern[st
 
 
 def members_of(value: str) -> list[str]:
-    """The users a role's line names."""
+    """Return the users a role's line names."""
     return [name for name in (part.strip() for part in value.split(",")) if name]
 
 

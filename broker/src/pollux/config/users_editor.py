@@ -36,7 +36,7 @@ class UsersEditor:
         self.roles = roles
 
     def everyone(self) -> dict[str, frozenset[str]]:
-        """Every user with its roles."""
+        """Return every user with its roles."""
         loaded = load_users(self.users, self.roles)
         return {user: loaded.roles_of(user) for user in loaded.verifiers}
 

@@ -27,7 +27,7 @@ _VERIFIER = re.compile(r"^SCRAM-SHA-256\$(\d{1,9}):([A-Za-z0-9+/=]+)\$([A-Za-z0-
 # The bundle uses this module without what the broker depends on.
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """What the broker keeps of a password (RFC 5802 section 3): enough to check it, not to use it."""
+    """Hold what the broker keeps of a password (RFC 5802 section 3): enough to check it, not to use it."""
 
     iterations: int
     salt: bytes = field(repr=False)

@@ -44,7 +44,7 @@ _CHECKS: Mapping[str, tuple[Callable[[object], bool], str]] = {
 
 
 class Query(Struct, frozen=True):
-    """A parameter in the URL."""
+    """Describe a parameter in the URL."""
 
     name: str
     kind: str
@@ -58,7 +58,7 @@ class Body(Struct, frozen=True):
     optional: Mapping[str, str] = field(default_factory=dict)
 
     def problem(self, value: dict[str, Any]) -> str | None:
-        """What is wrong with ``value``, in words; None when nothing is."""
+        """Say what is wrong with ``value``; None when nothing is."""
         known = {**self.required, **self.optional}
         for name in self.required:
             if name not in value:
@@ -73,7 +73,7 @@ class Body(Struct, frozen=True):
         return None
 
     def schema(self) -> dict[str, Any]:
-        """The JSON schema."""
+        """Return the JSON schema of the body."""
         known = {**self.required, **self.optional}
         schema: dict[str, Any] = {
             "type": "object",

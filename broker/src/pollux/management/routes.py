@@ -36,7 +36,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def make_app(broker: Broker) -> web.Application:
-    """The application that serves ``broker``."""
+    """Return the application that serves ``broker``."""
     app = web.Application(middlewares=[errors_as_json, access_control(broker)], client_max_size=MAXIMUM_BODY)
     api = Api(broker)
     methods: dict[str, list[str]] = {}
@@ -70,7 +70,7 @@ async def _unknown(_request: web.Request) -> web.StreamResponse:
 
 
 class Api:
-    """The handlers."""
+    """Answer requests: one method for each operation. Its docstring is the operation's description in OpenAPI."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -95,11 +95,11 @@ class Api:
         return web.Response(body=await metrics.render(self._broker), headers={"Content-Type": metrics.CONTENT_TYPE})
 
     async def openapi(self, _request: web.Request) -> web.Response:
-        """This API's description."""
+        """Describe this API."""
         return json_response(self._document)
 
     async def status(self, _request: web.Request) -> web.Response:
-        """What the broker is and how it does."""
+        """Tell who the broker is and how it does."""
         return json_response(views.status(self._broker))
 
     async def store(self, _request: web.Request) -> web.Response:
@@ -149,7 +149,7 @@ class Api:
     # -- addresses
 
     async def addresses(self, request: web.Request) -> web.Response:
-        """All addresses, by name."""
+        """List all addresses, by name."""
         wanted = request.query.get("filter")
         found = sorted(
             (each for each in self._broker.space.addresses if views.matches(each.name, wanted)),
@@ -158,7 +158,7 @@ class Api:
         return _paged(request, found, lambda each: views.address(self._broker, each))
 
     async def address(self, request: web.Request) -> web.Response:
-        """One address with its settings."""
+        """Show one address with its settings."""
         name = request.match_info["name"]
         found = self._broker.space.address(name)
         if found is None:
@@ -185,7 +185,7 @@ class Api:
     # -- queues
 
     async def queues(self, request: web.Request) -> web.Response:
-        """All queues, by name."""
+        """List all queues, by name."""
         wanted, address = request.query.get("filter"), request.query.get("address")
         found = sorted(
             (
@@ -198,7 +198,7 @@ class Api:
         return _paged(request, found, lambda each: views.queue(self._broker, each))
 
     async def queue(self, request: web.Request) -> web.Response:
-        """One queue with its attributes and consumers."""
+        """Show one queue with its attributes and consumers."""
         return json_response(views.queue_in_full(self._broker, self._queue(request)))
 
     async def create_queue(self, request: web.Request) -> web.Response:
@@ -265,7 +265,7 @@ class Api:
         return _paged(request, await self._broker.post.orphans.views())
 
     async def restore_orphans(self, request: web.Request) -> web.Response:
-        """Make a queue of them; ``enabled`` false: it gets no new messages."""
+        """Make a queue of messages whose queue nobody knows; ``enabled`` false: it gets no new messages."""
         number, body = _orphan(request), await _body(request, _RESTORE_ORPHANS)
         await self._broker.post.orphans.views()  # an address that only a message tells
         routing = body.get("routingType")
@@ -280,7 +280,7 @@ class Api:
         return json_response({**views.queue(self._broker, made), "count": self._broker.post.message_count(made)})
 
     async def discard_orphans(self, request: web.Request) -> web.Response:
-        """Remove them for good."""
+        """Remove the messages of a queue that nobody knows for good."""
         number = _orphan(request)
         count = self._broker.post.orphans.discard(number)
         await self._broker.stable()
@@ -373,7 +373,7 @@ class Api:
     # -- clients
 
     async def connections(self, request: web.Request) -> web.Response:
-        """Connections of clients."""
+        """List the connections of clients."""
         wanted = request.query.get("filter")
         found = [
             each
@@ -398,16 +398,16 @@ class Api:
         return json_response({"closed": found.peer.connection_id})
 
     async def sessions(self, request: web.Request) -> web.Response:
-        """What each connection has open."""
+        """List what each connection has open."""
         return _paged(request, views.sessions(self._broker))
 
     async def consumers(self, request: web.Request) -> web.Response:
-        """Consumers of all queues."""
+        """List the consumers of all queues."""
         queue = request.query.get("queue")
         return _paged(request, [each for each in views.consumers(self._broker) if queue in (None, "", each["queue"])])
 
     async def producers(self, request: web.Request) -> web.Response:
-        """Links that send."""
+        """List the links that send."""
         return _paged(request, views.producers(self._broker))
 
     def _queue(self, request: web.Request) -> Queue:

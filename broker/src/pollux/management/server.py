@@ -32,7 +32,7 @@ KEEPALIVE_TIMEOUT = 75.0
 
 
 class LazyManagement:
-    """The broker's component that serves HTTP (:class:`pollux.process.broker.Component`)."""
+    """Serve HTTP beside the broker (:class:`pollux.process.broker.Component`)."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -85,7 +85,7 @@ class LazyManagement:
         )
 
     async def reload(self) -> None:
-        """Read the certificate again."""
+        """Read the certificate again; one that is wrong is logged."""
         if self._tls is not None:
             try:
                 await asyncio.to_thread(self._tls.load)
@@ -99,7 +99,7 @@ class LazyManagement:
             self._runner = None
 
     def ports(self) -> dict[str, int]:
-        """The port listened on."""
+        """Return the port listened on, as ``management``."""
         return {"management": self._port} if self._port else {}
 
 

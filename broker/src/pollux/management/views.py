@@ -1,4 +1,4 @@
-"""What the API shows of addresses, queues, connections and messages, as values that become JSON.
+"""Show addresses, queues, connections and messages as values that become JSON.
 
 Names are camelCase, sizes bytes, times milliseconds since the epoch unless a name says otherwise.
 """
@@ -38,7 +38,7 @@ def camel(name: str) -> str:
 
 
 def plain(value: object) -> Any:
-    """``value`` as something JSON has."""
+    """Return ``value`` as something JSON has."""
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -61,7 +61,7 @@ def matches(name: str, wanted: str | None) -> bool:
 
 
 def status(broker: Broker) -> dict[str, Any]:
-    """The broker as a whole."""
+    """Return the state of the broker as a whole."""
     reasons = broker.not_ready()
     found: dict[str, Any] = {
         "name": broker.configuration.name,
@@ -81,7 +81,7 @@ def status(broker: Broker) -> dict[str, Any]:
 
 
 def _serving(broker: Broker) -> dict[str, Any]:
-    """What there is only with a store."""
+    """Return what there is only with a store."""
     usage = broker.storage.usage()
     accounts = broker.post.accounts
     return {
@@ -120,7 +120,7 @@ def _serving(broker: Broker) -> dict[str, Any]:
 
 
 def address(broker: Broker, found: Address) -> dict[str, Any]:
-    """One address."""
+    """Return one address with its counts."""
     account = broker.post.accounts.get(found.name)
     return {
         "name": found.name,
@@ -142,13 +142,13 @@ def address(broker: Broker, found: Address) -> dict[str, Any]:
 
 
 def address_in_full(broker: Broker, found: Address) -> dict[str, Any]:
-    """One address with the settings that hold for it."""
+    """Return one address with the settings that hold for it."""
     settings = asdict(broker.space.settings(found.name))
     return {**address(broker, found), "settings": {camel(name): plain(value) for name, value in settings.items()}}
 
 
 def queue(broker: Broker, found: Queue) -> dict[str, Any]:
-    """One queue with its counts."""
+    """Return one queue with its counts."""
     counters = found.counters
     paged = broker.post.pages.unread(found)
     return {
@@ -179,14 +179,14 @@ def queue(broker: Broker, found: Queue) -> dict[str, Any]:
 
 
 def queue_in_full(broker: Broker, found: Queue) -> dict[str, Any]:
-    """One queue with its attributes and consumers."""
+    """Return one queue with its attributes and consumers."""
     attributes = found.attributes
     named = {camel(name): plain(getattr(attributes, name)) for name in attributes.__struct_fields__}
     return {**named, **queue(broker, found), "consumerList": [consumer(found, each) for each in found.consumers]}
 
 
 def consumer(found: Queue, each: Any) -> dict[str, Any]:
-    """One consumer of a queue, whatever its protocol."""
+    """Return one consumer of a queue, whatever its protocol."""
     selector = each.selector
     return {
         "connection": each.origin,
@@ -201,17 +201,17 @@ def consumer(found: Queue, each: Any) -> dict[str, Any]:
 
 
 def consumers(broker: Broker) -> list[dict[str, Any]]:
-    """All consumers of all queues."""
+    """Return all consumers of all queues."""
     return [consumer(found, each) for found in broker.space.queues for each in found.consumers]
 
 
 def connections(broker: Broker) -> list[dict[str, Any]]:
-    """All connections."""
+    """Return all connections."""
     return [connection.describe() for connection in broker.connections]
 
 
 def sessions(broker: Broker) -> list[dict[str, Any]]:
-    """What each connection has open, in the words of its protocol."""
+    """Return what each connection has open, in the words of its protocol."""
     return [
         {
             "connection": connection.peer.connection_id,
@@ -226,7 +226,7 @@ def sessions(broker: Broker) -> list[dict[str, Any]]:
 
 
 def producers(broker: Broker) -> list[dict[str, Any]]:
-    """Links and clients that send, as far as a protocol has such a thing (AMQP's links do)."""
+    """Return the links and clients that send, as far as a protocol has such a thing (AMQP's links do)."""
     found = []
     for session in sessions(broker):
         links = session["details"].get("links", []) if isinstance(session["details"], dict) else []
@@ -239,7 +239,7 @@ def producers(broker: Broker) -> list[dict[str, Any]]:
 
 
 def message(found: MessageReference, *, body: bool, attribute_limit: int) -> dict[str, Any]:
-    """One message of a queue; ``attribute_limit`` cuts long values (-1: never)."""
+    """Return one message of a queue; ``attribute_limit`` cuts long values (-1: never)."""
     kept: Message = found.message
     content = content_of(kept)
     properties = {**content.properties, **(kept.annotations or {})}
@@ -280,7 +280,7 @@ def _cut(value: Any, limit: int) -> Any:
 
 
 def page(items: Iterable[Any], number: int, size: int) -> dict[str, Any]:
-    """One page of a list. ``number`` begins with 1."""
+    """Return one page of a list. ``number`` begins with 1."""
     everything = list(items)
     start = (number - 1) * size
     return {"items": everything[start : start + size], "total": len(everything), "page": number, "pageSize": size}

@@ -1,4 +1,4 @@
-"""Which high availability policy a configuration asks for, and what of it this version provides."""
+"""Tell which high availability policy a configuration asks for, and what of it this version provides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def features(configuration: Configuration) -> frozenset[str]:
-    """The features beyond a single broker that this version provides for ``configuration``."""
+    """Return the features beyond a single broker that this version provides for ``configuration``."""
     built = {"shared-store"}
     if not configuration.in_ha_group:
         return frozenset(built)
@@ -27,7 +27,7 @@ def features(configuration: Configuration) -> frozenset[str]:
 
 
 def make_activation(host: Host) -> Activation | None:
-    """The activation that broker.xml asks for; None for a single broker."""
+    """Return the activation that broker.xml asks for; None for a single broker."""
     configuration = host.configuration
     if configuration.shares_store:
         from pollux.ha.shared_store.activation import SharedStoreActivation, settings_of

@@ -1,1 +1,1 @@
-"""What one operating system process needs: start and stop, acceptors, connections, TLS, limits, the watchdog."""
+"""Hold what one operating system process needs: start and stop, acceptors, connections, TLS, limits, the watchdog."""

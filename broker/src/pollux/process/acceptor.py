@@ -1,4 +1,4 @@
-"""Acceptors: listening sockets, and what every connection that comes in by one has in common."""
+"""Listen for clients, and hold what every connection that comes in by one has in common."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def load_sessions(acceptors: tuple[Acceptor, ...], hub: CoreHub | None = None) -
 
 
 class Listener:
-    """One acceptor that listens. Times are seconds, sizes bytes."""
+    """Listen on one acceptor. Times are seconds, sizes bytes."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Listener:
         self._servers: list[asyncio.Server] = []
 
     def ttl_of(self, configuration: Configuration) -> float:
-        """Seconds of silence after which a client is dead; 0: only its protocol's heart-beats decide."""
+        """Return the seconds of silence after which a client is dead; 0: only its protocol's heart-beats decide."""
         override = configuration.connection_ttl_override
         ttl = override if override > 0 else self.acceptor.settings.connection_ttl
         return ttl / 1000 if ttl > 0 else 0.0
@@ -181,7 +181,7 @@ class Listener:
         return servers
 
     def _tune(self, listening: socket.socket) -> None:
-        """Options that accepted sockets inherit; buffers must be set before the window is negotiated."""
+        """Set the options that accepted sockets inherit; buffers must be set before the window is negotiated."""
         settings = self.acceptor.settings
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:
@@ -195,7 +195,7 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port listened on; 0 before :meth:`listen`."""
+        """Return the port listened on; 0 before :meth:`listen`."""
         for server in self._servers:
             for listening in server.sockets:
                 return int(listening.getsockname()[1])
@@ -224,20 +224,20 @@ class Listener:
         self.services.security.connection_closed(None, connection.peer)
 
     def tune(self, transport: asyncio.Transport) -> None:
-        """The one socket option that event loops set by themselves, or do not."""
+        """Set the one socket option that event loops set by themselves, or do not."""
         no_delay = int(self.acceptor.settings.tcp_no_delay)
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, no_delay)
 
     def session_factory(self, protocol: Protocol) -> SessionFactory | None:
-        """The session class for ``protocol``; None when this acceptor does not speak it."""
+        """Return the session class for ``protocol``; None when this acceptor does not speak it."""
         return self._factories.get(protocol)
 
     def certificate_subject(self, connection: Any) -> str | None:
-        """The subject of the verified certificate of a TLS connection's client."""
+        """Return the subject of the verified certificate of a TLS connection's client."""
         return self.tls.subject_of(connection) if self.tls is not None else None
 
     def asked_name(self, connection: Any) -> str | None:
-        """The server name a TLS connection's client asked for."""
+        """Return the server name a TLS connection's client asked for."""
         return self.tls.asked_name(connection) if self.tls is not None else None
 
 

@@ -1,4 +1,4 @@
-"""What connections hold in buffers: frames that are not complete, what waits in sessions, what clients do not take.
+"""Watch what connections hold in buffers: incomplete frames, what waits in sessions, what clients do not take.
 
 It changes with every byte, so it is not counted but looked at: by the connections' sweep, and whenever a share of the
 limit was received since. It is part of what clients hold beside messages (:mod:`pollux.engine.memory`), at most half;
@@ -24,7 +24,7 @@ _SHARE = 4
 
 
 class Buffers:
-    """See the module. ``unseen`` counts bytes received since the last look, ``often`` is how many may be."""
+    """Bound all buffers together. ``unseen``: bytes received since the last look; ``often``: how many may be."""
 
     def __init__(self) -> None:
         self.memory: Memory | None = None

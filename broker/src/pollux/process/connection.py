@@ -1,4 +1,4 @@
-"""One client's connection: tells the protocol, wraps TLS, builds the session, and bounds what a client may cost.
+"""Hold one client's connection: tell the protocol, wrap TLS, build the session, and bound what a client may cost.
 
 It is the asyncio protocol of the socket and the :class:`pollux.protocols.base.Transport` of the session. It knows
 nothing of what the bytes mean. Timeouts are not timers of their own but deadlines looked at by the
@@ -53,7 +53,7 @@ _HTTP_HINT = (
 
 
 class Connection(asyncio.Protocol):
-    """See the module. All methods are called in the loop's thread."""
+    """Carry one client's bytes. All methods are called in the loop's thread."""
 
     __slots__ = (
         "_behind",
@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
     # -- asyncio's view
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is accepted, or (a second time) its TLS handshake is done."""
+        """Take the accepted socket, or (a second time) what its TLS handshake made of it."""
         # uvloop's transports have the interface without the base class.
         self._transport = made = cast("asyncio.Transport", transport)
         if self._raw is None:
@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(self._listener.high_water, self._listener.low_water)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes from the client."""
+        """Give bytes from the client to its session, in turn with others."""
         self.active = True
         self.bytes_in += len(data)
         session = self.session
@@ -214,7 +214,7 @@ class Connection(asyncio.Protocol):
             self._listener.connections.share.add(self._catch_up, of_broker=of_broker)
 
     def _catch_up(self) -> bool:
-        """The next portion of what is behind; whether there is one more."""
+        """Handle the next portion of what is behind; whether there is one more."""
         session = self.session
         if self._closing or session is None:
             self._behind = b""
@@ -241,16 +241,16 @@ class Connection(asyncio.Protocol):
             self._listener.connections.strangers.grew(self, size)
 
     def known(self) -> None:
-        """It has logged in."""
+        """Count it no longer among strangers: it has logged in."""
         self.stranger = False
         self._listener.connections.strangers.remove(self)
 
     def eof_received(self) -> bool:
-        """The client will send no more: close (no protocol here has half-open connections)."""
+        """Close, as the client will send no more (no protocol here has half-open connections)."""
         return False
 
     def pause_writing(self) -> None:
-        """The write buffer is above its high-water mark."""
+        """Hold the session back: the write buffer is above its high-water mark."""
         self._writing_paused = True
         self._taken_before = self._taken()
         if not self.closing:
@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
             self.session.pause_writing()
 
     def resume_writing(self) -> None:
-        """The write buffer is below its low-water mark."""
+        """Let the session go on: the write buffer is below its low-water mark."""
         self._writing_paused = False
         if not self.closing:
             # The next sweep looks again and sets the deadline that now holds (log-in, silence, none).
@@ -269,7 +269,7 @@ class Connection(asyncio.Protocol):
             self.session.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Count it out, and tell its session."""
         self._lost(exc)
 
     def _lost(self, error: BaseException | None) -> None:
@@ -502,7 +502,7 @@ class Connection(asyncio.Protocol):
         return bool(self._paused)
 
     def measure(self) -> int:
-        """Bytes that its buffers hold, when it has logged in (before, they count elsewhere)."""
+        """Return the bytes that its buffers hold, when it has logged in (before, they count elsewhere)."""
         moved = self.bytes_in + self.bytes_out
         if self.measured or moved != self._measured_at:
             self._measured_at = moved
@@ -532,7 +532,7 @@ class Connection(asyncio.Protocol):
         session.shutdown(reason)
 
     def expire(self, now: float) -> None:
-        """The sweep found the deadline passed: act on what it was for."""
+        """Act on what the deadline, which the sweep found passed, was for."""
         session = self.session
         if self._closing or self._ending:
             self.close_reason = self.close_reason or "did not take what was queued for it"
@@ -563,11 +563,11 @@ class Connection(asyncio.Protocol):
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
 
     def _taken(self) -> int:
-        """Bytes the client has taken so far (for TLS an estimate that grows alike)."""
+        """Return the bytes the client has taken so far (for TLS an estimate that grows alike)."""
         return self.bytes_out - self._transport.get_write_buffer_size()
 
     def describe(self) -> dict[str, Any]:
-        """For management: values that can be written as JSON."""
+        """Return what management shows: values that can be written as JSON."""
         session = self.session
         peer = self.peer
         return {
@@ -590,7 +590,7 @@ class Connection(asyncio.Protocol):
 
 
 def tls_layer_of(loop: asyncio.AbstractEventLoop) -> Any:
-    """The TLS layer of this loop: uvloop's own (compiled) on uvloop, else asyncio's; both are built alike."""
+    """Return the TLS layer of this loop: uvloop's own (compiled) on uvloop, else asyncio's; both are built alike."""
     module = type(loop).__module__
     if module.partition(".")[0] == "uvloop":
         # uvloop's stubs do not know it; start_tls itself is built on it.

@@ -31,7 +31,7 @@ SWEEP_INTERVAL = 0.5
 
 
 class Connections:
-    """See the module. All methods are called in the loop's thread."""
+    """Hold the connections of one node. All methods are called in the loop's thread."""
 
     def __init__(
         self,
@@ -75,17 +75,17 @@ class Connections:
         self.empty.set()
 
     def start(self) -> None:
-        """Begin to sweep."""
+        """Sweep from here on."""
         self._sweeper = self._loop.call_later(self.interval, self._sweep)
 
     def stop(self) -> None:
-        """End sweeping; connections stay."""
+        """Sweep no more; connections stay."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
 
     def next_id(self) -> int:
-        """An id for a new connection, never used before in this process."""
+        """Return an id for a new connection, never used before."""
         return next(self._ids)
 
     def add(self, connection: Connection) -> str | None:
@@ -127,7 +127,7 @@ class Connections:
         return found
 
     def detach_brokers(self) -> None:
-        """From here on the connections of other brokers are none of those that clients have."""
+        """Set the connections of other brokers apart from those that clients have."""
         for number, connection in list(self._connections.items()):
             if connection.session is not None and connection.session.of_broker:
                 self._detached[number] = self._connections.pop(number)
@@ -135,11 +135,11 @@ class Connections:
             self.empty.set()
 
     def detached_brokers(self) -> list[Connection]:
-        """The connections of other brokers that were set apart and are still there."""
+        """Return the connections of other brokers that were set apart and are still there."""
         return list(self._detached.values())
 
     def get(self, connection_id: int) -> Connection | None:
-        """The connection with this id."""
+        """Return the connection with this id; None when it is gone."""
         return self._connections.get(connection_id)
 
     def __len__(self) -> int:
@@ -149,13 +149,13 @@ class Connections:
         return iter(list(self._connections.values()))
 
     def logged_in(self, connection_id: int, _user: str) -> None:
-        """This connection has logged in."""
+        """Count a connection no longer among strangers: it has logged in."""
         connection = self._connections.get(connection_id)
         if connection is not None:
             connection.known()
 
     def log_refusal(self, peer: Peer, reason: str) -> None:
-        """One line for a refused connection, up to a rate; the rest is summed up by the sweep."""
+        """Log one line for a refused connection, up to a rate; the rest is summed up by the sweep."""
         self.refused += 1
         self._refusals += 1
         if self._refusals <= REFUSALS_PER_SECOND * self.interval:

@@ -1,4 +1,4 @@
-"""What a start that failed means for whoever started the broker: its exit code. Pure."""
+"""Tell whoever started a broker what a start that failed means: its exit code. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DISK_ERRORS = frozenset(
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code (:mod:`pollux.process.exits`) of a broker whose start ended with this error."""
+    """Return the exit code (:mod:`pollux.process.exits`) of a broker whose start ended with this error."""
     reason = error if isinstance(error, OSError) else error.__cause__
     if isinstance(reason, OSError) and reason.errno in _DISK_ERRORS:
         return EXIT_STORE

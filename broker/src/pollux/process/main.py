@@ -43,7 +43,7 @@ _LAST_LOOK = 0.001
 
 
 class RunOptions(Struct, frozen=True):
-    """What the command line says. ``log_*`` None: as broker.xml says."""
+    """Hold what the command line says. ``log_*`` None: as broker.xml says."""
 
     path: Path
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -181,7 +181,7 @@ async def _reload(broker: Broker) -> None:
 
 
 def _unhandled(_loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-    """What the loop could not hand to anybody: one line with its traceback, never the loop's own format."""
+    """Log what the loop could not hand to anybody: one line with its traceback, never the loop's own format."""
     error = context.get("exception")
     if isinstance(error, (ConnectionError, TimeoutError)):
         return  # a connection that went away while something was sent to it

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Notifier:
-    """Sends state lines to the service manager's datagram socket; never blocks and never raises."""
+    """Send state lines to the service manager's datagram socket; never blocks and never raises."""
 
     __slots__ = ("_address", "_socket", "watchdog_interval")
 
@@ -32,27 +32,27 @@ class Notifier:
         self.watchdog_interval = _watchdog(environment)
 
     def ready(self, status: str) -> None:
-        """Start-up or reload is finished."""
+        """Say that a start or reload is finished. ``status`` is a line for people."""
         self._send("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}")
 
     def reloading(self) -> None:
-        """A reload begins; :meth:`ready` ends it."""
+        """Say that a reload begins; :meth:`ready` ends it."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self, status: str) -> None:
-        """The broker begins to stop."""
+        """Say that the broker begins to stop."""
         self._send("STOPPING=1", f"STATUS={status}")
 
     def status(self, status: str) -> None:
-        """One line for ``systemctl status``."""
+        """Give one line to ``systemctl status``."""
         self._send(f"STATUS={status}")
 
     def extend(self, seconds: float) -> None:
-        """Starting takes longer (a long recovery): the manager's timeout begins anew."""
+        """Have the manager's timeout begin anew, as starting takes longer (a long recovery)."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1_000_000)}")
 
     def alive(self) -> None:
-        """The watchdog's heart beat."""
+        """Send the watchdog's heart beat."""
         self._send("WATCHDOG=1")
 
     def close(self) -> None:

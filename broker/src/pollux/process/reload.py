@@ -1,4 +1,4 @@
-"""What a reload may change while the broker runs, and what has to wait for a restart. Pure but for ``stamps``."""
+"""Decide what a reload may change while the broker runs, and what waits for a restart. Pure but for ``stamps``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NOT_SETTINGS = frozenset({"path", "features", "warnings"})
 
 
 def merge(old: Configuration, new: Configuration) -> tuple[Configuration, list[str], list[str]]:
-    """The configuration to use from now on, the names of what changed, and a line for each change not taken."""
+    """Return the configuration to use from now on, the names of what changed, and a line for each change not taken."""
     taken: dict[str, object] = {}
     changed: list[str] = []
     refused: list[str] = []
@@ -63,7 +63,7 @@ def _without_lines(value: object) -> object:
 
 
 def stamps(configuration: Configuration) -> tuple[tuple[Path, int, int, int], ...]:
-    """What tells whether a file that can be reloaded was changed. Blocking: call it in a thread."""
+    """Return what tells whether a file that can be reloaded was changed. Blocking: call it in a thread."""
     security = configuration.security
     found = []
     for path in (configuration.path, security.users_file, security.roles_file, security.certificate_users_file):

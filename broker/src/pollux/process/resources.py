@@ -1,4 +1,4 @@
-"""What the operating system lets this process use: descriptors, memory, and the collector's manners."""
+"""Ask what the operating system lets this process use: descriptors, memory, and the collector's manners."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def connection_limit(configured: int) -> int:
 
 
 def memory_limit() -> int:
-    """Bytes of memory this process may use: the machine's, its control group's or RLIMIT_AS, whichever is least."""
+    """Return the bytes this process may use: the machine's, its control group's or RLIMIT_AS, whichever is least."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in (*_own_cgroup(), *_CGROUP_LIMITS):
         try:
@@ -80,12 +80,12 @@ SWITCH_PRESSED = 0.0002
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in RAM."""
+    """Return the bytes of this process that are in RAM."""
     return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def tune_garbage_collector() -> None:
-    """After start-up: what lives now lives for ever, and full collections must not stall the loop for messages.
+    """Tell the collector that what lives now, after start-up, lives for ever, and to look at the rest rarely.
 
     Messages and references hold no cycles, so counting frees them; the collector only has to find
     what sessions leave behind, rarely. The collections before a full one look at what is new: that is kept little, as

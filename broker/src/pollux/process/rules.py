@@ -1,4 +1,4 @@
-"""Rules on broker.xml that need more than the configuration layer knows: selectors must parse.
+"""Add rules on broker.xml that need more than the configuration layer knows: selectors must parse.
 
 Import it where a file is read for ``pollux check`` or a start; the rules add themselves. They do no I/O.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @add_rule
 def selectors_parse(configuration: Configuration, report: Report) -> None:
-    """The filter of each queue is a JMS selector."""
+    """Refuse a queue's filter that is no JMS selector."""
     for address in configuration.addresses:
         for queue in address.queues:
             if queue.filter is None:

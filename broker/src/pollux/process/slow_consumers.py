@@ -1,4 +1,4 @@
-"""Consumers that do not keep up (``slow-consumer-*`` of an address): found, logged, and where asked disconnected.
+"""Find consumers that do not keep up (``slow-consumer-*`` of an address), log them, and where asked disconnect them.
 
 A consumer is slow when for a whole check period it had more messages to take than the threshold wants of it, took
 fewer, and some are left. One that waits for messages is never slow, and neither is one whose share others took.
@@ -28,7 +28,7 @@ logger = logging.getLogger("pollux.queue")
 
 
 class Sample(Struct):
-    """One look at a consumer: ``settled`` messages since it attached, ``left`` that it holds or could still get."""
+    """Hold one look at a consumer: ``settled`` messages since it attached, ``left`` that it holds or could get."""
 
     when: float
     settled: int

@@ -18,7 +18,7 @@ Who = TypeVar("Who")
 
 @lru_cache(4096)
 def place_of(address: str) -> str:
-    """The place of an address as a socket names it; of what is none (a path), itself."""
+    """Return the place of an address as a socket names it; of what is none (a path), itself."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
@@ -33,7 +33,7 @@ def place_of(address: str) -> str:
 
 
 class Held(NamedTuple):
-    """What somebody at a place holds: bytes, and since when (seconds on any clock)."""
+    """Hold what somebody at a place costs: bytes, and since when (seconds on any clock)."""
 
     place: str
     size: int
@@ -41,7 +41,7 @@ class Held(NamedTuple):
 
 
 def who_goes(held: Iterable[tuple[Who, Held]], excess: int) -> Iterator[Who]:
-    """Who has to go so that ``excess`` bytes become free: who has the most where most is held, oldest first.
+    """Yield who has to go so that ``excess`` bytes become free: who has the most where most is held, oldest first.
 
     So those who hold little where little is held are the last, however many the others are: one host's flood costs that
     host alone, and somebody who logs in beside it from the same host is smaller and younger than what floods.

@@ -1,4 +1,4 @@
-"""What a running broker leaves for the local administrator: a status file and an access token.
+"""Leave for the local administrator of a running broker: a status file and an access token.
 
 Both are in the journal's directory (which one broker only may use), mode 0600, and go when it stops. The
 token lets the operating system user that runs the broker use ``pollux`` without a password.
@@ -31,7 +31,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 class Status:
-    """The two files of one broker life."""
+    """Write and remove the two files of one life."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -50,6 +50,6 @@ class Status:
         return hmac.compare_digest(text.encode("utf-8", "surrogateescape"), self._token.encode())
 
     def remove(self) -> None:
-        """The broker stops: nobody shall find it here."""
+        """Remove both files: the broker stops, and nobody shall find it here."""
         for name in (STATUS_FILE, TOKEN_FILE):
             (self._directory / name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Connections that have not logged in yet, and the bytes that all of them together may hold.
+"""Count connections that have not logged in yet, and the bytes that all of them together may hold.
 
 Each counts with what it costs by itself and every byte it sent, whatever the protocol has made of them: an upper bound
 that needs no look inside. When they hold too much, who goes is decided by :func:`pollux.process.sources.who_goes`; when
@@ -23,7 +23,7 @@ _SHARE = 8
 
 
 class Strangers:
-    """See the module. ``limit`` is px:max-handshake-size in bytes."""
+    """Bound the connections that have not logged in. ``limit`` is px:max-handshake-size in bytes."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -37,12 +37,12 @@ class Strangers:
         return sum(map(len, self._places.values()))
 
     def add(self, connection: Connection) -> None:
-        """A connection came in."""
+        """Count in a connection that was accepted."""
         self._places.setdefault(place_of(connection.peer.address), {})[connection] = 0
         self.grew(connection, PLAIN)
 
     def grew(self, connection: Connection, size: int) -> None:
-        """It sent ``size`` bytes, or costs so much more."""
+        """Count ``size`` bytes more for a connection: it sent them, or costs them."""
         there = self._places.get(place_of(connection.peer.address))
         if there is None or connection not in there:
             return
@@ -52,7 +52,7 @@ class Strangers:
             self._make_room()
 
     def remove(self, connection: Connection) -> None:
-        """It logged in, or is gone."""
+        """Count out a connection that logged in or is gone."""
         place = place_of(connection.peer.address)
         there = self._places.get(place)
         if there is not None:
@@ -61,7 +61,7 @@ class Strangers:
                 del self._places[place]
 
     def give_way(self, place: str | None = None) -> bool:
-        """Somebody else wants in: the oldest at ``place`` goes (None: at the one with the most). False: nobody can."""
+        """Make room for another: the oldest at ``place`` goes (None: at the one with the most). False: nobody can."""
         there = max(self._places.values(), key=len, default=None) if place is None else self._places.get(place)
         if not there:
             return False

@@ -1,4 +1,4 @@
-"""The TLS of one port while connections live: certificates read again, the name a client asked for, its subject.
+"""Hold the TLS of one port while connections live: certificates read again, the name a client asked for, its subject.
 
 How contexts are made, and which certificate a client gets, is :mod:`pollux.config.tls`; this module must not know
 about key stores.
@@ -22,7 +22,7 @@ __all__ = ["ServerTls", "TlsError"]
 
 
 class ServerTls:
-    """The context of one port. :meth:`load` again changes what new connections get."""
+    """Hold the context of one port. :meth:`load` again changes what new connections get."""
 
     def __init__(self, settings: ServerSettings, name: str) -> None:
         self._settings = settings
@@ -52,18 +52,18 @@ class ServerTls:
         self._asked[connection] = name.rstrip(".").lower()
 
     def asked_name(self, connection: Any) -> str | None:
-        """The server name (SNI) that the client of an ``ssl_object`` asked for."""
+        """Return the server name (SNI) that the client of an ``ssl_object`` asked for."""
         return self._asked.get(connection)
 
     @staticmethod
     def subject_of(connection: Any) -> str | None:
-        """The verified client certificate's subject (RFC 4514) of an ``ssl_object``; None when it showed none."""
+        """Return the verified client certificate's subject (RFC 4514) of an ``ssl_object``; None: it showed none."""
         certificate = connection.getpeercert(binary_form=True) if connection is not None else None
         return x509.load_der_x509_certificate(certificate).subject.rfc4514_string() if certificate else None
 
 
 class _Forward:
-    """Gives the handshakes of a context that is no longer current to the one that is."""
+    """Give the handshakes of a context that is no longer current to the one that is."""
 
     __slots__ = ("_context",)
 

@@ -35,7 +35,7 @@ SHUTDOWN_GRACE = 30.0
 
 
 class CriticalAnalyzer:
-    """See the module. ``timeout`` and ``period`` are seconds, as ``clock`` is; ``halt`` ends the process at once."""
+    """Watch one loop and one store. Times are seconds, as ``clock`` counts them; ``halt`` ends the process at once."""
 
     def __init__(
         self,
@@ -77,11 +77,11 @@ class CriticalAnalyzer:
 
     @property
     def maximum_lag(self) -> float:
-        """The longest the loop was late in about the last minute, seconds."""
+        """Return the longest the loop was late in about the last minute, seconds."""
         return max(self._lags)
 
     def start(self) -> None:
-        """Begin to watch; call in the loop's thread."""
+        """Watch from here on; call in the loop's thread."""
         self._due = self._loop.time() + self._beat_period
         self._beat = self._clock()
         self._timer = self._loop.call_at(self._due, self._on_beat)
@@ -90,7 +90,7 @@ class CriticalAnalyzer:
             self._thread.start()
 
     def stop(self) -> None:
-        """End watching."""
+        """Stop the thread and the timer."""
         self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -115,7 +115,7 @@ class CriticalAnalyzer:
         self._probed = None
 
     def _late(self, now: float) -> str:
-        """What stands still, in words; empty when nothing does."""
+        """Say what stands still; empty when nothing does."""
         probed = self._probed
         if now - self._beat > self._timeout:
             return f"the event loop has not run for {now - self._beat:.1f} s"
