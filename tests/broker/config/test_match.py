@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pollux.config import Configuration, permissions_for, resolve_address_settings
+from pollux.config import Configuration, permissions_for, resolve, resolve_address_settings
 from pollux.config.match import compile_pattern
 
 from .documents import configuration
@@ -144,6 +144,22 @@ def test_wildcards_of_the_configuration_apply() -> None:
     )
     attempts = {name: resolve_address_settings(loaded, name).max_delivery_attempts for name in ("a/b", "a/b/c", "a.b")}
     assert attempts == {"a/b": 3, "a/b/c": 2, "a.b": 10}
+
+
+def test_indexes_are_made_once_for_each_configuration_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when configurations that are asked about in turn (a node has three) make each other's anew."""
+    made = []
+
+    class Counted(resolve._Indexes):
+        def __init__(self, configuration: Configuration) -> None:
+            made.append(configuration)
+            super().__init__(configuration)
+
+    monkeypatch.setattr(resolve, "_Indexes", Counted)
+    used = [configuration(f"<id-cache-size>{size}</id-cache-size>") for size in range(6)]
+    for _ in range(3):
+        assert [resolve_address_settings(each, "a").id_cache_size for each in used] == list(range(6))
+    assert made == used
 
 
 def test_only_the_most_specific_security_setting_counts() -> None:

@@ -75,14 +75,20 @@ class _Indexes:
         self.security: _Index[SecuritySetting] = _Index(configuration, configuration.security_settings)
 
 
-#: The indexes of the configuration asked about last: a broker has one, and another after a reload.
+#: The indexes of the configurations asked about last. A node has three, as its security settings are asked about queues
+#: and about addresses, and others after a reload; a process may have several nodes.
 _latest: list[_Indexes] = []
+_KEPT = 8
 
 
 def _indexes_of(configuration: Configuration) -> _Indexes:
-    if not _latest or _latest[0].configuration is not configuration:
-        _latest[:] = [_Indexes(configuration)]
-    return _latest[0]
+    for kept in _latest:
+        if kept.configuration is configuration:
+            return kept
+    made = _Indexes(configuration)
+    _latest.insert(0, made)
+    del _latest[_KEPT:]
+    return made
 
 
 def resolve_address_settings(configuration: Configuration, address: str) -> AddressSettings:
