@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.conftest import PASSWORD, TIMEOUT
-from pollux.management.routes import OPERATIONS
+from pollux.management.operations import OPERATIONS
 
 if TYPE_CHECKING:
     from broker.conftest import Instance

@@ -227,6 +227,31 @@ def test_changed_files_are_noticed_and_a_removed_user_is_cut_off(instance: Insta
         assert client.connected[0] != "CONNECTED"
 
 
+def test_a_standby_reloads_for_itself_and_for_the_life_to_come(make_instance: Callable[[], Instance]) -> None:
+    """Breaks when a reload takes for granted that there is a store."""
+    live, standby = make_instance(), make_instance()
+    live.configure(core="<ha-policy><shared-store><primary/></shared-store></ha-policy>")
+    policy = "<ha-policy><shared-store><backup/></shared-store></ha-policy>"
+    standby.configure(core=policy)
+    (standby.directory / "data").symlink_to(live.directory / "data")
+    live.start()
+    standby.start()
+    news = '<address name="news"><multicast><queue name="news-all"/></multicast></address>'
+    standby.configure(core=policy, addresses=news)
+    assert standby.process is not None
+    standby.process.send_signal(signal.SIGHUP)
+    standby.notifications.wait_for("RELOADING=1")
+    assert "STATUS=ready" in standby.notifications.wait_for("READY=1")
+    assert "configuration reloaded" in standby.messages()
+    live.kill()
+    standby.notifications.wait_for("READY=1")
+    standby.stop()
+    (live_again,) = [record for record in standby.records() if record["message"] == "broker is live"]
+    stored = live.directory / "data/bindings"
+    assert live_again["epoch"] > 1
+    assert any(b"news-all" in path.read_bytes() for path in stored.iterdir() if path.is_file())
+
+
 # -- limits
 
 

@@ -22,7 +22,7 @@ import pytest
 from pollux.config import loads
 from pollux.errors import PolluxError
 from pollux.process import broker as broker_module
-from pollux.process.broker import Broker
+from pollux.process.broker import Broker, usable
 from pollux.process.resources import SWITCH
 from support import system_calls
 from support.system_calls import Faults
@@ -106,7 +106,8 @@ class Service:
         while True:
             policy = POLICIES[self.policy].format(locks=self.directory / "data" / "locks")
             text = XML.format(policy=policy)
-            self.broker = broker = Broker(loads(text, file=str(self.directory / "broker.xml")))
+            configuration = loads(text, file=str(self.directory / "broker.xml"))
+            self.broker = broker = Broker(configuration, usable(configuration))
             try:
                 await broker.start()
             except (PolluxError, OSError) as error:  # as the process does: its exit code, and its end
@@ -131,13 +132,14 @@ class Service:
         return not broker._stop_wanted.is_set()
 
     async def _confirmed(self) -> None:
-        broker = self.broker
+        node = self.broker.node
+        assert node.engine is not None
         for number in range(3):
-            broker.storage.put("test", f"{number}", b"x")
+            node.engine.storage.put("test", f"{number}", b"x")
             with suppress(PolluxError):
-                await broker.stable()
-        if broker.activation is not None:
-            lease = broker.activation.lease
+                await node.engine.stable()
+        if node.activation is not None:
+            lease = node.activation.lease
             before = lease.left()
             while lease.left() <= before or not lease.held():
                 await asyncio.sleep(0.02)
@@ -200,7 +202,7 @@ async def play(path: Path, policy: str, scene: Scene, first: int | None, seconds
                 await service.stop()
         except TimeoutError:
             raise AssertionError(
-                f"{service.broker.state} after the failure of {faults.failed[:3]}: {service.ends[:3]}"
+                f"{service.broker.node.state} after the failure of {faults.failed[:3]}: {service.ends[:3]}"
             ) from None
         except Exception as error:
             raise AssertionError(f"the process breaks after the failure of {faults.failed[:3]}: {error!r}") from error

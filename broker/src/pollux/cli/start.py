@@ -78,7 +78,7 @@ def run_plain(plain: Plain) -> int:
     def components(broker: Any) -> list[Any]:
         from pollux.management.server import LazyManagement
 
-        return [LazyManagement(broker)] if broker.configuration.management.enabled else []
+        return [LazyManagement(broker)] if broker.node.configuration.management.enabled else []
 
     options = RunOptions(plain.path, properties, plain.ports_file, plain.log_level, plain.log_json, components)
     try:

@@ -35,19 +35,20 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def access_control(broker: Broker) -> Middleware:
-    """The middleware that lets in who may come in."""
+    """Return the middleware that lets in who may come in."""
+    node = broker.node
 
     @web.middleware
     async def control(request: web.Request, handler: Handler) -> web.StreamResponse:
         path = request.path
-        if path.startswith("/health/") or (path == "/metrics" and broker.configuration.management.metrics_anonymous):
+        if path.startswith("/health/") or (path == "/metrics" and node.configuration.management.metrics_anonymous):
             return await handler(request)
         _refuse_other_sites(request)
         identity = await _identify(broker, request)
-        broker.security.check(identity, Permission.manage, MANAGEMENT_ADDRESS)
+        node.security.check(identity, Permission.manage, MANAGEMENT_ADDRESS)
         request[IDENTITY] = identity
-        if not broker.serving and not path.startswith(_WITHOUT_STORE):
-            raise ApiError(503, "not-live", "; ".join(broker.not_ready()))
+        if node.engine is None and not path.startswith(_WITHOUT_STORE):
+            raise ApiError(503, "not-live", "; ".join(node.not_ready()))
         response = await handler(request)
         if request.method not in _SAFE:
             event(
@@ -86,15 +87,15 @@ async def _identify(broker: Broker, request: web.Request) -> Identity:
     if scheme.lower() == "bearer":
         if broker.status.is_token(value.strip()):
             return _LOCAL_ADMINISTRATOR
-        broker.security.failed("local-administrator", peer, "token", "the token is not this broker's")
+        broker.node.security.failed("local-administrator", peer, "token", "the token is not this broker's")
         raise AuthenticationError("the token is not this broker's")
     if scheme.lower() == "basic":
         user, password = _credentials(value)
-        return await broker.security.authenticate_password(user, password, peer)
+        return await broker.node.security.authenticate_password(user, password, peer)
     if peer.certificate_subject is not None:
-        return broker.security.authenticate_certificate(peer)
-    if broker.security.anonymous_allowed:
-        return broker.security.anonymous(peer)
+        return broker.node.security.authenticate_certificate(peer)
+    if broker.node.security.anonymous_allowed:
+        return broker.node.security.anonymous(peer)
     raise AuthenticationError("log-in is required")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from pollux.message import Message
-    from pollux.process.broker import Broker
+    from pollux.node.engine import Engine
     from pollux.routing.queue import Queue
 
 log = logging.getLogger("pollux.management")
@@ -34,7 +34,7 @@ def selector_of(text: str | None) -> Selector | None:
     return parse(text) if text and text.strip() else None
 
 
-async def walk(broker: Broker, queue: Queue, selector: Selector | None) -> AsyncIterator[MessageReference]:
+async def walk(engine: Engine, queue: Queue, selector: Selector | None) -> AsyncIterator[MessageReference]:
     """Every waiting message in order, also those on disk, while the queue goes on changing."""
     cursor = queue.browse(selector)
     while not cursor.done:
@@ -45,19 +45,19 @@ async def walk(broker: Broker, queue: Queue, selector: Selector | None) -> Async
             return
         wanted = [] if found else cursor.wanted(CHUNK)
         if wanted:
-            for reference in cursor.feed(wanted, await broker.storage.read_messages(wanted)):
+            for reference in cursor.feed(wanted, await engine.storage.read_messages(wanted)):
                 yield reference
         else:
             await asyncio.sleep(0)
 
 
 async def browse(
-    broker: Broker, queue: Queue, selector: Selector | None, *, offset: int, limit: int
+    engine: Engine, queue: Queue, selector: Selector | None, *, offset: int, limit: int
 ) -> list[MessageReference]:
     """Up to ``limit`` messages that match, after the first ``offset`` that do."""
     found: list[MessageReference] = []
     seen = 0
-    async for reference in walk(broker, queue, selector):
+    async for reference in walk(engine, queue, selector):
         seen += 1
         if seen > offset:
             found.append(reference)
@@ -67,7 +67,7 @@ async def browse(
 
 
 async def choose(
-    broker: Broker,
+    engine: Engine,
     queue: Queue,
     *,
     ids: list[int] | None,
@@ -75,11 +75,11 @@ async def choose(
     accept: Callable[[Message], bool] | None = None,
 ) -> tuple[list[MessageReference], bool]:
     """The messages an operation is for (``ids``, or all that match), and whether there are more for another request."""
-    pages = broker.post.pages
+    pages = engine.post.pages
     await pages.bring(queue)
     wanted = set(ids) if ids is not None else None
     found: list[MessageReference] = []
-    async for reference in walk(broker, queue, selector):
+    async for reference in walk(engine, queue, selector):
         if wanted is not None and reference.message.id not in wanted:
             continue
         if accept is not None and not accept(reference.message):
@@ -93,24 +93,24 @@ async def choose(
     return found, bool(found) and pages.unread(queue) > 0
 
 
-async def remove(broker: Broker, queue: Queue, chosen: list[MessageReference]) -> int:
+async def remove(engine: Engine, queue: Queue, chosen: list[MessageReference]) -> int:
     """Remove these messages for good; returns how many were still there."""
-    post = broker.post
+    post = engine.post
     count = 0
     for chunk in _chunks(chosen):
         references, cold = queue.remove({reference.message.id for reference in chunk})
         post.remove(queue, references, cold)
         count += len(references) + len(cold)
-        await broker.stable()
+        await engine.stable()
     return count
 
 
-async def move(broker: Broker, queue: Queue, chosen: list[MessageReference], target: str) -> int:
+async def move(engine: Engine, queue: Queue, chosen: list[MessageReference], target: str) -> int:
     """Move these messages to ``target`` (an address or FQQN); returns how many went.
 
     Those that no queue there takes stay where they are; ``chosen`` has only those left that did not go for that reason.
     """
-    dead_letters = broker.post.dead_letters
+    dead_letters = engine.post.dead_letters
     count = 0
     staying: list[MessageReference] = []
     for chunk in _chunks(chosen):
@@ -121,10 +121,10 @@ async def move(broker: Broker, queue: Queue, chosen: list[MessageReference], tar
             else:
                 staying.append(reference)
         references, cold = queue.remove(messages.keys())
-        references += [_adopted(broker, queue, messages[number]) for number in cold]
+        references += [_adopted(engine, queue, messages[number]) for number in cold]
         if references:
             count += dead_letters.move(queue, references, target)
-        await broker.stable()
+        await engine.stable()
     if staying:
         dead_letters.stayed += len(staying)
         log.warning("queue %s: %d messages stay: no queue of %s takes them", queue.name, len(staying), target)
@@ -132,9 +132,9 @@ async def move(broker: Broker, queue: Queue, chosen: list[MessageReference], tar
     return count
 
 
-def _adopted(broker: Broker, queue: Queue, message: Message) -> MessageReference:
+def _adopted(engine: Engine, queue: Queue, message: Message) -> MessageReference:
     """A reference to a message read from disk, charged to its address as if it waited in memory."""
-    accounts = broker.post.accounts
+    accounts = engine.post.accounts
     message.references = 1
     accounts.charge(accounts.get(message.address.partition("::")[0]), message.size)
     reference = MessageReference(message, queue)
@@ -147,23 +147,23 @@ def has_origin(message: Message) -> bool:
     return bool(message.annotations and message.annotations.get(ORIGINAL_ADDRESS))
 
 
-def origin_of(broker: Broker, message: Message) -> str:
+def origin_of(engine: Engine, message: Message) -> str:
     """Where the message came from: its queue when that exists still, else its address."""
     notes = message.annotations or {}
     address, queue = str(notes.get(ORIGINAL_ADDRESS)), notes.get(ORIGINAL_QUEUE)
-    found = broker.space.queue(str(queue)) if queue else None
+    found = engine.space.queue(str(queue)) if queue else None
     return f"{found.address}::{found.name}" if found is not None and found.address == address else address
 
 
-async def retry(broker: Broker, queue: Queue, chosen: list[MessageReference]) -> int:
+async def retry(engine: Engine, queue: Queue, chosen: list[MessageReference]) -> int:
     """Send these messages back to where they came from; returns how many went. ``chosen`` is as in :func:`move`."""
     targets: dict[str, list[MessageReference]] = {}
     for reference in chosen:
-        targets.setdefault(origin_of(broker, reference.message), []).append(reference)
+        targets.setdefault(origin_of(engine, reference.message), []).append(reference)
     count = 0
     chosen.clear()
     for target, references in targets.items():
-        count += await move(broker, queue, references, target)
+        count += await move(engine, queue, references, target)
         chosen += references
     return count
 

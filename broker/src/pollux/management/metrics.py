@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from pollux.ha.activation import Activation
+    from pollux.node.engine import Engine
     from pollux.process.broker import Broker
     from pollux.routing.queue import Queue
     from pollux.store.latency import LatencyHistogram
@@ -66,19 +67,20 @@ async def render(broker: Broker) -> bytes:
 
 
 def families(broker: Broker) -> Iterator[Metric]:
-    """Every metric, computed one after the other as the caller asks for them."""
+    """Yield every metric, computed one after the other as the caller asks for them."""
+    node = broker.node
     yield from PROCESS_COLLECTOR.collect()
-    yield InfoMetricFamily("pollux_broker", "The broker.", {"name": broker.configuration.name, "version": VERSION})
-    yield _gauge("ready", "1 while the broker serves everything.", float(not broker.not_ready()))
-    yield _gauge("start_time_seconds", "When the broker started, Unix time.", broker.started_at)
-    if broker.activation is not None:
-        yield from _activation(broker.activation)
+    yield InfoMetricFamily("pollux_broker", "The broker.", {"name": node.configuration.name, "version": VERSION})
+    yield _gauge("ready", "1 while the broker serves everything.", float(not node.not_ready()))
+    yield _gauge("start_time_seconds", "When the broker started, Unix time.", node.started_at)
+    if node.activation is not None:
+        yield from _activation(node.activation)
     yield from _connections(broker)
-    if broker.serving:
-        yield from _broker(broker)
-        yield from _store(broker)
-        yield from _addresses(broker)
-        yield from _queues(broker)
+    if node.engine is not None:
+        yield from _broker(broker, node.engine)
+        yield from _store(node.engine)
+        yield from _addresses(node.engine)
+        yield from _queues(node.engine)
 
 
 def _activation(activation: Activation) -> Iterator[Metric]:
@@ -100,10 +102,10 @@ def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
     return CounterMetricFamily(f"pollux_{name}", text, value)
 
 
-def _broker(broker: Broker) -> Iterator[Metric]:
-    post = broker.post
-    yield _gauge("addresses", "Addresses.", len(broker.space.addresses))
-    yield _gauge("queues", "Queues.", len(broker.space.queues))
+def _broker(broker: Broker, engine: Engine) -> Iterator[Metric]:
+    post = engine.post
+    yield _gauge("addresses", "Addresses.", len(engine.space.addresses))
+    yield _gauge("queues", "Queues.", len(engine.space.queues))
     yield _counter("messages_routed", "Messages accepted and routed to a queue.", post.routed_total)
     yield _counter("messages_acknowledged", "Messages acknowledged by consumers.", post.acknowledged_total)
     yield _counter("messages_dropped", "Messages dropped for want of a place to go.", post.dead_letters.dropped)
@@ -121,23 +123,23 @@ def _broker(broker: Broker) -> Iterator[Metric]:
     yield _gauge("loop_lag_seconds", "How late the event loop last ran.", broker.analyzer.lag)
     yield _gauge("loop_lag_maximum_seconds", "Its worst in the last minute.", broker.analyzer.maximum_lag)
     shared = "Turns of the event loop in which a slice of what clients ask for by the thousand was done."
-    yield _counter("shared_turns", shared, broker.connections.share.turns)
+    yield _counter("shared_turns", shared, broker.acceptors.share.turns)
 
 
-def _store(broker: Broker) -> Iterator[Metric]:
-    usage = broker.storage.usage()
-    yield _gauge("store_epoch", "The journal's epoch.", broker.storage.epoch)
-    yield _gauge("store_full", "1 while producers are blocked by the disk.", float(broker.storage.full))
+def _store(engine: Engine) -> Iterator[Metric]:
+    usage = engine.storage.usage()
+    yield _gauge("store_epoch", "The journal's epoch.", engine.storage.epoch)
+    yield _gauge("store_full", "1 while producers are blocked by the disk.", float(engine.storage.full))
     yield _gauge("store_disk_free_bytes", "Free bytes on the journal's disk.", usage.free)
     yield _gauge("store_disk_total_bytes", "Size of the journal's disk.", usage.total)
-    yield _gauge("store_recovered_messages", "Messages recovered at start.", broker.recovered_messages)
-    yield _gauge("store_recovery_seconds", "How long the recovery took.", broker.recovery_seconds)
-    yield _gauge("store_damage", "Damaged or missing places of the store found so far.", len(broker.damage))
-    yield _gauge("store_orphan_messages", "Messages whose queue nobody knows.", broker.post.orphans.messages)
+    yield _gauge("store_recovered_messages", "Messages recovered at start.", engine.recovered_messages)
+    yield _gauge("store_recovery_seconds", "How long the recovery took.", engine.recovery_seconds)
+    yield _gauge("store_damage", "Damaged or missing places of the store found so far.", len(engine.damage))
+    yield _gauge("store_orphan_messages", "Messages whose queue nobody knows.", engine.post.orphans.messages)
     yield _histogram(
         "store_stable_seconds",
         "Time from a record's append to its confirmation as stable; every record counts, those without a sync too.",
-        broker.storage.latencies,
+        engine.storage.latencies,
     )
 
 
@@ -146,9 +148,10 @@ def _histogram(name: str, text: str, samples: LatencyHistogram) -> HistogramMetr
 
 
 def _connections(broker: Broker) -> Iterator[Metric]:
+    connections, security = broker.acceptors.connections, broker.node.security
     count: Counter[tuple[str, str]] = Counter()
     incoming = outgoing = 0
-    for connection in broker.connections:
+    for connection in connections:
         session = connection.session
         count[connection.peer.acceptor, session.protocol if session is not None else ""] += 1
         incoming += connection.bytes_in
@@ -157,7 +160,6 @@ def _connections(broker: Broker) -> Iterator[Metric]:
     for labels, number in sorted(count.items()):
         family.add_metric(labels, number)
     yield family
-    connections = broker.connections
     yield _gauge("connections_open", "Connections in all.", len(connections))
     yield _gauge("connections_limit", "Connections allowed.", connections.maximum)
     yield _counter("connections_accepted", "Connections accepted.", connections.accepted)
@@ -168,21 +170,21 @@ def _connections(broker: Broker) -> Iterator[Metric]:
     yield _counter("connections_dropped", "Connections without log-in that made room for others.", strangers.dropped)
     yield _counter("received_bytes", "Bytes received from clients.", connections.closed_bytes_in + incoming)
     yield _counter("sent_bytes", "Bytes sent to clients.", connections.closed_bytes_out + outgoing)
-    yield _counter("logins", "Successful log-ins.", broker.security.successes)
-    yield _counter("logins_refused", "Refused log-ins.", broker.security.failures)
-    yield _counter("login_checks", "Passwords and proofs that were really looked at.", broker.security.checks)
+    yield _counter("logins", "Successful log-ins.", security.successes)
+    yield _counter("logins_refused", "Refused log-ins.", security.failures)
+    yield _counter("login_checks", "Passwords and proofs that were really looked at.", security.checks)
 
 
-def _addresses(broker: Broker) -> Iterator[Metric]:
+def _addresses(engine: Engine) -> Iterator[Metric]:
     labels = ("address",)
     size = GaugeMetricFamily("pollux_address_memory_bytes", "Memory of the address's messages.", labels=labels)
     paging = GaugeMetricFamily("pollux_address_paging", "1 while the address pages.", labels=labels)
     blocked = GaugeMetricFamily("pollux_address_blocked", "1 while producers wait.", labels=labels)
     routed = CounterMetricFamily("pollux_address_messages_routed", "Messages routed.", labels=labels)
     unrouted = CounterMetricFamily("pollux_address_messages_unrouted", "Messages no queue took.", labels=labels)
-    accounts = broker.post.accounts
-    for address in broker.space.addresses:
-        if not broker.space.settings(address.name).enable_metrics:
+    accounts = engine.post.accounts
+    for address in engine.space.addresses:
+        if not engine.space.settings(address.name).enable_metrics:
             continue
         account = accounts.get(address.name)
         label = (address.name,)
@@ -194,10 +196,10 @@ def _addresses(broker: Broker) -> Iterator[Metric]:
     yield from (size, paging, blocked, routed, unrouted)
 
 
-def _queues(broker: Broker) -> Iterator[Metric]:
-    shown = [queue for queue in broker.space.queues if broker.space.settings(queue.address).enable_metrics]
+def _queues(engine: Engine) -> Iterator[Metric]:
+    shown = [queue for queue in engine.space.queues if engine.space.settings(queue.address).enable_metrics]
     labels = ("address", "queue", "routing_type")
-    paged = broker.post.pages.unread_by_queue()
+    paged = engine.post.pages.unread_by_queue()
     counts: tuple[tuple[str, str, Callable[[Queue], float]], ...] = (
         (
             "messages",

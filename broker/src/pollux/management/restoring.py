@@ -5,6 +5,7 @@ Each has a duplicate id, so that a plan that is applied twice changes nothing. d
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import json
@@ -19,12 +20,11 @@ from pollux.management.openapi import Body
 from pollux.message import Encoding, Message, RoutingType
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Sequence
 
     from aiohttp import StreamReader
 
-    from pollux.process.broker import Broker
+    from pollux.node.engine import Engine
     from pollux.store.large import LargeWriter
 
 #: Messages sent between two waits for stable storage.
@@ -111,18 +111,18 @@ def parse(given: dict[str, Any], *, large: bool = False) -> Restored:
     return Restored(message, address)
 
 
-async def receive(broker: Broker, restored: Restored, content: StreamReader, size: int) -> int:
+async def receive(engine: Engine, restored: Restored, content: StreamReader, size: int) -> int:
     """Send a large message whose complete encoded form, ``size`` bytes, is what ``content`` still has.
 
     1 when it was new, else 0, when it is on stable storage. Raises ApiError when the bytes are not as many or no queue
     takes it, SendErrors, StoreError; then nothing is left of it.
     """
-    post, large = broker.post, broker.storage.large
+    post, large = engine.post, engine.storage.large
     message = restored.message
-    _require_queue(broker, message)
+    _require_queue(engine, message)
     writer = large.create()
     try:
-        await _fill(broker, writer, content, size)
+        await _fill(writer, content, size)
         message.large = writer.finish(durable=message.durable)
     except BaseException:
         writer.abort()
@@ -136,13 +136,13 @@ async def receive(broker: Broker, restored: Restored, content: StreamReader, siz
     count = post.routed_total - before
     if not count:  # its duplicate id is known
         large.delete(message.large.id)
-    await broker.stable()
+    await engine.stable()
     return count
 
 
-def _require_queue(broker: Broker, message: Message) -> None:
+def _require_queue(engine: Engine, message: Message) -> None:
     """A message that was in a queue is not sent to nobody. Raises ApiError, and what sending it would."""
-    if not broker.post.reachable(message):
+    if not engine.post.reachable(message):
         raise ApiError(
             409,
             "no-queue",
@@ -151,35 +151,35 @@ def _require_queue(broker: Broker, message: Message) -> None:
         )
 
 
-async def _fill(broker: Broker, writer: LargeWriter, content: StreamReader, size: int) -> None:
+async def _fill(writer: LargeWriter, content: StreamReader, size: int) -> None:
     """Write ``size`` bytes as they come; a disk that is slower stops whoever sends them."""
     async for data in content.iter_chunked(CHUNK_BYTES):
         if writer.size + len(data) > size:
             raise ApiError(400, "bad-request", f"more than the {size} bytes of the large message were sent")
         writer.write(data)
         if writer.full:
-            await _drained(broker, writer)
+            await _drained(writer)
     if writer.size != size:
         raise ApiError(400, "bad-request", f"{writer.size} of the {size} bytes of the large message were sent")
 
 
-async def _drained(broker: Broker, writer: LargeWriter) -> None:
+async def _drained(writer: LargeWriter) -> None:
     """Wait until the disk has caught up. What failed is raised by the next write."""
-    caught_up: asyncio.Future[None] = broker.loop.create_future()
+    caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     writer.on_drain(lambda: None if caught_up.done() else caught_up.set_result(None))
     await caught_up
 
 
-async def restore(broker: Broker, wanted: Sequence[Restored]) -> int:
+async def restore(engine: Engine, wanted: Sequence[Restored]) -> int:
     """Send them; returns how many were new, when those are on stable storage. Raises ApiError,
     SendErrors: earlier ones stay."""
-    post = broker.post
+    post = engine.post
     count = 0
     for start in range(0, len(wanted), CHUNK):
         for each in wanted[start : start + CHUNK]:
-            _require_queue(broker, each.message)
+            _require_queue(engine, each.message)
             before = post.routed_total
             post.send(each.message)
             count += post.routed_total - before
-        await broker.stable()
+        await engine.stable()
     return count

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.errors import PolluxError
 from pollux.logs import event
-from pollux.process.acceptor import ListenError
-from pollux.process.broker import make_tls
+from pollux.process.acceptor import ListenError, make_tls
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -42,13 +41,13 @@ class LazyManagement:
 
     async def start(self) -> None:
         """Listen. Raises ListenError, TlsError."""
-        settings = self._broker.configuration.management
+        settings = self._broker.node.configuration.management
         routes = importlib.import_module("pollux.management.routes")
         errors = importlib.import_module("pollux.management.errors")
         http_logger = logging.getLogger("pollux.management.http")
         http_logger.addFilter(errors.OneLine())
         aiohttp_web = importlib.import_module("aiohttp.web")
-        self._tls = make_tls(settings, "<px:management>") if settings.ssl_enabled else None
+        self._tls = make_tls(settings, "<px:management>")
         runner = aiohttp_web.AppRunner(
             routes.make_app(self._broker),
             access_log=None,

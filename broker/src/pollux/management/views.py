@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pollux.message import Message
+    from pollux.node.engine import Engine
     from pollux.process.broker import Broker
+    from pollux.process.connections import Connections
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
     from pollux.routing.space import Address
@@ -62,76 +64,78 @@ def matches(name: str, wanted: str | None) -> bool:
 
 def status(broker: Broker) -> dict[str, Any]:
     """Return the state of the broker as a whole."""
-    reasons = broker.not_ready()
+    node = broker.node
+    reasons = node.not_ready()
     found: dict[str, Any] = {
-        "name": broker.configuration.name,
+        "name": node.configuration.name,
         "version": VERSION,
-        "nodeId": broker.node_id.hex(),
+        "nodeId": node.node_id.hex(),
         "pid": os.getpid(),
-        "state": broker.state,
+        "state": node.state,
         "ready": not reasons,
         "reasons": reasons,
-        "startedAt": int(broker.started_at * 1000),
-        "uptimeSeconds": round(time.time() - broker.started_at, 1),
+        "startedAt": int(node.started_at * 1000),
+        "uptimeSeconds": round(time.time() - node.started_at, 1),
         "ports": broker.ports(),
-        "activation": broker.activation.view() if broker.activation is not None else None,
-        "damage": broker.damage,
+        "activation": node.activation.view() if node.activation is not None else None,
+        "damage": node.damage,
     }
-    return {**found, **_serving(broker)} if broker.serving else found
+    return {**found, **_serving(broker, node.engine)} if node.engine is not None else found
 
 
-def _serving(broker: Broker) -> dict[str, Any]:
+def _serving(broker: Broker, engine: Engine) -> dict[str, Any]:
     """Return what there is only with a store."""
-    usage = broker.storage.usage()
-    accounts = broker.post.accounts
+    usage = engine.storage.usage()
+    accounts = engine.post.accounts
+    connections = broker.acceptors.connections
     return {
-        "connections": len(broker.connections),
-        "addresses": len(broker.space.addresses),
-        "queues": len(broker.space.queues),
-        "messages": sum(queue.message_count for queue in broker.space.queues)
-        + sum(broker.post.pages.unread_by_queue().values()),
-        "messagesRouted": broker.post.routed_total,
-        "messagesAcknowledged": broker.post.acknowledged_total,
+        "connections": len(connections),
+        "addresses": len(engine.space.addresses),
+        "queues": len(engine.space.queues),
+        "messages": sum(queue.message_count for queue in engine.space.queues)
+        + sum(engine.post.pages.unread_by_queue().values()),
+        "messagesRouted": engine.post.routed_total,
+        "messagesAcknowledged": engine.post.acknowledged_total,
         "memory": {
             "used": accounts.total.bytes,
             "limit": accounts.total.max_bytes,
-            "state": broker.post.memory.used,
-            "stateLimit": broker.post.memory.limit,
-            "stateOfUsers": broker.post.memory.users(),
-            "beforeLogin": broker.connections.strangers.held,
-            "beforeLoginLimit": broker.connections.strangers.limit,
+            "state": engine.post.memory.used,
+            "stateLimit": engine.post.memory.limit,
+            "stateOfUsers": engine.post.memory.users(),
+            "beforeLogin": connections.strangers.held,
+            "beforeLoginLimit": connections.strangers.limit,
             "resident": resident_bytes(),
         },
         "loopLagMilliseconds": round(broker.analyzer.lag * 1000, 3),
         "maximumLoopLagMilliseconds": round(broker.analyzer.maximum_lag * 1000, 3),
-        "sharedTurns": broker.connections.share.turns,
+        "sharedTurns": connections.share.turns,
         "store": {
-            "epoch": broker.storage.epoch,
-            "full": broker.storage.full,
+            "epoch": engine.storage.epoch,
+            "full": engine.storage.full,
             "diskTotal": usage.total,
             "diskFree": usage.free,
             "diskUsedPercent": round(usage.percent, 2),
-            "recoveredMessages": broker.recovered_messages,
-            "recoverySeconds": round(broker.recovery_seconds, 3),
-            "orphanQueues": len(broker.post.orphans),
-            "orphanMessages": broker.post.orphans.messages,
+            "recoveredMessages": engine.recovered_messages,
+            "recoverySeconds": round(engine.recovery_seconds, 3),
+            "orphanQueues": len(engine.post.orphans),
+            "orphanMessages": engine.post.orphans.messages,
         },
     }
 
 
-def address(broker: Broker, found: Address) -> dict[str, Any]:
+def address(engine: Engine, found: Address) -> dict[str, Any]:
     """Return one address with its counts."""
-    account = broker.post.accounts.get(found.name)
+    account = engine.post.accounts.get(found.name)
     return {
         "name": found.name,
         "routingTypes": sorted(each.name for each in found.routing_types),
         "queueCount": len(found.queues),
         "queues": [each.name for each in found.queues],
-        "messages": sum(broker.post.message_count(each) for each in found.queues),
+        "messages": sum(engine.post.message_count(each) for each in found.queues),
         "bytes": account.gauge.bytes,
         "messagesInMemory": account.gauge.messages,
         "paging": account.pages.active,
-        "blocked": not broker.post.writable(found.name),
+        "blocked": not engine.post.writable(found.name),
         "routed": found.routed,
         "unrouted": found.unrouted,
         "autoCreated": found.auto_created,
@@ -141,16 +145,16 @@ def address(broker: Broker, found: Address) -> dict[str, Any]:
     }
 
 
-def address_in_full(broker: Broker, found: Address) -> dict[str, Any]:
+def address_in_full(engine: Engine, found: Address) -> dict[str, Any]:
     """Return one address with the settings that hold for it."""
-    settings = asdict(broker.space.settings(found.name))
-    return {**address(broker, found), "settings": {camel(name): plain(value) for name, value in settings.items()}}
+    settings = asdict(engine.space.settings(found.name))
+    return {**address(engine, found), "settings": {camel(name): plain(value) for name, value in settings.items()}}
 
 
-def queue(broker: Broker, found: Queue) -> dict[str, Any]:
+def queue(engine: Engine, found: Queue) -> dict[str, Any]:
     """Return one queue with its counts."""
     counters = found.counters
-    paged = broker.post.pages.unread(found)
+    paged = engine.post.pages.unread(found)
     return {
         "id": found.id,
         "name": found.name,
@@ -178,11 +182,11 @@ def queue(broker: Broker, found: Queue) -> dict[str, Any]:
     }
 
 
-def queue_in_full(broker: Broker, found: Queue) -> dict[str, Any]:
+def queue_in_full(engine: Engine, found: Queue) -> dict[str, Any]:
     """Return one queue with its attributes and consumers."""
     attributes = found.attributes
     named = {camel(name): plain(getattr(attributes, name)) for name in attributes.__struct_fields__}
-    return {**named, **queue(broker, found), "consumerList": [consumer(found, each) for each in found.consumers]}
+    return {**named, **queue(engine, found), "consumerList": [consumer(found, each) for each in found.consumers]}
 
 
 def consumer(found: Queue, each: Any) -> dict[str, Any]:
@@ -200,17 +204,17 @@ def consumer(found: Queue, each: Any) -> dict[str, Any]:
     }
 
 
-def consumers(broker: Broker) -> list[dict[str, Any]]:
+def consumers(engine: Engine) -> list[dict[str, Any]]:
     """Return all consumers of all queues."""
-    return [consumer(found, each) for found in broker.space.queues for each in found.consumers]
+    return [consumer(found, each) for found in engine.space.queues for each in found.consumers]
 
 
-def connections(broker: Broker) -> list[dict[str, Any]]:
+def connections(held: Connections) -> list[dict[str, Any]]:
     """Return all connections."""
-    return [connection.describe() for connection in broker.connections]
+    return [connection.describe() for connection in held]
 
 
-def sessions(broker: Broker) -> list[dict[str, Any]]:
+def sessions(held: Connections) -> list[dict[str, Any]]:
     """Return what each connection has open, in the words of its protocol."""
     return [
         {
@@ -220,15 +224,15 @@ def sessions(broker: Broker) -> list[dict[str, Any]]:
             "clientId": connection.session.client_id,
             "details": plain(connection.session.describe()),
         }
-        for connection in broker.connections
+        for connection in held
         if connection.session is not None
     ]
 
 
-def producers(broker: Broker) -> list[dict[str, Any]]:
+def producers(held: Connections) -> list[dict[str, Any]]:
     """Return the links and clients that send, as far as a protocol has such a thing (AMQP's links do)."""
     found = []
-    for session in sessions(broker):
+    for session in sessions(held):
         links = session["details"].get("links", []) if isinstance(session["details"], dict) else []
         found += [
             {"connection": session["connection"], "protocol": session["protocol"], "user": session["user"], **link}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pollux.cluster.link import CoreHub
     from pollux.config.acceptors import Acceptor
     from pollux.config.model import Configuration
+    from pollux.config.tls import ServerSettings
     from pollux.process.connections import Connections
     from pollux.process.tls import ServerTls
     from pollux.protocols.base import Session, Transport
@@ -239,6 +240,15 @@ class Listener:
     def asked_name(self, connection: Any) -> str | None:
         """Return the server name a TLS connection's client asked for."""
         return self.tls.asked_name(connection) if self.tls is not None else None
+
+
+def make_tls(settings: ServerSettings, name: str) -> ServerTls | None:
+    """Return the TLS of a port with sslEnabled; None for a plain one. Raises TlsError."""
+    if not settings.ssl_enabled:
+        return None
+    from pollux.process.tls import ServerTls  # which takes a start's time, and most have none
+
+    return ServerTls(settings, name)
 
 
 def _has_ipv6() -> bool:

@@ -20,7 +20,7 @@ from pollux.config import ConfigError, load
 from pollux.errors import PolluxError, StoreError
 from pollux.logs import event, failure
 from pollux.process import rules as _rules  # noqa: F401  (adds the rules that know selectors)
-from pollux.process.broker import Broker
+from pollux.process.broker import Broker, usable
 from pollux.process.exits import EXIT_FAILED, EXIT_USAGE
 from pollux.process.failures import exit_code
 from pollux.process.status import write_private
@@ -99,8 +99,6 @@ async def _run(options: RunOptions, configuration: Configuration) -> int:
     if options.ports_file is not None and configuration.in_ha_group:
         with suppress(OSError):
             options.ports_file.unlink(missing_ok=True)  # of the life before, when this process started itself again
-    broker = Broker(configuration, load=lambda: _load(options))
-    broker.components = options.components(broker)
     asked: list[str] = []
 
     def end(name: str) -> None:
@@ -117,6 +115,12 @@ async def _run(options: RunOptions, configuration: Configuration) -> int:
         task.add_done_callback(reloads.discard)
 
     loop.add_signal_handler(signal.SIGHUP, hang_up)
+    # A signal that comes meanwhile is heard when the loop goes on, and there is a broker.
+    try:
+        broker = Broker(configuration, usable(configuration), load=lambda: _load(options))
+    except Exception as error:
+        return _refused(error)
+    broker.components = options.components(broker)
     start = loop.create_task(_start(broker))
     start.add_done_callback(lambda _: gc.enable())
     stop = loop.create_task(broker.stop_wanted())
@@ -132,7 +136,7 @@ async def _run(options: RunOptions, configuration: Configuration) -> int:
     if options.ports_file is not None:
         _write_ports(options.ports_file, broker)
     code = await broker.run()
-    if code or broker.activation is None or not broker.activation.restart:
+    if code or not broker.starts_again:
         return code
     # Whoever asks for its end now means the process, not the life that is over: it must not begin another one. From
     # here on it dies of the signal; what came before is heard of when the loop has looked once more.
@@ -154,21 +158,25 @@ async def _start(broker: Broker) -> int | None:
     """Start the broker; None when it runs, else the exit code, with the reason logged."""
     try:
         await broker.start()
-    except ConfigError as error:
+    except Exception as error:
+        # Whatever it is, its end must not wait for threads that may hang: see run_broker.
+        return _refused(error)
+    return None
+
+
+def _refused(error: Exception) -> int:
+    """Log why the broker cannot start; returns the exit code."""
+    if isinstance(error, ConfigError):
         for problem in error.problems:
             event(logger, logging.ERROR, problem.render())
-        return exit_code(error)
-    except PolluxError as error:
+    elif isinstance(error, PolluxError):
         event(logger, logging.CRITICAL if isinstance(error, StoreError) else logging.ERROR, str(error))
-        return exit_code(error)
-    except OSError as error:
+    elif isinstance(error, OSError):
         event(logger, logging.ERROR, "the broker cannot start", reason=error)
-        return exit_code(error)
-    except Exception:
-        # Its end must not wait for threads that may hang: see run_broker.
-        logger.exception("the broker cannot start")
+    else:
+        failure(logger, logging.ERROR, "the broker cannot start", error)
         return EXIT_FAILED
-    return None
+    return exit_code(error)
 
 
 async def _reload(broker: Broker) -> None:

@@ -1,0 +1,160 @@
+"""A node without sockets: its life step by step, alone and beside another one in the same process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pollux.audit import Trail
+from pollux.config import loads
+from pollux.config.users import Users
+from pollux.engine.share import Share
+from pollux.node.around import Ending
+from pollux.node.node import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pollux.config.model import Configuration
+
+XML = """
+<configuration xmlns="urn:activemq" xmlns:px="urn:pollux:1">
+  <core xmlns="urn:activemq:core">
+    <name>castor</name>
+    <journal-directory>data/journal</journal-directory>
+    <bindings-directory>data/bindings</bindings-directory>
+    <large-messages-directory>data/large</large-messages-directory>
+    <paging-directory>data/paging</paging-directory>
+    <journal-file-size>100K</journal-file-size>
+    <journal-min-files>2</journal-min-files>
+    <addresses>{addresses}</addresses>
+  </core>
+</configuration>
+"""
+
+
+class Around:
+    """The process and the acceptors of a node: notes what it is told."""
+
+    def __init__(self) -> None:
+        self.share = Share(asyncio.get_running_loop())
+        self.said: list[object] = []
+
+    def waits(self, why: str, *, ready: bool) -> None:
+        self.said.append((why, ready))
+
+    def request_stop(self, reason: str) -> None:
+        self.said.append(reason)
+
+    def failed(self, ending: Ending, reason: object) -> None:
+        self.said.append((ending, reason))
+
+    def memory_limit(self) -> int:
+        return 1 << 30
+
+    async def open(self, *_: object) -> None:
+        self.said.append("open")
+
+    def logged_in(self, connection_id: int, user: str) -> None:
+        self.said.append((connection_id, user))
+
+    def slow_consumers(self, *_: object) -> Callable[[], None]:
+        return lambda: None
+
+    async def reload(self, _configuration: Configuration) -> list[str]:
+        return ["refused"]
+
+    def disconnect(self, users: object) -> None:
+        self.said.append(users)
+
+    def stop_accepting(self) -> None:
+        self.said.append("stop accepting")
+
+    def cut_off(self, reason: str) -> None:
+        self.said.append(reason)
+
+    async def leave(self, *, graceful: bool, fast_stop: bool, forced: asyncio.Event) -> None:
+        self.said.append((graceful, fast_stop, forced.is_set()))
+
+    async def leave_brokers(self) -> None:
+        self.said.append("leave brokers")
+
+    def close(self) -> None:
+        self.said.append("close")
+
+
+def configured(directory: Path, *queues: str) -> Configuration:
+    addresses = "".join(
+        f'<address name="{each}"><anycast><queue name="{each}"/></anycast></address>' for each in queues
+    )
+    return loads(XML.format(addresses=addresses), file=str(directory / "broker.xml"))
+
+
+def make(directory: Path, *queues: str) -> tuple[Node, Around]:
+    around = Around()
+    return Node(configured(directory, *queues), Users(), Trail.off(), process=around, acceptors=around), around
+
+
+async def serve(node: Node) -> None:
+    node.enter()
+    await node.serve(await node.open(0))
+
+
+async def stop(node: Node) -> bool:
+    node.stopping("the test says so")
+    await node.leave_clients(graceful=True, forced=asyncio.Event())
+    closed = await node.close_store()
+    node.close()
+    node.unlock()
+    return closed
+
+
+def queues_of(node: Node) -> set[str]:
+    assert node.engine is not None
+    return {queue.name for queue in node.engine.space.queues}
+
+
+async def test_two_nodes_in_one_process_know_nothing_of_each_other(tmp_path: Path) -> None:
+    one, around_one = make(tmp_path / "one", "orders")
+    other, around_other = make(tmp_path / "other", "news")
+    await serve(one)
+    await serve(other)
+    assert (queues_of(one), queues_of(other)) == ({"orders"}, {"news"})
+    assert one.node_id != other.node_id
+    one.fenced("it stood still")
+    one.fenced("it is said once")
+    assert around_one.said == ["open", (Ending.FENCED, "it stood still"), "the right to serve is lost"]
+    assert around_other.said == ["open"]
+    assert (one.state, other.state, other.not_ready()) == ("failed", "live", [])
+    assert other.engine is not None
+    other.engine.storage.put("test", "0", b"x")
+    await other.engine.stable()
+    assert await stop(one)
+    assert await stop(other)
+    again, _ = make(tmp_path / "other")
+    await serve(again)
+    assert again.node_id == other.node_id
+    assert again.engine is not None
+    assert again.engine.post.recovered["test", "0"] == b"x"
+    await stop(again)
+
+
+async def test_a_life_that_did_not_come_far_is_taken_down_like_any_other(tmp_path: Path) -> None:
+    node, around = make(tmp_path)
+    assert (node.damage, node.not_ready(), node.engine) == ([], ["the broker is starting"], None)
+    assert not node.owns_directory
+    assert await stop(node)
+    assert around.said == ["stop accepting", (True, False, False), "close"]
+
+
+async def test_a_reload_before_clients_are_let_in_counts_for_them(tmp_path: Path) -> None:
+    """Breaks when what was read before the store was open, or while it was recovered, is what is served."""
+    node, _ = make(tmp_path, "orders")
+    node.enter()
+    assert await node.reload(configured(tmp_path, "orders", "news"), Users()) == ["refused"]
+    engine = await node.open(0)
+    assert await node.reload(configured(tmp_path, "orders", "news", "late"), Users()) == ["refused"]
+    await node.serve(engine)
+    assert queues_of(node) == {"orders", "news", "late"}
+    assert await stop(node)
