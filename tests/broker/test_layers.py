@@ -33,6 +33,9 @@ DRILL_MAY_USE = ("drill", *CLIENT_MAY_USE)
 FORMATS_MAY_USE = ("formats", "message", "errors", "checksum")
 #: Policies are packages of ha: none knows another one, and what they share knows none.
 POLICIES = ("shared_store", "replication")
+#: In these packages no more than three files may name each other in a circle: whoever reads one has to read all.
+WITHOUT_CIRCLES = ("cli", "management", "process", "node", "audit", "config", "logs")
+LARGEST_CIRCLE = 3
 #: (file, module), with a reason: who may name what is above it. There is none.
 EXCEPTIONS: set[tuple[str, str]] = set()
 
@@ -102,6 +105,48 @@ def modules() -> list[tuple[str, Path]]:
     files = sorted(PACKAGE.rglob("*.py"))
     layers = [path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in files]
     return [(layer, path) for layer, path in zip(layers, files, strict=True) if layer != "__init__"]
+
+
+def circles(imported: dict[str, set[str]]) -> list[set[str]]:
+    """Return the sets of modules, of two and more, in which each imports each other one, over however many."""
+    reached = {module: set(names) for module, names in imported.items()}
+    for through, onward in reached.items():
+        for names in reached.values():
+            if through in names:
+                names.update(onward)
+    found = {frozenset({other for other in reached[one] if one in reached[other]}) for one in reached}
+    return [set(circle) for circle in found if len(circle) > 1]
+
+
+def imports_inside(package: str) -> dict[str, set[str]]:
+    """Return what each module of a package of the broker imports of that package, type-only imports included."""
+    names = {}
+    for path in (PACKAGE / package).rglob("*.py"):
+        parts = ("pollux", *path.relative_to(PACKAGE).with_suffix("").parts)
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return {
+        name: {
+            module
+            for _, module in imports_of(ast.parse(path.read_text()), ("pollux", *path.relative_to(PACKAGE).parts[:-1]))
+            if module in names.keys() - {name, f"pollux.{package}"}
+        }
+        for name, path in names.items()
+    }
+
+
+@pytest.mark.parametrize("package", WITHOUT_CIRCLES)
+def test_few_files_name_each_other(package: str) -> None:
+    large = [sorted(circle) for circle in circles(imports_inside(package)) if len(circle) > LARGEST_CIRCLE]
+    assert not large, large
+
+
+def test_circles_are_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"f"}, "f": {"e"}}) in (
+        [{"a", "b", "c"}, {"e", "f"}],
+        [{"e", "f"}, {"a", "b", "c"}],
+    )
+    assert {"pollux.process.acceptor", "pollux.process.connection"} < imports_inside("process").keys()
+    assert "pollux.process.connection" in imports_inside("process")["pollux.process.acceptor"]
 
 
 def test_every_module_belongs_to_a_layer() -> None:

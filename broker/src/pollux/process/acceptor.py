@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.errors import PolluxError
 from pollux.logs import event
-from pollux.process.connection import Connection, tls_layer_of
+from pollux.process.connection import Connection
+from pollux.process.tls_handshake import layer_of
 from pollux.wire.sniff import Protocol
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Listener:
         self.services = services
         self.tls = tls
         self.tls_required = settings.ssl_enabled and not settings.ssl_allow_plain
-        self.tls_layer: Any = tls_layer_of(loop) if tls is not None else None
+        self.tls_layer: Any = layer_of(loop) if tls is not None else None
         self.open_connections = 0
         self._factories = {
             protocol: factory for protocol, factory in sessions.items() if acceptor.speaks(protocol.value)

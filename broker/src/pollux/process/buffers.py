@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollux.process.sources import Held, place_of, who_goes
+from pollux.process.sources import Droppable, Held, place_of, who_goes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pollux.engine.memory import Memory
-    from pollux.process.connection import Connection
 
 #: Bytes of one connection that are not worth looking at.
 _SMALL = 4096
@@ -36,7 +35,7 @@ class Buffers:
         self.memory = memory
         self.often = memory.limit // _SHARE
 
-    def look(self, connections: Iterable[Connection]) -> None:
+    def look(self, connections: Iterable[Droppable]) -> None:
         """See how much there is, and cut off who has too much."""
         self.unseen = 0
         memory = self.memory

@@ -8,18 +8,16 @@ connections' sweep (:mod:`pollux.process.connections`): 5,000 idle connections c
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import socket
 import struct
-from asyncio import sslproto
 from typing import TYPE_CHECKING, Any, cast
 
-from pollux.cluster import tls_advice
 from pollux.engine.peer import Peer
 from pollux.engine.share import Portion
 from pollux.errors import PolluxError
 from pollux.logs import event, failure
+from pollux.process import tls_handshake
 from pollux.process.strangers import TLS
 from pollux.wire.sniff import Protocol, SniffError, sniff
 
@@ -33,12 +31,8 @@ logger = logging.getLogger("pollux.connection")
 ANSWER_ALLOWANCE = 1024 * 1024
 #: Seconds a closing connection has to take what is queued for it.
 CLOSE_TIMEOUT = 5.0
-TLS_SHUTDOWN_TIMEOUT = 2.0
 #: Bytes written in one turn beyond which they go out before it ends.
 _OUT_LIMIT = 64 << 10
-#: The headers of a TLS record and a handshake message, whose end is the size of the ClientHello; the largest one.
-_HELLO_HEAD = 9
-_HELLO = 16 << 10
 
 #: SO_LINGER's on and 0 seconds.
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
@@ -312,7 +306,7 @@ class Connection(asyncio.Protocol):
         if protocol is None:
             self._buffer = data
             return
-        if protocol is Protocol.TLS and len(data) < _HELLO_HEAD:
+        if protocol is Protocol.TLS and len(data) < tls_handshake.HELLO_HEAD:
             self._buffer = data
             return
         self._buffer = b""
@@ -330,36 +324,22 @@ class Connection(asyncio.Protocol):
             missing = "TLS is not configured on this acceptor (sslEnabled=true is missing)"
             self._refuse(missing if listener.tls is None else "TLS inside TLS")
             return
-        if (size := int.from_bytes(data[_HELLO_HEAD - 3 : _HELLO_HEAD], "big")) > _HELLO:
-            # OpenSSL takes and keeps 128 KiB of it; nobody's has more than two or three.
-            self._refuse(f"a TLS ClientHello of {size} bytes; at most {_HELLO} are allowed")
+        if (size := tls_handshake.hello_size(data)) > tls_handshake.LARGEST_HELLO:
+            self._refuse(f"a TLS ClientHello of {size} bytes; at most {tls_handshake.LARGEST_HELLO} are allowed")
             return
         listener.connections.strangers.grew(self, TLS)
         if self._closing:
             return
-        raw = self._raw
-        # The handshake's outcome comes through the waiter: a protocol that was never made is not told it is lost.
-        waiter: asyncio.Future[None] = self.loop.create_future()
-        waiter.add_done_callback(self._tls_done)
-        layer = listener.tls_layer(
-            self.loop,
+        tls_handshake.begin(
             self,
-            listener.tls.context,
-            waiter,
-            server_side=True,
-            call_connection_made=True,
-            ssl_handshake_timeout=max(0.1, self.deadline - self.loop.time()),
-            ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT,
+            self._raw,
+            data,
+            loop=self.loop,
+            layer=listener.tls_layer,
+            context=listener.tls.context,
+            seconds=max(0.1, self.deadline - self.loop.time()),
+            done=self._tls_done,
         )
-        raw.set_protocol(layer)
-        layer.connection_made(raw)
-        position = 0
-        while position < len(data):
-            buffer = layer.get_buffer(len(data) - position)
-            part = data[position : position + len(buffer)]
-            buffer[: len(part)] = part
-            layer.buffer_updated(len(part))
-            position += len(part)
 
     def _tls_done(self, waiter: asyncio.Future[None]) -> None:
         error = None if waiter.cancelled() else waiter.exception()
@@ -367,18 +347,7 @@ class Connection(asyncio.Protocol):
             return  # dropped, and counted out
         # Cut off from here in the middle of it, the layer reports neither an error nor a connection.
         if waiter.cancelled() or error is not None or self._transport is self._raw:
-            advice = tls_advice.accepting(self._listener.acceptor.settings, error)
-            event(
-                logger,
-                logging.WARNING,
-                "TLS handshake failed",
-                connection=self.peer.connection_id,
-                source=self.peer.address,
-                acceptor=self.peer.acceptor,
-                reason=advice.reason,
-                file=advice.file or None,
-                remedy=advice.remedy,
-            )
+            tls_handshake.log_failure(self.peer, self._listener.acceptor.settings, error)
             self.close_reason = "TLS handshake failed"
             self._lost(error)
 
@@ -587,12 +556,3 @@ class Connection(asyncio.Protocol):
             "readingPaused": self.reading_paused,
             "seconds": round(self.loop.time() - self.opened, 3),
         }
-
-
-def tls_layer_of(loop: asyncio.AbstractEventLoop) -> Any:
-    """Return the TLS layer of this loop: uvloop's own (compiled) on uvloop, else asyncio's; both are built alike."""
-    module = type(loop).__module__
-    if module.partition(".")[0] == "uvloop":
-        # uvloop's stubs do not know it; start_tls itself is built on it.
-        return importlib.import_module("uvloop.loop").SSLProtocol
-    return sslproto.SSLProtocol

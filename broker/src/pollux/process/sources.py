@@ -8,10 +8,12 @@ from __future__ import annotations
 import heapq
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from pollux.engine.peer import Peer
 
 Who = TypeVar("Who")
 
@@ -30,6 +32,20 @@ def place_of(address: str) -> str:
     if found.is_loopback:
         return str(found)
     return str(ip_network((found, 64), strict=False))
+
+
+class Droppable(Protocol):
+    """A connection, as those see it that bound what connections hold."""
+
+    peer: Peer
+    #: When it came in, seconds on the loop's clock.
+    opened: float
+
+    def measure(self) -> int:
+        """Return the bytes that its buffers hold."""
+
+    def drop(self, reason: str) -> None:
+        """Cut it off for what it costs, and count it out at once."""
 
 
 class Held(NamedTuple):

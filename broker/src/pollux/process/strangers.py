@@ -8,12 +8,7 @@ logged in by then.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pollux.process.sources import Held, place_of, who_goes
-
-if TYPE_CHECKING:
-    from pollux.process.connection import Connection
+from pollux.process.sources import Droppable, Held, place_of, who_goes
 
 #: Bytes a connection costs before it has said anything, and more when it speaks TLS (both measured, rounded up).
 PLAIN = 8 << 10
@@ -31,17 +26,17 @@ class Strangers:
         self.held = 0
         self.dropped = 0
         #: Place -> its connections, oldest first, and what each holds.
-        self._places: dict[str, dict[Connection, int]] = {}
+        self._places: dict[str, dict[Droppable, int]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._places.values()))
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: Droppable) -> None:
         """Count in a connection that was accepted."""
         self._places.setdefault(place_of(connection.peer.address), {})[connection] = 0
         self.grew(connection, PLAIN)
 
-    def grew(self, connection: Connection, size: int) -> None:
+    def grew(self, connection: Droppable, size: int) -> None:
         """Count ``size`` bytes more for a connection: it sent them, or costs them."""
         there = self._places.get(place_of(connection.peer.address))
         if there is None or connection not in there:
@@ -51,7 +46,7 @@ class Strangers:
         if self.held > self.limit:
             self._make_room()
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: Droppable) -> None:
         """Count out a connection that logged in or is gone."""
         place = place_of(connection.peer.address)
         there = self._places.get(place)
@@ -81,7 +76,7 @@ class Strangers:
                 "and this one held the most, or for longest, of the host with the most",
             )
 
-    def _drop(self, connection: Connection, reason: str) -> None:
+    def _drop(self, connection: Droppable, reason: str) -> None:
         self.dropped += 1
         self.remove(connection)
         connection.drop(reason)
