@@ -175,7 +175,7 @@ class FakePost:
         for target in targets:
             if target.spec.no_local_origin and target.spec.no_local_origin == message.origin:
                 continue
-            target.waiting.append(MessageReference(message, target))  # type: ignore[arg-type]
+            target.waiting.append(MessageReference(message, target))
 
     def acknowledge(self, references: list[MessageReference], tx: FakeTransaction | None = None) -> None:
         if tx is not None:

@@ -40,6 +40,7 @@ from pollux.engine.transaction import Transaction
 from pollux.engine.wakeups import Wakeups
 from pollux.errors import InvalidRequestError, NoSuchQueueError, PolluxError
 from pollux.message import RoutingType
+from pollux.routing.queue import Queue, queue_of
 from pollux.store.bindings import INCOMPLETE
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
     from pollux.config.model import Configuration
     from pollux.routing.consumer import Consumer, Rights
-    from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
     from pollux.routing.space import Address, AddressSpace
     from pollux.store.recovered import Recovered
@@ -290,7 +290,7 @@ class PostOffice:
 
         No consumer is to fail for it again and again, and when its file is back a restart finds it again.
         """
-        queue, message = reference.queue, reference.message
+        queue, message = queue_of(reference), reference.message
         for _ in queue.set_aside([reference]):
             message.references -= 1
             if message.references <= 0:
@@ -445,12 +445,12 @@ def by_queue(references: Sequence[MessageReference]) -> Iterable[tuple[Queue, Se
     """Split by queue, in order within each; cheap when, as nearly always, there is only one queue."""
     if not references:
         return ()
-    queue = references[0].queue
+    queue = queue_of(references[0])
     for reference in references:
         if reference.queue is not queue:
             split: dict[Queue, list[MessageReference]] = {}
             for each in references:
-                split.setdefault(each.queue, []).append(each)
+                split.setdefault(queue_of(each), []).append(each)
             return split.items()
     return ((queue, references),)
 

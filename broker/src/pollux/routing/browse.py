@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from pollux.message import Message
     from pollux.routing.level import Level
-    from pollux.routing.queue import Queue
+    from pollux.routing.reference import NamedQueue
     from pollux.routing.selector import Selector
 
 #: Messages one call of ``next`` looks at.
@@ -31,7 +31,7 @@ class BrowseCursor:
     Nothing is locked and nothing is kept in memory for it. Messages in delivery and scheduled ones are not seen.
     """
 
-    def __init__(self, queue: Queue, levels: Sequence[Level], selector: Selector | None) -> None:
+    def __init__(self, queue: NamedQueue, levels: Sequence[Level], selector: Selector | None) -> None:
         self._queue = queue
         self._selector = selector
         #: The levels still to be shown; the first is being shown.

@@ -290,3 +290,10 @@ class Queue(Dispatcher):
     def resume(self) -> None:
         """Hand out messages again; the caller dispatches."""
         self.paused = False
+
+
+def queue_of(reference: MessageReference) -> Queue:
+    """Return the queue that holds the reference."""
+    queue = reference.queue
+    assert isinstance(queue, Queue)  # noqa: S101  (nothing else makes references)
+    return queue

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pollux.message import Message
-    from pollux.routing.queue import Queue
+
+
+class NamedQueue(Protocol):
+    """Know a queue by its name only: whoever needs all of it asks :func:`pollux.routing.queue.queue_of`."""
+
+    id: int
+    name: str
+    address: str
 
 
 class MessageReference:
@@ -20,7 +27,7 @@ class MessageReference:
 
     __slots__ = ("consumer", "deliver_at", "delivery_count", "message", "notes", "page", "queue", "redelivered")
 
-    def __init__(self, message: Message, queue: Queue) -> None:
+    def __init__(self, message: Message, queue: NamedQueue) -> None:
         self.message = message
         self.queue = queue
         self.delivery_count = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pollux.routing.queue import Queue, queue_of
+
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Iterator
@@ -11,7 +13,6 @@ if TYPE_CHECKING:
     from pollux.engine.post_office import PostOffice
     from pollux.protocols.mqtt.state import ClientState
     from pollux.protocols.mqtt.subscription import Subscription
-    from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
 
 
@@ -30,7 +31,7 @@ def give_back(post: PostOffice, state: ClientState) -> set[Queue]:
         if reference is None:
             continue
         if state.durable and (reference.queue in private or packet_id in state.qos2):
-            kept.add(reference.queue)
+            kept.add(queue_of(reference))
             continue
         del state.unacked[packet_id]
         state.qos2.discard(packet_id)
