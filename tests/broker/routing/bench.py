@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.config.address_settings import AddressSettings
 from pollux.message import Encoding, Message, RoutingType
-from pollux.routing.queue import Queue, QueueSpec
+from pollux.routing.queue import Queue
 from pollux.routing.reference import MessageReference
 from pollux.routing.selector import Selector, parse
+from pollux.routing.spec import QueueSpec
 from pollux.wire.content import Content, PropertyValue
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from pollux.message import RoutingType
 from pollux.routing import lifecycle
 from pollux.routing.duplicates import DuplicateCache
 from pollux.routing.paging import Gauge, PageUsage, Verdict, admit, rejects, room_for_pages
-from pollux.routing.queue import Queue, QueueSpec
+from pollux.routing.queue import Queue
 from pollux.routing.selector import SelectorError
 from pollux.routing.space import Address, AddressSpace
-from pollux.routing.spec import resolve
+from pollux.routing.spec import QueueSpec, resolve
 
 from .bench import Recorder, make_message
 

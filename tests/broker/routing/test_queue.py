@@ -417,7 +417,7 @@ def test_many_skipped_messages_are_folded_and_stay_in_order() -> None:
     assert len(every_hundredth.ids) == 60
     assert rest.ids == [i for i in range(1, 5901) if (i - 1) % 100]
     assert bench.waiting_ids() == list(range(5902, 6001))
-    level = bench.queue._default
+    level = bench.queue._backlog._default
     assert len(level.items) < 2000, "what consumers left behind does not hold on to what is gone"
 
 
@@ -636,7 +636,7 @@ def test_last_value() -> None:
 
 def test_last_value_key() -> None:
     bench = Bench(last_value_key="symbol")
-    assert bench.queue.last_value
+    assert bench.queue.attributes.last_value
     bench.add(1, properties={"symbol": "X"})
     bench.add(1, properties={"symbol": "Y"})
     assert ids(bench.add(1, properties={"symbol": "X"})) == [1]
@@ -821,7 +821,7 @@ def test_an_excluded_consumer_does_not_get_the_message_again() -> None:
     assert not bench.queue.exclude(refused, second), "everybody refused it"
     bench.queue.acknowledge([kept])
     bench.queue.acknowledge([refused])
-    assert not bench.queue._excluded
+    assert not bench.queue._dispatcher.excluded
 
 
 def test_exclusions_end_with_their_consumer() -> None:
@@ -834,20 +834,20 @@ def test_exclusions_end_with_their_consumer() -> None:
     assert bench.queue.exclude(refused, first)
     bench.queue.release([refused], failed=False)
     bench.queue.remove_consumer(first)
-    assert not bench.queue._excluded
+    assert not bench.queue._dispatcher.excluded
 
 
 def test_the_table_of_groups_is_bounded() -> None:
     bench = Bench()
-    bench.queue._groups.limit = bench.queue._groups.full_at = 100
+    bench.queue._dispatcher._groups.limit = bench.queue._dispatcher._groups.full_at = 100
     consumer = bench.attach(credit=10_000)
     other = bench.attach(credit=0)
     for i in range(1000):
         group(bench, str(i))
         bench.dispatch()
         bench.queue.acknowledge(consumer.take())
-    assert len(bench.queue._groups.groups) <= 100
-    assert sum(len(each.groups) for each in bench.queue._attached.values()) <= 100
+    assert len(bench.queue._dispatcher._groups.groups) <= 100
+    assert sum(len(each.groups) for each in bench.queue._dispatcher.attached.values()) <= 100
     assert other.ids == []
 
 

@@ -12,8 +12,9 @@ from pollux.config.address_settings import AddressSettings
 from pollux.errors import InvalidRequestError, NoSuchAddressError, NoSuchQueueError
 from pollux.message import Message, RoutingType
 from pollux.routing.address import WildcardSyntax
-from pollux.routing.queue import Queue, QueueSpec
+from pollux.routing.queue import Queue
 from pollux.routing.space import Address, AddressSpace
+from pollux.routing.spec import QueueSpec
 
 from .bench import Recorder, make_message
 

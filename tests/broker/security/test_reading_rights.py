@@ -14,8 +14,9 @@ from broker.security.hub import Hub, frames, setting
 from pollux.config.address_settings import AddressSettings
 from pollux.engine.security import Permission
 from pollux.message import Encoding, Message, RoutingType
-from pollux.routing.queue import Queue, QueueSpec
+from pollux.routing.queue import Queue
 from pollux.routing.reference import MessageReference
+from pollux.routing.spec import QueueSpec
 from pollux.wire.mqtt.packets import Ack, Publish
 from pollux.wire.mqtt.properties import PUBACK
 

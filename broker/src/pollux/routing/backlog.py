@@ -1,24 +1,25 @@
 """Hold what waits in a queue: hot and cold messages in order, schedules, expiry, last values and the ring.
 
-Half of :class:`pollux.routing.queue.Queue`: this one knows no consumers. Pure, times are passed in.
+A part of :class:`pollux.routing.queue.Queue` that knows no consumers. Pure, times are passed in.
 """
 
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from pollux.message import DEFAULT_PRIORITY
 from pollux.routing.level import Level
+from pollux.routing.reference import MessageReference
 from pollux.wire.decoders import content_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from pollux.message import Message
-    from pollux.routing.reference import MessageReference
+    from pollux.routing.reference import NamedQueue
     from pollux.routing.spec import QueueAttributes
 
 #: Messages one call looks at, one by one, before it lets others run.
@@ -39,11 +40,27 @@ class QueueCounters(Struct):
     removed: int = 0
 
 
-class Backlog:
-    """Hold what waits. ``_changed`` and ``_in_delivery`` are what the other half tells this one."""
+class Audience(Protocol):
+    """Know the consumers: what a backlog has to tell of them and ask about them."""
 
-    def __init__(self, attributes: QueueAttributes) -> None:
+    @property
+    def delivering(self) -> int:
+        """Return how many messages are with consumers."""
+
+    def changed(self, priority: int, position: int) -> None:
+        """Have consumers that passed ``position`` look again: the message there is new."""
+
+    def forget(self, reference: MessageReference) -> None:
+        """Forget a reference that left the queue for good."""
+
+
+class Backlog:
+    """Hold what waits in ``queue``."""
+
+    def __init__(self, attributes: QueueAttributes, queue: NamedQueue, audience: Audience) -> None:
         self.attributes = attributes
+        self._queue = queue
+        self._audience = audience
         self.counters = QueueCounters()
         #: Encoded bytes and overhead of the messages in memory (waiting, in delivery, scheduled).
         self.bytes = 0
@@ -53,7 +70,7 @@ class Backlog:
         self._by_priority: list[Level | None] = [None] * 10
         self._by_priority[DEFAULT_PRIORITY] = self._default
         #: Levels in use, highest priority first.
-        self._levels = [self._default]
+        self.levels = [self._default]
         self._grouping = attributes.group_buckets != 0
         #: (time, order, reference, position or -1): scheduled and delayed messages.
         self._scheduled: list[tuple[int, int, MessageReference, int]] = []
@@ -61,7 +78,7 @@ class Backlog:
         self._cold_scheduled: list[tuple[int, int, int, int]] = []
         self._order = 0
         #: key -> newest message and its position (-1: not known).
-        self._last_values: dict[object, tuple[MessageReference, int]] | None = {} if attributes.last_value else None
+        self.last_values: dict[object, tuple[MessageReference, int]] | None = {} if attributes.last_value else None
         self._displaced: list[MessageReference] = []
         self._expired: list[MessageReference] = []
         self._expiring = False
@@ -70,43 +87,22 @@ class Backlog:
         self._expiry_at = 0
         self._cold_counts: dict[int, int] = {}
 
-    def _changed(self, priority: int, position: int) -> None:
-        """The message at ``position`` is new there: consumers that passed it must look again."""
-        raise NotImplementedError
-
-    def _in_delivery(self) -> int:
-        """Messages with consumers."""
-        raise NotImplementedError
-
-    def _reference(self, message: Message) -> MessageReference:
-        """A reference of this queue."""
-        raise NotImplementedError
-
-    # -- attributes callers look at
-
-    @property
-    def non_destructive(self) -> bool:
-        return self.attributes.non_destructive
-
-    @property
-    def ring_size(self) -> int:
-        return self.attributes.ring_size
-
-    @property
-    def last_value(self) -> bool:
-        return self.attributes.last_value
-
     # -- counts
 
     @property
     def waiting(self) -> int:
         """Messages in memory that wait for a consumer."""
-        return sum(level.hot + len(level.tail) for level in self._levels)
+        return sum(level.hot + len(level.tail) for level in self.levels)
 
     @property
     def cold(self) -> int:
         """Messages that wait on disk only."""
-        return sum(level.cold_count for level in self._levels) + len(self._cold_scheduled)
+        return sum(level.cold_count for level in self.levels) + len(self._cold_scheduled)
+
+    @property
+    def in_memory(self) -> int:
+        """Messages in memory that no consumer has."""
+        return self.waiting + len(self._scheduled)
 
     @property
     def scheduled(self) -> int:
@@ -123,7 +119,7 @@ class Backlog:
         self.counters.added += len(references)
         size = 0
         largest = self.largest if self.bytes else 0
-        plain = self._last_values is None
+        plain = self.last_values is None
         for reference in references:
             message = reference.message
             size += message.size
@@ -140,40 +136,40 @@ class Backlog:
         if plain:
             self._default.extend(references)
         else:
-            append = self._append_plain if self._last_values is None else self._append
+            append = self._append_plain if self.last_values is None else self._append
             for reference in references:
                 if reference.deliver_at > now:
-                    self._schedule(reference, reference.deliver_at, -1)
+                    self.schedule(reference, reference.deliver_at, -1)
                 else:
                     append(reference)
         if self.attributes.ring_size >= 0:
-            self._enforce_ring()
+            self.enforce_ring()
         return self.take_displaced() if self._displaced else []
 
     def _append_plain(self, reference: MessageReference) -> None:
         message = reference.message
         priority = message.priority
-        level = (self._by_priority[priority] if 0 <= priority <= 9 else None) or self._level(priority)
+        level = (self._by_priority[priority] if 0 <= priority <= 9 else None) or self.level(priority)
         if message.expiration or message.group is not None:
             self._mark(level, message)
         level.append(reference)
 
     def _append(self, reference: MessageReference) -> None:
-        if self._last_values is None:
+        if self.last_values is None:
             self._append_plain(reference)
             return
         message = reference.message
-        level = self._level(message.priority)
+        level = self.level(message.priority)
         self._mark(level, message)
         key = self._last_value_of(message)
         if key is None:
             level.append(reference)
             return
-        older = self._last_values.get(key)
+        older = self.last_values.get(key)
         position = self._replace(*older, reference) if older is not None else -1
         if position < 0:
             position = level.append(reference)
-        self._last_values[key] = (reference, position)
+        self.last_values[key] = (reference, position)
 
     def _mark(self, level: Level, message: Message) -> None:
         """Note what dispatch has to look at message by message."""
@@ -183,15 +179,17 @@ class Backlog:
         if message.group is not None and self._grouping:
             level.grouped = True
 
-    def _level(self, priority: int) -> Level:
+    def level(self, priority: int) -> Level:
+        """Return the level of a priority, made when it is first asked for."""
         priority = min(max(priority, 0), 9)
         level = self._by_priority[priority]
         if level is None:
             level = self._by_priority[priority] = Level(priority)
-            self._levels = [each for each in reversed(self._by_priority) if each is not None]
+            self.levels = [each for each in reversed(self._by_priority) if each is not None]
         return level
 
-    def _schedule(self, reference: MessageReference, deliver_at: int, position: int) -> None:
+    def schedule(self, reference: MessageReference, deliver_at: int, position: int) -> None:
+        """Have a message wait until ``deliver_at``; ``position`` is its place, -1 for the end."""
         self._order += 1
         heappush(self._scheduled, (deliver_at, self._order, reference, position))
 
@@ -206,7 +204,7 @@ class Backlog:
 
     def _replace(self, older: MessageReference, position: int, newer: MessageReference) -> int:
         """Displace ``older`` if it waits. The position ``newer`` took over from it (it keeps its turn), or -1."""
-        level = self._level(older.message.priority)
+        level = self.level(older.message.priority)
         if position < 0 or level.get(position) is not older:
             position = next((at for at, reference in level.positions() if reference is older), -1)
         if position < 0:
@@ -220,7 +218,7 @@ class Backlog:
             return -1  # who has seen the older one must see the newer one too
         level.put_back(position, newer)
         self._mark(level, newer.message)
-        self._changed(level.priority, position)
+        self._audience.changed(level.priority, position)
         return position
 
     def _displace(self, reference: MessageReference) -> None:
@@ -228,40 +226,42 @@ class Backlog:
         self.bytes -= reference.message.size
         self._displaced.append(reference)
 
-    def _enforce_ring(self) -> None:
+    def enforce_ring(self) -> None:
         """Drop the oldest waiting messages, those of the lowest priority first, until the ring's size is kept.
 
         Messages in delivery and scheduled ones are not counted (as in Artemis). Messages on disk only are
         dropped once they are read; ``wanted`` asks for them.
         """
-        surplus = self._ring_surplus()
-        for level in reversed(self._levels):
+        surplus = self.ring_surplus()
+        for level in reversed(self.levels):
             while surplus > 0 and level.hot:
                 reference = level.take(level.following(0))
                 self._displace(reference)
-                self._gone(reference)
+                self.forget(reference)
                 surplus -= 1
 
-    def _ring_surplus(self) -> int:
-        return self.waiting + sum(level.cold_count for level in self._levels) - self.attributes.ring_size
+    def ring_surplus(self) -> int:
+        """Return how many messages the ring has too many."""
+        return self.waiting + sum(level.cold_count for level in self.levels) - self.attributes.ring_size
 
     def take_displaced(self) -> list[MessageReference]:
         """Return what last values or the ring displaced in ``hydrate``, ``due`` or ``release``; see :meth:`add`."""
         displaced, self._displaced = self._displaced, []
         return displaced
 
-    def _gone(self, reference: MessageReference) -> None:
-        """The reference leaves the queue for good: forget it in the last values."""
-        if self._last_values is not None:
+    def forget(self, reference: MessageReference) -> None:
+        """Forget a reference that leaves the queue for good."""
+        self._audience.forget(reference)
+        if self.last_values is not None:
             key = self._last_value_of(reference.message)
-            newest = self._last_values.get(key) if key is not None else None
+            newest = self.last_values.get(key) if key is not None else None
             if newest is not None and newest[0] is reference:
-                del self._last_values[key]
+                del self.last_values[key]
 
-    def _take_out(self, reference: MessageReference) -> None:
+    def take_out(self, reference: MessageReference) -> None:
         """The reference left for good."""
         self.bytes -= reference.message.size
-        self._gone(reference)
+        self.forget(reference)
 
     # -- the cold backlog
 
@@ -287,7 +287,7 @@ class Backlog:
                 else:
                     kept.append(number)
             ids = kept
-        self._level(priority).restore(ids)
+        self.level(priority).restore(ids)
 
     def hydrate(self, messages: Iterable[Message | None]) -> list[int]:
         """Bring in what :meth:`wanted` asked for. Displaced messages: :meth:`take_displaced`.
@@ -296,7 +296,7 @@ class Backlog:
         """
         found = {message.id: message for message in messages if message is not None}
         missing: list[int] = []
-        for level in self._levels:
+        for level in self.levels:
             if not level.flight:
                 continue
             landed: list[MessageReference | None] = []
@@ -310,44 +310,44 @@ class Backlog:
                 landed.append(self._thaw(level, message))
             level.land(landed)
         if self.attributes.ring_size >= 0:
-            self._enforce_ring()
+            self.enforce_ring()
         return missing
 
     def _thaw(self, level: Level, message: Message) -> MessageReference | None:
         """The reference for a message that was read, None when a newer last value displaced it."""
-        reference = self._reference(message)
+        reference = MessageReference(message, self._queue)
         reference.redelivered = True
         reference.delivery_count = self._cold_counts.pop(message.id, 0)
         reference.deliver_at = 0
         self.bytes += message.size
         self.largest = max(self.largest, message.size)
         self._mark(level, message)
-        if self._last_values is not None:
+        if self.last_values is not None:
             key = self._last_value_of(message)
             if key is not None:
-                newest = self._last_values.get(key)
+                newest = self.last_values.get(key)
                 if newest is not None and newest[0].message.id > message.id:
                     self._displace(reference)
                     return None
                 if newest is not None:  # only when an old journal holds more than one of a key
                     self._replace(*newest, reference)
-                self._last_values[key] = (reference, -1)
+                self.last_values[key] = (reference, -1)
         return reference
 
     # -- time
 
-    def _return(self, reference: MessageReference, position: int) -> None:
+    def put_back(self, reference: MessageReference, position: int) -> None:
         """Back to its place, unless a newer last value came meanwhile."""
-        if self._last_values is not None:
+        if self.last_values is not None:
             key = self._last_value_of(reference.message)
-            newest = self._last_values.get(key) if key is not None else None
+            newest = self.last_values.get(key) if key is not None else None
             if newest is not None and newest[0] is not reference:
                 self._displace(reference)
                 return
-        level = self._level(reference.message.priority)
+        level = self.level(reference.message.priority)
         level.put_back(position, reference)
         self._mark(level, reference.message)
-        self._changed(level.priority, position)
+        self._audience.changed(level.priority, position)
 
     def due(self, now: int) -> int:
         """Make scheduled messages whose time has come available. Returns how many (dispatch if any)."""
@@ -357,18 +357,22 @@ class Backlog:
             reference.deliver_at = 0
             count += 1
             if 0 < reference.message.expiration <= now:
-                self._expire(reference)
+                self.expire(reference)
             elif position >= 0:
-                self._return(reference, position)
+                self.put_back(reference, position)
             else:
                 self._append(reference)
         while self._cold_scheduled and self._cold_scheduled[0][0] <= now:
             _, _, priority, number = heappop(self._cold_scheduled)
-            self._level(priority).restore((number,))
+            self.level(priority).restore((number,))
             count += 1
         if count and self.attributes.ring_size >= 0:
-            self._enforce_ring()
+            self.enforce_ring()
         return count
+
+    def next_due(self) -> int:
+        """Return when the first scheduled message is due, 0 when there is none."""
+        return min((heap[0][0] for heap in (self._scheduled, self._cold_scheduled) if heap), default=0)
 
     def expired(self, now: int, limit: int = SCAN_LIMIT) -> list[MessageReference]:
         """Messages that expired: gone from the queue, the caller moves or acknowledges them.
@@ -392,7 +396,7 @@ class Backlog:
                     continue
                 if reference.message.expiration <= now:
                     level.take(position)
-                    self._expire(reference)
+                    self.expire(reference)
                 else:
                     self._expiry_found = True
             if position >= 0:
@@ -402,12 +406,13 @@ class Backlog:
             if self._expiry_level < 0:  # a whole pass: go on only while some message can expire
                 self._expiry_level = 9
                 held = any(level is not None and (level.tail or level.cold_count) for level in self._by_priority)
-                self._expiring = self._expiry_found or held or self._in_delivery() > 0 or bool(self._scheduled)
+                self._expiring = self._expiry_found or held or self._audience.delivering > 0 or bool(self._scheduled)
                 self._expiry_found = False
                 return
 
-    def _expire(self, reference: MessageReference) -> None:
-        self._take_out(reference)
+    def expire(self, reference: MessageReference) -> None:
+        """Take out a message that expired: :meth:`expired` returns it."""
+        self.take_out(reference)
         self.counters.expired += 1
         self._expired.append(reference)
 
@@ -415,7 +420,7 @@ class Backlog:
 
     def iterate(self) -> Iterator[MessageReference]:
         """Waiting messages in memory in order, then scheduled ones. Not to be used across changes; see browse."""
-        for level in self._levels:
+        for level in self.levels:
             for _, reference in level.positions():
                 yield reference
             for waiting in level.tail:
@@ -426,7 +431,7 @@ class Backlog:
 
     def cold_ids(self) -> Iterator[int]:
         """Ids of the messages that are only on disk. Not to be used across changes."""
-        for level in self._levels:
+        for level in self.levels:
             yield from level.cold_ids()
         for _, _, _, number in sorted(self._cold_scheduled):
             yield number
@@ -438,7 +443,7 @@ class Backlog:
         """
         references: list[MessageReference] = []
         cold: list[int] = []
-        for level in self._levels:
+        for level in self.levels:
             for position, reference in list(level.positions()):
                 if reference.message.id in ids:
                     references.append(level.take(position))
@@ -454,7 +459,7 @@ class Backlog:
         self._cold_scheduled = [entry for entry in self._cold_scheduled if entry[3] not in ids]
         heapify(self._cold_scheduled)
         for reference in references:
-            self._take_out(reference)
+            self.take_out(reference)
         for number in cold:
             self._cold_counts.pop(number, None)
         self.counters.removed += len(references) + len(cold)

@@ -8,12 +8,13 @@ calls again. Pure, times are passed in.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pollux.errors import LimitError
 from pollux.routing.backlog import SCAN_LIMIT, Backlog
 from pollux.routing.consumer import Attachment, Consumer
 from pollux.routing.groups import Group, GroupTable
+from pollux.routing.reference import MessageReference, NamedQueue
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pollux.audit import QueueTrail
     from pollux.message import Message
     from pollux.routing.level import Level
-    from pollux.routing.reference import MessageReference
     from pollux.routing.spec import QueueAttributes
 
 #: Messages one consumer gets in one dispatch at most, so that others come to their turn too.
@@ -34,33 +34,41 @@ MAX_BATCH_BYTES = 8 << 20
 HOT_LOW = 2000
 
 
-class Dispatcher(Backlog):
-    """Share what waits among consumers. Abstract: :class:`pollux.routing.queue.Queue` is the whole."""
+class Owner(NamedQueue, Protocol):
+    """Know of the queue what a dispatcher has to say of it."""
 
-    def __init__(self, attributes: QueueAttributes) -> None:
-        super().__init__(attributes)
-        self.paused = False
-        #: Notes what happens to the messages; None: nobody wants to know.
-        self.trail: QueueTrail | None = None
-        #: A consumer was here, or the caller saw a message come by.
-        self.used = False
+    #: Notes what happens to the messages; None: nobody wants to know.
+    trail: QueueTrail | None
+
+    @property
+    def name_for_errors(self) -> str:
+        """Return how error texts call the queue."""
+
+
+class Dispatcher:
+    """Share the ``backlog`` of a queue among its consumers."""
+
+    def __init__(self, attributes: QueueAttributes, queue: Owner) -> None:
+        self.attributes = attributes
+        self._queue = queue
+        self.backlog = Backlog(attributes, queue, self)
         self._batch_limit = MAX_BATCH
         #: Bounds on what is read of the cold backlog: messages and bytes, -1 for none.
         self.max_hot_messages = -1
         self.max_hot_bytes = -1
         #: Consumers attached; browsers do not count.
         self.consumer_count = 0
-        self._attached: dict[Consumer, Attachment] = {}
+        self.attached: dict[Consumer, Attachment] = {}
         #: Consumers that take messages, by priority, highest first, in turn order.
         self._classes: list[list[Attachment]] = []
         #: Consumers that only look: browsers, or all of a non-destructive queue.
         self._lookers: list[Attachment] = []
         #: References whose consumer is gone and that were not released or acknowledged yet.
-        self._orphans: dict[MessageReference, int] = {}
+        self.orphans: dict[MessageReference, int] = {}
         self._exclusive: Attachment | None = None
         self._groups = GroupTable(attributes.group_buckets)
         #: Messages that some consumers may not have again (see :meth:`exclude`).
-        self._excluded: dict[MessageReference, tuple[Consumer, ...]] = {}
+        self.excluded: dict[MessageReference, tuple[Consumer, ...]] = {}
         self._rebalancing = False
         #: consumers-before-dispatch: 0 waiting for consumers, -1 fulfilled, else the time the wait ends.
         self._wait_until = 0
@@ -69,14 +77,9 @@ class Dispatcher(Backlog):
         self._again = False
 
     @property
-    def name_for_errors(self) -> str:
-        """How error texts call the queue."""
-        raise NotImplementedError
-
-    @property
     def consumers(self) -> Collection[Consumer]:
         """Everyone attached, browsers too."""
-        return self._attached.keys()
+        return self.attached.keys()
 
     @property
     def attachments(self) -> Iterable[Attachment]:
@@ -86,31 +89,28 @@ class Dispatcher(Backlog):
     @property
     def delivering(self) -> int:
         """Messages handed to consumers and neither acknowledged nor returned."""
-        return sum([len(attachment.held) for attachment in self._attached.values()]) + len(self._orphans)
-
-    def _in_delivery(self) -> int:
-        return self.delivering
+        return sum([len(attachment.held) for attachment in self.attached.values()]) + len(self.orphans)
 
     def in_delivery(self) -> Iterator[tuple[Consumer | None, MessageReference]]:
         """Messages that are with a consumer; None where the consumer is gone and the outcome open."""
-        for consumer, attachment in self._attached.items():
+        for consumer, attachment in self.attached.items():
             for reference in attachment.held:
                 yield consumer, reference
-        for reference in self._orphans:
+        for reference in self.orphans:
             yield None, reference
 
     # -- consumers
 
     def add_consumer(self, consumer: Consumer, now: int = 0) -> None:
         """Attach a consumer. Raises LimitError when max-consumers is reached."""
-        if consumer in self._attached:
-            raise ValueError(f"{consumer!r} is already attached to {self!r}")
+        if consumer in self.attached:
+            raise ValueError(f"{consumer!r} is already attached to {self._queue!r}")
         attributes = self.attributes
         if not consumer.browsing and 0 <= attributes.max_consumers <= self.consumer_count:
-            raise LimitError(f"{self.name_for_errors} allows {attributes.max_consumers} consumers (max-consumers)")
+            name = self._queue.name_for_errors
+            raise LimitError(f"{name} allows {attributes.max_consumers} consumers (max-consumers)")
         attachment = Attachment(consumer)
-        self._attached[consumer] = attachment
-        self.used = True
+        self.attached[consumer] = attachment
         if consumer.browsing or attributes.non_destructive:
             self._lookers.append(attachment)
         else:
@@ -126,7 +126,7 @@ class Dispatcher(Backlog):
 
     def review(self) -> None:
         """The rights of consumers may be other ones now; the caller dispatches."""
-        for attachment in self._attached.values():
+        for attachment in self.attached.values():
             attachment.review()
 
     def _classify(self, attachment: Attachment) -> None:
@@ -142,7 +142,7 @@ class Dispatcher(Backlog):
 
         They stay "in delivery" until the caller passes them to :meth:`release` or :meth:`acknowledge`.
         """
-        attachment = self._attached.pop(consumer, None)
+        attachment = self.attached.pop(consumer, None)
         if attachment is None:
             return []
         if not consumer.browsing:
@@ -159,21 +159,21 @@ class Dispatcher(Backlog):
         if self._exclusive is attachment:
             self._exclusive = None
         self._reassign(self._groups.close_all_of(attachment))
-        if self._excluded:
+        if self.excluded:
             self._include(consumer)
         held = attachment.held
         if self.attributes.non_destructive:
             return []
         for reference in held:
             reference.consumer = None
-        self._orphans.update(held)
+        self.orphans.update(held)
         return list(held)
 
     def _include(self, consumer: Consumer) -> None:
         """A consumer is gone: no message needs to know that it may not have it."""
-        self._excluded = {
+        self.excluded = {
             reference: left
-            for reference, excluded in self._excluded.items()
+            for reference, excluded in self.excluded.items()
             if (left := tuple(each for each in excluded if each is not consumer))
         }
 
@@ -182,13 +182,32 @@ class Dispatcher(Backlog):
         for group in groups:
             for priority, position in group.skipped.items():
                 self._again = True
-                for attachment in self._attached.values():
+                for attachment in self.attached.values():
                     attachment.rewind(priority, position)
 
-    def _changed(self, priority: int, position: int) -> None:
+    def changed(self, priority: int, position: int) -> None:
+        """Have consumers that passed ``position`` look again: the message there is new."""
         for attachments in self._classes:
             for attachment in attachments:
                 attachment.changed(priority, position)
+
+    def forget(self, reference: MessageReference) -> None:
+        """Forget who may not have a message that left the queue for good."""
+        if self.excluded:
+            self.excluded.pop(reference, None)
+
+    def held_by(self, consumer: object | None) -> dict[MessageReference, int]:
+        """Return what a consumer holds, with the positions; for None, or one that is gone, what nobody holds."""
+        if consumer is None:
+            return self.orphans
+        attachment = self.attached.get(consumer)  # type: ignore[call-overload]  # a key of any type may be asked for
+        return self.orphans if attachment is None else attachment.held
+
+    def changed_for(self, consumer: object | None, priority: int, position: int) -> None:
+        """Have one consumer look again at the message at ``position``."""
+        attachment = self.attached.get(consumer)  # type: ignore[call-overload]  # as in held_by
+        if attachment is not None:
+            attachment.changed(priority, position)
 
     # -- dispatch
 
@@ -199,7 +218,7 @@ class Dispatcher(Backlog):
         turn. With ``now`` given, expired messages are put aside (see :meth:`expired`). True: there may be
         more to hand out, call again soon.
         """
-        if self.paused or not self._attached:
+        if not self.attached:
             return False
         more = False
         if self._lookers:
@@ -217,7 +236,7 @@ class Dispatcher(Backlog):
             return more
         self._budget = SCAN_LIMIT
         self._again = False
-        for level in self._levels:
+        for level in self.backlog.levels:
             if level.hot and (not self._dispatch_level(level, now) or self._budget <= 0):
                 break
         more = more or any(map(self._capped, chain.from_iterable(self._classes)))
@@ -227,9 +246,9 @@ class Dispatcher(Backlog):
     def _limit_batches(self) -> int:
         """How many messages one consumer gets in this dispatch at most."""
         limit = MAX_BATCH
-        if self.bytes > BATCH_BYTES:
-            count = self.waiting + self.delivering + len(self._scheduled)
-            average = min(BATCH_BYTES * count // self.bytes, MAX_BATCH_BYTES // max(self.largest, 1))
+        if self.backlog.bytes > BATCH_BYTES:
+            count = self.backlog.in_memory + self.delivering
+            average = min(BATCH_BYTES * count // self.backlog.bytes, MAX_BATCH_BYTES // max(self.backlog.largest, 1))
             limit = max(1, min(limit, average))
         self._batch_limit = limit
         return limit
@@ -237,6 +256,11 @@ class Dispatcher(Backlog):
     def _capped(self, attachment: Attachment) -> bool:
         """Did the consumer get all it may have in one dispatch, and could take more? (Before ``deliver``.)"""
         return attachment.left == 0 and attachment.consumer.credit > self._batch_limit
+
+    @property
+    def wait_ends(self) -> int:
+        """When the wait for consumers ends, 0 when nobody waits (milliseconds)."""
+        return max(self._wait_until, 0) if self.attributes.consumers_before_dispatch > 1 else 0
 
     def _may_dispatch(self, now: int) -> bool:
         if self._rebalancing:
@@ -265,7 +289,7 @@ class Dispatcher(Backlog):
                 or level.front
                 or level.holes
                 or self.attributes.exclusive
-                or self._excluded
+                or self.excluded
                 or not all(attachment.plain for attachment in active)
             ):
                 self._assign_each(level, attachments, active, now)
@@ -358,11 +382,11 @@ class Dispatcher(Backlog):
         message = reference.message
         if 0 < message.expiration <= now:
             level.take(position)
-            self._expire(reference)
+            self.backlog.expire(reference)
             return False
         if attachment.no_local and message.origin == attachment.consumer.origin:
             return False
-        if self._excluded and attachment.consumer in self._excluded.get(reference, ()):
+        if self.excluded and attachment.consumer in self.excluded.get(reference, ()):
             return False
         if attachment.permit is not None and not attachment.permit(message.address):
             return False
@@ -401,16 +425,11 @@ class Dispatcher(Backlog):
                 reference.notes = {self.attributes.group_first_key: True}
 
     def _messages_in_delivery(self) -> Iterator[Message]:
-        for attachment in self._attached.values():
+        for attachment in self.attached.values():
             for reference in attachment.held:
                 yield reference.message
-        for reference in self._orphans:
+        for reference in self.orphans:
             yield reference.message
-
-    def _gone(self, reference: MessageReference) -> None:
-        super()._gone(reference)
-        if self._excluded:
-            self._excluded.pop(reference, None)
 
     def exclude(self, reference: MessageReference, consumer: Consumer) -> bool:
         """Before a release: ``consumer`` shall not get this message again while it is attached.
@@ -419,16 +438,16 @@ class Dispatcher(Backlog):
         """
         if self.attributes.non_destructive:
             return self.consumer_count > 1
-        attachment = self._attached.get(consumer)
+        attachment = self.attached.get(consumer)
         if attachment is None or reference not in attachment.held:
             return True
         if self.attributes.exclusive or reference.message.group is not None:
             return False
-        excluded = (*self._excluded.get(reference, ()), consumer)
-        self._excluded[reference] = excluded
-        if any(each not in excluded and not each.browsing for each in self._attached):
+        excluded = (*self.excluded.get(reference, ()), consumer)
+        self.excluded[reference] = excluded
+        if any(each not in excluded and not each.browsing for each in self.attached):
             return True
-        del self._excluded[reference]
+        del self.excluded[reference]
         return False
 
     def _deliver(self, attachments: Iterable[Attachment]) -> None:
@@ -439,8 +458,8 @@ class Dispatcher(Backlog):
                 continue
             attachment.batch = []
             attachment.taken += len(batch)
-            if self.trail is not None and not attachment.consumer.browsing:
-                self.trail.delivered(batch, attachment.consumer.origin)
+            if self._queue.trail is not None and not attachment.consumer.browsing:
+                self._queue.trail.delivered(batch, attachment.consumer.origin)
             try:
                 attachment.consumer.deliver(batch)
             except Exception as error:  # one broken session must not keep the others from their messages
@@ -457,7 +476,7 @@ class Dispatcher(Backlog):
             attachment.left = min(consumer.credit, limit)
             if attachment.left <= 0 or (not consumer.browsing and not start):
                 continue
-            for level in self._levels:
+            for level in self.backlog.levels:
                 while attachment.left > 0 and level.hot:
                     position = self._next_for(attachment, level, now)
                     if position < 0:
@@ -474,7 +493,7 @@ class Dispatcher(Backlog):
         self, attachment: Attachment, message: Message, position: int, original: MessageReference | None
     ) -> None:
         """Give a consumer that does not take a reference of its own."""
-        copy = self._reference(message)
+        copy = MessageReference(message, self._queue)
         copy.redelivered = original is None or original.redelivered
         copy.delivery_count = original.delivery_count if original is not None else 0
         copy.consumer = attachment.consumer
@@ -490,24 +509,24 @@ class Dispatcher(Backlog):
 
         One request at a time: until ``hydrate`` is called the answer is empty.
         """
-        for level in self._levels:
+        for level in self.backlog.levels:
             if level.flight:
                 return []
         room = self._room(limit)
         if room > 0:
-            for level in self._levels:
+            for level in self.backlog.levels:
                 if level.cold_count:
                     return level.request(room)
         return []
 
     def _room(self, limit: int) -> int:
         """How many cold messages may be read now."""
-        if self._last_values is not None or self.attributes.non_destructive:
+        if self.backlog.last_values is not None or self.attributes.non_destructive:
             return limit  # such a queue is kept in memory as a whole
-        if self.attributes.ring_size >= 0 and self._ring_surplus() > 0:
+        if self.attributes.ring_size >= 0 and self.backlog.ring_surplus() > 0:
             return limit
-        hot = sum([level.hot for level in self._levels])
-        if not self._classes or (hot and 0 <= self.max_hot_bytes <= self.bytes):
+        hot = sum([level.hot for level in self.backlog.levels])
+        if not self._classes or (hot and 0 <= self.max_hot_bytes <= self.backlog.bytes):
             return 0
         if self.max_hot_messages >= 0:
             limit = min(limit, self.max_hot_messages - hot)
@@ -519,14 +538,14 @@ class Dispatcher(Backlog):
         Not without consumers, nor while more than ``low`` wait, unless someone looked at all of those and found
         nothing (more) for itself.
         """
-        return bool(self._attached) and (self.waiting <= low or self._anyone_starves())
+        return bool(self.attached) and (self.backlog.waiting <= low or self._anyone_starves())
 
     def _anyone_starves(self) -> bool:
-        return any(self._starves(attachment) for attachment in self._attached.values())
+        return any(self._starves(attachment) for attachment in self.attached.values())
 
     def _starves(self, attachment: Attachment) -> bool:
         return attachment.consumer.credit > 0 and all(
-            attachment.cursors[level.priority] >= level.end for level in self._levels if level.hot
+            attachment.cursors[level.priority] >= level.end for level in self.backlog.levels if level.hot
         )
 
     def looks(self, limit: int) -> list[tuple[Consumer, list[int]]]:
@@ -535,13 +554,11 @@ class Dispatcher(Backlog):
         Nothing enters the queue for them. Each browser is asked for once until it is shown.
         """
         asked: list[tuple[Consumer, list[int]]] = []
-        if self.paused:
-            return asked
         for attachment in self._lookers:
             consumer = attachment.consumer
             if not consumer.browsing or consumer.credit <= 0 or attachment.looking:
                 continue
-            for level in self._levels:
+            for level in self.backlog.levels:
                 position = attachment.cursors[level.priority]
                 if not level.cold_count or level.following(position) >= 0:
                     continue
@@ -555,13 +572,13 @@ class Dispatcher(Backlog):
 
     def show(self, consumer: Consumer, messages: Iterable[Message | None]) -> None:
         """Deliver what :meth:`looks` asked for to the browser (it may have gone meanwhile)."""
-        attachment = self._attached.get(consumer)
+        attachment = self.attached.get(consumer)
         if attachment is None or not attachment.looking:
             return
         found = {message.id: message for message in messages if message is not None}
         asked, attachment.looking = attachment.looking, []
         priority = attachment.looking_at
-        level = self._level(priority)
+        level = self.backlog.level(priority)
         attachment.left = consumer.credit
         for position, number in asked:
             if attachment.left <= 0:

@@ -12,23 +12,22 @@ from typing import TYPE_CHECKING
 
 from pollux.routing.backlog import SCAN_LIMIT, QueueCounters
 from pollux.routing.browse import BrowseCursor
-from pollux.routing.consumer import Consumer
 from pollux.routing.dispatch import Dispatcher
 from pollux.routing.redelivery import RedeliveryPolicy, spread
-from pollux.routing.reference import MessageReference
 from pollux.routing.selector import Selector, parse
 from pollux.routing.spec import QueueAttributes, QueueSpec, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 
+    from pollux.audit import QueueTrail
     from pollux.config.address_settings import AddressSettings
     from pollux.message import Message
+    from pollux.routing.consumer import Attachment, Consumer
+    from pollux.routing.reference import MessageReference
 
-__all__ = ["SCAN_LIMIT", "Consumer", "Queue", "QueueAttributes", "QueueCounters", "QueueSpec"]
 
-
-class Queue(Dispatcher):
+class Queue:
     """One queue of one address. The life of a message reference:
 
     ``add`` -> waiting -> ``dispatch`` -> in delivery -> ``acknowledge`` or
@@ -44,11 +43,18 @@ class Queue(Dispatcher):
         selector: Selector | None = None,
         redelivery: RedeliveryPolicy | None = None,
     ) -> None:
-        super().__init__(attributes)
+        self.attributes = attributes
         self.spec = spec
         self.id = queue_id
         self.name = spec.name
         self.address = spec.address
+        self.paused = False
+        #: Notes what happens to the messages; None: nobody wants to know.
+        self.trail: QueueTrail | None = None
+        #: A consumer was here, or the caller saw a message come by.
+        self.used = False
+        self._dispatcher = Dispatcher(attributes, self)
+        self._backlog = self._dispatcher.backlog
         self.routing_type = attributes.routing_type
         self.durable = spec.durable
         #: What the journal knows it by: its id, nothing for a queue that is not durable.
@@ -95,8 +101,8 @@ class Queue(Dispatcher):
     def apply_settings(self, settings: AddressSettings) -> None:
         """Take over what may change while the queue exists (the configuration was reloaded)."""
         self.redelivery = RedeliveryPolicy.of(settings, self.redelivery.chance)
-        self.max_hot_messages = settings.max_read_page_messages
-        self.max_hot_bytes = settings.max_read_page_bytes
+        self._dispatcher.max_hot_messages = settings.max_read_page_messages
+        self._dispatcher.max_hot_bytes = settings.max_read_page_bytes
 
     def __repr__(self) -> str:
         return f"<Queue {self.address}::{self.name} #{self.id}>"
@@ -105,9 +111,6 @@ class Queue(Dispatcher):
     def name_for_errors(self) -> str:
         """How error texts call the queue."""
         return f"queue {self.name!r} of address {self.address!r}"
-
-    def _reference(self, message: Message) -> MessageReference:
-        return MessageReference(message, self)
 
     # -- attributes callers look at
 
@@ -127,6 +130,11 @@ class Queue(Dispatcher):
         return self.attributes.purge_on_no_consumers
 
     @property
+    def non_destructive(self) -> bool:
+        """Consumers look at messages and do not take them."""
+        return self.attributes.non_destructive
+
+    @property
     def enabled(self) -> bool:
         """Messages are routed to it."""
         return self.attributes.enabled
@@ -134,8 +142,124 @@ class Queue(Dispatcher):
     @property
     def message_count(self) -> int:
         """All messages here: waiting (hot or cold), scheduled and in delivery."""
-        count = self.waiting + sum([level.cold_count for level in self._levels]) + self.scheduled
+        count = self.waiting + sum([level.cold_count for level in self._backlog.levels]) + self.scheduled
         return count if self.attributes.non_destructive else count + self.delivering
+
+    @property
+    def waiting(self) -> int:
+        """Messages in memory that wait for a consumer."""
+        return self._backlog.waiting
+
+    @property
+    def cold(self) -> int:
+        """Messages that wait on disk only."""
+        return self._backlog.cold
+
+    @property
+    def scheduled(self) -> int:
+        """Messages that wait for their time."""
+        return self._backlog.scheduled
+
+    @property
+    def delivering(self) -> int:
+        """Messages handed to consumers and neither acknowledged nor returned."""
+        return self._dispatcher.delivering
+
+    @property
+    def bytes(self) -> int:
+        """Encoded bytes and overhead of the messages in memory (waiting, in delivery, scheduled)."""
+        return self._backlog.bytes
+
+    @property
+    def counters(self) -> QueueCounters:
+        """What happened since the queue was created or the counters were reset."""
+        return self._backlog.counters
+
+    # -- messages come in: see Backlog
+
+    def add(self, references: Sequence[MessageReference], now: int = 0) -> list[MessageReference]:
+        """Append messages; returns those that were displaced."""
+        return self._backlog.add(references, now)
+
+    def restore(
+        self,
+        priority: int,
+        ids: Iterable[int],
+        counts: Mapping[int, int] | None = None,
+        schedules: Mapping[int, int] | None = None,
+    ) -> None:
+        """Append a backlog that is on disk."""
+        self._backlog.restore(priority, ids, counts, schedules)
+
+    def hydrate(self, messages: Iterable[Message | None]) -> list[int]:
+        """Bring in what :meth:`wanted` asked for; returns the ids that are missing."""
+        return self._backlog.hydrate(messages)
+
+    def due(self, now: int) -> int:
+        """Make scheduled messages whose time has come available; returns how many."""
+        return self._backlog.due(now)
+
+    def take_displaced(self) -> list[MessageReference]:
+        """Return what was displaced in ``hydrate``, ``due`` or ``release``."""
+        return self._backlog.take_displaced()
+
+    # -- consumers take them: see Dispatcher
+
+    @property
+    def consumers(self) -> Collection[Consumer]:
+        """Everyone attached, browsers too."""
+        return self._dispatcher.consumers
+
+    @property
+    def consumer_count(self) -> int:
+        """Consumers attached; browsers do not count."""
+        return self._dispatcher.consumer_count
+
+    @property
+    def attachments(self) -> Iterable[Attachment]:
+        """The bookkeeping for everyone who takes messages."""
+        return self._dispatcher.attachments
+
+    def add_consumer(self, consumer: Consumer, now: int = 0) -> None:
+        """Attach a consumer. Raises LimitError when max-consumers is reached."""
+        self._dispatcher.add_consumer(consumer, now)
+        self.used = True
+
+    def remove_consumer(self, consumer: Consumer) -> list[MessageReference]:
+        """Detach a consumer; returns what it held, which stays in delivery."""
+        return self._dispatcher.remove_consumer(consumer)
+
+    def review(self) -> None:
+        """Take over the rights that consumers have now; the caller dispatches."""
+        self._dispatcher.review()
+
+    def exclude(self, reference: MessageReference, consumer: Consumer) -> bool:
+        """Keep a message that is given back from its consumer; false when nobody else could get it."""
+        return self._dispatcher.exclude(reference, consumer)
+
+    def dispatch(self, now: int = 0) -> bool:
+        """Hand waiting messages to consumers with credit. True: call again soon."""
+        return not self.paused and self._dispatcher.dispatch(now)
+
+    def in_delivery(self) -> Iterator[tuple[Consumer | None, MessageReference]]:
+        """Messages that are with a consumer; None where the consumer is gone and the outcome open."""
+        return self._dispatcher.in_delivery()
+
+    def wanted(self, limit: int) -> list[int]:
+        """Ids of the cold backlog to read now and pass to :meth:`hydrate`."""
+        return self._dispatcher.wanted(limit)
+
+    def wants_more(self, low: int) -> bool:
+        """Would more messages (from pages) help the consumers?"""
+        return self._dispatcher.wants_more(low)
+
+    def looks(self, limit: int) -> list[tuple[Consumer, list[int]]]:
+        """Browsers that have come to messages on disk only, and the ids to read and :meth:`show` them."""
+        return [] if self.paused else self._dispatcher.looks(limit)
+
+    def show(self, consumer: Consumer, messages: Iterable[Message | None]) -> None:
+        """Deliver what :meth:`looks` asked for to the browser."""
+        self._dispatcher.show(consumer, messages)
 
     # -- the end of a delivery
 
@@ -146,7 +270,7 @@ class Queue(Dispatcher):
         non-destructive queues are not among them.
         """
         done = self._settle(references)
-        self.counters.acknowledged += len(done)
+        self._backlog.counters.acknowledged += len(done)
         return [] if self.attributes.non_destructive else done
 
     def kill(self, references: Sequence[MessageReference]) -> Sequence[MessageReference]:
@@ -154,10 +278,10 @@ class Queue(Dispatcher):
         if self.attributes.non_destructive:
             originals = self._originals(references)
             self._settle(references)
-            self.counters.killed += len(originals)
+            self._backlog.counters.killed += len(originals)
             return originals
         done = self._settle(references)
-        self.counters.killed += len(done)
+        self._backlog.counters.killed += len(done)
         return done
 
     def set_aside(self, references: Sequence[MessageReference]) -> Sequence[MessageReference]:
@@ -170,12 +294,12 @@ class Queue(Dispatcher):
         """Deliveries end; the references leave the queue. Those that were in delivery."""
         size = 0
         consumer: object | None = None
-        held = self._orphans
+        held = self._dispatcher.orphans
         unknown: set[MessageReference] = set()
         for reference in references:
             if reference.consumer is not consumer:
                 consumer = reference.consumer
-                held = self._held_of(consumer)
+                held = self._dispatcher.held_by(consumer)
             if held.pop(reference, None) is None:
                 unknown.add(reference)
             else:
@@ -183,34 +307,28 @@ class Queue(Dispatcher):
         if unknown:
             references = [reference for reference in references if reference not in unknown]
         if not self.attributes.non_destructive:
-            self.bytes -= size
-            if self._last_values is not None:
+            self._backlog.bytes -= size
+            if self._backlog.last_values is not None:
                 for reference in references:
-                    self._gone(reference)
-        if self._excluded:
+                    self._backlog.forget(reference)
+        if self._dispatcher.excluded:
             for reference in references:
-                self._excluded.pop(reference, None)
+                self._dispatcher.excluded.pop(reference, None)
         return references
 
     def _originals(self, copies: Sequence[MessageReference]) -> list[MessageReference]:
         """Take what consumers of a non-destructive queue rejected out of it."""
         originals = []
         for copy in copies:
-            position = self._held_of(copy.consumer).get(copy)
-            level = self._level(copy.message.priority)
+            position = self._dispatcher.held_by(copy.consumer).get(copy)
+            level = self._backlog.level(copy.message.priority)
             original = level.get(position) if position is not None else None
             if position is not None and original is not None and original.message is copy.message:
                 level.take(position)
-                self.bytes -= original.message.size
-                self._gone(original)
+                self._backlog.bytes -= original.message.size
+                self._backlog.forget(original)
                 originals.append(original)
         return originals
-
-    def _held_of(self, consumer: object | None) -> dict[MessageReference, int]:
-        if consumer is None:
-            return self._orphans
-        attachment = self._attached.get(consumer)  # type: ignore[call-overload]  # a key of any type may be asked for
-        return self._orphans if attachment is None else attachment.held
 
     def release(self, references: Sequence[MessageReference], *, failed: bool, now: int = 0) -> list[MessageReference]:
         """Consumers give messages back: to their places, or delayed when a delivery failed.
@@ -222,7 +340,7 @@ class Queue(Dispatcher):
         dead: list[MessageReference] = []
         for reference in references:
             consumer = reference.consumer
-            position = self._held_of(consumer).pop(reference, None)
+            position = self._dispatcher.held_by(consumer).pop(reference, None)
             if position is None:
                 continue
             reference.redelivered = True
@@ -234,25 +352,25 @@ class Queue(Dispatcher):
             if failed:
                 reference.delivery_count += 1
                 if self.redelivery.exhausted(reference.delivery_count):
-                    self._take_out(reference)
-                    self.counters.killed += 1
+                    self._backlog.take_out(reference)
+                    self._backlog.counters.killed += 1
                     dead.append(reference)
                     continue
                 delay = self.redelivery.delay(reference.delivery_count)
                 if delay > 0:
                     reference.deliver_at = now + delay
-                    self._schedule(reference, reference.deliver_at, position)
+                    self._backlog.schedule(reference, reference.deliver_at, position)
                     continue
-            self._return(reference, position)
+            self._backlog.put_back(reference, position)
         if self.attributes.ring_size >= 0:
-            self._enforce_ring()
+            self._backlog.enforce_ring()
         return dead
 
     def _release_copy(
         self, copy: MessageReference, position: int, *, failed: bool, dead: list[MessageReference]
     ) -> None:
         """A consumer of a non-destructive queue gave its copy back: it will see the message again."""
-        level = self._level(copy.message.priority)
+        level = self._backlog.level(copy.message.priority)
         original = level.get(position)
         if original is None or original.message is not copy.message:
             return
@@ -262,26 +380,45 @@ class Queue(Dispatcher):
             copy.delivery_count = original.delivery_count
             if self.redelivery.exhausted(original.delivery_count):
                 level.take(position)
-                self._take_out(original)
-                self.counters.killed += 1
+                self._backlog.take_out(original)
+                self._backlog.counters.killed += 1
                 dead.append(original)
                 return
-        attachment = self._attached.get(copy.consumer)  # type: ignore[call-overload]  # as in _held_of
-        if attachment is not None:
-            attachment.changed(level.priority, position)
+        self._dispatcher.changed_for(copy.consumer, level.priority, position)
 
     # -- time and management
 
     def next_due(self) -> int:
         """When to call :meth:`due` and :meth:`dispatch` next, 0 for never."""
-        times = [heap[0][0] for heap in (self._scheduled, self._cold_scheduled) if heap]
-        if self._wait_until > 0 and self.attributes.consumers_before_dispatch > 1:
-            times.append(self._wait_until)
-        return min(times, default=0)
+        return min(filter(None, (self._backlog.next_due(), self._dispatcher.wait_ends)), default=0)
+
+    def expired(self, now: int, limit: int = SCAN_LIMIT) -> list[MessageReference]:
+        """Return messages that expired, gone from the queue; see Backlog."""
+        return self._backlog.expired(now, limit)
+
+    def iterate(self) -> Iterator[MessageReference]:
+        """Waiting messages in memory in order, then scheduled ones. Not to be used across changes; see browse."""
+        return self._backlog.iterate()
+
+    def cold_ids(self) -> Iterator[int]:
+        """Ids of the messages that are only on disk. Not to be used across changes."""
+        return self._backlog.cold_ids()
+
+    def remove(self, ids: Container[int]) -> tuple[list[MessageReference], list[int]]:
+        """Take messages out by id; see Backlog."""
+        return self._backlog.remove(ids)
+
+    def purge(self) -> tuple[list[MessageReference], list[int]]:
+        """Take out everything that is not in delivery."""
+        return self._backlog.purge()
+
+    def reset_counters(self) -> None:
+        """Count from zero again."""
+        self._backlog.reset_counters()
 
     def browse(self, selector: Selector | None = None) -> BrowseCursor:
         """A cursor over what is here now, in order, that stays valid while the queue changes."""
-        return BrowseCursor(self, self._levels, selector)
+        return BrowseCursor(self, self._backlog.levels, selector)
 
     def pause(self) -> None:
         """Stop handing out messages (they are still accepted) until :meth:`resume`."""
