@@ -241,6 +241,14 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(self.waiting) + len(self.cold) + len(self.held) + len(self.done) == len(self.order)
 
     @invariant()
+    def levels(self) -> None:
+        for level in self.bench.queue._backlog.levels:
+            behind = level.items[level.head :]
+            assert level.holes == behind.count(None)
+            assert level.hot == len(behind) - level.holes + len(level.front)
+            assert level.front.keys() <= {*level.front_at, *level.unsorted}
+
+    @invariant()
     def contents(self) -> None:
         expected = sorted(self.waiting, key=lambda number: (-self.priority[number], self.order[number]))
         assert self.bench.waiting_ids() == expected

@@ -193,9 +193,11 @@ class Level:
         """Return a message taken before to its position (or another one in its place)."""
         offset = position - self.base
         if offset >= self.head:
+            assert self.items[offset] is None  # noqa: S101  (another message would be lost)
             self.items[offset] = reference
             self.holes -= 1
         else:
+            assert position not in self.front  # noqa: S101  (as above)
             self.front[position] = reference
             if not self.front_at or position > self.front_at[-1]:
                 self.front_at.append(position)
@@ -234,6 +236,8 @@ class Level:
         self.head = 0
 
     def _emptied(self) -> None:
+        assert self.head + self.holes == len(self.items)  # noqa: S101  (a message would be lost)
+        assert not self.front  # noqa: S101  (as above)
         self.base += len(self.items)
         self.items.clear()
         self.front_at.clear()
@@ -289,8 +293,9 @@ class Level:
             self.cold_at = 0
         return wanted
 
-    def land(self, references: Iterable[MessageReference | None]) -> None:
+    def land(self, references: Sequence[MessageReference | None]) -> None:
         """Make hot what was in flight: one entry for each id, None for one that is gone (its position stays)."""
+        assert len(references) == len(self.flight)  # noqa: S101  (all that follows would get wrong positions)
         for reference in references:
             self.items.append(reference)
             if reference is None:

@@ -308,6 +308,7 @@ class Queue:
             references = [reference for reference in references if reference not in unknown]
         if not self.attributes.non_destructive:
             self._backlog.bytes -= size
+            assert self._backlog.bytes >= 0  # noqa: S101  (a message would have left twice)
             if self._backlog.last_values is not None:
                 for reference in references:
                     self._backlog.forget(reference)
