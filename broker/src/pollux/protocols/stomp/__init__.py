@@ -1,6 +1,8 @@
 """Serve STOMP clients: one session of the broker for each.
 
 * :mod:`pollux.protocols.stomp.session`: the conversation, frame by frame
+* :mod:`pollux.protocols.stomp.phases`: what may follow what in it
+* :mod:`pollux.protocols.stomp.conversation`: what its parts use of it
 * :mod:`pollux.protocols.stomp.sending`: what a SEND frame asks for
 * :mod:`pollux.protocols.stomp.subscription`: one SUBSCRIBE and the messages it holds
 * :mod:`pollux.protocols.stomp.destinations`: destinations, addresses, queues and routing types
