@@ -5,7 +5,7 @@ PYTHON ?= $(shell /usr/bin/python3 -c 'import ensurepip, sys; sys.exit(sys.versi
 	&& echo /usr/bin/python3 || echo python3)
 BIN := .venv/bin
 # The sources that ruff and mypy judge, and those that only ruff does (Ansible has no types).
-SOURCES := broker/src pipeline/src tests benchmarks tools examples molecule
+SOURCES := broker/src pipeline/src harness tests benchmarks tools examples molecule
 BUNDLE := filter_plugins collections callback_plugins roles
 
 # What some shells and images say. Programs are started by the hundred, and may keep what they have compiled; and modules
@@ -39,7 +39,7 @@ lint-bundle:
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ANSIBLE_HOME=.pollux/ansible ansible-lint -q --nocolor
 
 unit:
-	$(BIN)/python -m pytest -m "not processes" tests/broker tests/ledger tests/harness tests/benchmarks
+	$(BIN)/python -m pytest -m "not processes" tests/broker tests/ledger tests/tooling tests/benchmarks
 
 test:  ## Lint and all tests: units, playbooks, other people's clients, kills under load, scenarios on hosts
 	@$(PYTHON) tools/setup_environment.py --tests --lab

@@ -1,7 +1,7 @@
 """What the audit trail costs: a broker that audits every message beside one that audits lifecycle events only.
 
-    .venv/bin/python benchmarks/audit.py             # both brokers in turn, all protocols
-    .venv/bin/python benchmarks/audit.py --write     # also into docs/benchmarks.md
+    .venv/bin/python -m benchmarks.audit             # both brokers in turn, all protocols
+    .venv/bin/python -m benchmarks.audit --write     # also into docs/benchmarks.md
 
 The figure that counts is messages per second of the broker's own CPU time: unlike the rate it does not depend on how
 busy the machine is. The goal (issue of the pipeline): at most 10 % less with the trail on for all.
@@ -19,8 +19,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-import peers
-from throughput import MAIN, PROTOCOLS, measure, signal_all, write_section
+from benchmarks import peers
+from benchmarks.throughput import MAIN, PROTOCOLS, measure, signal_all, write_section
 
 COLUMNS = ("protocol", "broker", "messages/s", "per CPU second", "cost")
 #: Produced and consumed, window 512, 100 B.

@@ -1,7 +1,7 @@
 """How fast this checkout's broker is beside another checkout's: what a change costs, in alternating runs.
 
     git worktree add ../before COMMIT && make -C ../before setup
-    .venv/bin/python benchmarks/compare.py ../before [--protocols amqp] [--windows 512] [--rounds 9]
+    .venv/bin/python -m benchmarks.compare ../before [--protocols amqp] [--windows 512] [--rounds 9]
 
 Both brokers are started on loopback with durable storage; the one that is not measured is stopped (SIGSTOP). Each round
 measures both, in turn the one and the other first, with this checkout's load client. A figure is the median of the
@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-import peers
-from throughput import PROTOCOLS, Scenario, measure, options, signal_all
+from benchmarks import peers
+from benchmarks.throughput import PROTOCOLS, Scenario, measure, options, signal_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,9 +1,9 @@
 """How long until the other broker confirms: kill -9 of the live under load, trial after trial.
 
-    .venv/bin/python benchmarks/failover.py                          # Pollux, and ActiveMQ when it is installed
-    .venv/bin/python benchmarks/failover.py --brokers pollux --protocols amqp --write     # rewrites only these rows
-    .venv/bin/python benchmarks/failover.py --brokers activemq activemq-tuned --trials 10 --write
-    .venv/bin/python benchmarks/failover.py --load full [--drained yes] [--brokers pollux pollux-replicated] [--write]
+    .venv/bin/python -m benchmarks.failover                          # Pollux, and ActiveMQ when it is installed
+    .venv/bin/python -m benchmarks.failover --brokers pollux --protocols amqp --write     # rewrites only these rows
+    .venv/bin/python -m benchmarks.failover --brokers activemq activemq-tuned --trials 10 --write
+    .venv/bin/python -m benchmarks.failover --load full [--drained yes] [--brokers pollux pollux-replicated] [--write]
 
 Two brokers on one shared directory on loopback. A producer sends without a pause; the live is killed, and the time runs
 from the signal until the other one confirms its first message, be it a new one or one that was under way and is sent
@@ -32,18 +32,18 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-import failover_full
-from failover_pairs import LIMIT, PAIRS, PolluxPair
-from failover_table import COLUMNS, Circumstances, delays, markdown, merged, row, rows_of
+from benchmarks import failover_full
+from benchmarks.failover_pairs import LIMIT, PAIRS, PolluxPair
+from benchmarks.failover_table import COLUMNS, Circumstances, delays, markdown, merged, row, rows_of
+from benchmarks.throughput import REPORT, read_section, write_section
 from pollux.client.traffic import publisher
 from pollux.client.traffic_base import body_of
 from pollux.client.url import Wire, parse_url
-from throughput import REPORT, read_section, write_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from failover_pairs import Pair
+    from benchmarks.failover_pairs import Pair
     from pollux.client.stream import Stream
     from pollux.client.url import Endpoint
 

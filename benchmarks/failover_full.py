@@ -20,22 +20,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from failover_pairs import LIMIT
-from failover_table import figures
+from benchmarks.failover_pairs import LIMIT
+from benchmarks.failover_table import figures
+from harness.broker import PASSWORD, USER
 from pollux.client.traffic import publisher
 from pollux.client.traffic_base import body_of
 from pollux.client.url import parse_url
-from support.broker import PASSWORD, USER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from failover_pairs import PolluxPair
-    from failover_table import Circumstances
+    from benchmarks.failover_pairs import PolluxPair
+    from benchmarks.failover_table import Circumstances
     from pollux.client.stream import Stream
     from pollux.client.url import Endpoint, Wire
 
-HERE = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parent.parent
 #: The client beside the load sends so often, seconds.
 PERIOD = 0.01
 #: Bytes of each message of the load; producers, and consumers when the queue is drained.
@@ -89,8 +89,8 @@ class Flood:
         words = ["--ports", *ports, "--user", USER, "--producers", str(PRODUCERS), "--size", str(size)]
         words += ["--queue", queue, "--consumers", str(CONSUMERS if drained else 0)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "loadclient.flood", *words],
-            cwd=HERE,
+            [sys.executable, "-m", "harness.loadclient.flood", *words],
+            cwd=ROOT,
             env={**os.environ, "LOADCLIENT_PASSWORD": PASSWORD},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

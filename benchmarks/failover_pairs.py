@@ -9,25 +9,22 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from peers import activemq_installed, free_port, kahadb, spawn_activemq
+from benchmarks.peers import activemq_installed, free_port, kahadb, spawn_activemq
+from harness.broker import PASSWORD, POLLUX, USER, BrokerProcess
+from harness.failover import wait_until
+from harness.replication import PEER, Replica, zookeeper_manager
+from harness.replication import Pair as ReplicatedGroup
+from harness.zookeeper import ZooKeeperProcess
 from pollux.client.url import Wire
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from e2e.failover import wait_until
-from e2e.replication import PEER, Replica, zookeeper_manager
-from e2e.replication import Pair as ReplicatedGroup
-from support.broker import PASSWORD, POLLUX, USER, BrokerProcess
-from support.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 #: Whoever has the lock stays live: a restarted primary waits like a backup.
 ROLES = ("<primary/>", "<backup><allow-failback>false</allow-failback></backup>")

@@ -1,6 +1,6 @@
 """What the machine allows: the time of one synced write, alone and behind a socket, an event loop and a thread.
 
-    .venv/bin/python benchmarks/floor.py
+    .venv/bin/python -m benchmarks.floor
 
 A broker that confirms after the sync cannot be faster with one message in flight than the second line: the same path
 with nothing in it. Compare it with `throughput.py`'s window 1, run at the same time on the same disk.

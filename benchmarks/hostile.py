@@ -1,6 +1,6 @@
 """What one hostile client costs everybody else: an honest client's confirmed sends, idle and during each attack.
 
-.venv/bin/python benchmarks/hostile.py [--attack NAME ...] [--write]
+.venv/bin/python -m benchmarks.hostile [--attack NAME ...] [--write]
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-import peers
-from loadclient.mqtt import packet, text
-from throughput import write_section
+from benchmarks import peers
+from benchmarks.throughput import write_section
+from harness.loadclient.mqtt import packet, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

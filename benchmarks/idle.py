@@ -1,6 +1,6 @@
 """What idle connections cost: memory per connection for each protocol, and whether 5,000 of them hold.
 
-.venv/bin/python benchmarks/idle.py [--connections 5000] [--write]
+.venv/bin/python -m benchmarks.idle [--connections 5000] [--write]
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-import peers
-from loadclient import amqp
-from loadclient.mqtt import packet, text
-from loadclient.process import cpu_seconds, resident_bytes
-from throughput import write_section
+from benchmarks import peers
+from benchmarks.throughput import write_section
+from harness.loadclient import amqp
+from harness.loadclient.mqtt import packet, text
+from harness.loadclient.process import cpu_seconds, resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

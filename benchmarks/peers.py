@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from support.forked import Forked
+    from harness.forked import Forked
 
 START_LIMIT = 60.0
 STOP_LIMIT = 30.0

@@ -1,6 +1,6 @@
 """The pipeline: how fast journals are scanned and histories reconciled, and what that takes. Prints tables.
 
-    .venv/bin/python benchmarks/pipeline.py [--sizes 1,5,10] [--master local[2]] [--directory /var/tmp] [--write]
+    .venv/bin/python -m benchmarks.pipeline [--sizes 1,5,10] [--master local[2]] [--directory /var/tmp] [--write]
 
 Journals and ledgers of the given sizes (millions of records and entries) are generated, then each measurement runs in a
 process of its own: a scan with pruned columns, first cold and then warm (the same session again); `reconcile` of the
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from journals import large_journal
+from harness.journals import large_journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -262,7 +262,7 @@ def main() -> None:
 
 def write_report(rows: list[list[str]], master: str) -> None:
     """Put the table between the marks of docs/benchmarks.md, which the first run makes."""
-    from throughput import REPORT, write_section
+    from benchmarks.throughput import REPORT, write_section
 
     if "<!-- pipeline: written by benchmarks -->" not in REPORT.read_text():
         marks = "<!-- pipeline: written by benchmarks -->\n<!-- end of pipeline -->\n"

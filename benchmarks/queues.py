@@ -1,6 +1,6 @@
 """What 1,000 queues cost: the same traffic with one queue in the broker, with 1,000, and spread over 1,000.
 
-.venv/bin/python benchmarks/queues.py [--write]
+.venv/bin/python -m benchmarks.queues [--write]
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-import peers
-from throughput import RUN_LIMIT, signal_all, write_section
+from benchmarks import peers
+from benchmarks.throughput import RUN_LIMIT, signal_all, write_section
 
-HERE = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parent.parent
 MANY = 1000
 COLUMNS = ("protocol", "queues in the broker", "queues with traffic", "messages/s", "share of the first")
 #: (protocol, queues that exist before, queues the traffic is spread over)
@@ -33,9 +33,9 @@ CASES = (
 
 def run(broker: peers.Broker, protocol: str, queue: str, used: int, seconds: float) -> float:
     """Return messages per second, produced and consumed."""
-    command = [sys.executable, "-m", "loadclient", *broker.load_options(protocol), "--consumers", "1"]
+    command = [sys.executable, "-m", "harness.loadclient", *broker.load_options(protocol), "--consumers", "1"]
     command += ["--queue", queue, "--queues", str(used), "--seconds", str(seconds)]
-    done = subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, text=True, timeout=RUN_LIMIT, check=True)
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=RUN_LIMIT, check=True)
     return float(json.loads(done.stdout)["rate"])
 
 

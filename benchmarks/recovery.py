@@ -1,6 +1,6 @@
 """How fast a killed broker's journal is read back, with and without checkpoints. Prints a table.
 
-    .venv/bin/python benchmarks/recovery.py [--messages 1000000] [--size 1024] [--directory /var/tmp] [--write]
+    .venv/bin/python -m benchmarks.recovery [--messages 1000000] [--size 1024] [--directory /var/tmp] [--write]
 
 A writer process fills a journal (durable messages in one queue) and is killed with SIGKILL; then a fresh process
 opens and recovers it. "start to first confirm" goes on until a new message is on stable storage and includes
@@ -186,7 +186,7 @@ def main() -> None:
         Console(width=150).print(table)
         if options.write:
             # Not at the top: the processes that are measured would import it too.
-            from throughput import write_section
+            from benchmarks.throughput import write_section
 
             head = (
                 f"Measured {datetime.now(UTC):%Y-%m-%d}, messages of {options.size} B, load average before: "

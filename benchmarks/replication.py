@@ -1,9 +1,9 @@
 """What a copy on another broker costs: throughput with a backup in sync, and copying a store while producers go on.
 
-    .venv/bin/python benchmarks/replication.py                     # throughput and sync
-    .venv/bin/python benchmarks/replication.py --parts throughput --rounds 5 --write
-    .venv/bin/python benchmarks/replication.py --parts sync --gib 0.25
-    .venv/bin/python benchmarks/replication.py --parts sessions --minutes 10 --write
+    .venv/bin/python -m benchmarks.replication                     # throughput and sync
+    .venv/bin/python -m benchmarks.replication --parts throughput --rounds 5 --write
+    .venv/bin/python -m benchmarks.replication --parts sync --gib 0.25
+    .venv/bin/python -m benchmarks.replication --parts sessions --minutes 10 --write
 
 throughput: the same load on a broker of its own, on the live of a shared store and on the live of a replicated pair
 whose backup is in sync; all of it, both brokers, ZooKeeper and the clients, on this machine. Brokers are started anew
@@ -38,13 +38,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from failover_pairs import PolluxPair, ReplicatedPair
-from loadclient.process import cpu_seconds
-from peers import Broker
-from throughput import HERE, RUN_LIMIT, Scenario, options, write_section
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from support.broker import PASSWORD, USER, BrokerProcess
+from benchmarks.failover_pairs import PolluxPair, ReplicatedPair
+from benchmarks.peers import Broker
+from benchmarks.throughput import ROOT, RUN_LIMIT, Scenario, options, write_section
+from harness.broker import PASSWORD, USER, BrokerProcess
+from harness.loadclient.process import cpu_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,10 +64,10 @@ SCENARIOS = (
 
 def load(broker: Broker, queue: str, seconds: float, words: tuple[str, ...]) -> dict[str, Any]:
     """Run the load client. Raises SystemExit with its complaint."""
-    command = [sys.executable, "-m", "loadclient", *broker.load_options("amqp"), *words]
+    command = [sys.executable, "-m", "harness.loadclient", *broker.load_options("amqp"), *words]
     command += ["--queue", queue, *(("--seconds", str(seconds)) if seconds else ())]
     limit = RUN_LIMIT + seconds
-    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=limit, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit, check=False)
     if done.returncode != 0:
         raise SystemExit(f"the load client failed: {done.stderr[-2000:]}")
     found: dict[str, Any] = json.loads(done.stdout)

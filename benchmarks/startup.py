@@ -1,6 +1,6 @@
 """How long from kill -9 to the next confirmed message with a full journal: what checkpoints are for.
 
-    .venv/bin/python benchmarks/startup.py [--messages 1000000] [--size 1024] [--write]
+    .venv/bin/python -m benchmarks.startup [--messages 1000000] [--size 1024] [--write]
 
 Fills a queue over AMQP, waits until the broker is at rest, kills it, starts it, and sends one message as soon as the
 port answers. The time runs from starting the process until that message is confirmed.
@@ -20,14 +20,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-import peers
-from loadclient.connection import LoadError
-from loadclient.process import cpu_seconds, resident_bytes
-from loadclient.stomp import StompConnection
-from loadclient.target import Target
-from throughput import write_section
+from benchmarks import peers
+from benchmarks.throughput import write_section
+from harness.loadclient.connection import LoadError
+from harness.loadclient.process import cpu_seconds, resident_bytes
+from harness.loadclient.stomp import StompConnection
+from harness.loadclient.target import Target
 
-HERE = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parent.parent
 QUEUE = "startup"
 #: The broker is at rest when it used less than this share of a core over a second.
 REST = 0.05
@@ -38,9 +38,9 @@ COLUMNS = ("messages", "size", "to first confirm (s)", "at once after the load",
 
 def fill(broker: peers.Broker, messages: int, size: int) -> None:
     """Send the messages."""
-    command = [sys.executable, "-m", "loadclient", *broker.load_options("amqp"), "--queue", QUEUE]
+    command = [sys.executable, "-m", "harness.loadclient", *broker.load_options("amqp"), "--queue", QUEUE]
     command += ["--messages", str(messages), "--size", str(size)]
-    subprocess.run(command, cwd=HERE, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 def wait_for_rest(pid: int) -> None:

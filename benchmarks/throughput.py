@@ -1,7 +1,7 @@
 """How fast: Pollux and, when their Debian packages are installed, RabbitMQ, ActiveMQ and Mosquitto, side by side.
 
-    .venv/bin/python benchmarks/throughput.py              # the main figures, Pollux and what is installed
-    .venv/bin/python benchmarks/throughput.py --full --write   # every window and size; rewrites docs/benchmarks.md
+    .venv/bin/python -m benchmarks.throughput              # the main figures, Pollux and what is installed
+    .venv/bin/python -m benchmarks.throughput --full --write   # every window and size; rewrites docs/benchmarks.md
 
 Every broker is started on loopback with durable storage in a temporary directory. Runs alternate between the brokers,
 those not being measured are stopped (SIGSTOP), and each figure is the median of the rounds. Nothing is asserted here.
@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-import peers
-from loadclient.process import descendants
+from benchmarks import peers
+from harness.loadclient.process import descendants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-HERE = Path(__file__).resolve().parent
-REPORT = HERE.parent / "docs" / "benchmarks.md"
+ROOT = Path(__file__).resolve().parent.parent
+REPORT = ROOT / "docs" / "benchmarks.md"
 PROTOCOLS = ("amqp", "mqtt", "stomp")
 RUN_LIMIT = 300
 
@@ -98,10 +98,10 @@ def measure(
     broker: peers.Broker, protocol: str, scenario: Scenario, queue: str, seconds: float
 ) -> dict[str, Any] | str:
     """Run the load client once; return what it printed, or its complaint."""
-    command = [sys.executable, "-m", "loadclient", *broker.load_options(protocol), *scenario.options]
+    command = [sys.executable, "-m", "harness.loadclient", *broker.load_options(protocol), *scenario.options]
     command += ["--queue", queue, "--seconds", str(seconds)]
     try:
-        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=RUN_LIMIT, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_LIMIT, check=False)
     except subprocess.TimeoutExpired:
         return "did not end"
     if done.returncode != 0:

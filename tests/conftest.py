@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def starts_brokers(found: object) -> bool:
-    """Whether this is support.broker.BrokerProcess or made from it, like a pair's Member."""
+    """Whether this is harness.broker.BrokerProcess or made from it, like a pair's Member."""
     return isinstance(found, type) and any(each.__name__ == "BrokerProcess" for each in found.__mro__)
 
 

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MUTANTS = ROOT / "tests" / "mutants"
 #: What a copy needs to run the tests of the broker and of the bundle.
 PARTS = (
-    *("broker", "tests", "benchmarks", "tools", "docs", "pyproject.toml"),
+    *("broker", "harness", "tests", "benchmarks", "tools", "docs", "pyproject.toml"),
     *("roles", "playbooks", "inventories", "filter_plugins", "collections", "callback_plugins"),
     *("ansible.cfg", "molecule", "pipeline"),
 )

@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: What each lane of pytest's runs, about as long as the others; the last one has the rest of tests/.
 LANES = {
     "bundle": (
-        *("tests/ansible", "tests/benchmarks", "tests/harness"),
+        *("tests/ansible", "tests/benchmarks", "tests/tooling"),
         *("tests/e2e/test_failover_random.py", "tests/e2e/test_raising.py", "tests/e2e/test_slow_readers.py"),
         "tests/broker/process",
     ),

@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-# Python puts this directory first in the path; it is the package's parent that belongs there.
-sys.path[0] = str(Path(__file__).resolve().parent.parent)
+# Python puts this directory first in the path; its parent belongs there, and the harness's.
+sys.path[:1] = map(str, Path(__file__).resolve().parents[1:3])
 
 from lab.cli import main  # noqa: E402
 

@@ -16,7 +16,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import bytecode, image, journals
+from harness import bytecode
+from lab import image, journals
 from lab.places import PLACES, LabError, Places
 from lab.processes import run
 

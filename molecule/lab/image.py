@@ -15,7 +15,8 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from lab import bytecode, journals
+from harness import bytecode
+from lab import journals
 from lab.places import IMAGE_REPOSITORY, PLACES, LabError, Places
 from lab.processes import run
 

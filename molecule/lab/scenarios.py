@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import ansible_mitogen
 import yaml
 
-from lab import bytecode, disks, guard, hypervisor, image, inside, machines, wheels
+from harness import bytecode
+from lab import disks, guard, hypervisor, image, inside, machines, wheels
 from lab.engine import Engine, ensure
 from lab.places import PLACES, ROOT, SCENARIOS, LabError, Places
 from lab.processes import CPUS, processors, run

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.deployment import Deployment
+from harness.deployment import Deployment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.bundle import prod_inventory
+from harness.bundle import prod_inventory
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSIBLE = Path(sys.executable).parent

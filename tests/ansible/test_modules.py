@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.modules import ROOT, results
+from harness.modules import ROOT, results
 
 SECRET = "canary-of-the-cluster-password"
 

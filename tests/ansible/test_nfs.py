@@ -15,7 +15,7 @@ import jinja2
 import pytest
 import yaml
 
-from support.bundle import ROOT, Site
+from harness.bundle import ROOT, Site
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

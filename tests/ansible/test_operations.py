@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import demo
-from support.bundle import MEMBERS
+from harness.bundle import MEMBERS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from support.deployment import Deployment
+    from harness.deployment import Deployment
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.processes]
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from support.bundle import ROOT, Site, prod_inventory, write_private
+from harness.bundle import ROOT, Site, prod_inventory, write_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from support.deployment import Deployment
+    from harness.deployment import Deployment
 
 HOSTS = ("broker1b.example.com", "broker2b.example.com", "broker3b.example.com")
 

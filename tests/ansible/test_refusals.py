@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from support.bundle import ROOT, Run, Site, tree
+from harness.bundle import ROOT, Run, Site, tree
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
+from harness.bundle import ROOT, Site, prod_inventory, tree, write_private
 from pollux.config import loads
 from pollux.config.acceptors import ConnectorSettings
 from pollux.ha.replication.settings import Votes, settings_of
-from support.bundle import ROOT, Site, prod_inventory, tree, write_private
 
 pytestmark = pytest.mark.timeout(900)
 HOSTS = [f"broker{group}{member}.example.com" for group in "123" for member in "ab"]

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from support.bundle import MEMBERS, Site, command_lines
-from support.ports import free_port
-from support.tls import make_certificates, separate
-from support.zookeeper import PLACES
+from harness.bundle import MEMBERS, Site, command_lines
+from harness.ports import free_port
+from harness.tls import make_certificates, separate
+from harness.zookeeper import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from support.bundle import Run
+    from harness.bundle import Run
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.processes]
 NODES = ("zk1", "zk2", "zk3")

@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from support.deployment import Deployment
+    from harness.deployment import Deployment
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.processes]
 

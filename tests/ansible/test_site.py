@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.bundle import MEMBERS, tree
+from harness.bundle import MEMBERS, tree
 
 if TYPE_CHECKING:
-    from support.deployment import Deployment
+    from harness.deployment import Deployment
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.processes]
 #: What site.yml renders, below a broker's root.

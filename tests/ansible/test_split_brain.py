@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.bundle import LIMIT, MEMBERS, Site
-from support.stomp import connect
+from harness.bundle import LIMIT, MEMBERS, Site
+from harness.stomp import connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -9,10 +9,10 @@ import pytest
 import stomp
 import yaml
 
-from support.bundle import MEMBERS
+from harness.bundle import MEMBERS
 
 if TYPE_CHECKING:
-    from support.deployment import Deployment
+    from harness.deployment import Deployment
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.processes]
 COUNT = 1000

@@ -9,8 +9,8 @@ import jinja2
 import pytest
 from typer.testing import CliRunner
 
+from harness.bundle import ROOT
 from pollux.cli.app import app
-from support.bundle import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.bundle import MEMBERS, PLAYBOOK, ROOT, Site, tree
 from lab import drill, program, wheels
-from support.bundle import MEMBERS, PLAYBOOK, ROOT, Site, tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

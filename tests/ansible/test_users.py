@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from harness.modules import ROOT, results
 from pollux.config.users import load_users
-from support.modules import ROOT, results
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,13 +7,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-import failover_full
-import failover_pairs
-import peers
-from failover_table import COLUMNS, Circumstances, delays, markdown, merged, row, rows_of
+from benchmarks import failover_full, failover_pairs, peers
+from benchmarks.failover_table import COLUMNS, Circumstances, delays, markdown, merged, row, rows_of
+from benchmarks.throughput import read_section
 from pollux.client.retry import UNLIMITED
 from pollux.client.url import parse_url
-from throughput import read_section
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

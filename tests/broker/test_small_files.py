@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from harness.lossy_disk import Account, materialise
+from harness.lossy_system import LossySystem
 from pollux.cluster import vote_log
 from pollux.config.masking import read_key, write_key
 from pollux.config.users_editor import UsersEditor
@@ -20,8 +22,6 @@ from pollux.ha.replication.coordination import GROUP_NODE, FileCoordinator, grou
 from pollux.ha.replication.local import LocalState
 from pollux.store.data_lock import NODE_FILE, node_id
 from pollux.store.locks import LockFile, probe
-from support.lossy_disk import Account, materialise
-from support.lossy_system import LossySystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.broker import ADDRESS_SETTINGS, ADDRESSES, PASSWORD, USER, BrokerProcess, security_setting
-from support.tls import make_certificates
+from harness.broker import ADDRESS_SETTINGS, ADDRESSES, PASSWORD, USER, BrokerProcess, security_setting
+from harness.tls import make_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

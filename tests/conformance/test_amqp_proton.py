@@ -12,7 +12,7 @@ from proton.handlers import MessagingHandler, TransactionHandler
 from proton.reactor import AtMostOnce, Container, Copy, DurableSubscription, Selector
 from proton.utils import BlockingConnection, LinkDetached
 
-from support.amqp import (
+from harness.amqp import (
     DELIVERY_DELAY,
     DELIVERY_TIME,
     SILENCE,
@@ -27,10 +27,10 @@ from support.amqp import (
     no_local,
     receive,
 )
-from support.broker import PASSWORD, USER
+from harness.broker import PASSWORD, USER
 
 if TYPE_CHECKING:
-    from support.broker import BrokerProcess
+    from harness.broker import BrokerProcess
 
 
 def send(broker: BrokerProcess, address: str, *contents: Any, **fields: Any) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from support.javascript import run
+from harness.javascript import run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from support.broker import BrokerProcess
+    from harness.broker import BrokerProcess
 
 
 def rhea(scenario: str, broker: BrokerProcess, address: str, **given: str) -> Any:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from proton import Message, symbol
 
-from support import amqp, mqtt, stomp
+from harness import amqp, mqtt, stomp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from support.broker import BrokerProcess
+    from harness.broker import BrokerProcess
 
 TEXT, BINARY = "grüße", bytes(range(256))
 PROPERTIES = {"colour": "red", "place": "Köln"}

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.broker import PASSWORD, USER
-from support.programs import mosquitto
+from harness.broker import PASSWORD, USER
+from harness.programs import mosquitto
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from support.broker import BrokerProcess
+    from harness.broker import BrokerProcess
 
 TIMEOUT = 20
 versions = pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.mqtt import (
+from harness.mqtt import (
     TIMEOUT,
     V5,
     V311,
@@ -20,8 +20,8 @@ from support.mqtt import (
 )
 
 if TYPE_CHECKING:
-    from support.broker import BrokerProcess
-    from support.mqtt import Version
+    from harness.broker import BrokerProcess
+    from harness.mqtt import Version
 
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.subscribeoptions import SubscribeOptions

@@ -9,14 +9,14 @@ import pytest
 import stomp as stomp_py
 from proton import ConnectionException, Message
 
-from support import amqp, javascript, mqtt, stomp
-from support.broker import PASSWORD, USER
+from harness import amqp, javascript, mqtt, stomp
+from harness.broker import PASSWORD, USER
 
 if TYPE_CHECKING:
     import socket
     from pathlib import Path
 
-    from support.broker import BrokerProcess
+    from harness.broker import BrokerProcess
 
 #: As conftest.py's HOSTS; each has a certificate that is for no other name.
 hosts = pytest.mark.parametrize("host", ["castor.test", "pollux.test"])

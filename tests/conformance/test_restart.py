@@ -10,8 +10,8 @@ from proton import Message
 from proton.reactor import DurableSubscription, Selector
 from proton.utils import BlockingConnection
 
-from support import amqp, mqtt, stomp
-from support.broker import PASSWORD, USER, BrokerProcess
+from harness import amqp, mqtt, stomp
+from harness.broker import PASSWORD, USER, BrokerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

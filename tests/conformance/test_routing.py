@@ -10,8 +10,8 @@ from proton import Message, Timeout, float32, int32, symbol, timestamp, ubyte, u
 from proton.reactor import Copy, Selector
 from proton.utils import LinkDetached
 
-from support import stomp
-from support.amqp import (
+from harness import stomp
+from harness.amqp import (
     DELIVERY_DELAY,
     LinkProperties,
     SourceCapabilities,
@@ -24,7 +24,7 @@ from support.amqp import (
 )
 
 if TYPE_CHECKING:
-    from support.broker import BrokerProcess
+    from harness.broker import BrokerProcess
 
 
 def send(broker: BrokerProcess, address: str, *messages: Message) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 import stomp
 
-from support.stomp import SILENCE, TIMEOUT, VERSIONS, connect
+from harness.stomp import SILENCE, TIMEOUT, VERSIONS, connect
 
 if TYPE_CHECKING:
-    from support.broker import BrokerProcess
+    from harness.broker import BrokerProcess
 
 every_version = pytest.mark.parametrize("version", sorted(VERSIONS))
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.javascript import run
+from harness.javascript import run
 
 if TYPE_CHECKING:
-    from support.broker import BrokerProcess
+    from harness.broker import BrokerProcess
 
 
 def stompit(scenario: str, broker: BrokerProcess, destination: str, **given: str) -> Any:

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from e2e import replication, wide_traffic
-from e2e.failover import BACKUP, PATIENCE, PRIMARY, Group, Member, wait_until
-from support.ensemble import Ensemble
-from support.traffic import SETTINGS
+from harness import replication, wide_traffic
+from harness.ensemble import Ensemble
+from harness.failover import BACKUP, PATIENCE, PRIMARY, Group, Member, wait_until
+from harness.traffic import SETTINGS
 
 #: Between two batches of a producer, seconds: faults are what is tested, not throughput.
 PAUSE = 0.02

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.broker import BrokerProcess
+from harness.clients import Clients
+from harness.traffic import SETTINGS
 from pollux.formats.ledger import decode
-from support.broker import BrokerProcess
-from support.clients import Clients
-from support.traffic import SETTINGS
 
 if TYPE_CHECKING:
     from pathlib import Path

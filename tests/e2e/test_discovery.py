@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.replication import PEER, Pair, file_manager
+from harness.broker import PASSWORD, USER, free_udp_port
+from harness.replication import PEER, Pair, file_manager
 from pollux.client import Message, connect
-from support.broker import PASSWORD, USER, free_udp_port
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from e2e.replication import Replica
+    from harness.replication import Replica
 
 pytestmark = pytest.mark.timeout(300)
 GROUP = (

@@ -1,7 +1,7 @@
 """A sync that fails under load: the broker stops at once, confirms nothing more, and a restart has all it confirmed.
 
 The kernel reports a failed write-back once and then calls the page clean: whoever syncs again is told a lie. So the
-failure is injected once, and everything after it succeeds (support.failing_sync).
+failure is injected once, and everything after it succeeds (harness.failing_sync).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from harness import failing_sync
+from harness.broker import BrokerProcess
+from harness.clients import Clients
+from harness.traffic import SETTINGS
 from pollux.process.exits import EXIT_STORE
-from support import failing_sync
-from support.broker import BrokerProcess
-from support.clients import Clients
-from support.traffic import SETTINGS
 
 PATIENCE = 100.0
 

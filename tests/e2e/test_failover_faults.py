@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.failover import BACKUP, PATIENCE, PRIMARY, Group, wait_until
-from loadclient.stomp import StompConnection
-from loadclient.target import Target
+from harness.broker import PASSWORD, USER
+from harness.failover import BACKUP, PATIENCE, PRIMARY, Group, wait_until
+from harness.loadclient.stomp import StompConnection
+from harness.loadclient.target import Target
 from pollux.formats.segments import HEADER_SIZE
-from support.broker import PASSWORD, USER
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
-    from e2e.failover import Member
+    from harness.failover import Member
 
 pytestmark = pytest.mark.timeout(600)
 RUNNER = str(Path(__file__).with_name("failover_runner.py"))

@@ -1,6 +1,6 @@
 """A disk that fills up under a running broker: producers stop, consumers go on, and all goes on when there is room.
 
-The disk is a small tmpfs of the test's own (support.disk). What was confirmed before, during and after is reconciled
+The disk is a small tmpfs of the test's own (harness.disk). What was confirmed before, during and after is reconciled
 in a ledger, across a kill -9 in the end.
 """
 
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 from proton import Delivery, Message
 
-from support import amqp, mqtt, stomp
-from support.broker import BrokerProcess
-from support.clients import Clients
-from support.disk import SmallDisk
-from support.traffic import SETTINGS, StompConsumer, StompProducer
+from harness import amqp, mqtt, stomp
+from harness.broker import BrokerProcess
+from harness.clients import Clients
+from harness.disk import SmallDisk
+from harness.traffic import SETTINGS, StompConsumer, StompProducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

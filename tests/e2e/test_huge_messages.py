@@ -14,11 +14,11 @@ from zlib import crc32
 
 import pytest
 
-from loadclient import amqp
-from loadclient.amqp import AmqpConnection
-from loadclient.target import Target
-from support import raw
-from support.broker import PASSWORD, USER, BrokerProcess
+from harness import raw
+from harness.broker import PASSWORD, USER, BrokerProcess
+from harness.loadclient import amqp
+from harness.loadclient.amqp import AmqpConnection
+from harness.loadclient.target import Target
 
 if TYPE_CHECKING:
     import socket

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.failover import wait_until
-from e2e.replication import PEER, Pair, file_manager
+from harness.failover import wait_until
+from harness.replication import PEER, Pair, file_manager
 
 if TYPE_CHECKING:
     from pathlib import Path

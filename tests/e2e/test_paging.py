@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 from proton import Delivery, Message
 
-from support import amqp, mqtt, stomp
-from support.broker import ADDRESSES, BrokerProcess
-from support.raw import read_until, resident
-from support.raw import stomp as raw_stomp
+from harness import amqp, mqtt, stomp
+from harness.broker import ADDRESSES, BrokerProcess
+from harness.raw import read_until, resident
+from harness.raw import stomp as raw_stomp
 
 if TYPE_CHECKING:
     import socket

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.failover import wait_until
-from e2e.replication import Cluster
+from harness.failover import wait_until
+from harness.replication import Cluster
 
 if TYPE_CHECKING:
     from pathlib import Path

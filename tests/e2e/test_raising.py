@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.failover import wait_until
-from e2e.replication import PEER, Pair, zookeeper_manager
-from support.zookeeper import ZooKeeperProcess
+from harness.failover import wait_until
+from harness.replication import PEER, Pair, zookeeper_manager
+from harness.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from e2e.replication import Replica
+    from harness.replication import Replica
 
 pytestmark = pytest.mark.timeout(600)
 RUNNER = str(Path(__file__).with_name("raising_runner.py"))

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.failover import wait_until
-from e2e.replication import BACKUP, PEER, PRIMARY, Pair, file_manager, zookeeper_manager
-from support.zookeeper import ZooKeeperProcess
+from harness.failover import wait_until
+from harness.replication import BACKUP, PEER, PRIMARY, Pair, file_manager, zookeeper_manager
+from harness.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from e2e.replication import Replica
+    from harness.replication import Replica
 
 pytestmark = pytest.mark.timeout(600)
 #: Milliseconds; the longest that the tests' ZooKeeper grants.

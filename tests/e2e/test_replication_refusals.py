@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from e2e.failover import wait_until
-from e2e.replication import CLUSTER_PASSWORD, Pair, file_manager
+from harness.failover import wait_until
+from harness.replication import CLUSTER_PASSWORD, Pair, file_manager
 from pollux.cluster.connector import ClusterConnector
 from pollux.cluster.link import CoreHub
 from pollux.cluster.link.connecting import CoreConnectionError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from e2e.replication import Replica
+    from harness.replication import Replica
 
 pytestmark = pytest.mark.timeout(300)
 #: Generous: a machine under load.

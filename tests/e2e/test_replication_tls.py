@@ -11,17 +11,17 @@ from urllib.parse import quote
 
 import pytest
 
-from e2e.failover import PATIENCE, wait_until
-from e2e.replication import PEER, Pair, file_manager
+from harness.broker import PASSWORD, USER
+from harness.failover import PATIENCE, wait_until
+from harness.ports import free_port
+from harness.replication import PEER, Pair, file_manager
+from harness.tls import make_certificates
 from pollux.client import EventKind, connect
-from support.broker import PASSWORD, USER
-from support.ports import free_port
-from support.tls import make_certificates
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from e2e.replication import Replica
+    from harness.replication import Replica
 
 pytestmark = pytest.mark.timeout(300)
 

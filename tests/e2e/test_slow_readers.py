@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from loadclient import amqp as frames
-from loadclient.amqp import AmqpConnection
-from loadclient.target import Target
-from support.broker import ADDRESS_SETTINGS, ADDRESSES, PASSWORD, USER, BrokerProcess
-from support.raw import LIMIT, Witness, field, mqtt, packet, read_to_end, read_until, resident, stomp
+from harness.broker import ADDRESS_SETTINGS, ADDRESSES, PASSWORD, USER, BrokerProcess
+from harness.loadclient import amqp as frames
+from harness.loadclient.amqp import AmqpConnection
+from harness.loadclient.target import Target
+from harness.raw import LIMIT, Witness, field, mqtt, packet, read_to_end, read_until, resident, stomp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

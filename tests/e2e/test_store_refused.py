@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.failover import BACKUP, PRIMARY, Group, Member, wait_until
-from support.broker import POLLUX
-from support.files import snapshot
+from harness.broker import POLLUX
+from harness.failover import BACKUP, PRIMARY, Group, Member, wait_until
+from harness.files import snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

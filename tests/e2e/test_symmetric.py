@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.failover import SYMMETRIC, Group, wait_until
+from harness.failover import SYMMETRIC, Group, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

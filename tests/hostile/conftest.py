@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.broker import BrokerProcess
-from support.honest import everybody
+from harness.broker import BrokerProcess
+from harness.honest import everybody
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from support.honest import Everybody
+    from harness.honest import Everybody
 
     Running = Callable[..., AbstractContextManager[BrokerProcess]]
 
@@ -57,6 +57,6 @@ def attacked(running: Running) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def honest(attacked: BrokerProcess) -> Iterator[Everybody]:
-    """Honest clients of `attacked`; see :func:`support.honest.everybody`."""
+    """Honest clients of `attacked`; see :func:`harness.honest.everybody`."""
     with everybody(attacked) as found:
         yield found

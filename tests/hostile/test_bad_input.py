@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from loadclient.amqp import ATTACH, BEGIN, FALSE, NULL, SOURCE, TARGET, described, frame, string, uint
-from support.broker import BrokerProcess
-from support.raw import LOGINS, Witness, field, packet, plain, read_to_end, resident, send_unless_closed, stomp
+from harness.broker import BrokerProcess
+from harness.loadclient.amqp import ATTACH, BEGIN, FALSE, NULL, SOURCE, TARGET, described, frame, string, uint
+from harness.raw import LOGINS, Witness, field, packet, plain, read_to_end, resident, send_unless_closed, stomp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

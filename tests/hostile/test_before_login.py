@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.honest import KINDS, everybody
-from support.raw import field, packet, plain, resident, send_unless_closed, stomp
-from support.tls import make_certificates
+from harness.honest import KINDS, everybody
+from harness.raw import field, packet, plain, resident, send_unless_closed, stomp
+from harness.tls import make_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

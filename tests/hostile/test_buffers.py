@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from loadclient.amqp import AmqpConnection
-from loadclient.target import Target
-from support.broker import PASSWORD, USER
-from support.honest import everybody
-from support.raw import field, mqtt, packet, resident, send_unless_closed, stomp
+from harness.broker import PASSWORD, USER
+from harness.honest import everybody
+from harness.loadclient.amqp import AmqpConnection
+from harness.loadclient.target import Target
+from harness.raw import field, mqtt, packet, resident, send_unless_closed, stomp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from harness.broker import BrokerProcess
     from hostile.conftest import Running
-    from support.broker import BrokerProcess
 
 MIB = 1 << 20
 STATE = 24 * MIB

@@ -10,11 +10,11 @@ import socket
 import struct
 from typing import TYPE_CHECKING
 
-from support.raw import field, mqtt, packet, read_until, stomp
+from harness.raw import field, mqtt, packet, read_until, stomp
 
 if TYPE_CHECKING:
-    from support.broker import BrokerProcess
-    from support.honest import Everybody
+    from harness.broker import BrokerProcess
+    from harness.honest import Everybody
 
 #: Queues that are made or deleted in one turn at most, on a machine that takes 5 microseconds for each.
 IN_A_TURN = 400

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from support.raw import field, packet, plain, read_to_end
+from harness.raw import field, packet, plain, read_to_end
 
 if TYPE_CHECKING:
-    from support.broker import BrokerProcess
-    from support.honest import Everybody
+    from harness.broker import BrokerProcess
+    from harness.honest import Everybody
 
 ATTEMPTS = 1500
 #: What the log may grow by, bytes; without folding each attempt is three lines, 600 bytes.

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.broker import USER
-from support.honest import everybody
-from support.raw import LIMIT, field, packet, plain, read_to_end
+from harness.broker import USER
+from harness.honest import everybody
+from harness.raw import LIMIT, field, packet, plain, read_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harness.broker import BrokerProcess
     from hostile.conftest import Running
-    from support.broker import BrokerProcess
 
 #: Guesses over each protocol.
 GUESSES = 50

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support import honest as clients
+from harness import honest as clients
 
 if TYPE_CHECKING:
-    from support.broker import BrokerProcess
-    from support.honest import Everybody
+    from harness.broker import BrokerProcess
+    from harness.honest import Everybody
 
 
 def test_they_get_on(honest: Everybody) -> None:

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.broker import PASSWORD, USER
-from support.honest import everybody
-from support.raw import field, packet, plain, read_packet, read_until, resident, send_unless_closed, stomp
+from harness.broker import PASSWORD, USER
+from harness.honest import everybody
+from harness.raw import field, packet, plain, read_packet, read_until, resident, send_unless_closed, stomp
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Generator
 
+    from harness.broker import BrokerProcess
     from hostile.conftest import Running
-    from support.broker import BrokerProcess
 
 MIB = 1 << 20
 MALLORY, SECRET = "mallory", "mallory's password"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness import tables
+from harness.spark_cluster import SHORT_LIVED, UNCOMPILED
 from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.session import build_session
-from support import tables
-from support.spark_cluster import SHORT_LIVED, UNCOMPILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from harness.trails import TrailFile
 from pollux.formats.audit import Event, Messages, Run
 from pollux_pipeline.schemas import AUDIT
 from pollux_pipeline.sources.audit import AuditReader, AuditStreamReader
-from support.trails import TrailFile
 
 if TYPE_CHECKING:
     from pathlib import Path

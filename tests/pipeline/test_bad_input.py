@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 from crc32c import crc32c
 
-from journals import JournalFile
+from harness.histories import History
+from harness.journals import JournalFile
+from harness.parted_stores import PARTED
 from pollux.store.compare.verdict import compare
 from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.jobs.compare_journals import compare_journals
 from pollux_pipeline.jobs.pair import check_sides
 from pollux_pipeline.jobs.reconcile import reconcile
 from pollux_pipeline.sources.inputs import Inputs, find
-from support.histories import History
-from support.parted_stores import PARTED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DAY = 86_400_000
-#: Those of `support.parted_stores` that are judged by different evidence; each takes Spark some seconds.
+#: Those of `harness.parted_stores` that are judged by different evidence; each takes Spark some seconds.
 JUDGED = (
     *("a copy", "went on in the same life", "both served and stopped", "consumed and folded", "folded on both"),
     *("went on alone, stopped", "went on alone, the other folded", "a checkpoint within a segment"),

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from journals import JournalFile
+from harness.histories import History
+from harness.journals import JournalFile
+from harness.spark_cluster import SHORT_LIVED, UNCOMPILED
 from pollux.formats.ledger import Confirmed, Received, Sent
 from pollux_pipeline.cli import Progress, running_tasks
-from support.histories import History
-from support.spark_cluster import SHORT_LIVED, UNCOMPILED
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from journals import JournalFile
+from harness import cluster_jobs
+from harness.histories import History, generate
+from harness.journals import JournalFile
+from harness.spark_cluster import UNCOMPILED, SparkCluster
 from pollux_pipeline.jobs import base
-from support import cluster_jobs
-from support.histories import History, generate
-from support.spark_cluster import UNCOMPILED, SparkCluster
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness import tables
 from pollux_pipeline.cli import app
 from pollux_pipeline.jobs.reconcile import KINDS
 from pollux_pipeline.schemas import AUDIT, JOURNAL
-from support import tables
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField

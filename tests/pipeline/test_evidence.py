@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from harness.histories import History
+from harness.trails import TrailFile
 from pollux.formats.audit import Event, Messages
 from pollux.formats.audit import Run as Entry
 from pollux.formats.ledger import Confirmed, Fault, Received, Sent
 from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.jobs.reconcile import reconcile
 from pollux_pipeline.sources.inputs import find
-from support.histories import History
-from support.trails import TrailFile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from journals import JournalFile
+from harness import tables
+from harness.histories import History
+from harness.journals import JournalFile
+from harness.trails import TrailFile
 from pollux.formats.ledger import Confirmed, Sent
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.jobs.archive import archive
@@ -15,9 +18,6 @@ from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.jobs.ingest import ingest
 from pollux_pipeline.jobs.sizing import sizing
 from pollux_pipeline.sources.inputs import Inputs, find
-from support import tables
-from support.histories import History
-from support.trails import TrailFile
 
 if TYPE_CHECKING:
     from pathlib import Path

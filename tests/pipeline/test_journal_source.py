@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 
-from journals import NODE, JournalFile
+from harness.journals import NODE, JournalFile
 from pollux.formats.segments import HEADER_SIZE
 from pollux.store import inspect
 from pollux_pipeline.errors import InputError

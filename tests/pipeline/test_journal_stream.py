@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
-from journals import JournalFile
+from harness.journals import JournalFile
 from pollux_pipeline.jobs.ingest import finish_stream
 from pollux_pipeline.schemas import journal_schema
 from pollux_pipeline.sources.journal import JournalStreamReader

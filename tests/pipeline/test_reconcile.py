@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from journals import JournalFile
+from harness.histories import History, generate
+from harness.journals import JournalFile
 from pollux.formats.ledger import Confirmed, Fault, Received, Sent, check
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.jobs.reconcile import reconcile
 from pollux_pipeline.sources.inputs import find
-from support.histories import History, generate
 
 if TYPE_CHECKING:
     from pathlib import Path

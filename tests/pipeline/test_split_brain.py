@@ -6,13 +6,13 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
+from harness.broker import PASSWORD, USER, BrokerProcess
+from harness.stomp import connect
 from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.jobs.compare_journals import compare_journals
 from pollux_pipeline.jobs.pair import check_sides
 from pollux_pipeline.jobs.split_brain import split_brain
 from pollux_pipeline.sources.inputs import Inputs
-from support.broker import PASSWORD, USER, BrokerProcess
-from support.stomp import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ import shutil
 from random import Random
 from typing import TYPE_CHECKING
 
-from broker.store.helpers import contents, message_of, opened, settings_in, stable
 from broker.store.test_pages import drain
+from harness.store import contents, message_of, opened, settings_in, stable
 from pollux_pipeline.jobs import state
 from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.sources.inputs import Inputs

@@ -14,7 +14,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))
+sys.path += map(str, Path(__file__).resolve().parents[2:4])
 
 from lab import faults
 from lab.hosts import find_hosts

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import proton
 
+from harness.acceptors import acceptor_settings
 from pollux.config.model import Configuration, resolve_address_settings
 from pollux.engine.peer import Peer
 from pollux.engine.post_office import PostOffice
@@ -20,7 +21,6 @@ from pollux.routing.address import WildcardSyntax
 from pollux.routing.space import AddressSpace
 from pollux.store.settings import StoreSettings
 from pollux.store.storage import Storage
-from support.acceptors import acceptor_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

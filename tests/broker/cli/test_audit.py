@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from harness.broker import PASSWORD, POLLUX, USER, BrokerProcess
 from pollux.formats.audit import Kind, encode_block, encode_header
 from pollux.process.exits import EXIT_DAMAGED, EXIT_FAILED
-from support.broker import PASSWORD, POLLUX, USER, BrokerProcess
 
 if TYPE_CHECKING:
     from pathlib import Path

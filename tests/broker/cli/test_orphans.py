@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from broker.store.helpers import without_names
+from harness.store import without_names
 from pollux.process import exits
 
 if TYPE_CHECKING:

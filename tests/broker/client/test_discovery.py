@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.broker import free_udp_port
 from pollux.client.dialer import Dialer
 from pollux.client.errors import ConnectionLostError
 from pollux.client.url import Endpoint, parse_url
@@ -14,7 +15,6 @@ from pollux.cluster.discovery import Announcer
 from pollux.config import acceptors
 from pollux.config.clustering import BroadcastGroup
 from pollux.wire.core import ClusterKey
-from support.broker import free_udp_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
+from harness.broker import PASSWORD, USER, BrokerProcess
 from pollux.client import (
     CallTimeoutError,
     ConnectionEvent,
@@ -28,7 +29,6 @@ from pollux.client.traffic import publisher, subscriber
 from pollux.client.traffic_base import body_of
 from pollux.client.url import Wire, parse_url
 from pollux.formats.ledger import Confirmed, Entry, Received, Sent, check
-from support.broker import PASSWORD, USER, BrokerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,14 +8,14 @@ from urllib.parse import quote
 
 import pytest
 
+from harness.broker import PASSWORD, USER, BrokerProcess
+from harness.tls import make_certificates
 from pollux.client import ConnectionLostError, LoginError, UrlError, connect
 from pollux.client.calls import HandshakeError
 from pollux.client.scram import Scram
 from pollux.client.traffic import publisher, subscriber
 from pollux.client.traffic_base import body_of
 from pollux.client.url import Options, Wire, parse_url
-from support.broker import PASSWORD, USER, BrokerProcess
-from support.tls import make_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

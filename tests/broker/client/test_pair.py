@@ -13,10 +13,10 @@ import stomp
 from paho.mqtt.enums import CallbackAPIVersion
 from proton import ConnectionException, symbol
 
-from e2e.failover import BACKUP, PRIMARY, Member, wait_until
+from harness import amqp
+from harness.broker import PASSWORD, USER
+from harness.failover import BACKUP, PRIMARY, Member, wait_until
 from pollux.client import ConnectionEvent, EventKind, connect
-from support import amqp
-from support.broker import PASSWORD, USER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.broker import free_udp_port
 from pollux.cluster.discovery import Announcer, Discovered, DiscoveryError, receiver, sender
 from pollux.config import loads
 from pollux.config.acceptors import ConnectorSettings, Endpoint
 from pollux.config.clustering import BroadcastGroup, DiscoveryGroup
 from pollux.node.policies import features
 from pollux.wire.core import ClusterKey
-from support.broker import free_udp_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

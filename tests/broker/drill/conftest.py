@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from e2e.failover import BACKUP, PRIMARY, Member
-from support.broker import PASSWORD, POLLUX, USER, BrokerProcess
+from harness.broker import PASSWORD, POLLUX, USER, BrokerProcess
+from harness.failover import BACKUP, PRIMARY, Member
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.engine.conftest import Office, Receiver, message
-from broker.store.helpers import abandon, without_names
+from harness.lossy_disk import Account, LossyDisk, materialise
+from harness.store import abandon, without_names
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.errors import InvalidRequestError, NoSuchQueueError
 from pollux.formats.segments import HEADER_SIZE, DamagedRange, decode_header
@@ -25,7 +26,6 @@ from pollux.store.compare.side import read_side
 from pollux.store.settings import StoreSettings
 from pollux.store.storage import Storage
 from pollux.store.verify import verify
-from support.lossy_disk import Account, LossyDisk, materialise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

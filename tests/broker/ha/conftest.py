@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.zookeeper import ZooKeeperProcess
+from harness.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,10 +12,10 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, NoAuthError
 
+from harness.zookeeper import ZooKeeperProcess
 from pollux.config.manager import ZooKeeperTimes
 from pollux.ha.replication.coordination import CoordinationError, Coordinator, FileCoordinator
 from pollux.ha.replication.zookeeper import ZooKeeperCoordinator
-from support.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

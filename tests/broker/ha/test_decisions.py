@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
+from harness.strategies import records
 from pollux.ha.machine import ENDING, STANDBY, TRANSITIONS, EndedError, IllegalTransitionError, Machine, Phase
 from pollux.ha.node_state import Holder, NodeState, StoreState
 from pollux.ha.shared_store.policy import Action, Role, Settings, Snapshot, decide
-from support.strategies import records
 
 NODE = bytes(range(16))
 LIVE = Holder("a", "a", "host", 1, Role.LIVE.value)

@@ -17,6 +17,8 @@ from msgspec.structs import replace
 
 from broker.ha.group import wait_until
 from broker.ha.test_every_call import AT_A_TIME, BOUND, SPANS, often_enough
+from harness import system_calls
+from harness.system_calls import Faults
 from pollux.cluster.votes import Answer, Candidacy
 from pollux.config.manager import ZooKeeperTimes
 from pollux.errors import PolluxError
@@ -29,16 +31,14 @@ from pollux.ha.replication.member import Member
 from pollux.ha.replication.quorum import QuorumCoordinator
 from pollux.ha.replication.settings import Votes
 from pollux.ha.replication.zookeeper import ZooKeeperCoordinator
-from support import system_calls
-from support.system_calls import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from harness.zookeeper import ZooKeeperProcess
     from pollux.cluster.votes import Enough
     from pollux.ha.lease import Right
-    from support.zookeeper import ZooKeeperProcess
 
 NODE = "0b" * 16
 QUESTIONS = ("connect", "sequence", "catch_up", "acquire", "prove", "change", "register")

@@ -17,14 +17,14 @@ import pytest
 from msgspec.structs import replace
 
 from broker.ha.group import BACKUP, PREFERRED, SYMMETRIC, Party, Store, wait_until
+from harness import system_calls
+from harness.system_calls import Faults
 from pollux.ha.machine import Phase
 from pollux.ha.members import Heartbeat
 from pollux.ha.node_state import Holder, NodeState, StoreState, write_state
 from pollux.ha.shared_store import node_manager as manager_module
 from pollux.ha.store_layout import LIVE_LOCK
 from pollux.store.locks import LockFile
-from support import system_calls
-from support.system_calls import Faults
 
 if TYPE_CHECKING:
     from pathlib import Path

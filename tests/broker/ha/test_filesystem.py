@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from broker.ha.group import PATIENCE, PREFERRED, Store
+from harness.files import snapshot
 from pollux.ha.shared_store import filesystem
 from pollux.ha.shared_store.filesystem import StoreDirectoryError, mount_of, refusal
-from support.files import snapshot
 
 LOCAL = "25 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n"
 

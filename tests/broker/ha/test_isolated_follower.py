@@ -8,12 +8,12 @@ import pytest
 
 from broker.ha.group import wait_until
 from broker.ha.test_member import Listener
+from harness.ensemble import Ensemble
 from pollux.config.manager import ZooKeeperTimes
 from pollux.ha.machine import Machine
 from pollux.ha.replication.coordination import CoordinationError
 from pollux.ha.replication.member import Member
 from pollux.ha.replication.zookeeper import ZooKeeperCoordinator
-from support.ensemble import Ensemble
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

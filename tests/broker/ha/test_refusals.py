@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.ha.replicated_group import PASSWORD, TIMEOUT, Peer, until
+from harness.ports import free_port
 from pollux.ha.machine import Phase
 from pollux.ha.replication import local
 from pollux.ha.replication.local import LocalState
 from pollux.ha.replication.member import Member, RefusedError
-from support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from support.zookeeper import ZooKeeperProcess
+    from harness.zookeeper import ZooKeeperProcess
 
 STRANGER = "0f" * 16
 MANAGER = "<manager><class-name>{kind}</class-name><properties>{properties}</properties></manager>"

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.ha.replicated_group import Peer, until
+from harness.ports import free_port
 from pollux.ha.machine import Phase
 from pollux.ha.replication.activation import ReplicatedActivation
-from support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from support.zookeeper import ZooKeeperProcess
+    from harness.zookeeper import ZooKeeperProcess
 
 NAMES = ("castor", "pollux", "helena")
 PEER = (

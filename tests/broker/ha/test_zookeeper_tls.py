@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.tls import make_certificates
+from harness.zookeeper import ZooKeeperProcess
 from pollux.config.acceptors import ConnectorSettings
 from pollux.config.manager import ZooKeeperTimes
 from pollux.config.tls import TlsError
 from pollux.ha.replication.coordination import CoordinationError
 from pollux.ha.replication.zookeeper import ZooKeeperCoordinator, close_recorded
-from support.tls import make_certificates
-from support.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

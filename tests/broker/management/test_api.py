@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.tls import make_certificates
+from harness.tls import make_certificates
 
 if TYPE_CHECKING:
     from broker.conftest import Instance

@@ -6,6 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+from harness.held_disk import HeldDisk
 from pollux.config.acceptors import AcceptorSettings
 from pollux.config.model import Configuration, resolve_address_settings
 from pollux.config.verifiers import MINIMUM_ITERATIONS, Verifier
@@ -41,7 +42,6 @@ from pollux.wire.mqtt.packets import (
 )
 from pollux.wire.mqtt.parse import parse_packet
 from pollux.wire.mqtt.primitives import decode_variable
-from support.held_disk import HeldDisk
 
 if TYPE_CHECKING:
     from pathlib import Path

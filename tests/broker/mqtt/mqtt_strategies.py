@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from harness.strategies import records
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import (
     V5,
@@ -25,7 +26,6 @@ from pollux.wire.mqtt.packets import (
     Will,
 )
 from pollux.wire.mqtt.parse import _ACK_REASONS, _AUTH_REASONS, _DISCONNECT_REASONS
-from support.strategies import records
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
 names = st.text(st.characters(exclude_characters="\0+#", exclude_categories=["Cs"]), min_size=1, max_size=12)

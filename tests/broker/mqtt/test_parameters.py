@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from harness.acceptors import acceptor_settings
 from pollux.config.model import Limits
 from pollux.protocols.mqtt.limits import longest_remaining
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import V5, V311, Disconnect
 from pollux.wire.mqtt.primitives import encode_variable
 from pollux.wire.mqtt.reasons import ReasonCode
-from support.acceptors import acceptor_settings
 
 from .mqtt_harness import publish
 

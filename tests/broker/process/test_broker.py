@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broker.store.helpers import NODE, opened, settings_in
+from harness.store import NODE, opened, settings_in
 from pollux.config.verifiers import MINIMUM_ITERATIONS, Verifier
 from pollux.process.exits import EXIT_LISTEN, EXIT_LOCKED, EXIT_OK, EXIT_STORE, EXIT_USAGE
 from pollux.store.data_lock import DirectoryLock, DirectoryLockedError, node_id

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness import system_calls
+from harness.system_calls import Faults
 from pollux.config import loads
 from pollux.errors import PolluxError
 from pollux.process import broker as broker_module
 from pollux.process.broker import Broker, usable
 from pollux.process.resources import SWITCH
-from support import system_calls
-from support.system_calls import Faults
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness import stomp
+from harness.broker import ADDRESS_SETTINGS, BrokerProcess
 from pollux.process.slow_consumers import Sample, is_slow
-from support import stomp
-from support.broker import ADDRESS_SETTINGS, BrokerProcess
 
 if TYPE_CHECKING:
     from pathlib import Path

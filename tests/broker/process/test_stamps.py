@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from proton import Message, symbol
 
-from support import amqp, mqtt, stomp
-from support.broker import ADDRESS_SETTINGS, USER, BrokerProcess
-from support.mqtt import publish_properties
+from harness import amqp, mqtt, stomp
+from harness.broker import ADDRESS_SETTINGS, USER, BrokerProcess
+from harness.mqtt import publish_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,6 +7,7 @@ import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from harness.acceptors import acceptor_settings
 from pollux.config.model import Configuration
 from pollux.config.resolve import resolve_address_settings
 from pollux.engine.post_office import PostOffice
@@ -14,7 +15,6 @@ from pollux.routing.address import WildcardSyntax
 from pollux.routing.space import AddressSpace
 from pollux.store.settings import StoreSettings
 from pollux.store.storage import Storage
-from support.acceptors import acceptor_settings
 
 from .stomp_fakes import Client, FakeSecurity
 

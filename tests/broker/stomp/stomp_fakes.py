@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from harness.acceptors import acceptor_settings
 from pollux.config.model import Configuration
 from pollux.engine.memory import Memory
 from pollux.engine.peer import Peer
@@ -24,7 +25,6 @@ from pollux.routing.reference import MessageReference
 from pollux.routing.spec import QueueSpec
 from pollux.wire.stomp.decoder import SERVER_TRANSITIONS, Decoder, Event, Frame, Limits
 from pollux.wire.stomp.headers import Version, parse_headers
-from support.acceptors import acceptor_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.acceptors import acceptor_settings
 from pollux.config.extensions import Limits
 from pollux.config.model import Configuration
 from pollux.message import Encoding, Message
@@ -17,7 +18,6 @@ from pollux.wire.content import Content
 from pollux.wire.stomp.content import decode_content, is_text
 from pollux.wire.stomp.encoder import Delivery, frame, identity_text, identity_value
 from pollux.wire.stomp.headers import Version, parse_headers
-from support.acceptors import acceptor_settings
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -17,9 +17,8 @@ from pathlib import Path
 
 import uvloop
 
+from harness.store import message_of, settings_in
 from pollux.store.storage import Storage
-
-from .helpers import message_of, settings_in
 
 
 async def main(directory: Path, seed: int) -> None:

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct, field
 
+from harness.store import abandon, contents, files_below, message_of, opened, settings_in, stable
 from pollux.errors import LostBodyError, StoreError
 from pollux.store.checkpoint import parse_name
 from pollux.store.page_files import ADDRESS_FILE
 from pollux.store.recovered import NORMAL_DAMAGE
 from pollux.store.storage import Storage
 from pollux.store.verify import Report, StoreLayout, verify
-
-from .helpers import abandon, contents, files_below, message_of, opened, settings_in, stable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from harness.store import contents
 from pollux.formats.records import decode_message
 from pollux.store.files import read_all
 from pollux.store.index import plan, records_of
 from pollux.store.large import LargeMessage
 
-from .helpers import contents
 from .promises import Found, Key, Place
 
 if TYPE_CHECKING:

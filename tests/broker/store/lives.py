@@ -12,12 +12,12 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from harness.store import abandon, message_of, settings_in
 from pollux.errors import StoreError
 from pollux.store import checkpointer
 from pollux.store.files import FileOperations
 from pollux.store.storage import Storage
 
-from .helpers import abandon, message_of, settings_in
 from .holdings import Held, holdings
 from .promises import Place, Unit
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from harness.lossy_disk import LossyDisk
     from pollux.message import Message
     from pollux.store.checkpointer import Job, Result
     from pollux.store.pages import AddressPages
     from pollux.store.port import Files
     from pollux.store.recovered import Damage
     from pollux.store.settings import StoreSettings
-    from support.lossy_disk import LossyDisk
 
 BUFFER = 4 << 10
 SEGMENT = 16 << 10

@@ -15,11 +15,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from harness.lossy_disk import Account, Event, LossyDisk, materialise
 from pollux.errors import StoreError
 from pollux.store.files import FileOperations
 from pollux.store.large import LargeMessage
 from pollux.store.storage import Storage
-from support.lossy_disk import Account, Event, LossyDisk, materialise
 
 from .holdings import holdings
 from .lives import live, settings_of

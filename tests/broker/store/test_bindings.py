@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from harness.lossy_disk import LossyDisk, materialise
+from harness.store import NODE, opened, settings_in, stable
 from pollux.errors import StoreError
 from pollux.formats import records
 from pollux.formats.records import RecordType
@@ -19,9 +21,6 @@ from pollux.formats.segments import FRAME_SIZE, HEADER_SIZE, DamagedRange, frame
 from pollux.formats.segments import records as scan
 from pollux.store.bindings import Bindings, newest_file, read_bindings, read_newest
 from pollux.store.files import FileOperations
-from support.lossy_disk import LossyDisk, materialise
-
-from .helpers import NODE, opened, settings_in, stable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

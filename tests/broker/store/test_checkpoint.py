@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from harness.store import NODE, contents, ids_in, message_of, opened, segments, settings_in, stable, until
 from pollux.errors import StoreError
 from pollux.formats.segments import decode_header
 from pollux.store import checkpointer
@@ -25,8 +26,6 @@ from pollux.store.checkpointer import Job, Source
 from pollux.store.files import FileOperations
 from pollux.store.index import Reader
 from pollux.store.maintenance import due_bytes
-
-from .helpers import NODE, contents, ids_in, message_of, opened, segments, settings_in, stable, until
 
 if TYPE_CHECKING:
     from pollux.store.recovered import Recovered

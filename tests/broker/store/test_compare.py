@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
+from harness.parted_stores import PARTED, QUEUE, bind, later_life, send, went_on
+from harness.store import message_of, opened, segments, settings_in, stable
 from pollux.cli.app import app
 from pollux.errors import StoreError
 from pollux.ha.replication import local
@@ -18,9 +20,6 @@ from pollux.process import exits
 from pollux.store.compare.verdict import Comparison, compare
 from pollux.store.locks import try_lock
 from pollux_pipeline.jobs.compare_journals import verdict as of_pipeline
-from support.parted_stores import PARTED, QUEUE, bind, later_life, send, went_on
-
-from .helpers import message_of, opened, segments, settings_in, stable
 
 if TYPE_CHECKING:
     from pathlib import Path

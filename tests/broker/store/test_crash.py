@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.store import contents, opened, settings_in
 from pollux.store.checkpoint import parse_name
-
-from .helpers import contents, opened, settings_in
 
 ROOT = Path(__file__).parents[3]
 KILLS = int(os.environ.get("POLLUX_STORE_KILLS", "25"))

@@ -15,13 +15,12 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from harness.store import contents, ids_in, message_of, opened, segments, settings_in, stable, until
 from pollux.formats.segments import HEADER_SIZE
 from pollux.store import checkpointer, ids, index, recovery
 from pollux.store.files import FileOperations
 from pollux.store.follower import Follower
 from pollux.store.maintenance import Maintenance
-
-from .helpers import contents, ids_in, message_of, opened, segments, settings_in, stable, until
 
 if TYPE_CHECKING:
     from array import array

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.store import contents, message_of, opened, segments, settings_in, stable
 from pollux.store import recovery
 from pollux.store.follower import Follower
-
-from .helpers import contents, message_of, opened, segments, settings_in, stable
 
 if TYPE_CHECKING:
     from pathlib import Path

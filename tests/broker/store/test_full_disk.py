@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pollux.errors import DiskFullError, StoreError
-from pollux.store.files import FileOperations
-from pollux.store.maintenance import Maintenance
-from pollux.store.reserve import RESERVE, Reserve
-from pollux.store.usage import DiskUsage, DiskWatch, Finder
-from support import system_calls
-from support.system_calls import Faults
-
-from .helpers import (
+from harness import system_calls
+from harness.store import (
     FaultyFiles,
     contents,
     files_below,
@@ -29,6 +22,12 @@ from .helpers import (
     stable,
     until,
 )
+from harness.system_calls import Faults
+from pollux.errors import DiskFullError, StoreError
+from pollux.store.files import FileOperations
+from pollux.store.maintenance import Maintenance
+from pollux.store.reserve import RESERVE, Reserve
+from pollux.store.usage import DiskUsage, DiskWatch, Finder
 
 if TYPE_CHECKING:
     from pollux.store.checkpointer import Job, Source

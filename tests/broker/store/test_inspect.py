@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.store import message_of, opened, segments, set_aside, settings_in, stable
 from pollux.store import inspect
 from pollux.store.verify import NotAStoreError, verify
-
-from .helpers import message_of, opened, segments, set_aside, settings_in, stable
 
 if TYPE_CHECKING:
     from pathlib import Path

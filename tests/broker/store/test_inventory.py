@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.store import contents, files_below, message_of, opened, segments, settings_in, stable
 from pollux.errors import StoreError
-
-from .helpers import contents, files_below, message_of, opened, segments, settings_in, stable
 
 if TYPE_CHECKING:
     from pollux.store.settings import StoreSettings

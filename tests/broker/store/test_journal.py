@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.store import FaultyFiles, contents, files_below, message_of, opened, segments, settings_in, stable, until
 from pollux.errors import DiskFullError, StoreError
-
-from .helpers import FaultyFiles, contents, files_below, message_of, opened, segments, settings_in, stable, until
 
 if TYPE_CHECKING:
     from pathlib import Path

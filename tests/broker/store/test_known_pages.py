@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.store import message_of, opened, settings_in, stable
 from pollux.store import known_pages
 from pollux.store.follower import Follower
-
-from .helpers import message_of, opened, settings_in, stable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.store import contents, files_below, message_of, opened, settings_in, stable, until
 from pollux.errors import DiskFullError, LostBodyError, StoreError
 from pollux.store.files import FileOperations
 from pollux.store.large import IN_FLIGHT_BYTES, LargeMessage, LargeWriter
 from pollux.store.verify import StoreLayout, verify
-
-from .helpers import contents, files_below, message_of, opened, settings_in, stable, until
 
 if TYPE_CHECKING:
     from pollux.store.storage import Storage

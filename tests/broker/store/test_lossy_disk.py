@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.lossy_disk import SECTOR, Account, LossyDisk, PowerCutError, materialise
 from pollux.store.files import FileOperations, make_directories, replace_file, write_all
-from support.lossy_disk import SECTOR, Account, LossyDisk, PowerCutError, materialise
 
 if TYPE_CHECKING:
     from pathlib import Path

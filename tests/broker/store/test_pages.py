@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.store import FaultyFiles, files_below, message_of, opened, settings_in, stable, until
 from pollux.errors import DiskFullError
 from pollux.formats import records
 from pollux.formats.segments import frame
-
-from .helpers import FaultyFiles, files_below, message_of, opened, settings_in, stable, until
 
 if TYPE_CHECKING:
     from pollux.store.pages import AddressPages

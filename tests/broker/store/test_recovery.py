@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from harness.store import NODE, contents, ids_in, message_of, opened, segments, settings_in, stable
 from pollux.errors import StoreError
 from pollux.formats import records
 from pollux.formats.records import RecordType
@@ -20,8 +21,6 @@ from pollux.formats.segments import FRAME_SIZE, HEADER_SIZE, Kind, SegmentHeader
 from pollux.formats.segments import records as scan
 from pollux.store.segments import segment_name
 from pollux.store.state import PADDING, State
-
-from .helpers import NODE, contents, ids_in, message_of, opened, segments, settings_in, stable
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.lossy_disk import Account, LossyDisk, materialise
 from pollux.errors import StoreError
 from pollux.formats.segments import Kind, SegmentHeader
 from pollux.ha.replication import local
@@ -21,7 +22,6 @@ from pollux.store.mirror import Link, Mirror, Replica
 from pollux.store.mirror.copying import copy_store, inventory_of
 from pollux.store.mirror.operations import ROOTS, decode
 from pollux.store.segments import segment_name
-from support.lossy_disk import Account, LossyDisk, materialise
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
+from harness.store import FaultyFiles, contents, files_below, message_of, opened, settings_in, stable, until
 from pollux.store.spare import Spare
-
-from .helpers import FaultyFiles, contents, files_below, message_of, opened, settings_in, stable, until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from support.lossy_disk import LossyDisk, materialise
+from harness.lossy_disk import LossyDisk, materialise
 
 from .lives import WEIGHTS, begin
 from .power_cuts import explained, scratch, wrong_in

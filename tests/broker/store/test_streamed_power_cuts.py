@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.lossy_disk import LossyDisk
 from pollux.ha.replication import local
 from pollux.ha.replication.local import LocalState
 from pollux.store.mirror import Link, Mirror, MirroredFiles, Replica
 from pollux.store.mirror.copying import copy_store, inventory_of
 from pollux.store.mirror.operations import ROOTS, decode
-from support.lossy_disk import LossyDisk
 
 from .lives import begin
 from .power_cuts import InMemory, Recording, cut, wrong_in

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.store import ids_in, message_of, opened, segments, settings_in, stable
 from pollux.formats.segments import HEADER_SIZE
 from pollux.store.verify import verify
-
-from .helpers import ids_in, message_of, opened, segments, settings_in, stable
 
 if TYPE_CHECKING:
     from pathlib import Path

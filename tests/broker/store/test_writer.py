@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.store import NODE, contents, message_of, opened, settings_in, stable, until
 from pollux.errors import StoreError
 from pollux.formats.segments import HEADER_SIZE
 from pollux.store.bindings import Bindings
@@ -16,8 +17,6 @@ from pollux.store.journal import BATCH_SIZE
 from pollux.store.latency import LatencyHistogram
 from pollux.store.segments import segments_ahead
 from pollux.store.storage import Storage
-
-from .helpers import NODE, contents, message_of, opened, settings_in, stable, until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.lossy_disk import LossyDisk
+from harness.memory_files import MemoryFiles
 from pollux.store.files import (
     FileOperations,
     exists,
@@ -18,8 +20,6 @@ from pollux.store.files import (
 )
 from pollux.store.mirror.files import MirroredFiles
 from pollux.store.mirror.mirror import Mirror
-from support.lossy_disk import LossyDisk
-from support.memory_files import MemoryFiles
 
 if TYPE_CHECKING:
     from pathlib import Path

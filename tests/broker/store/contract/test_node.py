@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.memory_node import MemoryLocks, MemoryNode, MemoryRecord
 from pollux.ha.shared_store.lock_queue import LockQueue
 from pollux.ha.store_layout import BACKUP_LOCK, LIVE_LOCK
 from pollux.store.locks import FileLocks, LockTimeoutError, StateFile
-from support.memory_node import MemoryLocks, MemoryNode, MemoryRecord
 
 if TYPE_CHECKING:
     from pathlib import Path

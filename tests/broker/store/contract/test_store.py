@@ -9,8 +9,8 @@ from pathlib import Path
 from broker.store.lives import begin
 from broker.store.power_cuts import explained
 from broker.store.promises import Found, Promises
-from support.lossy_disk import LossyDisk
-from support.memory_files import MemoryFiles
+from harness.lossy_disk import LossyDisk
+from harness.memory_files import MemoryFiles
 
 #: Whatever goes past the port finds no such place.
 NOWHERE = Path("/nowhere/at/all")

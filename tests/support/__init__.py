@@ -1,1 +1,0 @@
-"""What conformance and end-to-end tests share: real broker processes, certificates, other people's programs."""

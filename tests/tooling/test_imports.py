@@ -1,0 +1,38 @@
+"""Who may import whom among tests, benchmarks, the lab and the harness that they share."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+#: The packages of each directory as its files would name them, and those that it may not know.
+PACKAGES = {"tests": {each.name for each in (ROOT / "tests").iterdir() if each.is_dir()} - {"ansible", "benchmarks"}}
+PACKAGES |= {"benchmarks": {"benchmarks"}, "molecule": {"lab"}}
+FOREIGN = {
+    "harness": ("tests", "benchmarks", "molecule"),
+    "benchmarks": ("tests", "molecule"),
+    "molecule": ("tests", "benchmarks"),
+}
+
+
+def imported(file: Path) -> set[str]:
+    """Return the first words of what a file imports, types included."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {each.name.split(".")[0] for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add(str(node.module).split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("directory", FOREIGN)
+def test_the_harness_is_below_those_who_use_it(directory: str) -> None:
+    foreign = {name for other in FOREIGN[directory] for name in PACKAGES[other]}
+    files = list((ROOT / directory).rglob("*.py"))
+    assert files
+    found = {(str(each.relative_to(ROOT)), name) for each in files for name in imported(each) & foreign}
+    assert found == set()
