@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pollux.formats import records
 from pollux.formats.segments import (
     FOLLOWS_UNSYNCED,
+    FRAME_SIZE,
     HEADER_SIZE,
     DamagedRange,
     FormatError,
@@ -163,3 +164,11 @@ def test_only_a_write_behind_a_sync_shows_that_what_is_before_it_was_whole(flags
     later = frame(records.BATCH.pack(records.RecordType.BATCH, flags, 100, 7), 5)
     torn = b"\xff" * 40 + later
     assert has_batch(torn, 1, len(torn)) is (not flags)
+
+
+def test_a_write_whose_flags_did_not_arrive_says_nothing_of_what_is_before_it() -> None:
+    """Breaks when the zeros of a sector that a power cut took are read as "everything before this was synced"."""
+    later = frame(records.BATCH.pack(records.RecordType.BATCH, FOLLOWS_UNSYNCED, 100, 7), 5)
+    arrived = FRAME_SIZE + 1  # a sector ends between the type and the flags
+    torn = b"\xff" * 40 + later[:arrived] + bytes(100)
+    assert not has_batch(torn, 1, len(torn))

@@ -58,9 +58,9 @@ MARKER = int.from_bytes(MARKER_BYTES, "little")
 _BLANK = bytes(4096)
 #: BATCH: the write before it was not synced; it is stable with the next one that is.
 FOLLOWS_UNSYNCED = 0x10
-_BATCH = 1
+_BATCH, _BATCH_SIZE = 1, 26
 #: How a BATCH record, which begins a write, begins.
-_BATCH_BYTES = MARKER_BYTES + (26).to_bytes(4, "little")
+_BATCH_BYTES = MARKER_BYTES + _BATCH_SIZE.to_bytes(4, "little")
 #: The type of the record that is at the very end of a page that was closed, behind zeros.
 PAGE_END = 13
 
@@ -167,11 +167,13 @@ def is_gap(data: bytes | bytearray, start: int, found: int) -> bool:
 def has_batch(data: bytes | bytearray, start: int, end: int) -> bool:
     """Whether between two offsets there is what looks like the record that begins a write, be it damaged.
 
-    One that says that nothing was synced before it does not count: it may be torn together with what is before it.
+    One that says that nothing was synced before it does not count: it may be torn together with what is before it. Nor
+    does one of which nothing is there from its flags on: they were in a sector that did not arrive.
     """
     while (start := data.find(_BATCH_BYTES, start, end)) >= 0:
         kind = start + FRAME_SIZE
-        if kind + 1 < end and data[kind] == _BATCH and not data[kind + 1] & FOLLOWS_UNSYNCED:
+        rest = bytes(data[kind + 1 : start + _BATCH_SIZE])
+        if kind + 1 < end and data[kind] == _BATCH and rest.strip(b"\0") and not rest[0] & FOLLOWS_UNSYNCED:
             return True
         start += 1
     return False
