@@ -236,7 +236,7 @@ RENDER = [
             },
             {
                 "name": "Write",
-                "pollux_files": {"files": "{{ __pipeline_files }}", "out": "{{ out }}/{{ inventory_hostname }}"},
+                "pollux_rendered": {"files": "{{ __pipeline_files }}", "out": "{{ out }}/{{ inventory_hostname }}"},
             },
         ],
     },
@@ -256,7 +256,7 @@ def test_the_example_site_gets_a_sandboxed_unit_and_a_timer_for_each_scheduled_j
     book = tmp_path / "render" / "render.yml"
     book.parent.mkdir()
     (book.parent / "templates").symlink_to(ROOT / "roles" / "pipeline" / "templates")
-    (book.parent / "library").symlink_to(ROOT / "tests" / "ansible" / "library")
+    (book.parent / "action_plugins").symlink_to(ROOT / "tests" / "ansible" / "action_plugins")
     (book.parent / "files").symlink_to(ROOT / "roles" / "pipeline" / "files")
     book.write_text(yaml.safe_dump(RENDER, sort_keys=False))
     out = tmp_path / "out"

@@ -24,7 +24,7 @@ VAULT = {
     "vault_users_key": "users-key-0815-0815",
     "vault_passwords": {name: f"password-of-{name}" for name in ("orders-service", "operator", "prometheus")},
 }
-#: Writes what the role would write, a file for each host into OUT (tests/ansible/library). The first task loads it.
+#: Writes what the role would write, a file for each host into OUT (pollux_rendered). The first task loads it.
 RENDER = [
     {"name": "Model", "hosts": "brokers", "gather_facts": False, "roles": [{"role": "topology"}]},
     {
@@ -49,7 +49,7 @@ RENDER = [
             },
             {
                 "name": "Write",
-                "pollux_files": {
+                "pollux_rendered": {
                     "files": "{{ __broker_files + __firewall }}",
                     "out": "{{ out }}/{{ inventory_hostname }}",
                 },
@@ -83,7 +83,7 @@ RENDER_NODES = [
             },
             {
                 "name": "Write",
-                "pollux_files": {
+                "pollux_rendered": {
                     "files": "{{ __zookeeper_files + [__zookeeper_file_rules, __zookeeper_file_firewall] }}",
                     "out": "{{ out }}/{{ inventory_hostname }}",
                 },
@@ -103,7 +103,7 @@ class Rendering:
         self.book = directory / "render" / "render.yml"
         self.book.parent.mkdir()
         (self.book.parent / "templates").symlink_to(ROOT / "roles" / role / "templates")
-        (self.book.parent / "library").symlink_to(ROOT / "tests" / "ansible" / "library")
+        (self.book.parent / "action_plugins").symlink_to(ROOT / "tests" / "ansible" / "action_plugins")
         self.book.write_text(yaml.safe_dump(plays, sort_keys=False))
 
     def render(self, name: str, *flags: str, batch: int = len(HOSTS)) -> dict[str, tuple[int, str]]:

@@ -40,7 +40,7 @@ options:
     elements: dict
     default: []
   secret_files:
-    description: The same for files whose content is in no output, not even a difference; made by the action.
+    description: The same for files whose content is in no output, not even a difference. The action makes this list.
     type: list
     elements: dict
     default: []
