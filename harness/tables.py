@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pollux_pipeline.schemas import AUDIT, journal_schema
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "pipeline-tables.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).resolve().parents[1] / "docs" / "pipeline-tables.md").read_text(encoding="utf-8")
 _ROW = re.compile(r"\| `(\w+)` \| `([^`]+)` \| ([^|]*) \| ([^|]+) \|")
 #: Tables of the lake that have the columns of a data source too, which docs/pipeline.md describes.
 _SOURCES = {"ingest/journal": journal_schema(), "ingest/audit": AUDIT}

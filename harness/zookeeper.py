@@ -15,7 +15,7 @@ from typing import Self
 from harness.ports import free_port
 
 #: Debian's package, or what tools/setup_environment.py took out of it.
-PLACES = (Path("/usr/share/java"), Path(__file__).parents[2] / ".pollux" / "zookeeper" / "usr" / "share" / "java")
+PLACES = (Path("/usr/share/java"), Path(__file__).parents[1] / ".pollux" / "zookeeper" / "usr" / "share" / "java")
 START_LIMIT = 90.0
 CIPHERS = {"TLSv1.2": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLSv1.3": "TLS_AES_128_GCM_SHA256"}
 
