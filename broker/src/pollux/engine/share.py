@@ -193,9 +193,10 @@ class Portion:
     def __init__(self) -> None:
         self.size = FIRST_PORTION
 
-    def took(self, size: int, seconds: float, slice_: float = SLICE) -> None:
-        """Learn that ``size`` bytes were handled within ``seconds``, when a slice was ``slice_`` long."""
-        if seconds > slice_:
-            self.size = max(LEAST_PORTION, int(size * slice_ / seconds))
-        elif size >= self.size and seconds < slice_ / 2:
+    def took(self, size: int, seconds: float) -> None:
+        """Learn that ``size`` bytes were handled within ``seconds``."""
+        # Never by a short slice: who was interrupted by a thread for a millisecond has done no more for that.
+        if seconds > SLICE:
+            self.size = max(LEAST_PORTION, int(size * SLICE / seconds))
+        elif size >= self.size and seconds < SLICE / 2:
             self.size = min(LARGEST_PORTION, self.size * 2)
