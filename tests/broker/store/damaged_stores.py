@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from harness.store import abandon, contents, files_below, message_of, opened, settings_in, stable
 from pollux.errors import LostBodyError, StoreError
-from pollux.store.checkpoint import parse_name
+from pollux.formats.names import checkpoint_key
 from pollux.store.page_files import ADDRESS_FILE
 from pollux.store.recovered import NORMAL_DAMAGE
 from pollux.store.storage import Storage
@@ -245,7 +245,7 @@ def kind_of(path: Path) -> str:
     """Return the kind of a file, for an even draw."""
     if path.name == ADDRESS_FILE:
         return "address"
-    if parse_name(path.name) is not None:
+    if checkpoint_key(path.name) is not None:
         return "checkpoint"
     return "bindings" if path.name.startswith("bindings") else path.suffix
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.store import contents, opened, settings_in
-from pollux.store.checkpoint import parse_name
+from pollux.formats.names import checkpoint_key
 
 ROOT = Path(__file__).parents[3]
 KILLS = int(os.environ.get("POLLUX_STORE_KILLS", "25"))
@@ -67,7 +67,7 @@ class Ledger:
 
 def has_checkpoint(directory: Path, epoch: int) -> bool:
     """Whether a life after this epoch wrote one: the checkpointer of a killed life may end when it counts no more."""
-    keys = [parse_name(path.name) for path in directory.rglob("*.checkpoint")]
+    keys = [checkpoint_key(path.name) for path in directory.rglob("*.checkpoint")]
     return any(key is not None and key[0] > epoch for key in keys)
 
 

@@ -8,11 +8,11 @@ replaces it. Each life starts with a file of its own, so a fenced predecessor ch
 from __future__ import annotations
 
 import os
-import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.formats import records
+from pollux.formats.names import BINDINGS_NAME
 from pollux.formats.records import RecordType
 from pollux.formats.segments import (
     FRAME_SIZE,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from pollux.store.port import Files
 
-NAME = re.compile(r"bindings-(\d{8,})-(\d{10,})\.segment")
 #: The file grows by blocks of written zeros, so that a change touches no metadata.
 _BLOCK = 1 << 20
 #: A snapshot, which a takeover writes before it serves, ends at a multiple of this.
@@ -59,7 +58,7 @@ _PASSING = {"mqtt-qos2-in": "mqtt-session", "mqtt-qos2-out": "mqtt-session"}
 
 def _files(directory: Path, files: Files) -> list[tuple[int, int, Path]]:
     """(epoch, number, path) of the files that hold bindings, the newest first."""
-    names = ((NAME.fullmatch(entry.name), directory / entry.name) for entry in files.entries(directory))
+    names = ((BINDINGS_NAME.fullmatch(entry.name), directory / entry.name) for entry in files.entries(directory))
     return sorted(((int(match[1]), int(match[2]), path) for match, path in names if match), reverse=True)
 
 
@@ -274,7 +273,7 @@ class Bindings:
         damaged = {found.file for found in damage}
         for other in [self._directory / entry.name for entry in self._files.entries(self._directory)]:
             unfinished = other.name.startswith("bindings-") and other.suffix == ".tmp"
-            if other != self._path and (unfinished or NAME.fullmatch(other.name)):
+            if other != self._path and (unfinished or BINDINGS_NAME.fullmatch(other.name)):
                 # What was damaged is kept for whoever investigates.
                 if other in damaged:
                     self._files.rename(other, other.with_suffix(".damaged"))

@@ -22,7 +22,6 @@ are listed in docs/journal-format.md. A checkpoint is written beside, synced and
 from __future__ import annotations
 
 import os
-import re
 import struct
 from array import array
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,7 @@ import msgspec
 from msgspec import Struct
 
 from pollux.checksum import crc32c
+from pollux.formats.names import CheckpointKey, checkpoint_key, checkpoint_name
 from pollux.formats.segments import FormatError
 from pollux.store.files import DISK, FileReader, write_all
 from pollux.store.index import Index
@@ -49,23 +49,8 @@ HEADER = struct.Struct("<8sHHI16sQQQII")
 ENTRY = struct.Struct("<IIQQ")
 #: Bytes of one write.
 _WRITE_BYTES = 8 << 20
-NAME = re.compile(r"pollux-(\d{8,})-(\d{8,})-(\d{10,})\.checkpoint")
 
 FILES, IDS, LOCATIONS, LENGTHS, QUEUES, QUEUE_IDS, STATE = range(1, 8)
-
-#: (epoch of the writing life, epoch and sequence of the last folded segment)
-Key = tuple[int, int, int]
-
-
-def checkpoint_name(key: Key) -> str:
-    """File name of a checkpoint."""
-    return f"pollux-{key[0]:08d}-{key[1]:08d}-{key[2]:010d}.checkpoint"
-
-
-def parse_name(name: str) -> Key | None:
-    """The key in a checkpoint's file name, None for another file."""
-    match = NAME.fullmatch(name)
-    return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
 class BodyFile(Struct):
@@ -82,7 +67,7 @@ class Checkpoint(Struct):
     """A checkpoint file, mapped into memory. Arrays are views of the mapping."""
 
     path: Path
-    key: Key
+    key: CheckpointKey
     files: list[BodyFile]
     ids: memoryview
     locations: memoryview
@@ -181,7 +166,11 @@ def encode_state(state: State) -> dict[str, Any]:
 
 
 def write_checkpoint(
-    files: Files, directory: Path, node_id: bytes, key: Key, sections: Sequence[tuple[int, bytes | memoryview]]
+    files: Files,
+    directory: Path,
+    node_id: bytes,
+    key: CheckpointKey,
+    sections: Sequence[tuple[int, bytes | memoryview]],
 ) -> Path:
     """Write, sync and install a checkpoint. Raises OSError; what is left then is only a ``.tmp`` file."""
     position = HEADER.size + ENTRY.size * len(sections)
@@ -223,7 +212,7 @@ def node_of(path: Path, files: Files = DISK) -> bytes | None:
 
 def read_checkpoint(path: Path, node_id: bytes | None, files: Files = DISK) -> Checkpoint:
     """Map a checkpoint and verify all of it. Raises FormatError."""
-    key = parse_name(path.name)
+    key = checkpoint_key(path.name)
     if key is None:
         raise FormatError(f"{path}: not a checkpoint's name")
     view = files.view(path)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import re
 import sys
 import time
 from array import array
@@ -23,6 +22,7 @@ from msgspec import Struct, field
 
 from pollux.checksum import crc32c
 from pollux.errors import StoreError
+from pollux.formats.names import BODIES_NAME, SEGMENT_NAME, checkpoint_key
 from pollux.formats.segments import (
     FRAME,
     FRAME_SIZE,
@@ -43,7 +43,6 @@ from pollux.store.state import FILE_SHIFT, OFFSET_MASK, State
 if TYPE_CHECKING:
     from pollux.store.port import Files
 
-BODIES_NAME = re.compile(r"pollux-(\d{8,})-(\d{10,})\.bodies")
 #: One run rewrites at most this much, so that it ends in bounded time; the next goes on.
 COMPACT_BYTES = 512 << 20
 _WRITE_BYTES = 1 << 20
@@ -363,14 +362,14 @@ def unreferenced(directory: Path, checkpoint: Checkpoint, files: Files = DISK) -
     for path in [directory / entry.name for entry in files.entries(directory)]:
         if path.name in wanted:
             continue
-        segment = recovery.SEGMENT_NAME.fullmatch(path.name)
+        segment = SEGMENT_NAME.fullmatch(path.name)
         if segment is not None:
             if (int(segment[1]), int(segment[2])) <= folded:
                 dead.append(path)
         elif BODIES_NAME.fullmatch(path.name):
             dead.append(path)
         else:
-            key = checkpoints.parse_name(path.with_suffix(".checkpoint").name)
+            key = checkpoint_key(path.with_suffix(".checkpoint").name)
             if key is not None and key < checkpoint.key and path.suffix in (".checkpoint", ".tmp"):
                 dead.append(path)
     return dead

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from pollux.errors import StoreError
+from pollux.formats.names import SEGMENT_NAME, CheckpointKey, checkpoint_key
 from pollux.formats.records import BATCH, RecordType
 from pollux.formats.segments import FRAME_SIZE, FormatError, valid_at
 from pollux.store import checkpoint as checkpoints
@@ -204,7 +205,7 @@ class Follower:
             self.records += replay.records
 
     def _arrange(
-        self, segments: list[SegmentFile], starts: list[recovery.Start], checkpoint: checkpoints.Key | None
+        self, segments: list[SegmentFile], starts: list[recovery.Start], checkpoint: CheckpointKey | None
     ) -> recovery.Journal:
         folded = checkpoint[1:] if checkpoint is not None else (0, 0)
         journal = recovery.arrange(segments, starts, folded, None, quick=True)
@@ -288,7 +289,7 @@ def _begins_with(progress: Progress, checkpoint: checkpoints.Checkpoint | None) 
 
 def _counts(name: str) -> bool:
     """Whether a file of the directory is a segment or a checkpoint."""
-    return recovery.SEGMENT_NAME.fullmatch(name) is not None or checkpoints.parse_name(name) is not None
+    return SEGMENT_NAME.fullmatch(name) is not None or checkpoint_key(name) is not None
 
 
 def _salt(segment: SegmentFile) -> int:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pollux.formats import records
+from pollux.formats.names import BINDINGS_NAME, BODIES_NAME, SEGMENT_NAME, checkpoint_key
 from pollux.formats.records import TX, RecordType
 from pollux.formats.segments import (
     FRAME_SIZE,
@@ -22,18 +23,16 @@ from pollux.formats.segments import (
 )
 from pollux.formats.segments import records as scan
 from pollux.store import recovery
-from pollux.store.bindings import NAME as BINDINGS_NAME
-from pollux.store.checkpoint import parse_name
-from pollux.store.checkpointer import BODIES_NAME
 from pollux.store.large import LargeMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+
 def segment_files(directory: Path) -> list[Path]:
     """Files in the segment format, in the order they were written: journal, bodies, bindings, pages."""
-    patterns = (recovery.SEGMENT_NAME, BODIES_NAME, BINDINGS_NAME)
+    patterns = (SEGMENT_NAME, BODIES_NAME, BINDINGS_NAME)
     found = [path for path in directory.iterdir() if any(pattern.fullmatch(path.name) for pattern in patterns)]
     return sorted(found, key=lambda path: path.name) + sorted(directory.glob("*.page"))
 
@@ -253,12 +252,12 @@ def _sizes(directory: Path) -> dict[str, tuple[int, int]]:
         for entry in entries:
             if not entry.is_file():
                 continue
-            if recovery.SEGMENT_NAME.fullmatch(entry.name):
+            if SEGMENT_NAME.fullmatch(entry.name):
                 kind = "segments"
             elif BODIES_NAME.fullmatch(entry.name):
                 kind = "bodies"
             else:
-                kind = "checkpoints" if parse_name(entry.name) else "other"
+                kind = "checkpoints" if checkpoint_key(entry.name) else "other"
             with suppress(FileNotFoundError):
                 count, size = sizes[kind]
                 sizes[kind] = (count + 1, size + entry.stat().st_size)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pollux.errors import StoreError
+from pollux.formats.names import checkpoint_key, checkpoint_name
 from pollux.formats.segments import HEADER_SIZE, FormatError, decode_header
-from pollux.store.checkpoint import checkpoint_name, parse_name
 from pollux.store.files import DISK, FileReader, exists, names_in
 from pollux.store.recovered import Damage
 from pollux.store.recovery import ALLOW_MISSING
@@ -96,7 +96,7 @@ def next_sequence(found: Reading, bindings: Mapping[tuple[str, str], bytes]) -> 
 def unreadable(found: Reading, lost: list[Damage]) -> list[Path]:
     """Files that nothing can be made of, or that only something that is lost tells of. ``lost``: what is missing."""
     files = [segment.path for segment in found.journal.chain if segment.header is None]
-    files += [one.file for one in found.damage if parse_name(one.file.name) is not None]
+    files += [one.file for one in found.damage if checkpoint_key(one.file.name) is not None]
     if lost:
         named = {file.name for file in found.checkpoint.files} if found.checkpoint is not None else set()
         names = [name for name in names_in(found.files, found.directory) if name.endswith(".bodies")]

@@ -6,12 +6,12 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pollux.errors import PolluxError
+from pollux.formats.names import BINDINGS_NAME, SEGMENT_NAME, checkpoint_key
 from pollux.formats.segments import HEADER_SIZE, FormatError, decode_header
 from pollux.store import recovery
-from pollux.store.bindings import NAME, newest_file
-from pollux.store.checkpoint import node_of, parse_name
+from pollux.store.bindings import newest_file
+from pollux.store.checkpoint import node_of
 from pollux.store.files import DISK, FileReader, is_directory, names_in
-from pollux.store.recovery import SEGMENT_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,12 +42,12 @@ def newest_epoch(journal: Path, bindings: Path, files: Files = DISK) -> int:
     found = [0]
     for name in names_in(files, journal):
         segment = SEGMENT_NAME.fullmatch(name)
-        checkpoint = parse_name(name)
+        checkpoint = checkpoint_key(name)
         if segment is not None:
             found.append(int(segment[1]))
         elif checkpoint is not None:
             found.append(checkpoint[0])
-    found += [int(match[1]) for name in names_in(files, bindings) if (match := NAME.fullmatch(name))]
+    found += [int(match[1]) for name in names_in(files, bindings) if (match := BINDINGS_NAME.fullmatch(name))]
     return max(found)
 
 
@@ -75,7 +75,7 @@ def _read_facts(journal: Path, bindings: Path, files: Files) -> JournalFacts:
         return JournalFacts(None, epoch)
     headers = [one.header for one in recovery.read_segments(journal, None, files=files) if one.header is not None]
     nodes = {header.node_id for header in headers}
-    checkpoints = [journal / name for name in names_in(files, journal) if parse_name(name) is not None]
+    checkpoints = [journal / name for name in names_in(files, journal) if checkpoint_key(name) is not None]
     nodes |= {node for path in checkpoints if (node := node_of(path, files)) is not None}
     if len(nodes) > 1:
         names = ", ".join(sorted(node.hex() for node in nodes))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from pollux.formats import records
+from pollux.formats.names import PAGE_NAME
 from pollux.formats.records import DURABLE, TX, PageCounts, RecordType
 from pollux.formats.segments import (
     FRAME_SIZE,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 #: The address in its file is a name, not a path: anything is allowed in it.
 ADDRESS_FILE = "address.txt"
-PAGE_NAME = re.compile(r"([0-9]{10,})\.page", re.ASCII)
 STORE_NAME = re.compile(r"[0-9]+", re.ASCII)
 #: Page numbers carry the epoch above this bit.
 PAGE_SHIFT = 24

@@ -23,6 +23,7 @@ from msgspec import Struct
 from pollux.checksum import crc32c
 from pollux.errors import StoreError
 from pollux.formats import records
+from pollux.formats.names import PAGE_NAME
 from pollux.formats.records import BATCH, RecordType
 from pollux.formats.segments import (
     FRAME,
@@ -37,7 +38,7 @@ from pollux.formats.segments import (
 from pollux.formats.segments import records as scan
 from pollux.store import behind
 from pollux.store.files import FileReader, is_directory, make_directories, names_in, write_all
-from pollux.store.page_files import ADDRESS_FILE, PAGE_NAME, PAGE_SHIFT, Page, StorePages, counts, read_stores
+from pollux.store.page_files import ADDRESS_FILE, PAGE_SHIFT, Page, StorePages, counts, read_stores
 from pollux.store.recovered import Damage
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import time
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from msgspec import Struct, field
 from pollux.checksum import crc32c
 from pollux.errors import StoreError
 from pollux.formats import records
+from pollux.formats.names import SEGMENT_NAME, checkpoint_key
 from pollux.formats.records import RecordType
 from pollux.formats.segments import (
     FRAME_SIZE,
@@ -27,7 +27,7 @@ from pollux.formats.segments import (
     decode_header,
     valid_at,
 )
-from pollux.store.checkpoint import Checkpoint, parse_name, read_checkpoint
+from pollux.store.checkpoint import Checkpoint, read_checkpoint
 from pollux.store.files import DISK, FileReader, write_all
 from pollux.store.recovered import NORMAL_DAMAGE, Damage
 from pollux.store.state import OFFSET_MASK, PADDING, Replay, State
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from pollux.store.port import Files
 
-SEGMENT_NAME = re.compile(r"pollux-(\d{8,})-(\d{10,})\.segment")
 #: An operator's word for one start, which goes on where it would be refused, and gives up the messages whose page or
 #: body is missing. The life that begins so removes the file.
 ALLOW_MISSING = "allow-missing-segments"
@@ -564,7 +563,7 @@ def eligible_checkpoints(
 ) -> list[tuple[tuple[int, int, int], Path]]:
     """(key, path) of the checkpoints that count, the newest first; see :func:`choose_checkpoint`."""
     names = [entry.name for entry in files.entries(directory)]
-    found = [(key, directory / name) for name in names if (key := parse_name(name)) is not None]
+    found = [(key, directory / name) for name in names if (key := checkpoint_key(name)) is not None]
     newest = starts[-1] if starts else None
     return [
         (key, path)

@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct, field
 
 from pollux.errors import StoreError
+from pollux.formats.names import BINDINGS_NAME, PAGE_NAME, SEGMENT_NAME, checkpoint_key
 from pollux.formats.segments import valid_at
-from pollux.store import inventory, recovery
-from pollux.store.bindings import NAME as BINDINGS_NAME
+from pollux.store import inventory
 from pollux.store.bindings import newest_file, read_newest
-from pollux.store.checkpoint import Checkpoint, parse_name
 from pollux.store.large import LARGE_NAME, changed_files, lost_files
 from pollux.store.orphans import lost_queues
-from pollux.store.page_files import ADDRESS_FILE, PAGE_NAME, read_stores
+from pollux.store.page_files import ADDRESS_FILE, read_stores
 from pollux.store.reading import Reading, read_journal
 from pollux.store.recovered import NORMAL_DAMAGE, Damage, lost_bodies
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pollux.store.checkpoint import Checkpoint
 
 #: Directories of a store, as a data directory has them.
 _NAMES = ("journal", "bindings", "largemessages", "paging")
@@ -104,7 +105,7 @@ def _named(above: Path, name: str) -> Path:
 
 def _is_journal(directory: Path) -> bool:
     return any(
-        recovery.SEGMENT_NAME.fullmatch(path.name) or parse_name(path.name) is not None for path in directory.iterdir()
+        SEGMENT_NAME.fullmatch(path.name) or checkpoint_key(path.name) is not None for path in directory.iterdir()
     )
 
 
@@ -112,9 +113,9 @@ def _holds_something(directory: Path) -> bool:
     """Whether there is any file that only a store has."""
     if not directory.is_dir():
         return False
-    patterns = (recovery.SEGMENT_NAME, BINDINGS_NAME, LARGE_NAME)
+    patterns = (SEGMENT_NAME, BINDINGS_NAME, LARGE_NAME)
     return any(
-        parse_name(path.name) is not None
+        checkpoint_key(path.name) is not None
         or any(pattern.fullmatch(path.name) for pattern in patterns)
         or (path.is_dir() and any(PAGE_NAME.fullmatch(one.name) or one.name == ADDRESS_FILE for one in path.iterdir()))
         for path in directory.iterdir()

@@ -11,22 +11,19 @@ Runs where the data source is planned (on the driver); reads a header of each fi
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pollux.errors import StoreError
+from pollux.formats.names import BINDINGS_NAME, BODIES_NAME, PAGE_NAME, SEGMENT_NAME
 from pollux.formats.segments import HEADER_SIZE, FormatError, Kind, SegmentHeader, decode_header
 from pollux.store import recovery
-from pollux.store.bindings import NAME as BINDINGS_NAME
-from pollux.store.checkpointer import BODIES_NAME
 from pollux.store.inventory import missing_sequences
-from pollux.store.recovery import SEGMENT_NAME, SegmentFile
+from pollux.store.recovery import SegmentFile
 from pollux_pipeline.errors import InputError
 
-PAGE_NAME = re.compile(r"(\d{10,})\.page")
 _NAMES = {Kind.JOURNAL: SEGMENT_NAME, Kind.BODIES: BODIES_NAME, Kind.BINDINGS: BINDINGS_NAME, Kind.PAGE: PAGE_NAME}
 #: Missing sequence numbers that are reported one by one; the rest as one row.
 _MISSING_NAMED = 1000

@@ -9,16 +9,16 @@ import msgspec
 from msgspec import Struct, field
 
 from pollux.errors import StoreError
+from pollux.formats.names import PAGE_NAME, SEGMENT_NAME, checkpoint_key
 from pollux.formats.records import DURABLE, TX, U64, RecordType, lasting_queues, message_id
 from pollux.formats.segments import FRAME_SIZE, HEADER_SIZE, DamagedHeaderError, DamagedRange, Kind, decode_header
 from pollux.formats.segments import records as scan
 from pollux.store.bindings import newest_file, read_bindings
-from pollux.store.checkpoint import node_of, parse_name
+from pollux.store.checkpoint import node_of
 from pollux.store.inventory import missing
-from pollux.store.page_files import PAGE_NAME, STORE_NAME
+from pollux.store.page_files import STORE_NAME
 from pollux.store.reading import read_journal
 from pollux.store.recovered import NORMAL_DAMAGE, Damage
-from pollux.store.recovery import SEGMENT_NAME
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def locate(directory: Path) -> StoreLayout:
 
 def _holds_journal(directory: Path) -> bool:
     return any(
-        SEGMENT_NAME.fullmatch(path.name) or parse_name(path.name) is not None for path in directory.iterdir()
+        SEGMENT_NAME.fullmatch(path.name) or checkpoint_key(path.name) is not None for path in directory.iterdir()
     )
 
 
@@ -157,7 +157,7 @@ def read_side(directory: Path) -> Side:
     nodes |= {
         node
         for path in layout.journal.iterdir()
-        if parse_name(path.name) is not None and (node := node_of(path)) is not None
+        if checkpoint_key(path.name) is not None and (node := node_of(path)) is not None
     }
     salts: dict[int, int] = {}
     damage = found.damage
