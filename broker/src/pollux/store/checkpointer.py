@@ -22,6 +22,8 @@ from msgspec import Struct, field
 
 from pollux.checksum import crc32c
 from pollux.errors import StoreError
+from pollux.formats import checkpoint as layout
+from pollux.formats.checkpoint import BodyFile, Checkpoint
 from pollux.formats.names import BODIES_NAME, SEGMENT_NAME, checkpoint_key
 from pollux.formats.segments import (
     FRAME,
@@ -33,9 +35,8 @@ from pollux.formats.segments import (
     decode_header,
     valid_at,
 )
-from pollux.store import checkpoint as checkpoints
 from pollux.store import recovery
-from pollux.store.checkpoint import BodyFile, Checkpoint, read_checkpoint, write_checkpoint
+from pollux.store.checkpoint import encode_state, load_checkpoint, read_checkpoint, write_checkpoint
 from pollux.store.files import DISK, FileOperations, FileReader, exists, names_in, read_all, write_all
 from pollux.store.recovery import SegmentFile
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK, State
@@ -115,7 +116,7 @@ def run(job: Job, files: Files) -> Result:
     table: list[BodyFile] = []
     if job.base is not None:
         base = read_checkpoint(directory / job.base, node_id, files)
-        base.load_into(state, bodies=True)
+        load_checkpoint(base, state, bodies=True)
         table = list(base.files)
         del base
     replayed, damage = fold(state, job, table, files)
@@ -147,13 +148,13 @@ def run(job: Job, files: Files) -> Result:
         node_id,
         key,
         [
-            (checkpoints.FILES, encode([[file.name, file.salt, file.used, file.live] for file in live.files])),
-            (checkpoints.IDS, memoryview(live.ids).cast("B")),
-            (checkpoints.LOCATIONS, memoryview(live.locations).cast("B")),
-            (checkpoints.LENGTHS, memoryview(live.lengths).cast("B")),
-            (checkpoints.QUEUES, encode(queue_table)),
-            (checkpoints.QUEUE_IDS, memoryview(queue_ids).cast("B")),
-            (checkpoints.STATE, encode(checkpoints.encode_state(state))),
+            (layout.FILES, encode([[file.name, file.salt, file.used, file.live] for file in live.files])),
+            (layout.IDS, memoryview(live.ids).cast("B")),
+            (layout.LOCATIONS, memoryview(live.locations).cast("B")),
+            (layout.LENGTHS, memoryview(live.lengths).cast("B")),
+            (layout.QUEUES, encode(queue_table)),
+            (layout.QUEUE_IDS, memoryview(queue_ids).cast("B")),
+            (layout.STATE, encode(encode_state(state))),
         ],
     )
     return Result(path.name, len(live.ids), replayed, *rewritten, damage=damage, seconds=time.perf_counter() - began)
@@ -355,7 +356,7 @@ class BodiesWriter:
 
 
 def unreferenced(directory: Path, checkpoint: Checkpoint, files: Files = DISK) -> list[Path]:
-    """The files an installed checkpoint makes superfluous: folded segments, bodies, older checkpoints."""
+    """The files an installed checkpoint makes superfluous: folded segments, bodies, older layout."""
     wanted = {file.name for file in checkpoint.files} | {checkpoint.path.name}
     folded = checkpoint.key[1:]
     dead: list[Path] = []

@@ -20,8 +20,8 @@ from pollux.errors import StoreError
 from pollux.formats.names import SEGMENT_NAME, CheckpointKey, checkpoint_key
 from pollux.formats.records import BATCH, RecordType
 from pollux.formats.segments import FRAME_SIZE, FormatError, valid_at
-from pollux.store import checkpoint as checkpoints
 from pollux.store import inventory, recovery
+from pollux.store.checkpoint import load_checkpoint, read_checkpoint
 from pollux.store.files import DISK, FileReader
 from pollux.store.known_pages import KnownPages
 from pollux.store.recovered import NORMAL_DAMAGE
@@ -31,6 +31,7 @@ from pollux.store.state import Replay, State
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pollux.formats.checkpoint import Checkpoint
     from pollux.store.port import Files
     from pollux.store.recovered import Damage
     from pollux.store.recovery import SegmentFile
@@ -46,7 +47,7 @@ class Progress(Struct):
     """The state that a follower has folded so far: whole segments, and the beginning of the one after them."""
 
     state: State
-    checkpoint: checkpoints.Checkpoint | None
+    checkpoint: Checkpoint | None
     #: (key, salt) of the segments, in order; the last may be unfinished.
     segments: list[tuple[Key, int]] = field(default_factory=list)
     replays: list[Replay] = field(default_factory=list)
@@ -104,7 +105,7 @@ class Follower:
             return False
 
     @property
-    def checkpoint(self) -> checkpoints.Checkpoint | None:
+    def checkpoint(self) -> Checkpoint | None:
         """The checkpoint that begins what was folded; it was read and is sound."""
         return self._progress.checkpoint if self._progress is not None else None
 
@@ -154,12 +155,12 @@ class Follower:
         progress = self._progress
         base = progress.checkpoint if progress is not None else None
         if checkpoint is not None and (base is None or base.key != key):
-            base = checkpoints.read_checkpoint(checkpoint[1], None, self._files)
+            base = read_checkpoint(checkpoint[1], None, self._files)
             self.bodies = inventory.body_headers(self._directory, base, self.headers | self.bodies, self._files)
         if progress is None or not (_begins_with(progress, base) and self._continues(progress, chain)):
             progress = Progress(State(self._id_cache_size), base)
             if base is not None:
-                base.load_into(progress.state, bodies=False)
+                load_checkpoint(base, progress.state, bodies=False)
             self._progress = progress
         progress.chain = [segment.key for segment in chain]
         finals = recovery.last_of_lives(chain)
@@ -244,7 +245,7 @@ class Follower:
                 position = following
         return position
 
-    def take(self, checkpoint: checkpoints.Checkpoint | None, chain: list[SegmentFile]) -> Progress | None:
+    def take(self, checkpoint: Checkpoint | None, chain: list[SegmentFile]) -> Progress | None:
         """Return what recovery may go on from, None when it has to read everything. The follower is done after this."""
         progress, self._progress = self._progress, None
         if progress is None or not _begins_with(progress, checkpoint):
@@ -264,7 +265,7 @@ class Follower:
         return progress
 
 
-def _begins_with(progress: Progress, checkpoint: checkpoints.Checkpoint | None) -> bool:
+def _begins_with(progress: Progress, checkpoint: Checkpoint | None) -> bool:
     """Whether what was folded is what there is behind this checkpoint, or was made to be that.
 
     A live at full load writes a checkpoint every few seconds. What it holds was folded here before, segment by segment:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from pollux.formats.checkpoint import Checkpoint
     from pollux.formats.segments import SegmentHeader
-    from pollux.store.checkpoint import Checkpoint
     from pollux.store.port import Files, Status
     from pollux.store.reading import Reading
     from pollux.store.recovery import Headers, SegmentFile, Start

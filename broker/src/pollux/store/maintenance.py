@@ -16,13 +16,14 @@ import msgspec
 
 from pollux.errors import StoreError
 from pollux.formats.segments import HEADER_SIZE
-from pollux.store.checkpoint import Checkpoint, read_checkpoint
+from pollux.store.checkpoint import read_checkpoint
 from pollux.store.checkpointer import Job, Result, Source, unreferenced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pollux.formats.checkpoint import Checkpoint
     from pollux.store.port import Files
     from pollux.store.reserve import Reserve
     from pollux.store.settings import StoreSettings

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pollux.errors import StoreError
 from pollux.formats import records
 from pollux.store import behind, inventory, recovery
+from pollux.store.checkpoint import index_of
 from pollux.store.files import exists, make_directories
 from pollux.store.index import sorted_index
 from pollux.store.inventory import INVENTORY
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from pollux.formats.checkpoint import Checkpoint
     from pollux.store.behind import Check
     from pollux.store.bindings import Bindings
-    from pollux.store.checkpoint import Checkpoint
     from pollux.store.checkpointer import Source
     from pollux.store.cold import ColdMessages
     from pollux.store.follower import Follower
@@ -122,7 +123,7 @@ class Opening:
             )
         ]
         if checkpoint is not None:
-            self._cold.indexes.append(checkpoint.index(directory))
+            self._cold.indexes.append(index_of(checkpoint, directory))
         values, bindings_damage = self._load_bindings(found, allowed=allowed)
         lost = inventory.missing(found, values)
         self.first_sequence = inventory.next_sequence(found, values)

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from pollux.formats.segments import FormatError
 from pollux.store import recovery
+from pollux.store.checkpoint import load_checkpoint
 from pollux.store.files import DISK
 from pollux.store.recovered import NORMAL_DAMAGE
 from pollux.store.state import State
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pollux.store.checkpoint import Checkpoint
+    from pollux.formats.checkpoint import Checkpoint
     from pollux.store.follower import Follower
     from pollux.store.port import Files
     from pollux.store.recovered import Damage
@@ -89,7 +90,7 @@ def read_journal(
     else:
         state = State(id_cache_size)
         if checkpoint is not None:
-            checkpoint.load_into(state, bodies=False)
+            load_checkpoint(checkpoint, state, bodies=False)
     replayed = 0
     buffer = bytearray()
     finals = recovery.last_of_lives(readable)

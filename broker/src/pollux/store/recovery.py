@@ -27,7 +27,7 @@ from pollux.formats.segments import (
     decode_header,
     valid_at,
 )
-from pollux.store.checkpoint import Checkpoint, read_checkpoint
+from pollux.store.checkpoint import read_checkpoint
 from pollux.store.files import DISK, FileReader, write_all
 from pollux.store.recovered import NORMAL_DAMAGE, Damage
 from pollux.store.state import OFFSET_MASK, PADDING, Replay, State
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from pollux.formats.checkpoint import Checkpoint
     from pollux.store.port import Files
 
 #: An operator's word for one start, which goes on where it would be refused, and gives up the messages whose page or

@@ -26,6 +26,7 @@ from pollux.formats.records import COUNT, DURABLE, MESSAGE_ONE, OUTCOME, SCHEDUL
 from pollux.formats.segments import FRAME, FRAME_SIZE, MARKER
 from pollux.store import behind
 from pollux.store.bindings import Bindings, Changes
+from pollux.store.checkpoint import index_of
 from pollux.store.cold import ColdMessages
 from pollux.store.files import FileOperations
 from pollux.store.inventory import INVENTORY, begun
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from pollux.formats.checkpoint import Checkpoint
     from pollux.message import Message
-    from pollux.store.checkpoint import Checkpoint
     from pollux.store.follower import Follower
     from pollux.store.latency import LatencyHistogram
     from pollux.store.port import Files
@@ -325,7 +326,7 @@ class Storage:
         self._maintenance.consider()
 
     def _installed(self, checkpoint: Checkpoint, dead: list[Path]) -> None:
-        self._cold.moved(checkpoint.index(self.settings.journal_directory), dead)
+        self._cold.moved(index_of(checkpoint, self.settings.journal_directory), dead)
 
     # -- appending ---------------------------------------------------------------------------------
 

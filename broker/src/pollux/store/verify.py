@@ -27,7 +27,7 @@ from pollux.store.state import FILE_SHIFT, OFFSET_MASK
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pollux.store.checkpoint import Checkpoint
+    from pollux.formats.checkpoint import Checkpoint
 
 #: Directories of a store, as a data directory has them.
 _NAMES = ("journal", "bindings", "largemessages", "paging")

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from pollux.formats.segments import FormatError
-from pollux.store.checkpoint import Checkpoint, read_checkpoint
+from pollux.store.checkpoint import read_checkpoint
 from pollux_pipeline.sources.columns import Records
 from pollux_pipeline.sources.files import Part, Problem
 from pollux_pipeline.sources.filters import CHECKPOINT, DAMAGE, FOLDED, Conditions
@@ -17,6 +17,8 @@ from pollux_pipeline.sources.scan import PADDING, scan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from pollux.formats.checkpoint import Checkpoint
 
 #: Rows of a record batch at most: bounds what a worker and the JVM hold at once.
 BATCH_ROWS = 65_536
