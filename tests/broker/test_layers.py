@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(pollux.__file__).parent
 ARCHITECTURE = Path(__file__).parents[2] / "docs/architecture.md"
+PIPELINE = Path(__file__).parents[2] / "pipeline/src/pollux_pipeline"
 LAYERS = (
     *("cli", "management", "process", "node", "ha", "cluster", "protocols", "engine"),
     *("routing", "store", "audit", "formats", "wire", "config", "logs"),
@@ -47,7 +48,8 @@ INPUT_OUTPUT = SOCKETS_AND_LOOPS | {
     *("os", "io", "pathlib", "shutil", "tempfile", "subprocess", "mmap", "fcntl", "signal", "multiprocessing"),
     *("concurrent", "http", "urllib", "aiohttp", "sqlite3", "logging", "time", "random"),
 }
-FORBIDDEN = {"wire": SOCKETS_AND_LOOPS, "routing": INPUT_OUTPUT}
+#: In formats a path is a name, in what is found and in the words of errors.
+FORBIDDEN = {"wire": SOCKETS_AND_LOOPS, "routing": INPUT_OUTPUT, "formats": INPUT_OUTPUT - {"pathlib"}}
 
 
 def imports_of(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
@@ -74,7 +76,7 @@ def allowed_for(layer: str) -> tuple[str, ...]:
         return CLIENT_MAY_USE
     if layer == "drill":
         return DRILL_MAY_USE
-    if layer == "formats":
+    if layer in ("formats", "pipeline"):
         return FORMATS_MAY_USE
     if layer == "cli":
         return (*LAYERS, *LEAVES, "client", "drill")
@@ -165,6 +167,14 @@ def test_imports_go_downwards_and_pure_layers_stay_pure() -> None:
     assert not found, "\n".join(found)
 
 
+def test_the_pipeline_imports_the_formats_and_no_more_of_the_broker() -> None:
+    sources = {path.relative_to(PIPELINE): path.read_text() for path in PIPELINE.rglob("*.py")}
+    assert any("pollux.formats" in source for source in sources.values())
+    # It stands beside the broker and is looked at as if it were a layer.
+    found = [f"{path}:{what}" for path, text in sources.items() for what in violations(text, ("pollux", "pipeline"))]
+    assert not found, "\n".join(found)
+
+
 def import_graph() -> dict[str, set[str]]:
     """Return module -> modules of the broker that it names."""
     files = {}
@@ -248,6 +258,9 @@ def test_the_architecture_shows_these_layers_and_files_that_exist() -> None:
         ("ha", "from pollux.ha.replication import local"),
         ("ha.shared_store", "from pollux.ha.replication.local import LocalState"),
         ("formats", "from pollux.config.model import Configuration"),
+        ("formats", "import mmap"),
+        ("pipeline", "from pollux.store import recovery"),
+        ("pipeline", "import pollux.redacted"),
         ("client", "import pollux.process"),
         ("client", "import pollux.drill"),
         ("process", "import pollux.drill"),
@@ -266,6 +279,7 @@ def test_the_check_finds(package: str, source: str) -> None:
         ("cli", "import pollux.management, pollux.config, pollux.errors"),
         ("ha.replication", "from pollux.ha.replication import local\nfrom pollux.ha.machine import Machine"),
         ("formats", "from pollux.checksum import crc32c"),
+        ("pipeline", "import pyarrow\nfrom pollux.formats import lives\nfrom pollux.message import Encoding"),
         ("client", "from pollux.wire import amqp"),
         ("drill", "from pollux.client.traffic import publisher"),
         ("cli", "import pollux.drill"),

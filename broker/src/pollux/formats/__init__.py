@@ -1,1 +1,1 @@
-"""The files on disk, byte by byte: journal, audit trail, ledger. Imports nothing else of the broker."""
+"""The files on disk, byte by byte: journal, checkpoint, audit trail, ledger. Imports nothing else of the broker."""

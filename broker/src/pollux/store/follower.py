@@ -12,11 +12,13 @@ dozen questions to the server, whom the live needs; and a checkpoint is as large
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 from pollux.errors import StoreError
+from pollux.formats import lives
 from pollux.formats.names import SEGMENT_NAME, CheckpointKey, checkpoint_key
 from pollux.formats.records import BATCH, RecordType
 from pollux.formats.segments import FRAME_SIZE, FormatError, valid_at
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.formats.checkpoint import Checkpoint
+    from pollux.formats.lives import Journal, Start
     from pollux.store.port import Files
     from pollux.store.recovered import Damage
     from pollux.store.recovery import SegmentFile
@@ -148,14 +151,15 @@ class Follower:
         self.headers = recovery.headers_of(segments)
         self.know(segments)
         starts = recovery.read_starts(segments, self.starts)
-        checkpoint = next(iter(recovery.eligible_checkpoints(self._directory, starts, self._files)), None)
+        there = (entry.name for entry in self._files.entries(self._directory))
+        checkpoint = next(iter(lives.eligible_checkpoints(there, starts)), None)
         key = checkpoint[0] if checkpoint is not None else None
         journal = self._arrange(segments, starts, key)
         chain = journal.chain
         progress = self._progress
         base = progress.checkpoint if progress is not None else None
         if checkpoint is not None and (base is None or base.key != key):
-            base = read_checkpoint(checkpoint[1], None, self._files)
+            base = read_checkpoint(self._directory / checkpoint[1], None, self._files)
             self.bodies = inventory.body_headers(self._directory, base, self.headers | self.bodies, self._files)
         if progress is None or not (_begins_with(progress, base) and self._continues(progress, chain)):
             progress = Progress(State(self._id_cache_size), base)
@@ -163,7 +167,7 @@ class Follower:
                 load_checkpoint(base, progress.state, bodies=False)
             self._progress = progress
         progress.chain = [segment.key for segment in chain]
-        finals = recovery.last_of_lives(chain)
+        finals = lives.last_of_lives(chain)
         for number in range(progress.finished, len(chain)):
             if self._stopping:
                 break
@@ -206,10 +210,10 @@ class Follower:
             self.records += replay.records
 
     def _arrange(
-        self, segments: list[SegmentFile], starts: list[recovery.Start], checkpoint: CheckpointKey | None
-    ) -> recovery.Journal:
+        self, segments: list[SegmentFile], starts: list[Start], checkpoint: CheckpointKey | None
+    ) -> Journal[SegmentFile]:
         folded = checkpoint[1:] if checkpoint is not None else (0, 0)
-        journal = recovery.arrange(segments, starts, folded, None, quick=True)
+        journal = lives.arrange(segments, starts, folded, None, partial(recovery.is_empty, quick=True))
         if journal.fenced or recovery.holed_lives(journal.chain):
             raise StoreError("the journal holds files that recovery must judge")
         return journal

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pollux.formats import records
+from pollux.formats.lives import arrange
 from pollux.formats.names import BINDINGS_NAME, BODIES_NAME, SEGMENT_NAME, checkpoint_key
 from pollux.formats.records import TX, RecordType
 from pollux.formats.segments import (
@@ -217,7 +218,7 @@ def stat(directory: Path) -> dict[str, Any]:
     starts = recovery.read_starts(segments)
     checkpoint, damage = recovery.choose_checkpoint(directory, starts, None)
     folded = checkpoint.key[1:] if checkpoint is not None else (0, 0)
-    journal = recovery.arrange(segments, starts, folded, None)
+    journal = arrange(segments, starts, folded, None, recovery.is_empty)
     headers: list[SegmentHeader] = [segment.header for segment in segments if segment.header is not None]
     sizes = _sizes(directory)
     result: dict[str, Any] = {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pollux.errors import StoreError
+from pollux.formats.lives import missing_sequences
 from pollux.formats.names import checkpoint_key, checkpoint_name
 from pollux.formats.segments import HEADER_SIZE, FormatError, decode_header
 from pollux.store.files import DISK, FileReader, exists, names_in
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pollux.formats.segments import SegmentHeader
     from pollux.store.port import Files, Status
     from pollux.store.reading import Reading
-    from pollux.store.recovery import Headers, SegmentFile, Start
+    from pollux.store.recovery import Headers
 
 #: Kinds of damage that are files which are not there, or as good as that.
 _MISSING = ("missing-segment", "missing-file")
@@ -40,18 +41,6 @@ _GONE = (
 def begun(epoch: int, sequence: int) -> bytes:
     """The value of the binding INVENTORY for a life whose first segment is ``sequence``."""
     return msgspec.msgpack.encode((epoch, sequence))
-
-
-def missing_sequences(chain: list[SegmentFile], starts: list[Start], after: int, reach: int = 0) -> list[int]:
-    """Sequence numbers behind ``after`` (the last folded one) that recovery needs and no segment has.
-
-    ``reach``: the last one that is known to have been there by what other files say of it.
-    """
-    present = {segment.sequence for segment in chain}
-    # One that ended at its header held no record: the first write to it was torn, and the file may be gone since.
-    present.update(sequence for start in starts for (_, sequence), end in start.ends.items() if end <= HEADER_SIZE)
-    highest = max((segment.sequence for segment in chain), default=after)
-    return [sequence for sequence in range(after + 1, max(highest, reach) + 1) if sequence not in present]
 
 
 def reach(found: Reading, bindings: Mapping[tuple[str, str], bytes]) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pollux.errors import StoreError
 from pollux.formats import records
+from pollux.formats.lives import Journal, last_of_lives
 from pollux.store import behind, inventory, recovery
 from pollux.store.checkpoint import index_of
 from pollux.store.files import exists, make_directories
@@ -75,7 +76,7 @@ class Opening:
         self._cold = cold
         self._room = room
         self._wanted = wanted
-        self._journal = recovery.Journal()
+        self._journal: Journal[recovery.SegmentFile] = Journal()
         #: Files of the journal that are of no use as they are.
         self._unreadable: list[Path] = []
         #: The sequence of this life's first segment.
@@ -107,7 +108,7 @@ class Opening:
         )
         journal, checkpoint, state, damage = found.journal, found.checkpoint, found.state, found.damage
         allowed = exists(self._files, directory / recovery.ALLOW_MISSING)
-        last = recovery.last_of_lives(found.readable)
+        last = last_of_lives(found.readable)
         self._make_stable([segment.path for segment in found.readable if segment.key in last])
         self._journal = journal
         self.checkpoint = checkpoint
@@ -231,7 +232,7 @@ class Opening:
     def sealed(self) -> list[tuple[Source, int]]:
         """Return the segments that no checkpoint holds yet, and the bytes that their records use."""
         chain, ends = self._journal.chain, self._ends_of_segments()
-        finals = recovery.last_of_lives(chain)
+        finals = last_of_lives(chain)
         return [
             source_of(segment.path.name, segment.key, ends[segment.key], final=segment.key in finals)
             for segment in chain
@@ -256,7 +257,7 @@ class Opening:
     def forget(self) -> None:
         """Let go of what was read, which this life has elsewhere by now: a checkpoint's file is soon deleted."""
         self.checkpoint = self._follower = None
-        self._journal = recovery.Journal()
+        self._journal = Journal()
 
 
 def prepare_directories(settings: StoreSettings, files: Files) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from pollux.formats.lives import Journal, Start, arrange, last_of_lives
 from pollux.formats.segments import FormatError
 from pollux.store import recovery
 from pollux.store.checkpoint import load_checkpoint
@@ -35,9 +36,9 @@ class Reading(Struct):
 
     directory: Path
     segments: list[recovery.SegmentFile]
-    starts: list[recovery.Start]
+    starts: list[Start]
     checkpoint: Checkpoint | None
-    journal: recovery.Journal
+    journal: Journal[recovery.SegmentFile]
     #: The segments that were replayed, in the order of the numbers in ``state.locations``, from ``state.forgotten`` on.
     readable: list[recovery.SegmentFile]
     state: State
@@ -78,7 +79,8 @@ def read_journal(
     starts = recovery.read_starts(segments, follower.starts if follower is not None else None)
     known = follower.checkpoint if follower is not None else None
     checkpoint, damage = recovery.choose_checkpoint(directory, starts, node_id, known, files)
-    journal = recovery.arrange(segments, starts, checkpoint.key[1:] if checkpoint is not None else (0, 0), ends)
+    folded = checkpoint.key[1:] if checkpoint is not None else (0, 0)
+    journal = arrange(segments, starts, folded, ends, recovery.is_empty)
     damage += recovery.damaged_headers(journal.chain)
     readable = [segment for segment in journal.chain if segment.header is not None]
     progress = follower.take(checkpoint, readable) if follower is not None else None
@@ -93,7 +95,7 @@ def read_journal(
             load_checkpoint(checkpoint, state, bodies=False)
     replayed = 0
     buffer = bytearray()
-    finals = recovery.last_of_lives(readable)
+    finals = last_of_lives(readable)
     holed = recovery.holed_lives(journal.chain)
     numbers = {segment.sequence for segment in journal.chain}
     # Those in which nothing counts are there all the same, if only with what a power cut left of a first write.

@@ -10,13 +10,11 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
-
 from pollux.checksum import crc32c
 from pollux.errors import StoreError
-from pollux.formats import records
-from pollux.formats.names import SEGMENT_NAME, checkpoint_key
-from pollux.formats.records import RecordType
+from pollux.formats import lives, records
+from pollux.formats.lives import FoundSegment, Start
+from pollux.formats.names import SEGMENT_NAME
 from pollux.formats.segments import (
     FRAME_SIZE,
     HEADER_SIZE,
@@ -25,7 +23,6 @@ from pollux.formats.segments import (
     Kind,
     SegmentHeader,
     decode_header,
-    valid_at,
 )
 from pollux.store.checkpoint import read_checkpoint
 from pollux.store.files import DISK, FileReader, write_all
@@ -33,7 +30,7 @@ from pollux.store.recovered import NORMAL_DAMAGE, Damage
 from pollux.store.state import OFFSET_MASK, PADDING, Replay, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pollux.formats.checkpoint import Checkpoint
@@ -46,60 +43,16 @@ ALLOW_MISSING = "allow-missing-segments"
 _ISOLATE_LIMIT = 64 << 20
 _LOOK_BYTES = 1 << 18
 _QUICK_BYTES = 4096
-#: Enough of a life's first segment for most START records.
-_START_BYTES = HEADER_SIZE + 16384
 _ZEROS = bytes(_LOOK_BYTES)
 
 
-class SegmentFile(Struct):
-    """A journal segment found in the directory. ``header`` None: both copies are unreadable."""
+class SegmentFile(FoundSegment):
+    """A journal segment where it is, and what its replay found."""
 
-    path: Path
-    epoch: int
-    sequence: int
-    size: int
-    header: SegmentHeader | None
-    #: True when the file was being made when the broker died: all zeros.
-    unfinished: bool = False
-    #: Whether it holds nothing behind its header, once somebody has looked.
-    empty: bool | None = None
-    #: Offset behind which nothing is read (recorded by the life that took over); None: the file's end.
-    limit: int | None = None
-    #: ``limit`` is what a later life recorded: everything before it was valid then, and the incomplete last write
-    #: behind it, which that life found too, ended at ``tail``.
-    recorded: bool = False
-    tail: int = 0
-    #: Holes before ``limit`` that a later life found: of writes that were never confirmed.
-    torn: list[tuple[int, int]] = field(default_factory=list)
     replay: Replay | None = None
     inode: int = 0
     #: Where it is.
     files: Files = DISK
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """(epoch, sequence)."""
-        return self.epoch, self.sequence
-
-    @property
-    def cut(self) -> bool:
-        """Whether the file is shorter than it was made, and so that something in it may be gone."""
-        if self.limit is not None:
-            return self.size < self.limit
-        return self.header is not None and self.header.cut(self.size)
-
-
-class Journal(Struct):
-    """A journal directory as recovery sees it."""
-
-    #: The segments to replay, in order.
-    chain: list[SegmentFile] = field(default_factory=list)
-    #: Prepared but never written, or written by a fenced life: not replayed.
-    empty: list[SegmentFile] = field(default_factory=list)
-    fenced: list[SegmentFile] = field(default_factory=list)
-    #: Below the checkpoint: only bodies in them count.
-    folded: list[SegmentFile] = field(default_factory=list)
-    newest_epoch: int = 0
 
 
 #: (name, inode) of segments -> their headers, which never change.
@@ -168,74 +121,31 @@ def _check_header(segment: SegmentFile, header: SegmentHeader, node_id: bytes | 
         raise FormatError(f"{segment.path}: its header says {header.kind.name} {header.epoch}/{header.sequence}")
 
 
-class Start(Struct):
-    """The START record of a life."""
-
-    epoch: int
-    ends: dict[tuple[int, int], int]
-    checkpoint: tuple[int, int, int] | None
-    tails: dict[tuple[int, int], int]
-    torn: dict[tuple[int, int], list[tuple[int, int]]]
-
-
 #: (name, inode) of segments in which something is -> the START record there, which never changes, or None.
 KnownStarts = dict[tuple[str, int], Start | None]
 
 
 def read_starts(segments: list[SegmentFile], known: KnownStarts | None = None) -> list[Start]:
-    """The START records of all lives whose first segment is still there, by epoch.
+    """Return the START records of all lives whose first segment is still there, by epoch.
 
     Segments that are ``known`` are not opened, and those that were are known afterwards.
     """
     known = {} if known is None else known
-    starts: dict[int, Start] = {}
-    for segment in segments:
-        if segment.epoch in starts or segment.header is None:
-            continue
+
+    def read(segment: SegmentFile) -> Start | None:
         key = (segment.path.name, segment.inode)
-        if key not in known:
-            written, start = _read_start(segment, segment.header.salt)
-            if written:
-                known[key] = start
-        else:
-            start = known[key]
-        if start is not None:
-            starts[segment.epoch] = start
+        if key in known or segment.header is None:
+            return known.get(key)
+        with FileReader(segment.path, segment.files) as stream:
+            written, start = lives.read_start(stream.read, segment.epoch, segment.header.salt)
+        if written:
+            known[key] = start
+        return start
+
+    starts = lives.read_starts(segments, read)
     for gone in known.keys() - {(segment.path.name, segment.inode) for segment in segments}:
         del known[gone]
-    return [starts[epoch] for epoch in sorted(starts)]
-
-
-def _read_start(segment: SegmentFile, salt: int) -> tuple[bool, Start | None]:
-    """Whether a segment begins with whole records, and the START record among the first two."""
-    with FileReader(segment.path, segment.files) as stream:
-        head = stream.read(_START_BYTES)
-        # The first write is the START record; of most lives there is little more to see.
-        if len(head) == _START_BYTES and (more := _first_write(head) - len(head)) > 0:
-            head += stream.read(min(more, 1 << 20))
-    view = memoryview(head)
-    position = HEADER_SIZE
-    written = True
-    for _ in range(2):
-        length = valid_at(view, position, len(view), salt)
-        if length and view[position + FRAME_SIZE] == RecordType.START:
-            record = view[position : position + length]
-            ends, checkpoint = records.decode_start(record)
-            return True, Start(
-                segment.epoch, ends, checkpoint, records.decode_tails(record), records.decode_torn(record)
-            )
-        written = written and length > 0
-        position += length or FRAME_SIZE
-    return written, None
-
-
-def _first_write(head: bytes) -> int:
-    """Where a segment's first write ends, as its BATCH record says; 0 when it does not begin with one."""
-    if head[HEADER_SIZE + FRAME_SIZE] != RecordType.BATCH:
-        return 0
-    batch = FRAME_SIZE + records.BATCH.size
-    size: int = records.BATCH.unpack_from(head, HEADER_SIZE + FRAME_SIZE)[2]
-    return HEADER_SIZE + batch + size
+    return starts
 
 
 def is_empty(segment: SegmentFile, *, quick: bool = False) -> bool:
@@ -266,75 +176,6 @@ def _written_parts(stream: FileReader, start: int, end: int) -> Iterator[tuple[i
         if part != (_ZEROS if len(part) == _LOOK_BYTES else bytes(len(part))):
             yield start, part
         start += len(part)
-
-
-def arrange(
-    segments: list[SegmentFile],
-    starts: list[Start],
-    folded: tuple[int, int],
-    ends: Mapping[tuple[int, int], int] | None,
-    *,
-    quick: bool = False,
-) -> Journal:
-    """Decide which segments count and up to where.
-
-    ``folded``: (epoch, sequence) of the last segment the checkpoint holds. ``ends``: limits given by the
-    activation besides those recorded in START records. ``quick``: see :func:`is_empty`.
-    """
-    journal = Journal()
-    limits: dict[tuple[int, int], int] = dict(ends or {})
-    for start in starts:
-        for key, end in start.ends.items():
-            limits[key] = min(end, limits.get(key, end))
-    recorded: dict[tuple[int, int], int] = {}
-    for start in starts:
-        for key, end in start.ends.items():
-            recorded[key] = max(start.tails.get(key, end), recorded.get(key, end))
-    last_start = starts[-1].epoch if starts else 0
-    known = _known_before(starts, folded)
-    for segment in segments:
-        segment.recorded = segment.key in recorded
-        segment.torn = [hole for start in starts for hole in start.torn.get(segment.key, ())]
-        segment.tail = recorded.get(segment.key, 0)
-        if not segment.unfinished:
-            journal.newest_epoch = max(journal.newest_epoch, segment.epoch)
-        if segment.key <= folded:
-            journal.folded.append(segment)
-        elif segment.unfinished:
-            journal.empty.append(segment)
-        elif segment.epoch < last_start and segment.key not in limits and not known(segment):
-            # A later life began without knowing this file: whatever is in it came too late.
-            (journal.empty if is_empty(segment, quick=quick) else journal.fenced).append(segment)
-        elif limits.get(segment.key, HEADER_SIZE + 1) <= HEADER_SIZE or _unused(segment, segments, quick=quick):
-            segment.limit = limits.get(segment.key)
-            (journal.empty if is_empty(segment, quick=quick) else journal.fenced).append(segment)
-        else:
-            segment.limit = limits.get(segment.key)
-            journal.chain.append(segment)
-    return journal
-
-
-def _known_before(starts: list[Start], folded: tuple[int, int]) -> Callable[[SegmentFile], bool]:
-    """Whether a segment of an earlier life that no START lists is one that was missing, not one that was made late.
-
-    A life makes its segments in order, so one before a listed one was there before it. And those that a checkpoint held
-    are listed nowhere: they are all there is when that cannot be used.
-    """
-    last: dict[int, int] = {}
-    for epoch, sequence in (key for start in starts for key in start.ends):
-        last[epoch] = max(sequence, last.get(epoch, 0))
-    held = starts[-1].checkpoint if starts else None
-    lost = held[1:] if held is not None and folded < held[1:] else (0, 0)
-    return lambda segment: segment.sequence < last.get(segment.epoch, 0) or segment.key <= lost
-
-
-def _unused(segment: SegmentFile, segments: list[SegmentFile], *, quick: bool) -> bool:
-    """Whether the segment and every later one of the same life is empty: they were prepared ahead."""
-    return is_empty(segment, quick=quick) and all(
-        other.unfinished or is_empty(other, quick=quick)
-        for other in segments
-        if other.epoch == segment.epoch and other.sequence > segment.sequence
-    )
 
 
 def replay_segment(
@@ -454,7 +295,7 @@ def _is_torn(segment: SegmentFile, damaged: DamagedRange, torn_from: int) -> boo
 
 def torn_holes(chain: list[SegmentFile]) -> list[tuple[int, int, int, int]]:
     """Holes in the last writes of lives, before what could be read of them: (epoch, sequence, start, end)."""
-    finals = last_of_lives(chain)
+    finals = lives.last_of_lives(chain)
     return [
         (*segment.key, damaged.start, damaged.end)
         for segment in chain
@@ -543,12 +384,11 @@ def choose_checkpoint(
 ) -> tuple[Checkpoint | None, list[Damage]]:
     """The checkpoint to start from, and what is wrong with newer ones.
 
-    A checkpoint counts when the newest life wrote it, or when that life's START record says it began with it:
-    one that a fenced predecessor finished later may hold records nobody was promised. ``known`` was read, and found
-    to be sound, before: it is not read again.
+    ``known`` was read, and found to be sound, before: it is not read again.
     """
     damage: list[Damage] = []
-    for _, path in eligible_checkpoints(directory, starts, files):
+    for _, name in lives.eligible_checkpoints((entry.name for entry in files.entries(directory)), starts):
+        path = directory / name
         if known is not None and known.path == path and known.node_id == node_id:
             return known, damage
         try:
@@ -557,25 +397,6 @@ def choose_checkpoint(
             words = f"the checkpoint cannot be used: {error}"
             damage.append(Damage(path, 0, files.status(path).size, "corrupt", words))
     return None, damage
-
-
-def eligible_checkpoints(
-    directory: Path, starts: list[Start], files: Files = DISK
-) -> list[tuple[tuple[int, int, int], Path]]:
-    """(key, path) of the checkpoints that count, the newest first; see :func:`choose_checkpoint`."""
-    names = [entry.name for entry in files.entries(directory)]
-    found = [(key, directory / name) for name in names if (key := checkpoint_key(name)) is not None]
-    newest = starts[-1] if starts else None
-    return [
-        (key, path)
-        for key, path in sorted(found, reverse=True)
-        if newest is None or key[0] >= newest.epoch or key == newest.checkpoint
-    ]
-
-
-def last_of_lives(chain: list[SegmentFile]) -> set[tuple[int, int]]:
-    """The keys of the segments in which a life's writing ended."""
-    return set({segment.epoch: segment.key for segment in chain}.values())
 
 
 def fenced_damage(fenced: list[SegmentFile]) -> list[Damage]:

@@ -10,6 +10,7 @@ Runs where the data source is planned (on the driver); reads a header of each fi
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -17,16 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from pollux.errors import StoreError
+from pollux.formats import lives
+from pollux.formats.checkpoint import Checkpoint, decode_checkpoint
+from pollux.formats.lives import FoundSegment, Start
 from pollux.formats.names import BINDINGS_NAME, BODIES_NAME, PAGE_NAME, SEGMENT_NAME
-from pollux.formats.segments import HEADER_SIZE, FormatError, Kind, SegmentHeader, decode_header
-from pollux.store import recovery
-from pollux.store.inventory import missing_sequences
-from pollux.store.recovery import SegmentFile
+from pollux.formats.segments import HEADER_SIZE, FormatError, Kind, SegmentHeader, data_end, decode_header
 from pollux_pipeline.errors import InputError
 
 _NAMES = {Kind.JOURNAL: SEGMENT_NAME, Kind.BODIES: BODIES_NAME, Kind.BINDINGS: BINDINGS_NAME, Kind.PAGE: PAGE_NAME}
 #: Missing sequence numbers that are reported one by one; the rest as one row.
 _MISSING_NAMED = 1000
+_LOOK_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def plan(paths: list[str]) -> Plan:
 def plan_directory(directory: Path) -> Plan:
     """Decide what to read of the files of one directory."""
     problems: list[Problem] = []
-    segments: list[SegmentFile] = []
+    segments: list[FoundSegment] = []
     others: list[Part] = []
     for path in sorted(directory.iterdir()):
         kind = _kind_of(path.name)
@@ -125,7 +127,7 @@ def plan_directory(directory: Path) -> Plan:
             problems.append(problem)
         if kind is Kind.JOURNAL:
             epoch, sequence = _numbers(path.name, kind)
-            segment = SegmentFile(path, epoch, sequence, size, header, unfinished=not head.strip(b"\0"))
+            segment = FoundSegment(path, epoch, sequence, size, header, unfinished=not head.strip(b"\0"))
             segments.append(segment)
         elif header is not None:
             if kind is Kind.PAGE and header.cut(size):
@@ -189,18 +191,18 @@ def _part(path: Path, header: SegmentHeader, size: int) -> Part:
     )
 
 
-def _journal(directory: Path, segments: list[SegmentFile]) -> tuple[list[Part], list[Problem]]:
+def _journal(directory: Path, segments: list[FoundSegment]) -> tuple[list[Part], list[Problem]]:
     problems: list[Problem] = []
     try:
-        starts = recovery.read_starts(segments)
+        starts = lives.read_starts(segments, _read_start)
     except (StoreError, ValueError, KeyError, OSError) as error:
         starts = []
         problems.append(Problem(str(directory), "journal", "corrupt", f"a START record cannot be read: {error}"))
-    checkpoint, found = recovery.choose_checkpoint(directory, starts, None)
-    problems += [Problem(str(one.file), "checkpoint", one.kind, one.detail, length=one.length) for one in found]
+    checkpoint, unusable = _choose_checkpoint(directory, starts)
+    problems += unusable
     folded = checkpoint.key[1:] if checkpoint is not None else (0, 0)
-    arranged = recovery.arrange(segments, starts, folded, None)
-    finals = recovery.last_of_lives(arranged.chain)
+    arranged = lives.arrange(segments, starts, folded, None, _is_empty)
+    finals = lives.last_of_lives(arranged.chain)
     parts: list[Part] = []
     fenced = {segment.key for segment in arranged.fenced}
     kept = {segment.key for segment in (*arranged.folded, *arranged.chain)} | fenced
@@ -216,7 +218,7 @@ def _journal(directory: Path, segments: list[SegmentFile]) -> tuple[list[Part], 
         )
         parts.append(part)
     problems += _short(parts, segments)
-    missing = missing_sequences(arranged.chain, starts, folded[1])
+    missing = lives.missing_sequences(arranged.chain, starts, folded[1])
     unreadable = {segment.sequence for segment in segments if segment.header is None and not segment.unfinished}
     gone = [sequence for sequence in missing if sequence not in unreadable]
     words = "segment {} is missing; what it held is unknown"
@@ -228,9 +230,9 @@ def _journal(directory: Path, segments: list[SegmentFile]) -> tuple[list[Part], 
         words = f"{len(gone) - _MISSING_NAMED} more segments are missing"
         problems.append(Problem(str(directory), "journal", "missing-segment", words))
     if checkpoint is not None:
-        node = bytes(checkpoint.path.read_bytes()[16:32]).hex()
-        size = checkpoint.path.stat().st_size
-        parts.insert(0, Part(str(checkpoint.path), "checkpoint", node, *checkpoint.key[1:], 0, size, 0, final=True))
+        node = checkpoint.node_id.hex()
+        name = str(checkpoint.path)
+        parts.insert(0, Part(name, "checkpoint", node, *checkpoint.key[1:], 0, checkpoint.size, 0, final=True))
         present = {Path(part.path).name: part.salt for part in parts}
         bodies = {path.name for path in directory.iterdir() if BODIES_NAME.fullmatch(path.name)}
         problems += [
@@ -241,7 +243,45 @@ def _journal(directory: Path, segments: list[SegmentFile]) -> tuple[list[Part], 
     return parts, problems
 
 
-def _short(parts: list[Part], segments: list[SegmentFile]) -> list[Problem]:
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Map a checkpoint and verify all of it. Raises FormatError, FileNotFoundError."""
+    with path.open("rb") as stream:
+        empty = not os.fstat(stream.fileno()).st_size
+        view = b"" if empty else mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ)
+    return decode_checkpoint(memoryview(view), path, None)
+
+
+def _choose_checkpoint(directory: Path, starts: list[Start]) -> tuple[Checkpoint | None, list[Problem]]:
+    """The checkpoint that recovery would begin with, and newer ones that cannot be used."""
+    problems: list[Problem] = []
+    for _, name in lives.eligible_checkpoints((path.name for path in directory.iterdir()), starts):
+        path = directory / name
+        try:
+            return read_checkpoint(path), problems
+        except FormatError as error:
+            words = f"the checkpoint cannot be used: {error}"
+            problems.append(Problem(str(path), "checkpoint", "corrupt", words, length=path.stat().st_size))
+    return None, problems
+
+
+def _read_start(segment: FoundSegment) -> Start | None:
+    if segment.header is None:
+        return None
+    with segment.path.open("rb") as stream:
+        return lives.read_start(stream.read, segment.epoch, segment.header.salt)[1]
+
+
+def _is_empty(segment: FoundSegment) -> bool:
+    """Whether nothing was ever written behind the header."""
+    if segment.empty is None:
+        with segment.path.open("rb") as stream:
+            stream.seek(HEADER_SIZE)
+            parts = iter(lambda: stream.read(_LOOK_BYTES), b"")
+            segment.empty = not any(data_end(part, 0, len(part)) for part in parts)
+    return segment.empty
+
+
+def _short(parts: list[Part], segments: list[FoundSegment]) -> list[Problem]:
     """Segments shorter than the others of their life: they are made at full length, so something cut them."""
     sizes: dict[int, Counter[int]] = {}
     for segment in segments:

@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from pollux.formats.segments import FormatError
-from pollux.store.checkpoint import read_checkpoint
 from pollux_pipeline.sources.columns import Records
-from pollux_pipeline.sources.files import Part, Problem
+from pollux_pipeline.sources.files import Part, Problem, read_checkpoint
 from pollux_pipeline.sources.filters import CHECKPOINT, DAMAGE, FOLDED, Conditions
 from pollux_pipeline.sources.scan import PADDING, scan
 
@@ -100,7 +99,7 @@ def _checkpoint(part: Part, schema: pa.Schema, conditions: Conditions) -> Iterat
     What the checkpoint keeps of undecided transactions and of pages comes as rows of the records it stands for.
     """
     try:
-        checkpoint = read_checkpoint(Path(part.path), None)
+        checkpoint = read_checkpoint(Path(part.path))
     except FormatError as error:
         yield from problem_rows([_problem(part, 0, part.size, "corrupt", str(error))], schema, conditions)
         return

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pollux.store.recovery import SegmentFile, Start
+    from pollux.formats.lives import Start
+    from pollux.store.recovery import SegmentFile
     from pollux.store.state import State
 
 #: A message's id is its life's epoch, shifted by this much, and a counter.
