@@ -28,3 +28,8 @@ def checkpoint_key(name: str) -> CheckpointKey | None:
     """Return the key in a checkpoint's file name, None for another file."""
     match = _CHECKPOINT_NAME.fullmatch(name)
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
+def is_journal_file(name: str) -> bool:
+    """Return whether a file of this name is a segment of a journal or a checkpoint."""
+    return SEGMENT_NAME.fullmatch(name) is not None or checkpoint_key(name) is not None

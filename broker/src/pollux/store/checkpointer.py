@@ -25,16 +25,7 @@ from pollux.errors import StoreError
 from pollux.formats import checkpoint as layout
 from pollux.formats.checkpoint import BodyFile, Checkpoint
 from pollux.formats.names import BODIES_NAME, SEGMENT_NAME, checkpoint_key
-from pollux.formats.segments import (
-    FRAME,
-    FRAME_SIZE,
-    HEADER_SIZE,
-    MARKER,
-    Kind,
-    SegmentHeader,
-    decode_header,
-    valid_at,
-)
+from pollux.formats.segments import FRAME, FRAME_SIZE, HEADER_SIZE, MARKER, Kind, SegmentHeader, decode_header, valid_at
 from pollux.store import recovery
 from pollux.store.checkpoint import encode_state, load_checkpoint, read_checkpoint, write_checkpoint
 from pollux.store.files import DISK, FileOperations, FileReader, exists, names_in, read_all, write_all

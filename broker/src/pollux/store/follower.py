@@ -19,7 +19,7 @@ from msgspec import Struct, field
 
 from pollux.errors import StoreError
 from pollux.formats import lives
-from pollux.formats.names import SEGMENT_NAME, CheckpointKey, checkpoint_key
+from pollux.formats.names import CheckpointKey, is_journal_file
 from pollux.formats.records import BATCH, RecordType
 from pollux.formats.segments import FRAME_SIZE, FormatError, valid_at
 from pollux.store import inventory, recovery
@@ -127,7 +127,7 @@ class Follower:
         self._stopping = True
 
     def _poll(self) -> bool:
-        names = frozenset(one.name for one in self._files.entries(self._directory) if _counts(one.name))
+        names = frozenset(one.name for one in self._files.entries(self._directory) if is_journal_file(one.name))
         look, progress = self._look, self._progress
         before = self.records
         if (
@@ -290,11 +290,6 @@ def _begins_with(progress: Progress, checkpoint: Checkpoint | None) -> bool:
     progress.damage = [one for one in progress.damage if one.file.name in kept]
     progress.checkpoint = checkpoint
     return True
-
-
-def _counts(name: str) -> bool:
-    """Whether a file of the directory is a segment or a checkpoint."""
-    return SEGMENT_NAME.fullmatch(name) is not None or checkpoint_key(name) is not None
 
 
 def _salt(segment: SegmentFile) -> int:

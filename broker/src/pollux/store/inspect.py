@@ -14,14 +14,7 @@ from pollux.formats import records
 from pollux.formats.lives import arrange
 from pollux.formats.names import BINDINGS_NAME, BODIES_NAME, SEGMENT_NAME, checkpoint_key
 from pollux.formats.records import TX, RecordType
-from pollux.formats.segments import (
-    FRAME_SIZE,
-    HEADER_SIZE,
-    DamagedRange,
-    FormatError,
-    SegmentHeader,
-    decode_header,
-)
+from pollux.formats.segments import FRAME_SIZE, HEADER_SIZE, DamagedRange, FormatError, SegmentHeader, decode_header
 from pollux.formats.segments import records as scan
 from pollux.store import recovery
 from pollux.store.large import LargeMessage

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct, field
 
 from pollux.errors import StoreError
-from pollux.formats.names import BINDINGS_NAME, PAGE_NAME, SEGMENT_NAME, checkpoint_key
+from pollux.formats.names import BINDINGS_NAME, PAGE_NAME, is_journal_file
 from pollux.formats.segments import valid_at
 from pollux.store import inventory
 from pollux.store.bindings import newest_file, read_newest
@@ -104,18 +104,16 @@ def _named(above: Path, name: str) -> Path:
 
 
 def _is_journal(directory: Path) -> bool:
-    return any(
-        SEGMENT_NAME.fullmatch(path.name) or checkpoint_key(path.name) is not None for path in directory.iterdir()
-    )
+    return any(is_journal_file(path.name) for path in directory.iterdir())
 
 
 def _holds_something(directory: Path) -> bool:
     """Whether there is any file that only a store has."""
     if not directory.is_dir():
         return False
-    patterns = (SEGMENT_NAME, BINDINGS_NAME, LARGE_NAME)
+    patterns = (BINDINGS_NAME, LARGE_NAME)
     return any(
-        checkpoint_key(path.name) is not None
+        is_journal_file(path.name)
         or any(pattern.fullmatch(path.name) for pattern in patterns)
         or (path.is_dir() and any(PAGE_NAME.fullmatch(one.name) or one.name == ADDRESS_FILE for one in path.iterdir()))
         for path in directory.iterdir()

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct, field
 
 from pollux.errors import StoreError
-from pollux.formats.names import PAGE_NAME, SEGMENT_NAME, checkpoint_key
+from pollux.formats.names import PAGE_NAME, checkpoint_key, is_journal_file
 from pollux.formats.records import DURABLE, TX, U64, RecordType, lasting_queues, message_id
 from pollux.formats.segments import FRAME_SIZE, HEADER_SIZE, DamagedHeaderError, DamagedRange, Kind, decode_header
 from pollux.formats.segments import records as scan
@@ -76,9 +76,7 @@ def locate(directory: Path) -> StoreLayout:
 
 
 def _holds_journal(directory: Path) -> bool:
-    return any(
-        SEGMENT_NAME.fullmatch(path.name) or checkpoint_key(path.name) is not None for path in directory.iterdir()
-    )
+    return any(is_journal_file(path.name) for path in directory.iterdir())
 
 
 class Side(Struct):
