@@ -20,6 +20,7 @@ class Reader:
     def __init__(self, found: list[int], unread: int) -> None:
         self.records = 0
         self.pages = self
+        self.follows = True
         self._unread = unread
         self.looks = 0
         self._found = found
@@ -70,3 +71,33 @@ def test_a_member_is_ready_when_it_has_come_near(
     finally:
         member.take()
     assert seen == [looks]
+
+
+class Rounds(threading.Event):
+    """Is set after so many waits, and notes how long each was meant to be."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+        self._count = count
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        if len(self.waits) == self._count:
+            self.set()
+        return self.is_set()
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_only_looks_that_succeed_follow_each_other_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, follows: bool
+) -> None:
+    """Breaks when a store that fails while pages are unread is looked at without a pause for as long as it fails."""
+    reader = Reader([], unread=100)
+    reader.follows = follows
+    monkeypatch.setattr(standby, "Follower", lambda *_: reader)
+    member = standby.StandbyPrefetch(tmp_path, 100, Spare(tmp_path, "m", 4096), lambda: None)
+    rounds = member._ended = Rounds(4)
+    member._read_along()
+    assert [timeout == 0 for timeout in rounds.waits] == [follows] * 4
+    assert not member.has_read

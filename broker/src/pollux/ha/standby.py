@@ -101,4 +101,5 @@ class StandbyPrefetch:
             if not self.has_read and not unread and (not far or looks >= MOST_LOOKS):
                 self.has_read = True
                 self._on_first()
-            self._ended.wait(0 if far or unread else pause)
+            # A look that fails (a store that does not answer) is not repeated without a pause.
+            self._ended.wait(0 if far or (unread and self._follower.follows) else pause)

@@ -108,6 +108,11 @@ class Follower:
             return False
 
     @property
+    def follows(self) -> bool:
+        """Whether the last look succeeded: what was read before one that failed is forgotten."""
+        return self._progress is not None
+
+    @property
     def checkpoint(self) -> Checkpoint | None:
         """The checkpoint that begins what was folded; it was read and is sound."""
         return self._progress.checkpoint if self._progress is not None else None
