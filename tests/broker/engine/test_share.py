@@ -173,12 +173,21 @@ async def test_a_piece_that_fails_ends_and_the_others_go_on(work: Work, caplog: 
 
 def test_a_portion_is_what_takes_a_slice() -> None:
     portion = Portion()
-    portion.took(FIRST_PORTION, SLICE * 10)
+    portion.took(FIRST_PORTION, SLICE * 10, SLICE)
     assert portion.size == FIRST_PORTION // 10
-    portion.took(portion.size, SLICE * 100)
+    portion.took(portion.size, SLICE * 100, SLICE)
     assert portion.size == LEAST_PORTION
     for _ in range(40):
-        portion.took(portion.size, 0.0)
+        portion.took(portion.size, 0.0, SLICE)
     assert portion.size == LARGEST_PORTION
-    portion.took(10, SLICE / 2)
+    portion.took(10, SLICE / 2, SLICE)
     assert portion.size == LARGEST_PORTION, "a little that took a little time says nothing"
+
+
+def test_a_portion_is_smaller_while_slices_are_short() -> None:
+    """Breaks when a flood's pieces stay as long as they were before it was one: others waited 4 ms for each."""
+    portion = Portion()
+    portion.took(FIRST_PORTION, SLICE, SHORT_SLICE)
+    assert portion.size == FIRST_PORTION // 2
+    portion.took(portion.size, SHORT_SLICE * 1.5, SHORT_SLICE)
+    assert portion.size == FIRST_PORTION // 2, "an interruption of a millisecond says nothing"

@@ -193,10 +193,11 @@ class Portion:
     def __init__(self) -> None:
         self.size = FIRST_PORTION
 
-    def took(self, size: int, seconds: float) -> None:
-        """Learn that ``size`` bytes were handled within ``seconds``."""
-        # Never by a short slice: who was interrupted by a thread for a millisecond has done no more for that.
-        if seconds > SLICE:
-            self.size = max(LEAST_PORTION, int(size * SLICE / seconds))
-        elif size >= self.size and seconds < SLICE / 2:
+    def took(self, size: int, seconds: float, slice_: float) -> None:
+        """Learn that ``size`` bytes were handled within ``seconds``, when slices have ``slice_`` seconds."""
+        # Never by the short slice itself: who was interrupted by a thread for a millisecond has done no more for that.
+        most = max(slice_, SLICE / 2)
+        if seconds > most:
+            self.size = max(LEAST_PORTION, int(size * most / seconds))
+        elif size >= self.size and seconds < most / 2:
             self.size = min(LARGEST_PORTION, self.size * 2)

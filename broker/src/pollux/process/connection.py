@@ -195,7 +195,7 @@ class Connection(asyncio.Protocol):
         begun = share.clock()
         session.data_received(data)
         took = share.clock() - begun
-        self._portion.took(len(data), took)
+        self._portion.took(len(data), took, share.slice)
         share.spent(took)
         if self._writing_paused and self._transport.get_write_buffer_size() > self.hard_limit:
             # It sends but does not read the answers: what piles up for it is bounded by not reading it.
