@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable  # noqa: TC003  (as for Path)
-from pathlib import Path  # noqa: TC003  (typer reads the annotations when the program runs)
+from collections.abc import Callable  # noqa: TC003  (typer reads the annotations when the program runs)
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 Define = Annotated[
     list[str] | None, typer.Option("--define", "-D", metavar="NAME=VALUE", help="Value of ${name} in the file.")
+]
+
+QpiddConf = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="A qpidd.conf with the options of an active-passive cluster (ha-*, link-*)."),
 ]
 
 
@@ -46,6 +51,7 @@ def _properties(definitions: list[str] | None) -> dict[str, str]:
 def run(
     broker_xml: Annotated[Path, typer.Argument(metavar="BROKER_XML", help="The configuration.")],
     define: Define = None,
+    *,
     ports_file: Annotated[
         Path | None, typer.Option(help="Write the ports listened on to this file, as JSON, once the broker is ready.")
     ] = None,
@@ -53,17 +59,19 @@ def run(
     log_json: Annotated[
         bool | None, typer.Option("--log-json/--log-text", help="Form of log lines; else as the file says.")
     ] = None,
+    qpidd_conf: QpiddConf = None,
 ) -> None:
     """Run a broker in the foreground until SIGTERM or SIGINT. SIGHUP reloads what can be reloaded."""
     from pollux.cli import start
 
-    sys.exit(start.run_plain(start.Plain(broker_xml, tuple(define or ()), ports_file, log_level, log_json)))
+    sys.exit(start.run_plain(start.Plain(broker_xml, tuple(define or ()), ports_file, log_level, log_json, qpidd_conf)))
 
 
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A broker.xml.")],
     define: Define = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    qpidd_conf: QpiddConf = None,
 ) -> None:
     """Print every problem of a configuration as file:line: message. Exit code 0 without errors, 2 with errors."""
     import os
@@ -72,7 +80,7 @@ def check(
     from pollux.config import check as check_file
     from pollux.process import rules  # noqa: F401  (adds the rules that know selectors)
 
-    problems = check_file(file, {**os.environ, **_properties(define)})
+    problems = check_file(file, {**os.environ, **_properties(define)}, qpidd=qpidd_conf)
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     if as_json:
         print_json({"file": str(file), "valid": not errors, "problems": [_as_json(problem) for problem in problems]})

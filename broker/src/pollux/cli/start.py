@@ -21,6 +21,7 @@ class Plain(NamedTuple):
     ports_file: Path | None = None
     log_level: str | None = None
     log_json: bool | None = None
+    qpidd_conf: Path | None = None
 
 
 def parse(arguments: Sequence[str]) -> Plain | None:
@@ -34,7 +35,7 @@ def parse(arguments: Sequence[str]) -> Plain | None:
     rest = iter(arguments[1:])
     for argument in rest:
         name, separator, value = argument.partition("=")
-        if argument in ("-D", "--define") or name in ("--ports-file", "--log-level"):
+        if argument in ("-D", "--define") or name in ("--ports-file", "--log-level", "--qpidd-conf"):
             given = value if separator else next(rest, None)
             if given is None:
                 return None
@@ -52,13 +53,14 @@ def parse(arguments: Sequence[str]) -> Plain | None:
             paths.append(argument)
     if len(paths) != 1:
         return None
-    ports_file = options.get("--ports-file")
+    ports_file, qpidd_conf = options.get("--ports-file"), options.get("--qpidd-conf")
     return Plain(
         Path(paths[0]),
         tuple(definitions),
         Path(ports_file) if ports_file is not None else None,
         options.get("--log-level"),
         log_json,
+        Path(qpidd_conf) if qpidd_conf is not None else None,
     )
 
 
@@ -80,7 +82,9 @@ def run_plain(plain: Plain) -> int:
 
         return [LazyManagement(broker)] if broker.node.configuration.management.enabled else []
 
-    options = RunOptions(plain.path, properties, plain.ports_file, plain.log_level, plain.log_json, components)
+    options = RunOptions(
+        plain.path, properties, plain.ports_file, plain.log_level, plain.log_json, components, plain.qpidd_conf
+    )
     try:
         return run_broker(options)
     except ValueError as error:

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 from msgspec import Struct
 
 from pollux.config.acceptors import OLD_TLS_VERSIONS, TLS_VERSIONS
+from pollux.config.active_passive import ActivePassive
 from pollux.config.kinds import (
     GIB,
     KIB,
@@ -25,7 +26,7 @@ from pollux.config.kinds import (
     Text,
     Words,
 )
-from pollux.config.markers import Attribute, Element, Listed
+from pollux.config.markers import Attribute, Element, Listed, Needs
 from pollux.redacted import Redacted
 
 NAMESPACE = "urn:pollux:1"
@@ -272,6 +273,11 @@ class HighAvailability(Redacted, frozen=True):
     zookeeper_password: Annotated[str | None, Password(), "Password of zookeeper-user."] = None
     zookeeper_tls: Annotated[ZooKeeperTls | None, "Connections to ZooKeeper are encrypted."] = None
     symmetric: Annotated[SymmetricGroup | None, "This broker belongs to a group of equals; without <ha-policy>."] = None
+    active_passive: Annotated[
+        ActivePassive | None,
+        Needs("active-passive"),
+        "A resource manager decides who serves (Qpid's cluster); without <ha-policy>.",
+    ] = None
     line: int = 0
 
 

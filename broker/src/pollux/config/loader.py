@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from pollux.config import qpidd_conf
+from pollux.config.active_passive import Level
 from pollux.config.convert import Converter
 from pollux.config.document import Document, DocumentError, parse_document, read_document
 from pollux.config.extensions import NAMESPACE, Extensions
 from pollux.config.kinds import Base
 from pollux.config.masking import MaskingError, read_key
-from pollux.config.model import Configuration
+from pollux.config.model import Configuration, Feature
 from pollux.config.nearest import did_you_mean
 from pollux.config.problems import ConfigError, Problem, Severity
 from pollux.config.reader import DOCUMENTATION, XINCLUDE, Parsed, Reader, split_tag
 from pollux.config.refused import refused_in
 from pollux.config.report import Report, TooManyProblemsError
 from pollux.config.rules import GENERAL_RULES, apply_rules
+from pollux.config.rules_active_passive import ACTIVE_PASSIVE_RULES
 from pollux.config.rules_cluster import CLUSTER_RULES
 from pollux.config.rules_ha import HA_RULES
 from pollux.config.rules_network import NETWORK_RULES
@@ -54,8 +57,11 @@ _OTHER_FILES = {
 class _Loader:
     """Read one document."""
 
-    def __init__(self, document: Document, properties: Mapping[str, str], instance: Path, etc: Path) -> None:
+    def __init__(
+        self, document: Document, properties: Mapping[str, str], instance: Path, etc: Path, qpidd: Path | None
+    ) -> None:
         self.document = document
+        self.qpidd = qpidd
         self.report = Report(document.file, document.places)
         converter = Converter()
         self.converter = converter
@@ -160,8 +166,40 @@ class _Loader:
             features=tuple(sorted(self.reader.features, key=lambda feature: feature.line)),
         )
         self.report.lines = parsed.lines
-        apply_rules(configuration, self.report, (*GENERAL_RULES, *CLUSTER_RULES, *HA_RULES, *NETWORK_RULES))
+        configuration = self._active_passive(configuration)
+        apply_rules(
+            configuration,
+            self.report,
+            (*GENERAL_RULES, *CLUSTER_RULES, *HA_RULES, *NETWORK_RULES, *ACTIVE_PASSIVE_RULES),
+        )
         return configuration
+
+    def _active_passive(self, configuration: Configuration) -> Configuration:
+        """Return the configuration with what qpidd.conf says, and what follows from the cluster's own user."""
+        features = list(configuration.features)
+        if self.qpidd is not None:
+            options = qpidd_conf.read(self.qpidd, self.reader.plain)
+            for problem in options.problems:
+                self.report.add(problem)
+            if options.port is not None and all(one.port != options.port for one in configuration.acceptors):
+                options.refuse(options.lines["port"], f"port {options.port} is no acceptor's in {self.report.file}")
+                self.report.add(options.problems[-1])
+            policy, own = options.policy(), configuration.high_availability
+            if own.active_passive is not None:
+                line = own.active_passive.line
+                self.report.error_at(line, f"<px:active-passive> and {self.qpidd} are given: remove one of them")
+            configuration = replace(configuration, high_availability=replace(own, active_passive=policy))
+            if policy.ha_cluster:
+                features.append(Feature("active-passive", "ha-cluster", policy.line_of("ha-cluster"), policy.source))
+        given = configuration.active_passive
+        if given is None:
+            return configuration
+        if given.ha_replicate is not Level.all:
+            line = given.line_of("ha-replicate")
+            features.append(Feature(f"replication of less than {Level.all}", "ha-replicate", line, given.source))
+        if given.ha_username and given.ha_password is not None:
+            configuration = replace(configuration, cluster_user=given.ha_username, cluster_password=given.ha_password)
+        return replace(configuration, features=tuple(features))
 
 
 def _instance_of(etc: Path, properties: Mapping[str, str]) -> Path:
@@ -172,7 +210,11 @@ def _instance_of(etc: Path, properties: Mapping[str, str]) -> Path:
 
 
 def _run(
-    file: str, data: bytes | None, properties: Mapping[str, str] | None, instance: Path | None
+    file: str,
+    data: bytes | None,
+    properties: Mapping[str, str] | None,
+    instance: Path | None,
+    qpidd: Path | None = None,
 ) -> tuple[Configuration | None, list[Problem]]:
     path = Path(file)
     given = dict(os.environ if properties is None else properties)
@@ -185,7 +227,7 @@ def _run(
         document = read_document(path) if data is None else parse_document(file, data)
     except DocumentError as error:
         return None, [error.problem]
-    loader = _Loader(document, given, root, etc)
+    loader = _Loader(document, given, root, etc, qpidd)
     try:
         configuration = loader.load()
     except TooManyProblemsError:
@@ -197,25 +239,34 @@ def _run(
 
 
 def check(
-    path: str | Path, properties: Mapping[str, str] | None = None, *, instance: Path | None = None
+    path: str | Path,
+    properties: Mapping[str, str] | None = None,
+    *,
+    instance: Path | None = None,
+    qpidd: Path | None = None,
 ) -> list[Problem]:
     """Return every problem of the file at ``path``, errors and warnings, in the order of its lines.
 
     ``properties`` are what ``${name}`` may stand for (default: the environment). Never raises for
     what the file contains or that it is missing.
     """
-    return _run(str(path), None, properties, instance)[1]
+    return _run(str(path), None, properties, instance, qpidd)[1]
 
 
 def load(
-    path: str | Path, properties: Mapping[str, str] | None = None, *, instance: Path | None = None
+    path: str | Path,
+    properties: Mapping[str, str] | None = None,
+    *,
+    instance: Path | None = None,
+    qpidd: Path | None = None,
 ) -> Configuration:
     """Return the configuration in the file at ``path``; raise :class:`ConfigError` with all problems it has.
 
     ``properties`` are what ``${name}`` may stand for (default: the environment). ``instance`` is the directory that
-    relative directories are taken from. Warnings are in ``Configuration.warnings``.
+    relative directories are taken from. ``qpidd`` is a qpidd.conf that says the rest of an
+    active-passive cluster. Warnings are in ``Configuration.warnings``.
     """
-    return _result(*_run(str(path), None, properties, instance))
+    return _result(*_run(str(path), None, properties, instance, qpidd))
 
 
 def loads(
@@ -224,10 +275,11 @@ def loads(
     *,
     file: str = "broker.xml",
     instance: Path | None = None,
+    qpidd: Path | None = None,
 ) -> Configuration:
     """Like :func:`load`, from a text; ``file`` is what problems call it and where relative paths start."""
     data = text.encode() if isinstance(text, str) else text
-    return _result(*_run(file, data, properties, instance))
+    return _result(*_run(file, data, properties, instance, qpidd))
 
 
 def _result(configuration: Configuration | None, problems: list[Problem]) -> Configuration:

@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar
 from msgspec import Struct, field
 
 from pollux.config.acceptors import Acceptor, AcceptorSettings, Connector, ConnectorSettings, Endpoint, TransportShape
+from pollux.config.active_passive import ActivePassive
 from pollux.config.address_settings import (
     AddressFullPolicy,
     AddressSetting,
@@ -140,6 +141,8 @@ class Feature(Struct, frozen=True):
     name: str
     element: str
     line: int
+    #: Another file than broker.xml.
+    file: str = ""
 
 
 class DatabaseStore(Redacted, frozen=True):
@@ -535,9 +538,15 @@ class Configuration(Redacted, frozen=True):
         return (replication.primary or replication.backup) if replication is not None else None
 
     @property
+    def active_passive(self) -> ActivePassive | None:
+        """The settings of the active-passive cluster that this broker is in; None when it is in none."""
+        own = self.high_availability.active_passive
+        return own if own is not None and own.ha_cluster else None
+
+    @property
     def in_ha_group(self) -> bool:
         """Whether other brokers may serve instead of this one, so that it may have to wait."""
-        return self.shares_store or self.replication_part is not None
+        return self.shares_store or self.replication_part is not None or self.active_passive is not None
 
     @property
     def wildcard_routing(self) -> bool:
@@ -576,7 +585,7 @@ def require_built(configuration: Configuration, built: frozenset[str]) -> None:
         raise ConfigError(
             [
                 Problem(
-                    path,
+                    feature.file or path,
                     feature.line,
                     Severity.ERROR,
                     f"<{feature.element}> asks for {feature.name!r}, which this version of Pollux does not provide yet"

@@ -138,6 +138,8 @@ class Reader:
         values = self.defaults(parsed.shape) | parsed.values
         if "line" in parsed.shape.__struct_fields__:
             values["line"] = parsed.line
+        if "lines" in parsed.shape.__struct_fields__:
+            values["lines"] = parsed.lines
         return parsed.shape(**values)
 
     def _attributes(self, element: etree._Element, table: Table, parsed: Parsed, name: str) -> None:

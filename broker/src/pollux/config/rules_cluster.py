@@ -252,7 +252,9 @@ def zookeeper_login_is_whole(configuration: Configuration, report: Report) -> No
 def cluster_password_is_set(configuration: Configuration, report: Report) -> None:
     """Brokers of a cluster do not use a password everybody knows."""
     policy = configuration.ha_policy
-    clustered = configuration.cluster_connections or (policy and policy.replication)
+    clustered = (
+        configuration.cluster_connections or (policy and policy.replication) or configuration.active_passive is not None
+    )
     if clustered and configuration.cluster_password in ("", DEFAULT_CLUSTER_PASSWORD):
         line = report.line("cluster_password", "cluster_connections")
         state = "empty" if configuration.cluster_password == "" else "the default"

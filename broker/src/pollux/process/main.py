@@ -52,6 +52,8 @@ class RunOptions(Struct, frozen=True):
     log_json: bool | None = None
     #: Makes the components that run beside the broker, once it is built.
     components: Callable[[Broker], list[Component]] = lambda _broker: []
+    #: A qpidd.conf beside it.
+    qpidd: Path | None = None
 
 
 def run_broker(options: RunOptions) -> int:
@@ -90,7 +92,7 @@ def configure_logs(options: RunOptions, configuration: Configuration) -> None:
 
 
 def _load(options: RunOptions) -> Configuration:
-    return load(options.path, {**os.environ, **options.properties})
+    return load(options.path, {**os.environ, **options.properties}, qpidd=options.qpidd)
 
 
 async def _run(options: RunOptions, configuration: Configuration) -> int:

@@ -57,7 +57,7 @@ def _without_lines(value: object) -> object:
     if isinstance(value, tuple):
         return tuple(_without_lines(item) for item in value)
     if hasattr(value, "__struct_fields__"):
-        names = [name for name in value.__struct_fields__ if name != "line"]
+        names = [name for name in value.__struct_fields__ if name not in ("line", "lines")]
         return type(value), tuple(_without_lines(getattr(value, name)) for name in names)
     return value
 
