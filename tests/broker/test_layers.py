@@ -33,7 +33,7 @@ DRILL_MAY_USE = ("drill", *CLIENT_MAY_USE)
 #: What reads the broker's files without the broker (the pipeline) gets the formats, and this with them.
 FORMATS_MAY_USE = ("formats", "message", "errors", "checksum")
 #: Policies are packages of ha: none knows another one, and what they share knows none.
-POLICIES = ("shared_store", "replication")
+POLICIES = ("shared_store", "replication", "active_passive")
 #: In these packages no more than three files may name each other in a circle: whoever reads one has to read all.
 WITHOUT_CIRCLES = ("cli", "management", "process", "node", "audit", "config", "logs")
 LARGEST_CIRCLE = 3

@@ -1,0 +1,243 @@
+"""No history of an active-passive cluster loses what was confirmed, whomever its resource manager promotes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from pollux.ha.active_passive import promotion
+from pollux.ha.active_passive.promotion import Number, Proof, Why
+from pollux.ha.active_passive.statuses import PRIMARY, Status
+
+from .passive_model import BACKUP_TIMEOUT, LEASE, NAMES, BrokenError, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HISTORIES, SEARCH, STEPS = 150, 3000, 25
+names = st.sampled_from(NAMES)
+times = st.sampled_from((0.0, 0.5, 1.5, 3.0, 6.0))
+
+
+class Cluster(RuleBasedStateMachine):
+    """Whatever may happen to three members."""
+
+    def __init__(self, without: str, totals: Counter[str], min_in_sync: int = 0) -> None:
+        super().__init__()
+        self.world = World(without, min_in_sync=min_in_sync)
+        self.totals = totals
+
+    @initialize()
+    def begin(self) -> None:
+        for name in NAMES:
+            self.world.members[name].start()
+        self.world.promote("a")
+        self.world.pass_time(3.0)
+
+    @rule(who=names, then=times)
+    def start(self, who: str, then: float) -> None:
+        self.world.members[who].start()
+        self.world.pass_time(then)
+
+    @rule(who=names, then=times)
+    def kill(self, who: str, then: float) -> None:
+        self.world.members[who].kill()
+        self.world.pass_time(then)
+
+    @rule(who=names, then=times)
+    def pause(self, who: str, then: float) -> None:
+        self.world.members[who].paused = self.world.members[who].alive
+        self.world.pass_time(then)
+
+    @rule(then=times)
+    def resume(self, then: float) -> None:
+        for member in self.world.members.values():
+            member.paused = False
+        self.world.pass_time(then)
+
+    @rule(one=names, other=names, then=times)
+    def cut(self, one: str, other: str, then: float) -> None:
+        if one != other:
+            self.world.cut.add(frozenset((one, other)))
+        self.world.pass_time(then)
+
+    @rule(then=times)
+    def heal(self, then: float) -> None:
+        self.world.cut.clear()
+        self.world.pass_time(then)
+
+    @rule(who=names, then=times)
+    def promote(self, who: str, then: float) -> None:
+        self.world.promote(who)
+        self.world.pass_time(then)
+
+    @rule(who=names, then=times)
+    def promote_after_fencing(self, who: str, then: float) -> None:
+        """The others are gone for certain; nobody knows with what."""
+        gone = {name for name, one in self.world.members.items() if not one.alive and name != who}
+        self.world.promote(who, Proof(fenced=frozenset(gone)))
+        self.world.pass_time(then)
+
+    @invariant()
+    def one_serves(self) -> None:
+        assert sum(one.alive and one.status in PRIMARY for one in self.world.members.values()) <= 1
+
+    def teardown(self) -> None:
+        world = self.world
+        self.totals.update(histories=1, promoted=world.promoted, refused=world.refused, evicted=world.evicted)
+        self.totals.update(confirmed=len(world.confirmed))
+        if not world.without and world.recover() is None:
+            raise BrokenError("nobody can be promoted although everybody is back")
+
+
+@pytest.fixture
+def explore(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Counter[str]]:
+    """Try histories; ``without`` a rule of the product."""
+
+    def run(without: str = "", *, histories: int = HISTORIES, min_in_sync: int = 0, **more: object) -> Counter[str]:
+        take_out(monkeypatch, without)
+        totals: Counter[str] = Counter()
+        run_state_machine_as_test(
+            lambda: Cluster(without, totals, min_in_sync),  # type: ignore[arg-type]  # whatever makes one
+            settings=settings(
+                max_examples=histories,
+                stateful_step_count=STEPS,
+                database=None,
+                report_multiple_bugs=False,
+                **more,  # type: ignore[arg-type]
+            ),
+        )
+        return totals
+
+    return run
+
+
+def take_out(monkeypatch: pytest.MonkeyPatch, without: str) -> None:
+    """The rules of the judgement; what is left is taken out by the model."""
+    if without == "epochs":
+        monkeypatch.setattr(promotion, "_older", lambda _mine, _heard: None)
+    if without == "silence":
+        monkeypatch.setattr(promotion, "_unaccounted", lambda *_: frozenset())
+
+
+@pytest.mark.parametrize("min_in_sync", [0, 1])
+def test_no_history_loses_what_was_confirmed(explore: Callable[..., Counter[str]], min_in_sync: int) -> None:
+    """A lot happens: promotions that are refused and such that are not, with and without a copy."""
+    totals = explore(min_in_sync=min_in_sync)
+    assert totals["histories"] >= HISTORIES
+    assert totals["promoted"] > HISTORIES
+    assert totals["refused"] > HISTORIES / 10
+    assert totals["evicted"] > HISTORIES / 4
+    assert totals["confirmed"] > HISTORIES
+
+
+@pytest.mark.parametrize("without", ["lease", "durable set", "epochs", "silence"])
+def test_the_checker_finds_a_missing_rule(explore: Callable[..., Counter[str]], without: str) -> None:
+    """The same histories and the same checker; shrinking only costs time here."""
+    with pytest.raises(BrokenError):
+        explore(without, histories=SEARCH, phases=(Phase.generate,), derandomize=True)
+
+
+def begun(without: str = "") -> Cluster:
+    cluster = Cluster(without, Counter())
+    cluster.begin()
+    assert [one.status for one in cluster.world.members.values()] == [Status.ACTIVE, Status.READY, Status.READY]
+    return cluster
+
+
+def without_lease(cluster: Cluster) -> None:
+    """A backup is cut off from its primary, which goes on without it and dies (Qpid's ``ready`` lasts for ever)."""
+    cluster.cut("a", "b", LEASE + 4.0)
+    cluster.kill("c", LEASE + 4.0)
+    cluster.kill("a", 0.0)
+    cluster.heal(0.0)
+    cluster.promote_after_fencing("b", 0.0)
+
+
+def without_wait(cluster: Cluster) -> None:
+    """The same, and the primary is killed before the backup can have noticed."""
+    cluster.kill("c", 6.0)
+    cluster.cut("a", "b", 1.5)
+    cluster.kill("a", 0.0)
+    cluster.promote_after_fencing("b", 0.0)
+
+
+def without_expected(cluster: Cluster) -> None:
+    """One of two heirs is promoted, confirms at once what the other does not have, and dies."""
+    cluster.cut("b", "c", 0.0)
+    cluster.kill("a", 0.5)
+    cluster.promote_after_fencing("b", 0.5)
+    assert cluster.world.primary is not cluster.world.members["b"], "an heir that is silent is not taken for consent"
+    cluster.heal(0.0)
+    cluster.promote("b", 0.0)
+    cluster.cut("b", "c", 0.5)
+    cluster.kill("b", 0.0)
+    cluster.promote_after_fencing("c", 0.0)
+
+
+@pytest.mark.parametrize("history", [without_lease, without_wait, without_expected])
+def test_a_history_that_needs_a_rule(history: Callable[[Cluster], None]) -> None:
+    history(begun())
+    with pytest.raises(BrokenError):
+        history(begun(history.__name__.removeprefix("without_")))
+
+
+def test_after_a_total_outage_the_newest_is_promoted_and_not_the_first() -> None:
+    cluster = begun()
+    world = cluster.world
+    cluster.kill("c", 6.0)  # a goes on with b alone
+    for name in ("a", "b"):
+        cluster.kill(name, 0.0)
+    for name in NAMES:
+        cluster.start(name, 0.0)
+    verdict = world.promote("c")
+    assert verdict is not None
+    assert verdict.why is Why.NEWER_EXISTS
+    assert "promote it, or discard what it has" in verdict.reason
+    verdict = world.promote("b")
+    assert verdict is not None
+    assert verdict.promoted
+
+
+def test_a_store_is_promoted_by_force_and_by_name_alone() -> None:
+    """The newest is lost for good: whoever promotes says whose data is discarded."""
+    cluster = begun()
+    world = cluster.world
+    cluster.kill("b", 6.0)
+    cluster.kill("c", 6.0)
+    cluster.kill("a", 20.0)
+    cluster.start("b", 0.0)
+    for proof in (Proof(), Proof(fenced=frozenset("ac")), Proof(discarded=frozenset("c"))):
+        refused = world.promote("b", proof)
+        assert refused is not None
+        assert refused.why is Why.UNKNOWN
+        assert "a may have newer data and cannot be asked" in refused.reason or "a, c may" in refused.reason
+    world.confirmed.clear()  # it is lost, on purpose
+    verdict = world.promote("b", Proof(discarded=frozenset("ac")))
+    assert verdict is not None
+    assert verdict.promoted
+
+
+def test_the_number_on_the_resource_managers_record_is_a_proof() -> None:
+    """A power cut: the machine of the primary does not say that nobody listens there."""
+    cluster = begun()
+    world = cluster.world
+    record = world.members["b"].record
+    assert record is not None
+    world.cut |= {frozenset("ab"), frozenset("ac")}
+    cluster.kill("a", LEASE + BACKUP_TIMEOUT)
+    refused = world.promote("b", Proof(fenced=frozenset("a")))
+    assert refused is not None
+    assert refused.why is Why.UNKNOWN
+    newer = Number(record.number.epoch, record.number.sequence + 1)
+    refused = world.promote("b", Proof(fenced=frozenset("a"), recorded=newer))
+    assert refused is not None
+    assert refused.why is Why.UNKNOWN
+    verdict = world.promote("b", Proof(fenced=frozenset("a"), recorded=record.number))
+    assert verdict is not None
+    assert verdict.promoted
