@@ -41,6 +41,7 @@ def summary(recovered: Recovered) -> dict[str, object]:
         "counts": recovered.delivery_counts,
         "schedules": recovered.schedules,
         "duplicates": recovered.duplicates,
+        "links": recovered.links,
         "references": recovered.references,
         "prepared": recovered.prepared,
         "bindings": recovered.bindings,
@@ -63,6 +64,7 @@ async def mixed_traffic(directory: Path, seed: int, count: int = 400) -> None:
             tx = storage.next_id() if draw.random() < 0.1 else 0
             storage.append_message(message, queues, tx=tx)
             if tx:
+                storage.append_link(f"link {tx % 2}", tx.to_bytes(8, "little"), message.id, tx)
                 outcome = draw.choice([storage.append_commit, storage.append_rollback, None])
                 if outcome is not None:
                     outcome(tx)

@@ -45,6 +45,7 @@ class RecordType(IntEnum):
     QUEUE = 19
     PAGE = 20
     SEGMENT_END = 21
+    LINK = 22
 
 
 TX = 0x01
@@ -74,6 +75,10 @@ SCHEDULE = struct.Struct("<BBQQQ")
 OUTCOME = struct.Struct("<BBQI")
 PAGE_MARK = struct.Struct("<BBQQ")
 SEGMENT_END = struct.Struct("<BBQ")
+#: Life, number; the key of the link follows.
+LINK_FIELDS = struct.Struct("<8sQ")
+#: Lives of a link of which the last number is remembered.
+LINK_LIVES = 8
 #: Priority, message id.
 REFERENCE_FIELDS = struct.Struct("<BQ")
 U16 = struct.Struct("<H")
@@ -334,6 +339,19 @@ def page_address(record: memoryview | bytes) -> str:
 def segment_end(sequence: int) -> bytes:
     """The last record of a segment: the life goes on in segment ``sequence``, which must be there."""
     return SEGMENT_END.pack(RecordType.SEGMENT_END, 0, sequence)
+
+
+def link(key: str, life: bytes, number: int, tx: int) -> bytes:
+    """Messages of a link up to ``number`` of its sender's ``life`` (8 bytes) were taken in."""
+    head = bytes((RecordType.LINK, TX if tx else 0)) + (U64.pack(tx) if tx else b"")
+    return head + LINK_FIELDS.pack(life, number) + key.encode()
+
+
+def decode_link(record: memoryview | bytes) -> tuple[str, bytes, int]:
+    """(key, life, number) of a framed LINK record."""
+    position = FIELDS_TX if record[FRAME_SIZE + 1] & TX else FIELDS
+    life, number = LINK_FIELDS.unpack_from(record, position)
+    return bytes(record[position + LINK_FIELDS.size :]).decode(), life, number
 
 
 def page_mark(store: int, message_id: int) -> bytes:

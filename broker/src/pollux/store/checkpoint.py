@@ -45,7 +45,7 @@ def load_checkpoint(checkpoint: Checkpoint, state: State, *, bodies: bool) -> No
     state.schedules.update({(queue, message): at for queue, message, at in values["schedules"]})
     for address, duplicates in values["duplicates"].items():
         state.duplicates[address] = dict.fromkeys(duplicates)
-    for tx, messages, acknowledgements, references, duplicates, page_acks, pages, xid in values["pending"]:
+    for tx, messages, acknowledgements, references, duplicates, page_acks, pages, xid, *links in values["pending"]:
         state.pending[tx] = Pending(
             [(one[0], one[1], tuple(one[2]), *one[3:]) for one in messages],
             [(queue_id, ids) for queue_id, ids in acknowledgements],
@@ -54,7 +54,10 @@ def load_checkpoint(checkpoint: Checkpoint, state: State, *, bodies: bool) -> No
             [(store, page, queue_id, ids) for store, page, queue_id, ids in page_acks],
             [(store, page) for store, page in pages],
             xid,
+            [(key, life, number) for key, life, number in links[0]] if links else [],
         )
+    for key, lives in values.get("links", {}).items():
+        state.links[key] = dict(lives)
     state.large.update(dict(values["large"]))
     for store, page, queues in values["page_acks"]:
         state.page_acks[store, page] = {queue_id: set(ids) for queue_id, ids in queues}
@@ -89,6 +92,7 @@ def encode_state(state: State) -> dict[str, Any]:
                 one.page_acks,
                 one.pages,
                 one.xid,
+                *([one.links] if one.links else ()),
             ]
             for tx, one in state.pending.items()
         ],
@@ -105,6 +109,7 @@ def encode_state(state: State) -> dict[str, Any]:
         "large_sizes": list(state.large_sizes.items()),
         "large_sums": list(state.large_sums.items()),
         "reach": state.reach,
+        "links": {key: list(lives.items()) for key, lives in state.links.items()},
         "page_ends": [[*key, end] for key, end in state.page_ends.items()],
         "pages_done": [[store, list(done)] for store, done in state.pages_done.items()],
         "queue_records": state.queue_records,

@@ -149,6 +149,11 @@ def _duplicate(record: memoryview, _: int) -> dict[str, Any]:
     return {"address": address, "duplicate_id": value}
 
 
+def _link(record: memoryview, _: int) -> dict[str, Any]:
+    key, life, number = records.decode_link(record)
+    return {"key": key, "life": life, "number": number}
+
+
 def _outcome(record: memoryview, position: int) -> dict[str, Any]:
     count = records.U32.unpack_from(record, position + 8)[0]
     return _numbers(record, position, "tx") | {"records": count, "xid": record[position + 12 :].tobytes()}
@@ -201,6 +206,7 @@ _FIELDS: dict[RecordType, Callable[[memoryview, int], dict[str, Any]]] = {
     RecordType.PAGE_TX: lambda record, at: _numbers(record, at, "store", "page"),
     RecordType.PAGE_MARK: lambda record, at: _numbers(record, at, "store", "message"),
     RecordType.PAGE: _page,
+    RecordType.LINK: _link,
     RecordType.SEGMENT_END: lambda record, at: _numbers(record, at, "next"),
 }
 

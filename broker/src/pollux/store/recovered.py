@@ -70,6 +70,8 @@ class Recovered(Struct):
     schedules: dict[tuple[int, int], int] = field(default_factory=dict)
     #: address -> duplicate ids, oldest first.
     duplicates: dict[str, list[bytes]] = field(default_factory=dict)
+    #: Key of a link -> (life of its sender, last number taken in), the newest life last.
+    links: dict[str, list[tuple[bytes, int]]] = field(default_factory=dict)
     #: message id -> number of queues, only where it is more than one.
     references: dict[int, int] = field(default_factory=dict)
     #: message id -> id of its file, for the large messages some queue holds.
@@ -138,6 +140,7 @@ def recovered_of(state: State, damage: list[Damage]) -> Recovered:
         delivery_counts=state.delivery_counts,
         schedules={key: deliver_at for key, deliver_at in state.schedules.items() if deliver_at},
         duplicates={address: list(kept) for address, kept in state.duplicates.items()},
+        links={key: list(lives.items()) for key, lives in state.links.items()},
         references=references,
         large=state.large_messages(queues),
         prepared=prepared,

@@ -62,11 +62,13 @@ class Pending(Struct):
     #: (store, page) the transaction wrote to
     pages: list[tuple[int, int]] = field(default_factory=list)
     xid: bytes | None = None
+    #: (key of the link, life, number)
+    links: list[tuple[str, bytes, int]] = field(default_factory=list)
 
     def __len__(self) -> int:
         """The number of records."""
         parts = (self.messages, self.acknowledgements, self.references, self.duplicates, self.page_acks, self.pages)
-        return sum(len(part) for part in parts)
+        return sum(len(part) for part in parts) + len(self.links)
 
 
 class Replay(Struct):
@@ -143,6 +145,8 @@ class State:
         self.page_addresses: dict[int, str] = {}
         #: (store, page) -> where its messages end, of pages that were not closed: a later life found it so.
         self.page_ends: dict[tuple[int, int], int] = {}
+        #: Key of a link -> life of its sender -> the last number taken in, the newest life last.
+        self.links: dict[str, dict[bytes, int]] = {}
         #: The last segment that a segment before it says is there.
         self.reach = 0
         self._id_cache_size = id_cache_size
@@ -258,6 +262,12 @@ class State:
             self.page_ends.update(records.decode_page_ends(record))
         elif kind == RecordType.SEGMENT_END:
             self.reach = max(self.reach, U64.unpack_from(record, records.FIELDS)[0])
+        elif kind == RecordType.LINK:
+            taken = records.decode_link(record)
+            if flags & TX:
+                self._transaction(record).links.append(taken)
+            else:
+                self._take_link(*taken)
         elif kind == RecordType.PAGE_DONE:
             store, page = PAIR.unpack_from(record, records.FIELDS)
             self._page_done(store, page, location)
@@ -437,6 +447,14 @@ class State:
             self.acknowledge(queue_id, ids)
         for address, value in pending.duplicates:
             self.add_duplicate(address, value)
+        for key, life, number in pending.links:
+            self._take_link(key, life, number)
+
+    def _take_link(self, key: str, life: bytes, number: int) -> None:
+        lives = self.links.setdefault(key, {})
+        lives[life] = max(lives.pop(life, 0), number)
+        if len(lives) > records.LINK_LIVES:
+            del lives[next(iter(lives))]
 
     def live_large(self, queues: dict[int, dict[int, array[int]]]) -> set[int]:
         """The files of large messages that some queue or undecided transaction holds."""

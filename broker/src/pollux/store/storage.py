@@ -449,6 +449,10 @@ class Storage:
         if self.settings.persist_id_cache:
             self._append(records.duplicate_id(address, duplicate_id, tx), tx)
 
+    def append_link(self, key: str, life: bytes, number: int, tx: int = 0) -> None:
+        """Remember that a link's messages up to ``number`` of its sender's ``life`` (8 bytes) were taken in."""
+        self._append(records.link(key, life, number, tx), tx)
+
     def append_prepare(self, tx: int, xid: bytes) -> None:
         """Keep the transaction's records across a restart until commit or rollback."""
         count = self._tx_records.get(tx, 0)

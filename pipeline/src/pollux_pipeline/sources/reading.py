@@ -162,7 +162,7 @@ def _state(state: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _undecided(tx: int, *parts: Any) -> Iterator[dict[str, Any]]:
     """The records of a transaction that was neither committed nor rolled back."""
-    messages, acks, references, duplicates, page_acks, pages, xid = parts
+    messages, acks, references, duplicates, page_acks, pages, xid, *_links = parts
     for message_id, priority, queues, deliver_at, address, duplicate in messages:
         row = _queued("MESSAGE", message_id, priority, queues)
         more = {"address": address, "duplicate_id": duplicate, "deliver_at": deliver_at or None}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pollux.cluster.routes.numbers import LIVES, Number, Numbering, Taken
+from pollux.cluster.routes.numbers import Number, Numbering, Taken
+from pollux.formats.records import LINK_LIVES
 
 ONE, TWO = b"1" * 8, b"2" * 8
 
@@ -31,7 +32,7 @@ def test_another_life_counts_for_itself() -> None:
 
 def test_the_oldest_lives_are_forgotten() -> None:
     taken = Taken(Number(bytes([at]) * 8, 1) for at in range(100))
-    assert len(taken.numbers) == LIVES
+    assert len(taken.numbers) == LINK_LIVES
     assert not taken.is_new(Number(bytes([99]) * 8, 1))
 
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from pollux.formats.records import LINK_LIVES
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-#: Lives of a sender that are remembered; what waits at it is of one or two of them.
-LIVES = 8
 
 
 class Number(NamedTuple):
@@ -38,7 +37,7 @@ class Numbering:
 
 
 class Taken:
-    """The last numbers taken in of one link, by life, the newest life last."""
+    """The last numbers taken in of one link, by life, the newest life last. What waits is of one or two lives."""
 
     def __init__(self, numbers: Iterable[Number] = ()) -> None:
         self._last: dict[bytes, int] = {}
@@ -53,7 +52,7 @@ class Taken:
         """Remember that it was: all before it of its life are taken in, too."""
         last = self._last.pop(number.life, 0)
         self._last[number.life] = max(last, number.value)
-        if len(self._last) > LIVES:
+        if len(self._last) > LINK_LIVES:
             del self._last[next(iter(self._last))]
 
     @property
