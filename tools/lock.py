@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = {
-    "requirements.lock": ("broker/pyproject.toml", "requirements-dev.in"),
+    "requirements.lock": ("broker/pyproject.toml", "--extra", "database", "requirements-dev.in"),
     "requirements-build.lock": ("requirements-build.in",),
     "requirements-compiler.lock": ("requirements-compiler.in",),
 }

@@ -10,8 +10,8 @@
   and the headers are taken out of Debian's package of them, both into the user's cache; the system is not changed.
   Only if that fails and we are root are they installed with apt-get. Both wheels are kept in the cache, so the next
   clone does not build them.
-* With `--tests`: what the tests run that is not a Python package (mosquitto's clients and ZooKeeper out of Debian's
-  packages unless they are installed, node's clients from package-lock.json; Java is installed where root may).
+* With `--tests`: what the tests run that is not a Python package (mosquitto's clients, ZooKeeper and PostgreSQL out of
+  Debian's packages unless they are installed, node's clients from package-lock.json; Java is installed where root may).
 * With `--lab`: as root, the Debian packages of the molecule lab.
 * What does not depend on each other is done side by side: pip uses one processor, and apt mostly waits.
 * pip compiles nothing: of the 21,000 modules two thirds are Ansible's collections, which Ansible compiles itself and
@@ -51,6 +51,8 @@ NODE_CLIENTS = ROOT / "tests" / "conformance" / "node"
 LOCK, BUILD_LOCK, COMPILER_LOCK = (ROOT / f"requirements{part}.lock" for part in ("", "-build", "-compiler"))
 #: Our own packages, installed so that an edit takes effect.
 PACKAGES = (ROOT / "broker", ROOT / "pipeline")
+#: Where Debian's package has PostgreSQL's server.
+POSTGRESQL = "usr/lib/postgresql"
 #: Where Debian's package has ZooKeeper.
 ZOOKEEPER = Path("/usr/share/java/zookeeper.jar")
 PROJECTS = tuple(package / "pyproject.toml" for package in PACKAGES)
@@ -450,6 +452,13 @@ def ensure_test_programs() -> None:
             fetch_debian(["libzookeeper-java"], zookeeper, with_dependencies=True)
         except SetupError as error:
             raise SetupError(f"the tests need ZooKeeper: install zookeeper\n{error}") from error
+    postgresql = STATE / "postgresql"
+    if not any(Path("/", POSTGRESQL).glob("*/bin/initdb")) and not postgresql.exists():
+        say("taking PostgreSQL out of Debian's packages")
+        try:  # not installed: its package would start a server of this machine's
+            fetch_debian(["postgresql"], postgresql, with_dependencies=True)
+        except SetupError as error:
+            raise SetupError(f"the tests need PostgreSQL: install postgresql\n{error}") from error
 
 
 def ensure_node_clients() -> None:

@@ -51,8 +51,8 @@ class Reserve:
             return True
 
     def _fill(self) -> None:
-        free = self._files.disk(self._path.parent)[1]
-        if free < 2 * self._size:
+        total, free = self._files.disk(self._path.parent)
+        if total and free < 2 * self._size:
             raise OSError(errno.ENOSPC, f"{free} bytes free, {2 * self._size} wanted", str(self._path.parent))
         fd = self._files.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:

@@ -1,0 +1,480 @@
+"""Named files as rows of a database (:class:`pollux.store.port.Files`).
+
+A file's content is pieces that do not overlap, in the table of its directory; its size and name are a row of another.
+What is written without a sync waits in memory, a little of it, until a sync puts all of it into one transaction. A name
+is on stable storage as soon as it is made, changed or deleted. Files are changed by one process alone, which is the one
+that has the store (:mod:`pollux.store.sql.database`), and its children make new ones.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import mmap
+import os
+import tempfile
+import threading
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import bindparam, delete, func, insert, select, update
+
+from pollux.store.port import Entry, Status
+from pollux.store.sql.tables import PIECE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from sqlalchemy import Table
+    from sqlalchemy.engine import Connection, Row
+
+    from pollux.store.sql.database import Database
+
+#: Larger than any descriptor of the system: what is asked of the system by mistake fails.
+_FIRST_DESCRIPTOR = 1 << 30
+#: Bytes that wait in memory for the sync of a file, at most: more is written before.
+DIRTY_BYTES = 1 << 20
+#: Files larger than this are looked at in a temporary file.
+_VIEW_BYTES = 1 << 20
+
+
+class _File:
+    """A file that is open. With ``writes`` this process changes it, so that what is noted here holds."""
+
+    def __init__(self, identity: int, table: Table) -> None:
+        self.id = identity
+        self.table = table
+        self.lock = threading.RLock()
+        self.descriptors = 0
+        self.writes = False
+        #: It has no name any more.
+        self.gone = False
+        self.size = 0
+        #: The size in the database.
+        self.stored = 0
+        #: Behind this no piece has begun yet.
+        self.end = 0
+        self.dirty: list[tuple[int, bytes]] = []
+        self.dirty_bytes = 0
+
+
+class SqlFiles:
+    """The files below ``root``, which need not exist on any disk."""
+
+    def __init__(self, database: Database, root: Path) -> None:
+        self._database = database
+        self._root = root
+        self._files = database.tables.files
+        self._lock = threading.RLock()
+        self._numbers = itertools.count(_FIRST_DESCRIPTOR)
+        self._descriptors: dict[int, _File] = {}
+        self._open: dict[int, _File] = {}
+        pieces = database.tables.pieces
+        #: The statements of the journal's writes, made once.
+        self._insert = {table.name: insert(table) for table in pieces}
+        files = self._files
+        self._resize = update(files).where(files.c.id == bindparam("key")).values(size=bindparam("bytes"))
+
+    # -- names
+
+    def _split(self, path: Path) -> tuple[str, str]:
+        """(directory, name) of a path, below the root; both empty for the root itself."""
+        try:
+            parts = path.relative_to(self._root).parts
+        except ValueError:
+            raise _error(errno.ENOENT, path) from None
+        return "/".join(parts[:-1]), parts[-1] if parts else ""
+
+    def _row(self, connection: Connection, path: Path) -> Row[int, bool, int] | None:
+        files, (directory, name) = self._files, self._split(path)
+        found = select(files.c.id, files.c.is_directory, files.c.size)
+        return connection.execute(found.where(files.c.directory == directory, files.c.name == name)).first()
+
+    def _check_directory(self, connection: Connection, path: Path) -> None:
+        if path == self._root:
+            return
+        row = self._row(connection, path)
+        if row is None:
+            raise _error(errno.ENOENT, path)
+        if not row.is_directory:
+            raise _error(errno.ENOTDIR, path)
+
+    def _add(self, connection: Connection, path: Path, *, is_directory: bool) -> int:
+        self._check_directory(connection, path.parent)
+        directory, name = self._split(path)
+        values = {"directory": directory, "name": name, "is_directory": is_directory, "size": 0}
+        added = connection.execute(insert(self._files).values(values).returning(self._files.c.id))
+        return int(added.scalar_one())
+
+    def _drop(self, connection: Connection, identity: int, table: Table) -> None:
+        """Delete a file, or only its name while this process has it open."""
+        files = self._files
+        if identity in self._open:
+            connection.execute(update(files).where(files.c.id == identity).values(name=None))
+            return
+        connection.execute(delete(table).where(table.c.file == identity))
+        connection.execute(delete(files).where(files.c.id == identity))
+
+    def _table(self, path: Path) -> Table:
+        directory, name = self._split(path)
+        return self._database.tables.of(f"{directory}/{name}" if directory else name)
+
+    # -- changing
+
+    def open(self, path: Path, flags: int, mode: int = 0o640) -> int:
+        """Open a file; its mode is the database's affair."""
+        del mode
+        writes = flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT | os.O_TRUNC) != 0
+
+        def find(connection: Connection) -> tuple[int, int, int]:
+            row = self._row(connection, path)
+            if row is None:
+                if not flags & os.O_CREAT:
+                    self._check_directory(connection, path.parent)
+                    raise _error(errno.ENOENT, path)
+                return self._add(connection, path, is_directory=False), 0, 0
+            if flags & os.O_EXCL:
+                raise _error(errno.EEXIST, path)
+            if row.is_directory:
+                raise _error(errno.EISDIR, path)
+            return row.id, row.size, self._end(connection, row.id, table) if writes else 0
+
+        table = self._table(path)
+        with self._lock:
+            # A file that is there is opened without a transaction that proves anything: nothing is changed.
+            creates = flags & os.O_CREAT
+            identity, size, end = (self._database.write if creates else self._database.look)(find)
+            file = self._open.get(identity)
+            if file is None:
+                file = self._open[identity] = _File(identity, table)
+            file.descriptors += 1
+            fd = next(self._numbers)
+            self._descriptors[fd] = file
+            if writes and not file.writes:
+                file.writes, file.size, file.stored, file.end = True, size, size, end
+        if flags & os.O_TRUNC and file.size:
+            self.truncate(fd, 0)
+        return fd
+
+    def _end(self, connection: Connection, identity: int, table: Table) -> int:
+        last = select(table.c.start, func.length(table.c.data)).where(table.c.file == identity)
+        row = connection.execute(last.order_by(table.c.start.desc()).limit(1)).first()
+        return int(row[0] + row[1]) if row is not None else 0
+
+    def _file(self, fd: int) -> _File:
+        try:
+            return self._descriptors[fd]
+        except KeyError:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
+
+    def write(self, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> int:
+        """Write all of it; what waits for a sync of the file is written with it."""
+        file = self._file(fd)
+        if not file.writes:
+            raise OSError(errno.EBADF, "the file is open for reading only")
+        with file.lock:
+            before = file.size
+            file.dirty.append((offset, bytes(data)))
+            file.dirty_bytes += len(data)
+            file.size = max(file.size, offset + len(data))
+            if sync or file.dirty_bytes >= DIRTY_BYTES:
+                try:
+                    self._flush(file)
+                except BaseException:
+                    # It was not written, as the caller is told; what waited before it still does.
+                    file.dirty.pop()
+                    file.dirty_bytes -= len(data)
+                    file.size = before
+                    raise
+        return len(data)
+
+    def _flush(self, file: _File) -> None:
+        """Put what waits into one transaction. With the file's lock held."""
+        if not file.dirty and file.size == file.stored:
+            return
+
+        def work(connection: Connection) -> int:
+            end = file.end
+            rows: list[dict[str, Any]] = []
+            for start, data in _joined(file.dirty):
+                if start < end:
+                    self._insert_all(connection, file, rows)
+                    self._clear(connection, file, start, start + len(data))
+                rows += [
+                    {"file": file.id, "start": start + at, "data": data[at : at + PIECE]}
+                    for at in range(0, len(data), PIECE)
+                ]
+                end = max(end, start + len(data))
+            self._insert_all(connection, file, rows)
+            if file.size != file.stored:
+                connection.execute(self._resize, {"key": file.id, "bytes": file.size})
+            return end
+
+        file.end = self._database.write(work)
+        file.stored = file.size
+        file.dirty.clear()
+        file.dirty_bytes = 0
+
+    def _insert_all(self, connection: Connection, file: _File, rows: list[dict[str, Any]]) -> None:
+        if rows:
+            connection.execute(self._insert[file.table.name], rows)
+            rows.clear()
+
+    def _clear(self, connection: Connection, file: _File, start: int, end: int) -> None:
+        """Cut a range out of the pieces that there are."""
+        table = file.table
+        near = select(table.c.start, table.c.data).where(
+            table.c.file == file.id, table.c.start > start - PIECE, table.c.start < end
+        )
+        rows: list[dict[str, Any]] = []
+        for at, data in connection.execute(near).all():
+            if at + len(data) <= start:
+                continue
+            connection.execute(delete(table).where(table.c.file == file.id, table.c.start == at))
+            if at < start:
+                rows.append({"file": file.id, "start": at, "data": data[: start - at]})
+            if at + len(data) > end:
+                rows.append({"file": file.id, "start": end, "data": data[end - at :]})
+        self._insert_all(connection, file, rows)
+
+    def fdatasync(self, fd: int) -> None:
+        """Put all that waits into one transaction."""
+        file = self._file(fd)
+        with file.lock:
+            self._flush(file)
+
+    def fsync(self, fd: int) -> None:
+        """The same: a file has nothing else."""
+        self.fdatasync(fd)
+
+    def sync_directory(self, path: Path) -> None:
+        """Look whether the directory is there: its names are on stable storage."""
+        self._database.look(lambda connection: self._check_directory(connection, path))
+
+    def fill(self, fd: int, size: int) -> None:
+        """Set the size: a database keeps no room for rows that are not there."""
+        self.allocate(fd, size)
+
+    def allocate(self, fd: int, size: int) -> None:
+        """Set the size when it is smaller."""
+        file = self._file(fd)
+        with file.lock:
+            file.size = max(file.size, size)
+            self._flush(file)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Cut off what is behind, in one transaction."""
+        file = self._file(fd)
+        with file.lock:
+            self._flush(file)
+
+            def work(connection: Connection) -> None:
+                if size < file.end:
+                    self._clear(connection, file, size, max(file.end, size))
+                connection.execute(self._resize, {"key": file.id, "bytes": size})
+
+            self._database.write(work)
+            file.size = file.stored = size
+            file.end = min(file.end, size)
+
+    def close(self, fd: int) -> None:
+        """Let go of a file; what waits for a sync is written, or it would be gone for every reader."""
+        file = self._file(fd)
+        with self._lock:
+            del self._descriptors[fd]
+            file.descriptors -= 1
+            last = not file.descriptors
+            if last and not file.gone:
+                with file.lock:
+                    try:
+                        self._flush(file)
+                    finally:
+                        self._open.pop(file.id, None)
+            elif last:
+                self._open.pop(file.id, None)
+                if self._database.epoch is not None:
+                    self._database.write(lambda connection: self._drop(connection, file.id, file.table))
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file another name, in one transaction."""
+        table, other = self._table(source), self._table(target)
+
+        def work(connection: Connection) -> int | None:
+            row, old = self._row(connection, source), self._row(connection, target)
+            if row is None:
+                raise _error(errno.ENOENT, source)
+            if table is not other:
+                raise _error(errno.EXDEV, target)
+            self._check_directory(connection, target.parent)
+            if old is not None and old.id != row.id:
+                self._drop(connection, old.id, table)
+            directory, name = self._split(target)
+            files = self._files
+            connection.execute(update(files).where(files.c.id == row.id).values(directory=directory, name=name))
+            return old.id if old is not None and old.id != row.id else None
+
+        with self._lock:
+            self._forget_name(self._database.write(work))
+
+    def unlink(self, path: Path) -> None:
+        """Delete a file, in one transaction."""
+        table = self._table(path)
+
+        def work(connection: Connection) -> int | None:
+            row = self._row(connection, path)
+            if row is None:
+                return None
+            if row.is_directory:
+                raise _error(errno.EISDIR, path)
+            self._drop(connection, row.id, table)
+            return int(row.id)
+
+        with self._lock:
+            self._forget_name(self._database.write(work))
+
+    def _forget_name(self, identity: int | None) -> None:
+        if identity is not None and identity in self._open:
+            self._open[identity].gone = True
+
+    def make_directory(self, path: Path, mode: int = 0o750) -> None:
+        """Make a directory."""
+        del mode
+
+        def work(connection: Connection) -> None:
+            row = self._row(connection, path)
+            if row is None:
+                self._add(connection, path, is_directory=True)
+            elif not row.is_directory:
+                raise _error(errno.EEXIST, path)
+
+        if path != self._root:
+            self._database.write(work)
+
+    def remove_directory(self, path: Path) -> None:
+        """Delete an empty directory."""
+
+        def work(connection: Connection) -> None:
+            self._check_directory(connection, path)
+            files, directory = self._files, self._name(path)
+            held = select(files.c.id).where(files.c.directory == directory, files.c.name.is_not(None)).limit(1)
+            if connection.execute(held).first() is not None:
+                raise _error(errno.ENOTEMPTY, path)
+            row = self._row(connection, path)
+            if row is not None:
+                connection.execute(delete(files).where(files.c.id == row.id))
+
+        self._database.write(work)
+
+    def adopt(self, paths: list[Path]) -> None:
+        """Look whether they are there: another process of this broker made them."""
+        for path in paths:
+            self.status(path)
+
+    # -- looking
+
+    def _name(self, path: Path) -> str:
+        directory, name = self._split(path)
+        return f"{directory}/{name}" if directory else name
+
+    def _size(self, file: _File) -> int:
+        if file.writes:
+            return file.size
+        found = select(self._files.c.size).where(self._files.c.id == file.id)
+        size = self._database.look(lambda connection: connection.execute(found).scalar_one_or_none())
+        if size is None:
+            raise OSError(errno.ENOENT, "the file was deleted by another process")
+        return int(size)
+
+    def read(self, fd: int, length: int, offset: int) -> bytes:
+        """Read from the database, and what waits for a sync from memory."""
+        file = self._file(fd)
+        with file.lock:
+            size = self._size(file)
+            length = max(0, min(length, size - offset))
+            if not length:
+                return b""
+            buffer = bytearray(length)
+            if offset < file.end or not file.writes:
+                table = file.table
+                near = select(table.c.start, table.c.data).where(
+                    table.c.file == file.id, table.c.start > offset - PIECE, table.c.start < offset + length
+                )
+                _overlay(buffer, offset, self._database.look(lambda connection: connection.execute(near).all()))
+            _overlay(buffer, offset, file.dirty)
+            return bytes(buffer)
+
+    def size(self, fd: int) -> int:
+        """Return the size of an open file, bytes."""
+        return self._size(self._file(fd))
+
+    def view(self, path: Path) -> memoryview:
+        """Read a small file into memory, and a large one into a temporary file that is mapped."""
+        fd = self.open(path, os.O_RDONLY)
+        try:
+            size = self.size(fd)
+            if size <= _VIEW_BYTES:
+                return memoryview(self.read(fd, size, 0))
+            with tempfile.TemporaryFile() as copy:
+                for at in range(0, size, _VIEW_BYTES):
+                    copy.write(self.read(fd, _VIEW_BYTES, at))
+                copy.flush()
+                return memoryview(mmap.mmap(copy.fileno(), size, prot=mmap.PROT_READ))
+        finally:
+            self.close(fd)
+
+    def status(self, path: Path) -> Status:
+        """Return what the database has under a name."""
+        if path == self._root:
+            return Status(0, 0, is_directory=True)
+        row = self._database.look(lambda connection: self._row(connection, path))
+        if row is None:
+            raise _error(errno.ENOENT, path)
+        file = self._open.get(row.id)
+        size = file.size if file is not None and file.writes else row.size
+        return Status(size, row.id, row.is_directory)
+
+    def entries(self, directory: Path) -> list[Entry]:
+        """Return the names in a directory."""
+        files = self._files
+        found = select(files.c.name, files.c.id, files.c.is_directory).where(
+            files.c.directory == self._name(directory), files.c.name.is_not(None)
+        )
+
+        def work(connection: Connection) -> list[Entry]:
+            self._check_directory(connection, directory)
+            return [Entry(*row) for row in connection.execute(found)]
+
+        return self._database.look(work)
+
+    def disk(self, path: Path) -> tuple[int, int]:
+        """Return the room of the file system that SQLite is on; a server does not tell."""
+        del path
+        if not self._database.is_sqlite:
+            return 0, 0
+        stat = os.statvfs(self._database.path)
+        return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+
+
+def _error(number: int, path: Path) -> OSError:
+    return OSError(number, os.strerror(number), str(path))
+
+
+def _joined(dirty: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """Writes in their order, those that go on where the one before ended as one."""
+    joined: list[tuple[int, list[bytes], int]] = []
+    for start, data in dirty:
+        if joined and joined[-1][2] == start:
+            first, parts, _ = joined.pop()
+            parts.append(data)
+            joined.append((first, parts, start + len(data)))
+        else:
+            joined.append((start, [data], start + len(data)))
+    return [(start, b"".join(parts)) for start, parts, _ in joined]
+
+
+def _overlay(buffer: bytearray, offset: int, pieces: Iterable[Any]) -> None:
+    """Put pieces where they belong in a buffer that begins at an offset."""
+    for start, data in pieces:
+        first, last = max(start, offset), min(start + len(data), offset + len(buffer))
+        if first < last:
+            buffer[first - offset : last - offset] = data[first - start : last - start]

@@ -1,0 +1,113 @@
+"""A PostgreSQL server of the tests' own: in a temporary directory, on a socket there, without a network."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: What tools/setup_environment.py takes out of Debian's packages where the server is not installed.
+UNPACKED = Path(__file__).resolve().parents[1] / ".pollux" / "postgresql"
+PLACES = (Path("/usr/lib/postgresql"), UNPACKED / "usr/lib/postgresql")
+
+
+def programs() -> Path:
+    """Return the directory of the newest server's programs. Raises FileNotFoundError."""
+    found = [path for place in PLACES for path in place.glob("*/bin") if (path / "initdb").exists()]
+    if not found:
+        raise FileNotFoundError("PostgreSQL's server is missing: run tools/setup_environment.py --tests")
+    return max(found, key=lambda path: int(path.parent.name))
+
+
+class Server:
+    """One cluster. ``start`` and ``stop`` may be called again and again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._bin = programs()
+        libraries = ":".join(str(path) for path in UNPACKED.glob("usr/lib/*-linux-*"))
+        self._libraries = {"LD_LIBRARY_PATH": libraries} if self._bin.is_relative_to(UNPACKED) else {}
+        #: The server refuses root.
+        self._user = "nobody" if os.geteuid() == 0 else None
+        if self._user is not None:
+            account = pwd.getpwnam(self._user)
+            os.chown(directory, account.pw_uid, account.pw_gid)
+        data = directory / "data"
+        self._run("initdb", "-D", data, "-U", "pollux", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+
+    def _run(self, program: str, *arguments: str | Path, check: bool = True) -> None:
+        with tempfile.TemporaryFile() as output:  # the server keeps it open: a pipe would be waited for
+            done = subprocess.run(
+                [self._bin / program, *arguments],
+                cwd=self.directory,
+                env={"PATH": os.environ.get("PATH", ""), "LANG": "C", "TZ": "UTC"} | self._libraries,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                check=False,
+                user=self._user,
+                extra_groups=[] if self._user is not None else None,
+            )
+            output.seek(0)
+            if check and done.returncode:
+                raise RuntimeError(f"{program}: {output.read().decode()}")
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        # No test cuts the power of this machine: what the system was given outlives a killed server.
+        options = f"-c listen_addresses='' -c unix_socket_directories={self.directory} -c fsync=off"
+        log = self.directory / "log"
+        self._run("pg_ctl", "-D", self.directory / "data", "-o", options, "-l", log, "-w", "start")
+
+    def stop(self, mode: str = "immediate") -> None:
+        """Stop it, as a power cut would or as asked."""
+        self._run("pg_ctl", "-D", self.directory / "data", "-m", mode, "-w", "stop", check=False)
+
+    @property
+    def pid(self) -> int:
+        """Return the process id of the server."""
+        return int((self.directory / "data/postmaster.pid").read_text().split()[0])
+
+    def create(self, database: str) -> str:
+        """Make an empty database, and return its name."""
+        self.sql(f"CREATE DATABASE {database} TEMPLATE template0")
+        return database
+
+    def sql(self, statement: str, database: str = "postgres") -> str:
+        """Carry out a statement as psql does; returns its rows."""
+        where = ("-h", str(self.directory), "-U", "pollux", "-d", database)
+        command = [str(self._bin / "psql"), *where, "-AtXq", "-c", statement]
+        done = subprocess.run(command, capture_output=True, check=True, text=True)
+        return done.stdout.strip()
+
+    def url(self, database: str = "postgres") -> str:
+        """Return SQLAlchemy's URL of a database."""
+        return f"postgresql+psycopg://pollux@/{database}?host={self.directory}"
+
+    def jdbc(self, database: str = "postgres") -> str:
+        """Return the URL that broker.xml has."""
+        return f"jdbc:postgresql:{database}?host={self.directory}"
+
+
+@contextmanager
+def running() -> Iterator[Server]:
+    """Yield a server that answers; it is gone afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix="pollux-pg-"))
+    directory.chmod(0o755)
+    try:
+        server = Server(directory)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
