@@ -43,6 +43,13 @@ def test_the_empty_history_passes() -> None:
     assert check([]) == Verdict(0, 0, 0, (), (), (), (), (), ())
 
 
+def test_a_confirm_is_of_the_last_attempt_before_it() -> None:
+    """Breaks when a message that was sent again is taken to have been sent only then."""
+    entries = entries_of(Sent(0, "a"), Fault(5, "kill"), Confirmed(6, "a"), Sent(10, "a"), Confirmed(12, "a"))
+    assert check([*entries, Received(13, "a")]).rto_ms == (7,)
+    assert check([*entries[:3], Received(13, "a"), Sent(10, "a")]).rto_ms == (None,)
+
+
 def test_a_confirmed_message_that_never_arrives_is_lost() -> None:
     verdict = check([*history("a"), Sent(5, "b"), Confirmed(6, "b")])
     assert verdict.lost == (("b", ""),)

@@ -148,7 +148,7 @@ def check(entries: Iterable[Entry], *, queues: Collection[str] = ("",)) -> Verdi
         phantom=tuple(phantom),
         two_lives=tuple(_two_lives(confirmed)),
         order_violations=tuple(_order_violations(sent, received)),
-        rto_ms=tuple(_recovery_times(faults, sent, confirmed)),
+        rto_ms=tuple(_recovery_times(faults, history)),
     )
 
 
@@ -192,15 +192,21 @@ def _order_violations(sent: dict[str, Sent], received: list[Received]) -> Iterat
             newest[key] = origin
 
 
-def _recovery_times(faults: list[Fault], sent: dict[str, Sent], confirmed: list[Confirmed]) -> Iterator[float | None]:
-    """Yield for each fault how long it took until a message sent after it was confirmed."""
+def _recovery_times(faults: list[Fault], history: list[Entry]) -> Iterator[float | None]:
+    """Yield for each fault how long it took until a message sent after it was confirmed.
+
+    A confirm is of the last attempt before it: one of an attempt before the fault says nothing, also when the message
+    was sent again meanwhile.
+    """
+    attempts: dict[str, float] = {}
+    answered: list[tuple[float, float]] = []
+    for entry in history:
+        if isinstance(entry, Sent):
+            attempts[entry.id] = entry.time
+        elif isinstance(entry, Confirmed) and entry.id in attempts:
+            answered.append((entry.time, attempts[entry.id]))
     for fault in faults:
-        times = (
-            entry.time - fault.time
-            for entry in confirmed
-            if entry.time >= fault.time and entry.id in sent and sent[entry.id].time >= fault.time
-        )
-        yield next(times, None)
+        yield next((time - fault.time for time, sent in answered if sent >= fault.time), None)
 
 
 # -- the file format ----------------------------------------------------------------------------------------------

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from pollux_pipeline.jobs.base import Result, Run
 
+#: Ledgers whose throughput a report draws.
+_DRAWN = 4
+
 
 def figures(run: Run, messages: DataFrame, events: DataFrame, result: Result, sections: dict[str, Any]) -> None:
     """Write `throughput`, `latency`, `by_address`, `by_broker`; add totals to the result, rows to the sections."""
@@ -25,27 +28,29 @@ def figures(run: Run, messages: DataFrame, events: DataFrame, result: Result, se
     if totals is not None:
         result.facts |= {name: int(value or 0) for name, value in totals.asDict().items()}
     sections["faults"] = run.first(
-        events.filter("kind = 'F'").select(f.col("time").alias("at_ms"), "text").orderBy("at_ms"), 200
+        events.filter("kind = 'F'").select("ledger", f.col("time").alias("at_ms"), "text").orderBy("ledger", "at_ms"),
+        200,
     )
-    span = events.filter("kind != 'F'").agg(f.min("time").alias("low"), f.max("time").alias("high"))
+    # Each ledger by its own clock.
+    spans = events.filter("kind != 'F'").groupBy("ledger")
+    span = spans.agg(f.min("time").alias("low"), f.max("time").alias("high"))
     width = f.greatest(f.ceil((f.col("high") - f.col("low")) / 200 / 100) * 100, f.lit(100))
     throughput = (
         events.filter("kind in ('C', 'R')")
-        .select("kind", "time")
-        .crossJoin(f.broadcast(span.select("low", width.alias("width"))))
+        .select("ledger", "kind", "time")
+        .join(f.broadcast(span.select("ledger", "low", width.alias("width"))), "ledger")
         .groupBy(
+            "ledger",
             (f.floor((f.col("time") - f.col("low")) / f.col("width")) * f.col("width") + f.col("low")).alias("at_ms"),
             f.col("width").alias("width_ms"),
         )
         .agg(count_where("kind = 'C'").alias("confirmed"), count_where("kind = 'R'").alias("received"))
     )
     throughput = run.write("throughput", throughput)
-    sections["throughput"] = run.first(throughput.orderBy("at_ms"), 400)
+    sections["throughput"] = run.first(throughput.orderBy("ledger", "at_ms"), 400 * _DRAWN)
     address = f.coalesce(f.nullif(f.col("group"), f.lit("")), f.nullif("producer", f.lit("")), f.lit("(unknown)"))
     named = messages.withColumn("address", f.coalesce(f.nullif(f.expr("get(receptions, 0).queue"), f.lit("")), address))
-    spent = {
-        name: f.col(end) - f.col("sent_ms") for name, end in (("confirm", "confirmed_ms"), ("receive", "received_ms"))
-    }
+    spent = {name: f.col(f"{name}_ms") for name in ("confirm", "receive")}
     latency = run.write("latency", percentiles(named, "address", spent, (0.5, 0.9, 0.99, 0.999)))
     sections["latency"] = run.first(latency.orderBy("address"))
     by_address = run.write(

@@ -5,8 +5,9 @@ needs no more memory on the driver for 10 million entries than for ten. Journals
 that wait in a queue still (`stuck`, not lost), duplicates the broker stored twice, and damaged bytes. Audit trails add
 what became of messages that no ledger tells of (`explained`, not lost), and when brokers became live.
 
-Within one ledger all times are of one clock. Several ledgers may be of several clocks: then the epochs of activations
-order what is compared between them, and only equal epochs are ordered by time.
+Every ledger has a clock of its own. Within one ledger times give the order; between ledgers the epochs of one node do,
+and nothing else: where it is not known the output says so (`order_unknown`). Times belong to attempts: a message that
+was sent again took as long as the attempt that was answered.
 """
 
 from __future__ import annotations
@@ -14,26 +15,28 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from pollux_pipeline.errors import InputError
-from pollux_pipeline.jobs import activations, clocks, evidence, state
+from pollux_pipeline.jobs import activations, attempts, clocks, evidence, state
 from pollux_pipeline.jobs.base import NORMAL_DAMAGE, Result, Run, table
 from pollux_pipeline.jobs.figures import figures
 from pollux_pipeline.report import page
-from pollux_pipeline.sources.ledger import read_ledgers
+from pollux_pipeline.sources.ledger import numbered, read_ledgers
 
 #: Stretches of time into which receptions are cut, so that the order within one busy group is judged by many tasks.
 _STRETCHES = 64
-_FINDING = "finding string, id string, queue string, producer string, node string, time double, detail string"
+_FINDING = (
+    "finding string, id string, queue string, producer string, node string, ledger int, time double, detail string"
+)
 #: Findings that make a run not clean, in the order in which reports show them.
 KINDS = (
     *("lost", "duplicated", "phantom", "two_lives", "order_violations", "stored_twice", "phantom_acks"),
     *("damage", "malformed_lines", "clock_skew"),
 )
 #: What is told of messages and is no finding.
-TOLD = ("stuck", "explained")
+TOLD = ("stuck", "explained", "order_unknown")
 #: Damage that is no finding: what every crash leaves behind, and what a broker says of its own trail.
 _TOLD_DAMAGE = (*NORMAL_DAMAGE, "trail-lost")
 
@@ -75,11 +78,21 @@ def reconcile(run: Run) -> Result:
         events = run.stage("events", _events(run))
         lives = run.stage("lives", activations.lives(events))
         queues = run.options.get("queues") or []
-        entries = run.spread(events.filter("kind in ('S', 'C', 'R')"), "id")
+        entries = events.filter("kind in ('S', 'C', 'R')")
+        sources = run.write("ledgers", table(run.spark, numbered(inputs.ledgers), "ledger int, file string"))
+        sections["ledgers"] = run.first(sources.orderBy("ledger"))
+        several = len(inputs.ledgers) > 1
+        if several:
+            of = f.broadcast(activations.nodes(lives).withColumnRenamed("node", "of"))
+            entries = entries.join(of, "broker", "left").withColumn("node", f.coalesce("node", "of")).drop("of")
+        entries = run.spread(entries, "id")
         messages = run.write("messages", _messages(entries, queues, stuck, fates), spread="id", key=["id"])
-        disorder = run.stage("disorder", _order_violations(messages))
+        judged = _judged_for_order(messages)
+        disorder = run.stage("disorder", _order_violations(judged, several=several))
         found += [_malformed(events), _message_findings(messages), _disordered(disorder, messages)]
         found.append(activations.two_lives(lives))
+        if several:
+            found += [_order_unknown(judged), activations.uncompared(lives)]
         run.step("counting")
         figures(run, messages, events, result, sections)
         told = activations.of_ledgers(lives, messages, events)
@@ -96,7 +109,7 @@ def _findings(run: Run, found: list[DataFrame], result: Result, sections: dict[s
     """Write them, count them, and take the first of each kind for the report."""
     every = table(run.spark, (), _FINDING)
     for one in found:
-        every = every.unionByName(one)
+        every = every.unionByName(one, allowMissingColumns=True)
     findings = run.write("findings", every, spread="id")
     kind = Window.partitionBy("finding")
     ranked = findings.withColumns(
@@ -113,21 +126,16 @@ def _findings(run: Run, found: list[DataFrame], result: Result, sections: dict[s
 
 
 def _events(run: Run) -> DataFrame:
-    """The lines of all ledgers, with `order`: what comes before what."""
+    """The lines of all ledgers, with `order`: what comes before what in one ledger."""
     lines = read_ledgers(run.spark, run.inputs.ledgers)
-    none = f.lit(0).cast("bigint")
-    clock = f.coalesce("epoch", none) if len(run.inputs.ledgers) > 1 else none
-    order = f.struct(clock.alias("epoch"), f.col("time").alias("time"), f.col("at").alias("at"))
+    order = f.struct("time", "at")
     shown = f.when(f.col("kind").isNull(), f.concat_ws(": ", f.col("file"), f.substring("line", 1, 200)))
     return lines.withColumns({"order": order, "malformed": shown}).drop("at", "file", "line")
 
 
 def _malformed(events: DataFrame) -> DataFrame:
     return events.filter("kind is null").select(
-        f.lit("malformed_lines").alias("finding"),
-        *(f.lit(None).cast("string").alias(name) for name in ("id", "queue", "producer", "node")),
-        f.lit(None).cast("double").alias("time"),
-        f.col("malformed").alias("detail"),
+        f.lit("malformed_lines").alias("finding"), "ledger", f.col("malformed").alias("detail")
     )
 
 
@@ -135,55 +143,64 @@ def _messages(
     entries: DataFrame, queues: list[str], stuck: DataFrame | None, fates: DataFrame | None
 ) -> DataFrame:
     """The life of each message: one row for each id. `entries`: the events of messages, spread by their ids."""
-    sent = f.struct("order", "time", "producer", "group", "sequence")
+    sent = f.struct("ledger", "time", "producer", "group", "sequence")
     confirmed = f.struct("order", "time", "node", "broker", "epoch")
-    got = f.struct("order", "time", "redelivered", "broker", "epoch", "consumer")
+    got = f.struct("order", "time", "redelivered", "node", "broker", "epoch", "consumer")
     is_s, is_c, is_r = f.col("kind") == "S", f.col("kind") == "C", f.col("kind") == "R"
     fresh = is_r & ~f.col("redelivered")
-    by_queue = (
-        entries.groupBy("id", "queue")
+    unmarked = f.when(fresh, f.struct("order", "node", "epoch"))
+    by_place = (
+        entries.groupBy("id", "queue", "ledger")
         .agg(
-            f.max(f.when(is_s, sent)).alias("sent"),
+            f.collect_list(f.when(is_s, sent)).alias("sends"),
             f.min(f.when(is_c, confirmed)).alias("confirmed"),
             f.max(f.when(is_c, f.col("time"))).alias("confirmed_last"),
             f.min(f.when(is_r, got)).alias("first"),
-            f.min(f.when(fresh, f.col("order"))).alias("fresh_first"),
-            f.max(f.when(fresh, f.col("order"))).alias("fresh_last"),
+            f.min(unmarked).alias("fresh_first"),
+            f.max(unmarked).alias("fresh_last"),
             f.count_if(is_r).alias("count"),
             f.count_if(fresh).alias("fresh"),
         )
     )
-    receptions = f.struct("queue", "first", "fresh_first", "fresh_last", "count", "fresh")
-    by_id = by_queue.groupBy("id").agg(
-        f.max("sent").alias("s"),
-        f.min("confirmed").alias("c"),
-        f.max("confirmed_last").alias("confirmed_last"),
+    receptions = f.struct("queue", "ledger", "first", "fresh_first", "fresh_last", "count", "fresh")
+    confirms = f.struct("ledger", f.col("confirmed.*"), f.col("confirmed_last").alias("last"))
+    by_id = by_place.groupBy("id").agg(
+        f.sort_array(f.flatten(f.collect_list("sends"))).alias("sends"),
+        f.collect_list(f.when(f.col("confirmed").isNotNull(), confirms)).alias("confirms"),
         f.sort_array(f.collect_list(f.when(f.col("count") > 0, receptions))).alias("receptions"),
     )
-    received = f.transform("receptions", lambda one: one["queue"])
+    by_id = by_id.withColumn("c", f.expr(attempts.CONFIRMED)).withColumn("s", f.expr(attempts.ATTEMPT))
+    by_id = by_id.withColumn("r", f.expr(attempts.RECEIVED))
+    received = f.array_distinct(f.transform("receptions", lambda one: one["queue"]))
     if queues:
         missing = f.array_except(f.array(*(f.lit(queue) for queue in queues)), received)
     else:
         missing = f.when(f.size("receptions") == 0, f.array(f.lit(""))).otherwise(f.array().cast("array<string>"))
     result = by_id.select(
         "id",
+        f.col("s.ledger").alias("sent_ledger"),
         f.col("s.time").alias("sent_ms"),
         f.col("s.producer").alias("producer"),
         f.col("s.group").alias("group"),
         f.col("s.sequence").alias("sequence"),
+        f.transform("sends", lambda one: f.struct(one["ledger"].alias("ledger"), one["time"].alias("time"))).alias(
+            "attempts"
+        ),
+        f.col("c.ledger").alias("confirmed_ledger"),
         f.col("c.time").alias("confirmed_ms"),
-        "confirmed_last",
+        f.col("c.last").alias("confirmed_last"),
+        f.expr(attempts.TOOK.format(answer="c")).alias("confirm_ms"),
         f.col("c.node").alias("node"),
         f.col("c.broker").alias("broker"),
         f.col("c.epoch").alias("epoch"),
-        f.expr("array_min(transform(receptions, r -> r.first.time))").alias("received_ms"),
+        f.col("r.ledger").alias("received_ledger"),
+        f.col("r.time").alias("received_ms"),
+        f.expr(attempts.TOOK.format(answer="r")).alias("receive_ms"),
         f.expr("aggregate(receptions, 0L, (total, r) -> total + r.count)").alias("received"),
         "receptions",
         f.when(f.col("c").isNotNull(), missing).otherwise(f.array().cast("array<string>")).alias("missing"),
-        f.expr("transform(filter(receptions, r -> r.fresh > if(r.first.redelivered, 0, 1)), r -> r.queue)").alias(
-            "duplicated"
-        ),
-    )
+        f.expr(attempts.DUPLICATED).alias("duplicated"),
+    ).withColumn("unordered", f.expr(attempts.UNORDERED))
     held = f.lit(False)
     if stuck is not None:
         result = result.join(stuck.select("id", f.lit(1).alias("held")), "id", "left")
@@ -213,61 +230,111 @@ def _message_findings(messages: DataFrame) -> DataFrame:
     """Everything that is said of single messages, in one pass."""
     noted = f"array_join(transform(trail, t -> {evidence.words('t')}), '; ')"
     confirmed = "concat('confirmed by ', coalesce(broker, '?'), ' in epoch ', coalesce(cast(epoch as string), '?'))"
+    counted = "aggregate(filter(receptions, r -> r.queue = q), 0L, (total, r) -> total + r.count)"
+    unknown = "received in several ledgers: whether the one without the mark came first cannot be told"
     everything = f"""concat(
         transform(missing, q -> named_struct(
             'finding', case when stuck then 'stuck' when explained then 'explained' else 'lost' end, 'queue', q,
-            'time', confirmed_ms, 'detail', case when stuck then 'waits in a queue' when explained then {noted}
+            'ledger', confirmed_ledger, 'time', confirmed_ms,
+            'detail', case when stuck then 'waits in a queue' when explained then {noted}
                 else concat_ws('; ', {confirmed}, nullif({noted}, '')) end)),
         transform(duplicated, q -> named_struct(
-            'finding', 'duplicated', 'queue', q, 'time', received_ms,
-            'detail', concat('received ', get(filter(receptions, r -> r.queue = q), 0).count, ' times'))),
+            'finding', 'duplicated', 'queue', q, 'ledger', received_ledger, 'time', received_ms,
+            'detail', concat('received ', {counted}, ' times'))),
+        transform(unordered, q -> named_struct(
+            'finding', 'order_unknown', 'queue', q, 'ledger', cast(null as int), 'time', cast(null as double),
+            'detail', '{unknown}')),
         if(sent_ms is not null, array(), array(named_struct(
-            'finding', 'phantom', 'queue', cast(null as string), 'time', received_ms,
+            'finding', 'phantom', 'queue', cast(null as string), 'ledger', received_ledger, 'time', received_ms,
             'detail', concat_ws('; ', 'never sent', {evidence.SENDER})))))"""
-    wrong = messages.filter("sent_ms is null or size(missing) > 0 or size(duplicated) > 0")
-    return wrong.select("id", "producer", "node", f.inline(f.expr(everything))).select(
-        "finding", "id", "queue", "producer", "node", "time", "detail"
-    )
+    told = "sent_ms is null or size(missing) > 0 or size(duplicated) > 0 or size(unordered) > 0"
+    return messages.filter(told).select("id", "producer", "node", f.inline(f.expr(everything)))
 
 
-def _order_violations(messages: DataFrame) -> DataFrame:
-    """Receptions behind a later message of the same producer, group and queue; redelivered ones are not judged.
-    Columns: producer, group, queue, id, node, time, and of the newest message that came before it `newest`: its
-    sequence.
-
-    A message received more than twice is judged by its first and its last reception. Time is cut into stretches: each
-    row is compared with the newest message of all stretches before (a small table) and of its own.
-    """
+def _judged_for_order(messages: DataFrame) -> DataFrame:
+    """Receptions whose order counts: those without the mark, of messages with a group. A message received more than
+    twice is judged by its first and its last. Columns: id, producer, group, sequence, node (that confirmed it), queue,
+    ledger, order (in that ledger), and of the reception `at_node` and `epoch`, null where not known."""
     judged = f.expr("""case
         when r.fresh_first is null then array()
-        when r.fresh_first = r.fresh_last then array(named_struct('order', r.fresh_first))
-        else array(named_struct('order', r.fresh_first), named_struct('order', r.fresh_last)) end""")
-    rows = (
+        when r.fresh_first = r.fresh_last then array(r.fresh_first)
+        else array(r.fresh_first, r.fresh_last) end""")
+    return (
         messages.filter("sent_ms is not null and `group` != ''")
         .select("id", "producer", "group", "sequence", "node", f.explode("receptions").alias("r"))
-        .select("id", "producer", "group", "sequence", "node", "r.queue", f.inline(judged))
+        .select("id", "producer", "group", "sequence", "node", "r.queue", "r.ledger", f.explode(judged).alias("one"))
+        .select(
+            *("id", "producer", "group", "sequence", "node", "queue", "ledger"),
+            *(f.col("one.order"), f.col("one.node").alias("at_node"), f.col("one.epoch").alias("epoch")),
+        )
     )
-    span = rows.agg(f.min("order.time").alias("low"), f.max("order.time").alias("high"))
-    rows = rows.crossJoin(f.broadcast(span))
+
+
+#: What order is kept within.
+_KEY = ("producer", "group", "queue")
+
+
+def _order_violations(rows: DataFrame, *, several: bool) -> DataFrame:
+    """Receptions behind a later message of the same producer, group and queue. Columns: producer, group, queue, id,
+    node, ledger, time, and of the newest message that came before it `newest`: its sequence.
+
+    Time is cut into stretches: each row is compared with the newest message of all stretches before (a small table) and
+    of its own; with `several` ledgers also with what others received in an earlier life of the same node.
+    """
+    span = rows.groupBy("ledger").agg(f.min("order.time").alias("low"), f.max("order.time").alias("high"))
     width = f.greatest((f.col("high") - f.col("low")) / _STRETCHES, f.lit(0.001))
     stretch = f.floor((f.col("order.time") - f.col("low")) / width)
-    rows = rows.withColumn("stretch", f.struct(f.col("order.epoch").alias("epoch"), stretch.alias("n"))).drop(
-        "low", "high"
-    )
-    key = ("producer", "group", "queue")
+    cut = rows.join(f.broadcast(span), "ledger").withColumn("stretch", stretch).drop("low", "high")
+    key = (*_KEY, "ledger")
     newest = f.max("sequence")
-    stretches = rows.groupBy(*key, "stretch").agg(newest.alias("newest"))
+    stretches = cut.groupBy(*key, "stretch").agg(newest.alias("newest"))
     earlier = Window.partitionBy(*key).orderBy("stretch").rowsBetween(Window.unboundedPreceding, -1)
     before = stretches.select(*key, "stretch", f.max("newest").over(earlier).alias("before")).filter(
         "before is not null"
     )
     within = Window.partitionBy(*key, "stretch").orderBy("order").rowsBetween(Window.unboundedPreceding, -1)
-    compared = rows.withColumn("within", newest.over(within)).join(before, [*key, "stretch"], "left")
+    compared = cut.withColumn("within", newest.over(within)).join(before, [*key, "stretch"], "left")
+    if several:
+        lives = _by_life(rows)
+        a, b = lives.alias("a"), lives.alias("b")
+        there = _elsewhere() & (f.col("a.at_node") == f.col("b.at_node")) & (f.col("b.epoch") < f.col("a.epoch"))
+        places = (*key, "at_node", "epoch")
+        others = a.join(b, there).groupBy(*(f.col(f"a.{name}") for name in places))
+        compared = compared.join(others.agg(f.max("b.newest").alias("elsewhere")), list(places), "left")
+    else:
+        compared = compared.withColumn("elsewhere", f.lit(None).cast("bigint"))
     return (
-        compared.withColumn("newest", f.greatest("before", "within"))
+        compared.withColumn("newest", f.greatest("before", "within", "elsewhere"))
         .filter("sequence < newest")
-        .select(*key, "id", "node", f.col("order.time").alias("time"), "newest")
+        .select(*_KEY, "id", "node", "ledger", f.col("order.time").alias("time"), "newest")
     )
+
+
+def _by_life(rows: DataFrame) -> DataFrame:
+    """Of each group the oldest and newest message that was received in each ledger in each life."""
+    places = rows.groupBy(*_KEY, "ledger", "at_node", "epoch")
+    return places.agg(f.min("sequence").alias("oldest"), f.max("sequence").alias("newest"))
+
+
+def _elsewhere() -> Column:
+    """Of rows `a` and `b` of `_by_life`: b is of the same group, in another ledger."""
+    same = reduce(Column.__and__, (f.col(f"a.{name}") == f.col(f"b.{name}") for name in _KEY))
+    return same & (f.col("a.ledger") != f.col("b.ledger"))
+
+
+def _order_unknown(rows: DataFrame) -> DataFrame:
+    """Groups that several ledgers received messages of, which no epochs order."""
+    lives = _by_life(rows)
+    a, b = lives.alias("a"), lives.alias("b")
+    ordered = (f.col("a.at_node") == f.col("b.at_node")) & (f.col("a.epoch") != f.col("b.epoch"))
+    apart = ~f.coalesce(ordered, f.lit(False)) & (f.col("a.ledger") < f.col("b.ledger"))
+    differ = f.least("a.oldest", "b.oldest") < f.greatest("a.newest", "b.newest")
+    groups = a.join(b, _elsewhere() & apart & differ).groupBy(*(f.col(f"a.{name}") for name in _KEY))
+    detail = f.format_string(
+        "messages of group %s were received in ledgers %d and %d, maybe more: their order cannot be told between these",
+        *("a.group", f.min("a.ledger"), f.max("b.ledger")),
+    )
+    return groups.agg(f.lit("order_unknown").alias("finding"), detail.alias("detail")).drop("group")
 
 
 def _disordered(violations: DataFrame, messages: DataFrame) -> DataFrame:
@@ -276,7 +343,7 @@ def _disordered(violations: DataFrame, messages: DataFrame) -> DataFrame:
     named = violations.join(newer, ["producer", "group", "newest"]).groupBy(*violations.columns)
     return named.agg(f.max("later").alias("later")).select(
         f.lit("order_violations").alias("finding"),
-        *("id", "queue", "producer", "node", "time"),
+        *("id", "queue", "producer", "node", "ledger", "time"),
         f.concat(f.lit("came after "), f.col("later")).alias("detail"),
     )
 

@@ -96,39 +96,46 @@ def write_reconcile(path: Path, result: Result, found: Mapping[str, Any]) -> Pat
     """The report of `reconcile`."""
     sections: list[tuple[str, str]] = []
     throughput = found.get("throughput") or []
-    start = throughput[0]["at_ms"] if throughput else 0.0
-    activations = [_activation(one, start) for one in found.get("activations") or []]
-    if throughput:
-        marks = [(one["at_ms"], one["text"], svg.BAD) for one in found["faults"][:10]]
+    clocks: dict[int, list[Mapping[str, Any]]] = {}
+    for row in throughput:
+        clocks.setdefault(row["ledger"], []).append(row)
+    starts = {ledger: rows[0]["at_ms"] for ledger, rows in clocks.items()}
+    activations = [_activation(one, starts.get(one["ledger"], 0.0)) for one in found.get("activations") or []]
+    for ledger, rows in clocks.items():
+        marks = [(one["at_ms"], one["text"], svg.BAD) for one in found["faults"] if one["ledger"] == ledger][:10]
         marks += [
-            (one["first_ms"] + start, f"{one['broker']}, epoch {one['epoch']}", "#555")
-            for one in activations[:10]
-            if one["first_ms"] is not None
-        ]
+            (one["first_ms"] + starts[ledger], f"{one['broker']}, epoch {one['epoch']}", "#555")
+            for one in activations
+            if one["ledger"] == ledger and one["first_ms"] is not None
+        ][:10]
         marks.sort()
-        sections.append(("Throughput, with faults and activations", _throughput(throughput, marks)))
+        where = f" (ledger {ledger}, by its clock)" if len(clocks) > 1 else ""
+        sections.append((f"Throughput, with faults and activations{where}", _throughput(rows, marks)))
+    if throughput:
         sections.append(("Latency in ms by address", _latency(found["latency"])))
-        rows = [
+        hit = [
             (one["address"], {"lost": one["lost"], "duplicated": one["duplicated"]}) for one in found["by_address"][:20]
         ]
-        plot = svg.bars(rows, description="Lost and duplicated messages of each address", bad=("lost",))
-        hurt = any(values["lost"] or values["duplicated"] for _, values in rows)
+        plot = svg.bars(hit, description="Lost and duplicated messages of each address", bad=("lost",))
+        hurt = any(values["lost"] or values["duplicated"] for _, values in hit)
         sections.append(("Loss and duplicates by address", (plot if hurt else "") + table(found["by_address"])))
-        rows = [
+        served = [
             (one["broker"], {"confirmed": one["confirmed"], "received": one["received"]}) for one in found["by_broker"]
         ]
-        sections.append(("Skew: messages by broker", svg.bars(rows, description="Messages of each broker")))
+        sections.append(("Skew: messages by broker", svg.bars(served, description="Messages of each broker")))
     if "activations" in found:
         title = "Activations (first, last and fault in ms from the ledger's first entry)"
         sections.insert(min(1, len(sections)), (title, table(activations)))
     if found.get("trail"):
         sections.append(("As the brokers noted it, with activations", _noted(found["trail"], found["activations"])))
     if "waiting" in found:
-        rows = [(str(one["queue"]), {"messages": one["messages"]}) for one in found["waiting"][:20]]
-        plot = svg.bars(rows, description="Messages waiting in each queue") if rows else ""
+        deep = [(str(one["queue"]), {"messages": one["messages"]}) for one in found["waiting"][:20]]
+        plot = svg.bars(deep, description="Messages waiting in each queue") if deep else ""
         sections.append(("Waiting in queues, as the journals say", plot or '<p class="muted">nothing waits</p>'))
     if "damage" in found:
         sections.append(("Damage", table(found["damage"], ("file", "offset", "length", "damage", "detail"))))
+    if len(clocks) > 1:
+        sections.append(("Ledgers, each with a clock of its own", table(found["ledgers"])))
     sections.append(("Findings (up to 20 of each kind; all are in findings/)", table(found["examples"])))
     return write(path, result, sections, title="reconciliation")
 

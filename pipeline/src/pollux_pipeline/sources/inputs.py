@@ -11,8 +11,6 @@ from pollux_pipeline.errors import InputError
 from pollux_pipeline.sources.files import directories
 
 _LEDGER_MAGIC = HEADER.partition(" ")[0].encode()
-#: How far back from its end a ledger is searched for its last newline.
-_TAIL = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +67,10 @@ def is_ledger(path: Path) -> bool:
         return False
 
 
-def torn_tail(path: str) -> str:
-    """The last line of a ledger when it has no newline (its writer was killed), else an empty text."""
+def is_torn(path: str) -> bool:
+    """Whether the last line of a ledger has no newline: its writer was killed."""
     with Path(path).open("rb") as stream:
-        size = stream.seek(0, os.SEEK_END)
-        stream.seek(max(0, size - _TAIL))
-        return stream.read().rpartition(b"\n")[2].decode(errors="replace")
+        if not stream.seek(0, os.SEEK_END):
+            return False
+        stream.seek(-1, os.SEEK_END)
+        return stream.read() != b"\n"

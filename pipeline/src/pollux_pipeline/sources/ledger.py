@@ -1,50 +1,64 @@
 """Ledgers (the format is in `pollux.formats.ledger`) as a DataFrame, one row for each line, malformed lines included.
 
-Read and split by Spark's own text reader, so that a large ledger is read by many tasks.
+Read and split by Spark's own text reader, so that a large ledger is read by many tasks. Each ledger has a number, for
+each has a clock of its own: times of different ledgers are never compared.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from pyspark.sql import functions as f
 
-from pollux_pipeline.sources.inputs import torn_tail
+from pollux_pipeline.sources.inputs import is_torn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
+#: What a path that is given to Spark would match other names with.
+_GLOB = re.compile(r"([\\\[\]{}*?])")
+#: How Spark begins the name of a local file, of one that has been looked for with a pattern too.
+_SCHEMES = ("file:", "file://")
 #: How many fields a line of each kind has.
 _FIELDS = {"S": 6, "C": 6, "R": 8, "F": 3}
 #: What of Spark's increasing ids counts rows within a task; a task reads one stretch of one file (see `session`).
 _IN_TASK = (1 << 33) - 1
 
 
+def numbered(paths: Sequence[str]) -> list[tuple[int, str]]:
+    """The number of each ledger, from 1, in the order of their paths."""
+    return list(enumerate(sorted(paths), start=1))
+
+
 def read_ledgers(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Columns: file, at (orders lines, wherever they are read), kind (S, C, R, F; null: malformed), line, time, id,
-    producer, group, sequence, node, broker, epoch, queue, redelivered, consumer, text.
+    """Columns: file (path), ledger (its number), at (orders the lines of one ledger, wherever they are read), kind (S,
+    C, R, F; null: malformed), line, time, id, producer, group, sequence, node, broker, epoch, queue, redelivered,
+    consumer, text.
 
     A last line without its newline is left out, as the format says.
     """
-    # Orders entries of the same moment: by ledger, then as they stand in it.
-    ledger = f.lit(0).cast("bigint") if len(paths) == 1 else f.xxhash64("_metadata.file_path")
-    lines = spark.read.text([Path(path).as_uri() for path in paths]).select(
-        f.col("_metadata.file_path").alias("file"),
-        f.col("_metadata.file_name").alias("_name"),
+    ledgers = numbered(paths)
+    # A newline alone ends a line, as the format says: an id may hold a carriage return.
+    text = spark.read.option("lineSep", "\n").text([_GLOB.sub(r"\\\1", path) for path in paths])
+    lines = text.select(
+        _number(ledgers).alias("ledger"),
         f.struct(
-            ledger.alias("ledger"),
             f.col("_metadata.file_block_start").alias("start"),
             f.monotonically_increasing_id().bitwiseAND(_IN_TASK).alias("n"),
         ).alias("at"),
         f.col("value").alias("line"),
     )
     lines = lines.filter(~f.col("line").startswith("pollux-ledger "))
-    for path in paths:
-        if torn := torn_tail(path):
-            lines = lines.filter(~((f.col("_name") == Path(path).name) & (f.col("line") == torn)))
+    if torn := [number for number, path in ledgers if is_torn(path)]:
+        # By its place: a complete line may be the same text.
+        last = lines.filter(f.col("ledger").isin(torn)).groupBy("ledger").agg(f.max("at").alias("at"))
+        lines = lines.join(f.broadcast(last), ["ledger", "at"], "left_anti")
+    files = f.array(*(f.lit(path) for _, path in ledgers))
+    lines = lines.withColumn("file", f.get(files, f.col("ledger") - 1))
     parts = f.split("line", "\t")
     lines = lines.withColumn("p", parts)
 
@@ -68,6 +82,7 @@ def read_ledgers(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     )
     return lines.select(
         "file",
+        "ledger",
         "at",
         "line",
         f.when(f.coalesce(valid, f.lit(False)), kind).alias("kind"),
@@ -84,3 +99,19 @@ def read_ledgers(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         f.when(kind == "R", word(5)).alias("consumer"),
         f.when(kind == "F", word(2)).alias("text"),
     )
+
+
+def _number(ledgers: Sequence[tuple[int, str]]) -> Column:
+    """The number of the ledger that a row of Spark's text reader is of."""
+    if len(ledgers) == 1:
+        return f.lit(1)
+    known = f.array(*(f.xxhash64(f.lit(start + _escaped(path))) for start in _SCHEMES for _, path in ledgers))
+    found = f.array_position(known, f.xxhash64("_metadata.file_path")).cast("int")
+    strange = f.concat(f.lit("not one of the ledgers that were asked for: "), f.col("_metadata.file_path"))
+    return f.when(found > 0, f.pmod(found - 1, f.lit(len(ledgers))) + 1).otherwise(f.raise_error(strange).cast("int"))
+
+
+def _escaped(path: str) -> str:
+    """A path as Spark's `_metadata.file_path` writes it: java.net.URI escapes what is no letter and no mark."""
+    marks = "/-_.!~'()*,;:$&+=@"
+    return "".join(quote(one, safe=marks) if one.isascii() or not one.isprintable() else one for one in path)
