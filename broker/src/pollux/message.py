@@ -15,6 +15,8 @@ from typing import Protocol
 DEFAULT_PRIORITY = 4
 #: What a message costs in memory beyond its encoded bytes (objects, slots, index entries).
 MESSAGE_OVERHEAD = 400
+#: Characters of a name beyond which no cache that is bounded by its entries keeps it.
+LONG_NAME = 1024
 
 
 class Encoding(IntEnum):

@@ -340,6 +340,7 @@ async def test_clean_close(broker: Broker) -> None:
     await client.until(lambda: client.wire.closed)
     assert client.connection.state & proton.Endpoint.REMOTE_CLOSED
     assert not client.remote_condition
+    assert client.session.ended == ("client", "close")
 
 
 async def test_ended_session_gives_back(broker: Broker) -> None:

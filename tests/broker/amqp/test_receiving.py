@@ -199,6 +199,31 @@ async def test_drain_of_an_empty_and_of_a_filled_queue(broker: Broker) -> None:
     assert link.credit == 0
 
 
+async def test_a_drain_without_credit_is_answered_each_time_and_once(broker: Broker) -> None:
+    """Section 2.6.7: the flow state is sent; clients that gave no credit, or used it up, wait for it."""
+    client = await filled(broker, "q", *range(3))
+    link = await client.receiver("q")
+
+    def flows() -> int:
+        return sum(name == "PN_LINK_FLOW" and context.is_receiver for name, context in client.events)
+
+    for answered in (1, 2):
+        link.drain(0)
+        await client.until(lambda: flows() == answered)  # noqa: B023  (awaited before it changes)
+        assert (link.credit, link.queued) == (0, 0)
+    link.drain(2)
+    await client.until(lambda: link.queued == 2 and flows() == 3)
+    for _ in range(2):
+        await client.get()
+    await client.quiet()
+    assert flows() == 3, "what messages cause is no question of the client"
+    link.flow(5)
+    await client.until(lambda: link.queued == 1)
+    link.drain(0)
+    await client.until(lambda: flows() == 4)
+    assert link.credit - link.queued == 0
+
+
 async def test_drain_waits_for_messages_on_disk(broker: Broker) -> None:
     await filled(broker, "q", *range(50))
     await broker.restart()

@@ -8,6 +8,7 @@ from harness.strategies import records
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import (
     V5,
+    V31,
     V311,
     Ack,
     Auth,
@@ -30,7 +31,7 @@ from pollux.wire.mqtt.parse import _ACK_REASONS, _AUTH_REASONS, _DISCONNECT_REAS
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
 names = st.text(st.characters(exclude_characters="\0+#", exclude_categories=["Cs"]), min_size=1, max_size=12)
 identifiers = st.integers(1, 65_535)
-versions = st.sampled_from([V311, V5])
+versions = st.sampled_from([V31, V311, V5])
 
 
 def _values(identifier: int, kind: int, packet: int) -> st.SearchStrategy[p.PropertyData]:
@@ -127,9 +128,7 @@ def from_client(version: int) -> st.SearchStrategy[Packet]:
         records(
             Subscribe, identifiers, st.lists(filters(version), min_size=1, max_size=3), properties(p.SUBSCRIBE, version)
         ),
-        records(
-            Unsubscribe, identifiers, st.lists(names, min_size=1, max_size=3), properties(p.UNSUBSCRIBE, version)
-        ),
+        records(Unsubscribe, identifiers, st.lists(names, min_size=1, max_size=3), properties(p.UNSUBSCRIBE, version)),
         records(PingReq),
     ]
     if version == V5:
@@ -146,7 +145,9 @@ def from_server(version: int) -> st.SearchStrategy[Packet]:
     """Draw a packet that only a server sends."""
     reasons = st.lists(st.sampled_from([0, 1, 2, 0x80]), min_size=1, max_size=3)
     return st.one_of(
-        records(ConnAck, st.booleans(), st.just(0), properties(p.CONNACK, version)),
+        records(
+            ConnAck, st.just(False) if version == V31 else st.booleans(), st.just(0), properties(p.CONNACK, version)
+        ),
         records(SubAck, identifiers, reasons, properties(p.SUBACK, version)),
         records(
             UnsubAck,

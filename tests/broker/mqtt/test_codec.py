@@ -14,7 +14,7 @@ from pollux.wire.mqtt import decoder as decoding
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.decoder import Decoder, PublishEnd, PublishStart
 from pollux.wire.mqtt.encode import encode, encode_acks
-from pollux.wire.mqtt.packets import V5, V311, Ack, Connect, Packet, Publish
+from pollux.wire.mqtt.packets import V5, V31, V311, Ack, Connect, Packet, Publish
 from pollux.wire.mqtt.parse import parse_packet, parse_publish
 from pollux.wire.mqtt.primitives import decode_variable, encode_variable
 from pollux.wire.mqtt.reasons import ProtocolError, ReasonCode
@@ -211,7 +211,9 @@ def test_broken_packets_end_with_the_right_reason(what: str, data: str, reason: 
 
 CONNECTS = [
     ("other protocol", b"\0\x04HTTP\x05\x02\0\0\0\0\0", ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, V5),
-    ("MQTT 3.1", b"\0\x06MQIsdp\x03\x02\0\0\0\x01a", ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, V311),
+    ("3.1 under the new name", b"\0\x04MQTT\x03\x02\0\0\0\x01a", ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, V311),
+    ("3.1.1 under the old name", b"\0\x06MQIsdp\x04\x02\0\0\0\x01a", ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, V311),
+    ("password without user, 3.1", b"\0\x06MQIsdp\x03\x42\0\0\0\x01a\0\x01b", ReasonCode.MALFORMED_PACKET, V31),
     ("level 6", b"\0\x04MQTT\x06\x02\0\0\0\0\0", ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, V5),
     ("reserved flag", b"\0\x04MQTT\x05\x03\0\0\0\0\0", ReasonCode.MALFORMED_PACKET, V5),
     ("will QoS without will", b"\0\x04MQTT\x05\x08\0\0\0\0\0", ReasonCode.MALFORMED_PACKET, V5),

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from pollux.config.acceptors import AcceptorSettings
+from pollux.protocols.mqtt.inbound import MAX_PARKED
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import (
     V5,
+    V31,
     V311,
     Ack,
     Auth,
@@ -22,6 +24,7 @@ from pollux.wire.mqtt.packets import (
     Disconnect,
     PingReq,
     PingResp,
+    SubAck,
     Subscribe,
     Will,
 )
@@ -44,7 +47,7 @@ async def refused(client: Client, packet: Connect) -> ConnAck:
 
 
 async def test_a_plain_connect(broker: Broker) -> None:
-    for version in (V311, V5):
+    for version in (V31, V311, V5):
         client = broker.client(version)
         answer = await client.connect(f"c{version}")
         assert (answer.reason, answer.session_present) == (0, False)
@@ -65,6 +68,12 @@ async def test_what_the_broker_allows_is_said(broker: Broker) -> None:
     assert found[p.PropertyId.SERVER_KEEP_ALIVE] == 30
     assert str(found[p.PropertyId.RESPONSE_INFORMATION]).startswith("response/pollux-")
     assert client.session.keep_alive.silence == 45
+
+
+async def test_what_may_be_in_flight_is_always_said_and_bounded(broker: Broker) -> None:
+    client = broker.client()
+    found = (await client.connect("c")).properties
+    assert found[p.PropertyId.RECEIVE_MAXIMUM] == MAX_PARKED
 
 
 async def test_without_a_client_id_3_1_1_needs_a_clean_session(broker: Broker) -> None:
@@ -93,9 +102,26 @@ async def test_a_certificate_is_a_name(broker: Broker) -> None:
     assert client.session.user == "cert:CN=device"
 
 
+async def test_mqtt_3_1_is_told_nothing_that_it_does_not_know(broker: Broker) -> None:
+    client = broker.client(V31)
+    await client.connect("c", clean=False)
+    assert client.session.describe()["version"] == "3.1"
+    client.lose()
+    client = broker.client(V31)
+    # The second byte is reserved there; 3.1.1 would be told that the session is present.
+    assert await client.connect("c", clean=False) == ConnAck(session_present=False)
+    client.raw(b"\x8a\x06\0\x01\0\x01t\1")  # SUBSCRIBE, sent again: 3.1 has DUP there
+    assert (await client.receive(SubAck)).reasons == [1]
+    assert await refused(broker.client(V31), Connect("", V31)) == ConnAck(reason=2)
+    client = broker.client(V311)
+    await client.connect("d")
+    client.raw(b"\x8a\x06\0\x01\0\x01t\1")
+    await client.closed()
+
+
 async def test_other_protocol_versions(broker: Broker) -> None:
     client = broker.client(V311)
-    client.raw(b"\x10\x0f\0\x06MQIsdp\x03\x02\0\0\0\x01a")
+    client.raw(b"\x10\x0f\0\x06MQIsdp\x04\x02\0\0\0\x01a")
     (answer,) = await client.closed()
     assert answer == ConnAck(reason=1)
     client = broker.client(V5)

@@ -11,6 +11,7 @@ from pollux.config.acceptors import AcceptorSettings
 from pollux.errors import DiskFullError
 from pollux.protocols.mqtt import inbound
 from pollux.protocols.mqtt.delivery import MAX_PARKED, WINDOW_311
+from pollux.protocols.mqtt.published import MAX_ALIASED
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.encode import encode
 from pollux.wire.mqtt.packets import V5, V311, Ack, Disconnect, Filter, Packet, PingReq, PingResp, Publish
@@ -134,6 +135,22 @@ async def test_aliases_of_the_client(broker: Broker) -> None:
     got = [await consumer.message() for _ in range(4)]
     assert [(m.topic, m.payload) for m in got] == [("t/one", b"1"), ("t/one", b"2"), ("t/two", b"3"), ("t/two", b"4")]
     assert not any(p.PropertyId.TOPIC_ALIAS in m.properties for m in got)
+
+
+async def test_what_aliases_stand_for_is_bounded(broker: Broker) -> None:
+    producer = broker.client()
+    await producer.connect("p")
+    topic = "t" * 65_535
+    for alias in range(1, MAX_ALIASED // 65_537 + 1):
+        producer.write(publish(topic, b"", topic_alias=alias))
+    await producer.ping()
+    assert producer.session.buffered() > MAX_ALIASED - 65_537
+    producer.write(publish(topic, b"", topic_alias=1))
+    await producer.ping()
+    producer.write(publish(topic, b"", topic_alias=100))
+    (farewell,) = await producer.closed()
+    assert isinstance(farewell, Disconnect)
+    assert farewell.reason == ReasonCode.QUOTA_EXCEEDED
 
 
 @pytest.mark.parametrize(("alias", "reason"), [(9, ReasonCode.PROTOCOL_ERROR), (65_535, ReasonCode.PROTOCOL_ERROR)])

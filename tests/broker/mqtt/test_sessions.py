@@ -230,9 +230,41 @@ async def test_a_refused_qos_2_message_is_done(broker: Broker) -> None:
     await client.publish("t", b"2", 2)
     message = await client.message(acknowledge=False)
     client.write(Ack(p.PUBREC, message.packet_id, ReasonCode.QUOTA_EXCEEDED))
-    assert (await client.message(acknowledge=False)).payload == b"2"
+    message = await client.message(acknowledge=False)
+    assert message.payload == b"2"
     await broker.settle()
     assert broker.post.queue("c.t").message_count == 1
+    # Nor is there a PUBREL for one that refuses what it has, or what nobody sent.
+    client.write(Ack(p.PUBREC, message.packet_id))
+    assert await client.receive(Ack) == Ack(p.PUBREL, message.packet_id)
+    client.write(Ack(p.PUBREC, message.packet_id, ReasonCode.QUOTA_EXCEEDED))
+    client.write(Ack(p.PUBREC, 999, ReasonCode.QUOTA_EXCEEDED))
+    await client.silent()
+    await client.publish("t", b"3", 2)
+    assert (await client.message(acknowledge=False)).payload == b"3", "its identifier is free"
+
+
+async def test_the_longest_topic_is_subscribed_to_stored_and_found_again(broker: Broker) -> None:
+    topic = "ü/" + "t" * 65_531 + "."
+    client = await durable(broker)
+    await client.subscribe(Filter(topic, 1))
+    client.lose()
+    producer = broker.client()
+    await producer.connect("p")
+    await producer.publish(topic, b"x", 1)
+    await broker.restart()
+    client = await durable(broker)
+    message = await client.message()
+    assert (message.topic, message.payload) == (topic, b"x")
+    # As an address it would be longer than a record of the journal can say.
+    assert await client.unsubscribe(topic) == [0]
+    await client.subscribe(Filter("#", 1))
+    producer = broker.client()
+    await producer.connect("p")
+    producer.write(publish(":" * 65_535, b"", 1, 7))
+    assert (await producer.receive(Ack)).reason >= 0x80
+    await producer.publish("t", b"y", 1)
+    assert (await client.message()).payload == b"y"
 
 
 async def test_a_session_expires(broker: Broker) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pollux.wire.mqtt import properties as p
-from pollux.wire.mqtt.packets import V311, Ack, Disconnect, Filter, Publish
+from pollux.wire.mqtt.packets import V311, Ack, Disconnect, Filter, Publish, Unsubscribe
 from pollux.wire.mqtt.reasons import ReasonCode
 from pollux.wire.mqtt.topics import matches
 
@@ -70,6 +70,12 @@ async def test_unsubscribing(broker: Broker) -> None:
     await old.connect("d")
     await old.subscribe("t")
     assert await old.unsubscribe("t") == []
+    # Its UNSUBACK could not say that this was refused.
+    old.write(Unsubscribe(9, ["bad/#/x"]))
+    assert await old.closed() == []
+    assert old.session.ended == ("broker", "# is not the last level")
+    await client.leave()
+    assert client.session.ended == ("client", "DISCONNECT")
 
 
 async def test_what_was_begun_may_be_finished_after_unsubscribing(broker: Broker) -> None:

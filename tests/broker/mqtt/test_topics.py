@@ -68,7 +68,7 @@ def test_owner_escapes() -> None:
     assert escape_owner("50%") == "50%25"
 
 
-@pytest.mark.parametrize("name", ["", "a/+", "a/#", "a+b", "x" * 9_000, "/" * MAX_TOPIC_LEVELS])
+@pytest.mark.parametrize("name", ["", "a/+", "a/#", "a+b", "x" * 65_536, "/" * MAX_TOPIC_LEVELS])
 def test_names_that_are_refused(name: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         check_topic_name(name.encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 import sys
@@ -136,6 +137,40 @@ async def finish(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
     except (OSError, ssl.SSLError):
         return
+
+
+@pytest.mark.parametrize(
+    ("how", "who", "why"),
+    [
+        ("goes", "client", "without a farewell"),
+        ("says so", "client", "DISCONNECT"),
+        ("is refused", "broker", "it was closed"),
+        ("is shut down", "broker", "administration"),
+        ("says nothing known", "broker", "starts with"),
+    ],
+)
+async def test_the_log_names_who_closed_and_why(caplog: pytest.LogCaptureFixture, how: str, who: str, why: str) -> None:
+    caplog.set_level(logging.DEBUG, "pollux.connection")
+    async with bench() as server:
+        reader, writer = await server.open()
+        writer.write(b"nonsense" if how == "says nothing known" else AMQP)
+        if how != "says nothing known":
+            await asyncio.wait_for(reader.readexactly(8), PATIENCE)
+            (connection,) = server.connections
+            if how == "is shut down":
+                connection.shutdown("administration")
+            elif how == "goes":
+                writer.close()
+            else:
+                if how == "says so":
+                    server.sessions[0].ends("client", "DISCONNECT")
+                    server.sessions[0].ends("broker", "what came later")
+                writer.write(b"BYE")
+        await asyncio.wait_for(server.connections.empty.wait(), PATIENCE)
+        await finish(writer)
+    (line,) = [record.__dict__["fields"] for record in caplog.records if record.getMessage() == "connection closed"]
+    assert line["closed_by"] == who
+    assert why in line["reason"]
 
 
 async def test_plain_in_any_slices() -> None:

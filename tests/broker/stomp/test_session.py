@@ -826,6 +826,7 @@ async def test_disconnect_without_receipt_closes_at_once() -> None:
     client.send(b"DISCONNECT\n\n\0")
     assert client.received() == []
     assert client.transport.closed
+    assert client.session.ended == ("client", "DISCONNECT")
 
 
 async def test_a_clean_disconnect_counts_no_failed_delivery() -> None:

@@ -151,7 +151,7 @@ class AcceptorSettings(TlsSettings, frozen=True):
     ] = -1
     receive_maximum: Annotated[
         int, Integer(minimum=1, maximum=65535), "QoS 1 and 2 messages an MQTT 5 client may have in flight."
-    ] = 65535
+    ] = 4096
     topic_alias_maximum: Annotated[int, Integer(maximum=65535), "Topic aliases an MQTT 5 client may use."] = 65535
     server_keep_alive: Annotated[
         int,

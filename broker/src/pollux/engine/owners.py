@@ -38,14 +38,14 @@ class Owners:
         """Count a queue. ``already``: it was there before this start. Raises LimitError, and it must not be."""
         user = _user(spec)
         if user is not None:
-            self._memory.user(user).take(QUEUE, already=already)
+            self._memory.user(user).take(QUEUE + len(spec.name), already=already)
             self._queues[user] += 1
 
     def queue_gone(self, spec: QueueSpec) -> None:
         """Count a deleted queue no more."""
         user = _user(spec)
         if user is not None:
-            self._memory.user(user).give(QUEUE)
+            self._memory.user(user).give(QUEUE + len(spec.name))
             self._queues[user] -= 1
             if self._queues[user] <= 0:
                 del self._queues[user]
@@ -53,14 +53,14 @@ class Owners:
     def address_added(self, name: str, user: str | None) -> None:
         """Count an address that a client had made. Raises LimitError, and it must not be."""
         if user is not None:
-            self._memory.user(user).take(ADDRESS)
+            self._memory.user(user).take(ADDRESS + len(name))
             self._addresses[name] = user
 
     def address_gone(self, name: str) -> None:
         """Count a deleted address no more."""
         user = self._addresses.pop(name, None)
         if user is not None:
-            self._memory.user(user).give(ADDRESS)
+            self._memory.user(user).give(ADDRESS + len(name))
 
 
 def _user(spec: QueueSpec) -> str | None:

@@ -33,6 +33,7 @@ from pollux.engine.throttle import Throttle, pair_of
 from pollux.engine.turns import Turns
 from pollux.errors import AuthenticationError, LimitError, NotPermittedError
 from pollux.logs import event
+from pollux.message import LONG_NAME
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -496,5 +497,6 @@ class Security:
         granted = frozenset(name for name, allowed in granted_to.items() if roles & allowed)
         if len(self._granted) >= max(1, self._configuration.authorization_cache_size):
             self._granted.clear()
-        self._granted[(user, address, queue)] = granted
+        if len(address) + len(queue or "") <= LONG_NAME:
+            self._granted[(user, address, queue)] = granted
         return granted

@@ -18,7 +18,7 @@ import msgspec
 
 from pollux.errors import StoreError
 from pollux.formats.segments import FRAME_SIZE
-from pollux.message import Encoding, LargeBody, Message, RoutingType
+from pollux.message import LONG_NAME, Encoding, LargeBody, Message, RoutingType
 
 
 class RecordType(IntEnum):
@@ -154,6 +154,8 @@ _ENCODINGS = {int(encoding): encoding for encoding in Encoding}
 def _address(data: bytes) -> str:
     address = _addresses.get(data)
     if address is None:
+        if len(data) > LONG_NAME:
+            return data.decode()
         if len(_addresses) >= _ADDRESSES_KEPT:
             _addresses.clear()
         address = _addresses[data] = intern(data.decode())

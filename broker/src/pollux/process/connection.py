@@ -270,6 +270,7 @@ class Connection(asyncio.Protocol):
         connections = self._listener.connections
         if connections.remove(self) is None:
             return  # refused, or already handled (a failed TLS handshake)
+        who, why = self._who_ended(error)
         self._closing = True
         self.deadline = float("inf")
         session = self.session
@@ -285,7 +286,8 @@ class Connection(asyncio.Protocol):
             "source": self.peer.address,
             "protocol": session.protocol if session is not None else None,
             "user": session.user if session is not None else None,
-            "reason": self.close_reason or (str(error) if error else "client closed it"),
+            "closed_by": who,
+            "reason": why,
             "bytes_in": self.bytes_in,
             "bytes_out": self.bytes_out,
             "seconds": round(self.loop.time() - self.opened, 3),
@@ -293,6 +295,17 @@ class Connection(asyncio.Protocol):
         event(logger, level, "connection closed", **fields)
         if session is not None:
             connections.trail.event("client-disconnected", **fields)
+
+    def _who_ended(self, error: BaseException | None) -> tuple[str, str]:
+        if self.close_reason:
+            return "broker", self.close_reason
+        if self.session is not None and self.session.ended is not None:
+            return self.session.ended
+        if self._closing:
+            return "broker", "it was closed"
+        if error is not None:
+            return "network", str(error)
+        return "client", "without a farewell"
 
     # -- before there is a session
 

@@ -54,6 +54,12 @@ class Session(ABC):
     client_id: str | None = None
     #: Another broker is at the other end: it stays until the store is closed.
     of_broker = False
+    #: Who ends the conversation, "client" or "broker", and why; None while nobody does.
+    ended: tuple[str, str] | None = None
+
+    def ends(self, who: str, why: str) -> None:
+        """Note, for the log, who ends the conversation and why: what was noted first stays."""
+        self.ended = self.ended or (who, why)
 
     @abstractmethod
     def data_received(self, data: bytes) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pollux.errors import InvalidRequestError, NoSuchAddressError, NoSuchQueueError
-from pollux.message import RoutingType
+from pollux.message import LONG_NAME, RoutingType
 from pollux.routing.address import FQQN_SEPARATOR, WildcardIndex, WildcardSyntax, split_fqqn
 
 if TYPE_CHECKING:
@@ -153,7 +153,9 @@ class AddressSpace:
         if found is None:
             if len(self._settings) >= _CACHE_LIMIT:
                 self._settings.clear()
-            found = self._settings[address] = self._resolve(address)
+            found = self._resolve(address)
+            if len(address) <= LONG_NAME:
+                self._settings[address] = found
         return found
 
     def reload_settings(self, settings: Callable[[str], AddressSettings]) -> None:
@@ -330,7 +332,8 @@ class AddressSpace:
                     anycast.append((address, own))
                 multicast.extend(queue for queue in queues if queue.routing_type is RoutingType.MULTICAST)
             route = _Route(anycast, multicast)
-        self._routes[name] = route
+        if len(name) <= LONG_NAME:
+            self._routes[name] = route
         return route
 
     def matching(self, name: str) -> list[Address]:

@@ -24,6 +24,7 @@ from pollux.errors import StoreError
 from pollux.formats import records
 from pollux.formats.records import COUNT, DURABLE, MESSAGE_ONE, OUTCOME, SCHEDULE, RecordType
 from pollux.formats.segments import FRAME, FRAME_SIZE, MARKER
+from pollux.message import LONG_NAME
 from pollux.store import behind
 from pollux.store.bindings import Bindings, Changes
 from pollux.store.checkpoint import index_of
@@ -408,7 +409,8 @@ class Storage:
         encoded = address.encode()
         if len(encoded) > 0xFFFF:
             raise StoreError(f"an address of {len(encoded)} bytes cannot be stored; the limit is 65535")
-        self._addresses[address] = encoded
+        if len(address) <= LONG_NAME:
+            self._addresses[address] = encoded
         return encoded
 
     def _append(self, body: bytes, tx: int = 0) -> None:

@@ -87,19 +87,21 @@ def _sniff_tls(data: bytes) -> Protocol | None:
 
 
 def _sniff_mqtt(data: bytes) -> Protocol | None:
-    at = 1
+    at, remaining = 1, 0
     while True:  # the remaining length: at most four bytes, the last one below 128 (MQTT 5 1.5.5)
         if at >= len(data):
             return None
+        remaining |= (data[at] & 0x7F) << 7 * (at - 1)
         at += 1
         if data[at - 1] < 0x80:
             break
         if at > 4:
             raise _unknown(data)
-    name = data[at : at + 8]
+    name = data[at : at + min(remaining, 8)]
     if any(name.startswith(known) for known in _MQTT_NAMES):
         return Protocol.MQTT
-    if any(known.startswith(name) for known in _MQTT_NAMES):
+    # A packet that ends within the name is complete: nothing more of it comes.
+    if len(name) < remaining and any(known.startswith(name) for known in _MQTT_NAMES):
         return None
     raise _unknown(data)
 

@@ -24,6 +24,13 @@ class Flowing(Protocol):
         """Look again at what the client may be sent."""
 
 
+class Draining(Protocol):
+    """A link that answered a drain."""
+
+    def end_drain(self) -> bool:
+        """Forget the drain; false: its answer is not sent yet."""
+
+
 class Confirmed(Protocol):
     """A link whose deliveries are confirmed when they are durable."""
 
@@ -76,6 +83,8 @@ class Connection(Protocol):
     limited: set[Flowing]
     #: Links whose client's session window is full.
     backlogged: set[Flowing]
+    #: Links whose drain was answered in this pass.
+    drained: set[Draining]
     #: Settled by the client in this pass, in order.
     acknowledged: list[MessageReference]
     #: Accepted but not settled by the client: the delivery is settled when the acknowledgement is durable.

@@ -278,7 +278,10 @@ class Consumer(OutgoingLink["MessageReference"]):
             self.credit = max(credit, 0)
             if raised:
                 session.post.wake(self.queue)
-        if self.credit > 0 and lib.pn_link_get_drain(self.pointer) and not self._draining:
+        if lib.pn_link_get_drain(self.pointer) and not self._draining:
+            if self.credit <= 0:
+                self._drained()
+                return
             self._draining = True
             self._checks = 0
             session.post.wake(self.queue)
@@ -287,7 +290,10 @@ class Consumer(OutgoingLink["MessageReference"]):
     def _drain(self, delivered: int) -> None:
         """Give unused credit back when the queue had its chance to use it."""
         self._draining = False
-        if not self.attached or self.credit <= 0 or not lib.pn_link_get_drain(self.pointer):
+        if not self.attached or not lib.pn_link_get_drain(self.pointer):
+            return
+        if self.credit <= 0:
+            self._drained()
             return
         loop = self.session.transport.loop
         self._checks += 1
@@ -299,9 +305,14 @@ class Consumer(OutgoingLink["MessageReference"]):
             self.session.post.wake(self.queue)
             loop.call_later(_DRAIN_PAUSE, self._drain, self._delivered)
         else:
-            self.credit = 0
-            lib.pn_link_drained(self.pointer)
-            self.session.schedule_flush()
+            self._drained()
+
+    def _drained(self) -> None:
+        """Say that the drain is over, whether there was credit left or not (2.6.7)."""
+        self.credit = 0
+        self.answer_drain()
+        self.session.drained.add(self)
+        self.session.schedule_flush()
 
     def on_outcome(self, delivery: Pointer, item: MessageReference, state: int, settled: bool) -> None:
         """Do what an outcome asks for, and answer it unless the client has settled."""
@@ -389,6 +400,7 @@ class Consumer(OutgoingLink["MessageReference"]):
         self._closed = closed
         self.credit = 0
         session.backlogged.discard(self)
+        session.drained.discard(self)
         session.limited.discard(self)
         session.settle_acknowledged()
         items = list(self.unsettled.values())

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from pollux.engine.security import Identity
-    from pollux.protocols.amqp.connection import Confirmed, Flowing, Receiving
+    from pollux.protocols.amqp.connection import Confirmed, Draining, Flowing, Receiving
     from pollux.protocols.amqp.containers import Containers
     from pollux.protocols.base import Transport
     from pollux.protocols.services import Services
@@ -98,6 +98,7 @@ class AmqpSession(Session):
         self.unsettled = 0
         self.limited: set[Flowing] = set()
         self.backlogged: set[Flowing] = set()
+        self.drained: set[Draining] = set()
         self.acknowledged: list[MessageReference] = []
         self.accepting: list[tuple[Link, Pointer]] = []
 
@@ -204,6 +205,7 @@ class AmqpSession(Session):
 
     def refused(self) -> None:
         """Close: the client has been told why it may not come in."""
+        self.ends("broker", "the log-in was refused")
         self.phase = follow(CONNECTION, self.phase, Phase.CLOSING)
         self.transport.close()
 
@@ -302,6 +304,8 @@ class AmqpSession(Session):
         parts = engine.output()
         if parts:
             self.transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+        if self.drained:
+            self.drained = {link for link in self.drained if not link.end_drain()}
         if self.backlogged:
             waiting = list(self.backlogged)
             self.backlogged.clear()
@@ -338,17 +342,18 @@ class AmqpSession(Session):
 
     # -- closing
 
-    def _fail(self, condition: str, description: str) -> None:
+    def _fail(self, condition: str, description: str, info: dict[object, object] | None = None) -> None:
         """Close with an error; links are given back at once."""
         engine = self.engine
         if self.phase is _ENDED:
             return
+        self.ends("broker", description)
         if engine is None:
             self.transport.abort()
             return
         self.phase = follow(CONNECTION, self.phase, Phase.CLOSING)
         self._release_links()
-        engine.close(condition, description, failover_info(self.services, self.transport.peer))
+        engine.close(condition, description, info or failover_info(self.services, self.transport.peer))
         self.flush()
         self._await_close()
 
@@ -379,9 +384,7 @@ class AmqpSession(Session):
         properties = open_properties(failover_info(self.services, self.transport.peer), refused=refused)
         engine.open(self.services.configuration.name, offered=OFFERED, properties=properties)
         if refused:
-            self.phase = follow(CONNECTION, self.phase, Phase.CLOSING)
-            engine.close(*refusal(remote.container_id))
-            self._await_close()
+            self._fail(*refusal(remote.container_id))
             return
         # The client's idle timeout is known only now.
         if self._timer is not None:
@@ -393,6 +396,7 @@ class AmqpSession(Session):
 
     def on_close(self) -> None:
         """Close, too, and give everything back."""
+        self.ends("client", "close")
         self.phase = follow(CONNECTION, self.phase, Phase.CLOSING)
         self._release_links()
         self.opened().close()
@@ -440,6 +444,7 @@ class AmqpSession(Session):
 
     def on_error(self, condition: str, description: str) -> None:
         """Close at once: the client broke the protocol."""
+        self.ends("broker", f"{condition}: {description}")
         _log.info("connection %s from %s: %s: %s", self.origin, self.transport.peer.address, condition, description)
         self.phase = follow(CONNECTION, self.phase, Phase.CLOSING)
         self._release_links()

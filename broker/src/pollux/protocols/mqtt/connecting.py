@@ -30,7 +30,7 @@ from pollux.protocols.mqtt.state import NEVER, ClientState, PendingWill
 from pollux.protocols.phases import follow
 from pollux.routing.lifecycle import plan_producer
 from pollux.wire.mqtt import properties as p
-from pollux.wire.mqtt.packets import V5, Auth, ConnAck, Connect
+from pollux.wire.mqtt.packets import V5, V31, Auth, ConnAck, Connect
 from pollux.wire.mqtt.reasons import ProtocolError, ReasonCode, violation
 from pollux.wire.mqtt.stored import encode_stored, scan_properties
 from pollux.wire.mqtt.topics import check_topic_name
@@ -74,9 +74,9 @@ class Connecting:
         connect, session = self._connect, self._session
         session.problem_info = p.integer(connect.properties, p.PropertyId.REQUEST_PROBLEM_INFORMATION, 1) == 1
         if len(connect.client_id) > MAX_CLIENT_ID or (
-            not connect.client_id and connect.version != V5 and not connect.clean_start
+            not connect.client_id and (connect.version == V31 or (connect.version != V5 and not connect.clean_start))
         ):
-            # 3.1.1, MQTT-3.1.3-8: without a client id there is no session to keep.
+            # 3.1.1, MQTT-3.1.3-8: without a client id there is no session to keep. 3.1 always has one.
             session.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "this client id is not allowed")
             return
         if connect.will is not None:
@@ -355,8 +355,7 @@ class Connecting:
             keep_alive = longest
             found[p.PropertyId.SERVER_KEEP_ALIVE] = longest
         session.keep_alive.silence = keep_alive * 1.5
-        if settings.receive_maximum != 65_535:
-            found[p.PropertyId.RECEIVE_MAXIMUM] = settings.receive_maximum
+        found[p.PropertyId.RECEIVE_MAXIMUM] = settings.receive_maximum
         if settings.topic_alias_maximum:
             found[p.PropertyId.TOPIC_ALIAS_MAXIMUM] = settings.topic_alias_maximum
         found[p.PropertyId.MAXIMUM_PACKET_SIZE] = session.max_packet

@@ -60,17 +60,22 @@ class ExactlyOnce:
         more the client can be sent, -1 to 1. Raises ProtocolError.
         """
         state = self._state
+        refused = reason >= 0x80  # which no PUBREL follows (MQTT-4.3.3-4)
         if packet_id in state.released:  # a PUBREC again: the PUBREL again
+            if refused:
+                return self.completed(packet_id)
             self._outlet.when_stable([encode_acks(p.PUBREL, (packet_id,))])
             return 0
         if packet_id not in state.unacked:
+            if refused:
+                return 0
             self._outlet.send(encode_ack(p.PUBREL, packet_id, state.version, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
             return 0
         reference = state.unacked[packet_id]
         if reference is not None and packet_id not in state.qos2:
             raise violation("PUBREC for a QoS 1 message")
         state.qos2.discard(packet_id)
-        if reason >= 0x80:
+        if refused:
             if reference is not None:
                 self._post.acknowledge([reference])
             del state.unacked[packet_id]

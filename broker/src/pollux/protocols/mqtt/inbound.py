@@ -48,8 +48,9 @@ logger = logging.getLogger("pollux.mqtt")
 #: Bytes (and messages) of PUBLISHes kept while an address takes none; beyond them reading pauses.
 MAX_PARKED_BYTES = 1024 * 1024
 MAX_PARKED = 4_096
-#: Topics a connection remembers as checked.
+#: Topics a connection remembers as checked, and their bytes.
 _MAX_TOPICS = 1_024
+_MAX_TOPIC_BYTES = 256 * 1024
 _PUBACK = 0x4002_0000
 _PUBREC = 0x5002_0000
 _PUBCOMP = 0x7002_0000
@@ -80,6 +81,7 @@ class Inbound:
         "_security",
         "_send",
         "_state",
+        "_topic_bytes",
         "_topics",
         "_transport",
         "_unfinished",
@@ -129,6 +131,7 @@ class Inbound:
         self._closed = False
         #: Topic as on the wire -> address, for topics that are well formed.
         self._topics: dict[bytes, str] = {}
+        self._topic_bytes = 0
         self._aliases = TopicAliases(alias_maximum)
         #: Answers of this turn, in order: words of four bytes, or whole packets.
         self._answers: list[int | bytes] = []
@@ -239,8 +242,10 @@ class Inbound:
         """Check a topic that was not seen before on this connection; return its address."""
         name = check_topic_name(topic[2:])
         address = self._mqtt_sessions.mapping.address(name)
-        if len(self._topics) >= _MAX_TOPICS:
+        self._topic_bytes += len(topic)
+        if len(self._topics) >= _MAX_TOPICS or self._topic_bytes > _MAX_TOPIC_BYTES:
             self._topics.clear()
+            self._topic_bytes = len(topic)
         self._topics[topic] = address
         return address
 
@@ -498,10 +503,9 @@ class Inbound:
         if not self._parked:
             self._reading.resume(PARKED)
 
-    @property
-    def parked_bytes(self) -> int:
-        """The size of what waits until its address takes messages again."""
-        return self._parked_bytes
+    def buffered(self) -> int:
+        """Return the bytes of what waits until its address takes messages again, and of the topics of aliases."""
+        return self._parked_bytes + self._aliases.size
 
     def set_identity(self, identity: Identity) -> None:
         """Check the rights of ``identity`` from now on: the client has authenticated itself again."""

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 #: Topics that get an alias on one connection, and the shortest worth one.
 MAX_ALIASES = 256
-_MIN_ALIASED = 5
+#: Topics shorter than this are not worth an alias; longer ones would be held by it for too many clients.
+_MIN_ALIASED, _MAX_ALIASED = 5, 1024
 #: The broker's annotations as user properties; others keep their names.
 _ANNOTATIONS = {VALIDATED_USER: "JMSXUserID", INGRESS_TIMESTAMP: "ingress-timestamp"}
 
@@ -99,7 +100,7 @@ class PublishEncoder:
             alias = self._aliases.get(topic, 0)
             if alias:
                 topic = b"\0\0"
-            elif len(self._aliases) < self.max_aliases and len(topic) >= _MIN_ALIASED:
+            elif len(self._aliases) < self.max_aliases and _MIN_ALIASED <= len(topic) <= _MAX_ALIASED:
                 alias = len(self._aliases) + 1
             if alias:
                 extra += b"\x23" + alias.to_bytes(2, "big")

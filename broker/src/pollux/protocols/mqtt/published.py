@@ -59,14 +59,20 @@ def apply_special(message: Message, special: dict[str, str]) -> None:
         message.group_sequence = int(sequence)
 
 
+#: Bytes of the topics that one client's aliases stand for.
+MAX_ALIASED = 4 * 1024 * 1024
+
+
 class TopicAliases:
     """The topic aliases that a MQTT 5 client has given, at most ``maximum``."""
 
-    __slots__ = ("_aliases", "maximum")
+    __slots__ = ("_aliases", "maximum", "size")
 
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum
         self._aliases: dict[int, bytes] = {}
+        #: Bytes of their topics.
+        self.size = 0
 
     def topic_of(self, topic: bytes, rest: bytes) -> bytes:
         """Return the topic, in place of its alias (section 3.3.2.3.4). Raises ProtocolError."""
@@ -86,5 +92,8 @@ class TopicAliases:
                 raise violation(f"topic alias {alias} stands for no topic")
             return known
         check_topic_name(topic[2:])
+        self.size += len(topic) - len(self._aliases.get(alias, b""))
+        if self.size > MAX_ALIASED:
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"all aliases' topics are more than {MAX_ALIASED} bytes")
         self._aliases[alias] = topic
         return topic

@@ -1,4 +1,4 @@
-"""One MQTT connection: CONNECT to DISCONNECT (MQTT 3.1.1 and 5).
+"""One MQTT connection: CONNECT to DISCONNECT (MQTT 3.1, 3.1.1 and 5).
 
 The session turns decoded packets into calls on its two halves, :mod:`~pollux.protocols.mqtt.inbound` (what the client
 publishes) and :mod:`~pollux.protocols.mqtt.delivery` (what it is sent), and on the broker-wide
@@ -28,6 +28,7 @@ from pollux.wire.mqtt.decoder import Decoder, Event, PublishEnd, PublishStart, P
 from pollux.wire.mqtt.encode import PINGRESP, encode
 from pollux.wire.mqtt.packets import (
     V5,
+    VERSIONS,
     Ack,
     Auth,
     ConnAck,
@@ -116,7 +117,7 @@ class MqttSession(Session):
             self.delivery.resume()
 
     def buffered(self) -> int:
-        return self._decoder.buffered + (self.inbound.parked_bytes if self.phase in ESTABLISHED else 0)
+        return self._decoder.buffered + (self.inbound.buffered() if self.phase in ESTABLISHED else 0)
 
     def shutdown(self, reason: str) -> None:
         """Send DISCONNECT: the broker stops (it says where else to go), or an administrator closes this client."""
@@ -363,6 +364,7 @@ class MqttSession(Session):
         """Say that the client broke the protocol, in its words, and close (section 4.13)."""
         if self.phase is CLOSED:
             return
+        self.ends("broker", error.text)
         if self.phase in ESTABLISHED:
             logger.info("MQTT client %r is disconnected: %s", self.client_id, error.text)
             self.disconnect(error.reason, error.text)
@@ -378,6 +380,7 @@ class MqttSession(Session):
         """Send CONNACK with an error, then close."""
         if self.phase is CLOSED:
             return
+        self.ends("broker", text)
         if self.version:
             found: p.Properties = {p.PropertyId.REASON_STRING: text[:500]} if self.version == V5 and text else {}
             self.send(encode(ConnAck(reason=reason, properties=found), self.version))
@@ -395,6 +398,7 @@ class MqttSession(Session):
         if self.phase not in ESTABLISHED:
             self._refuse(reason, text)
             return
+        self.ends("broker", text)
         if self.version == V5:
             properties: p.Properties = dict(found or {})
             if text:
@@ -412,6 +416,7 @@ class MqttSession(Session):
             state.expiry_interval = min(expiry, NEVER)
         if packet.reason != ReasonCode.DISCONNECT_WITH_WILL:
             self._ending = Ending.LEFT
+        self.ends("client", f"DISCONNECT with reason {packet.reason:#04x}" if packet.reason else "DISCONNECT")
         self.inbound.end_turn()
         self._close()
 
@@ -460,7 +465,7 @@ class MqttSession(Session):
             return {"state": self.phase.value}
         return {
             "state": "open",
-            "version": "5" if self.version == V5 else "3.1.1",
+            "version": VERSIONS[self.version],
             "client_id": self.client_id,
             "session_expiry": state.expiry_interval,
             "keep_alive_limit": self.keep_alive.silence,

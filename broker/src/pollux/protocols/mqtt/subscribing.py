@@ -123,14 +123,17 @@ class Subscribing:
             security.check(identity, Permission.createAddress, address)
 
     def unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
-        """Unsubscribe (section 3.10). UNSUBACK leaves when that is durable."""
+        """Unsubscribe (section 3.10). UNSUBACK leaves when that is durable. Raises ProtocolError."""
         state = self._state
         reasons: list[int] = []
         for topic_filter in packet.filters:
             try:
                 split_shared(topic_filter)
             except ProtocolError as error:
+                if state.version != V5:
+                    raise  # UNSUBACK says nothing of it there
                 reasons.append(error.reason)
+                yield
                 continue
             gone = self._mqtt_sessions.subscriptions.unsubscribe(state, topic_filter)
             reasons.append(ReasonCode.SUCCESS if gone else ReasonCode.NO_SUBSCRIPTION_EXISTED)

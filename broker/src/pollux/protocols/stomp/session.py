@@ -416,6 +416,7 @@ class StompSession(Session):
             self.parking.add(disconnect, None)
             return
         self.receipt(headers)
+        self.ends("client", "DISCONNECT")
         self._end(b"", clean=True)
 
     def fail(self, problem: PolluxError, cause: Frame | LargeFrame | None = None) -> None:
@@ -430,6 +431,7 @@ class StompSession(Session):
                 receipt = None
         extra = {"version": ",".join(SUPPORTED)} if isinstance(problem, VersionError) else {}
         what = f"{cause.command.decode()}: {problem}" if cause is not None else str(problem)
+        self.ends("broker", what)
         event(logger, logging.INFO, "STOMP client refused", connection=self.origin, user=self.user, reason=what)
         self._end(error_frame(str(problem), what, self.version, receipt, extra))
 

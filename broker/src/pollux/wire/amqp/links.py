@@ -240,6 +240,24 @@ class OutgoingLink(Link, Generic[T]):
         lib.pn_link_advance(pointer)
         self.unsettled[delivery] = item
 
+    def answer_drain(self) -> None:
+        """Give all credit back, and have the flow state sent behind what is on its way; :meth:`end_drain` follows."""
+        pointer = self.pointer
+        if lib.pn_link_credit(pointer) == 0:
+            # proton sends the flow state only where it takes credit back, so it gets one to take back. It counts what
+            # was granted apart from this, so the client sees nothing of it.
+            lib.pn_link_flow(pointer, 1)
+        lib.pn_link_drained(pointer)
+
+    def end_drain(self) -> bool:
+        """Forget the drain that was answered, so that the next one is seen; false: its answer is not sent yet."""
+        if not self.attached:
+            return True
+        if lib.pn_link_queued(self.pointer) > 0:
+            return False
+        lib.pn_link_set_drain(self.pointer, False)
+        return True
+
     def buffered(self) -> int:
         """Return the bytes of this link's session that wait for the client's window."""
         return int(lib.pn_session_outgoing_bytes(lib.pn_link_session(self.pointer)))

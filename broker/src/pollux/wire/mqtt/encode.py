@@ -1,4 +1,4 @@
-"""Packets to bytes: every packet type of MQTT 3.1.1 and 5, and the batch form of acknowledgements. Pure."""
+"""Packets to bytes: every packet type of MQTT 3.1, 3.1.1 and 5, and the batch form of acknowledgements. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import (
     V5,
+    V31,
     Ack,
     Auth,
     ConnAck,
@@ -76,7 +77,8 @@ def encode(packet: Packet, version: int) -> bytes:
     if isinstance(packet, Connect):
         return _connect(packet)
     if isinstance(packet, ConnAck):
-        head = bytes((packet.session_present, packet.reason if v5 else CONNACK_311.get(packet.reason, 3)))
+        present = packet.session_present and version != V31  # whose clients do not know it
+        head = bytes((present, packet.reason if v5 else CONNACK_311.get(packet.reason, 3)))
         return frame(0x20, head + p.encode_properties(packet.properties) if v5 else head)
     if isinstance(packet, (Disconnect, Auth)):
         return _reasoned(0xE0 if isinstance(packet, Disconnect) else 0xF0, packet.reason, packet.properties, v5)
@@ -107,7 +109,8 @@ def _connect(packet: Connect) -> bytes:
     flags = packet.clean_start << 1 | (packet.username is not None) << 7 | (packet.password is not None) << 6
     if will is not None:
         flags |= 0x04 | will.qos << 3 | will.retain << 5
-    parts = [b"\0\x04MQTT", bytes((packet.version, flags)), packet.keep_alive.to_bytes(2, "big")]
+    name = b"\0\x06MQIsdp" if packet.version == V31 else b"\0\x04MQTT"
+    parts = [name, bytes((packet.version, flags)), packet.keep_alive.to_bytes(2, "big")]
     if v5:
         parts.append(p.encode_properties(packet.properties))
     parts.append(encode_string(packet.client_id))

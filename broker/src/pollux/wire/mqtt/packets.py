@@ -1,7 +1,7 @@
 """MQTT control packets as values, other than the two on the hot path.
 
 A client's PUBLISH is a tuple and its plain PUBACK an ``int`` (see :mod:`pollux.wire.mqtt.decoder`);
-everything else is one of these. Versions are the protocol levels of CONNECT: 4 (3.1.1) and 5.
+everything else is one of these. Versions are the protocol levels of CONNECT: 3 (3.1), 4 (3.1.1) and 5.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from pollux.wire.mqtt.reasons import ReasonCode
 if TYPE_CHECKING:
     from pollux.wire.mqtt.properties import Properties
 
+V31 = 3
 V311 = 4
 V5 = 5
+#: What people call them.
+VERSIONS = {V31: "3.1", V311: "3.1.1", V5: "5"}
 
 
 class Will(Redacted, frozen=True):
@@ -33,7 +36,7 @@ class Will(Redacted, frozen=True):
 
 
 class Connect(Redacted, frozen=True):
-    """CONNECT (section 3.1). ``clean_start`` is 3.1.1's clean session. ``version`` is the protocol level asked for."""
+    """CONNECT (section 3.1). ``clean_start`` is clean session before 5. ``version`` is the protocol level asked for."""
 
     #: The properties may have authentication data.
     hidden: ClassVar[frozenset[str]] = frozenset({"password", "properties"})

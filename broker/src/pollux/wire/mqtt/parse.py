@@ -1,4 +1,4 @@
-"""One whole packet's body to its value: every packet type of MQTT 3.1.1 and 5. Pure.
+"""One whole packet's body to its value: every packet type of MQTT 3.1, 3.1.1 and 5. Pure.
 
 Finding packets in a stream, and the fast paths, are :mod:`pollux.wire.mqtt.decoder`'s.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import (
     V5,
+    V31,
     V311,
     Ack,
     Auth,
@@ -44,6 +45,9 @@ _DISCONNECT_REASONS = frozenset(
     {0x00, 0x04, *range(0x80, 0x84), 0x87, 0x89, 0x8B, 0x8D, 0x8E, 0x8F, 0x90, *range(0x93, 0xA3)}
 )
 _AUTH_REASONS = frozenset({0x00, 0x18, 0x19})
+#: The names that CONNECT gives the protocol, and the levels it has under each (3.1.1, MQTT-3.1.2-1, -2).
+_LEVELS = {b"MQTT": (V311, V5), b"MQIsdp": (V31,)}
+_DUP = 0x08
 
 
 def parse_packet(first: int, body: bytes, version: int) -> Packet:
@@ -54,7 +58,10 @@ def parse_packet(first: int, body: bytes, version: int) -> Packet:
     kind = first >> 4
     if kind == p.PUBLISH:
         return parse_publish(first, body, version)
-    if first & 0x0F != (2 if kind in (p.PUBREL, p.SUBSCRIBE, p.UNSUBSCRIBE) else 0):
+    at_qos_1 = kind in (p.PUBREL, p.SUBSCRIBE, p.UNSUBSCRIBE)
+    if at_qos_1 and version == V31:
+        first &= ~_DUP  # 3.1 has these sent again, and marked so
+    if first & 0x0F != (2 if at_qos_1 else 0):
         raise malformed("reserved bits of the fixed header are wrong")  # MQTT-2.1.3-1
     parser = _PARSERS.get(kind)
     if parser is None:
@@ -90,8 +97,7 @@ def _connect(_kind: int, body: bytes, _version: int) -> Connect:
         raise malformed("CONNECT is cut off")
     version = body[position]
     position += 1
-    if name != b"MQTT" or version not in (V311, V5):
-        # MQTT-3.1.2-1, -2; the older MQIsdp (level 3) lands here too.
+    if version not in _LEVELS.get(name, ()):
         error = ProtocolError(ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, f"protocol {name[:16]!r} level {version}")
         error.version = V311 if version < V5 else V5
         raise error
@@ -114,7 +120,7 @@ def _connect_fields(body: bytes, position: int, version: int) -> Connect:
     has_will, qos = bool(flags & 0x04), flags >> 3 & 3
     if qos == 3 or (not has_will and flags & 0x38):
         raise malformed("the will flags contradict each other")  # MQTT-3.1.2-11 to -15
-    if version == V311 and flags & 0xC0 == 0x40:
+    if version < V5 and flags & 0xC0 == 0x40:
         raise malformed("a password without a user name")  # 3.1.1, MQTT-3.1.2-22
     found, position = _properties(body, position, p.CONNECT, version)
     if p.PropertyId.AUTHENTICATION_DATA in found and p.PropertyId.AUTHENTICATION_METHOD not in found:

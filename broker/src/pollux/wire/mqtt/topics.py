@@ -18,8 +18,8 @@ import re
 from pollux.wire.mqtt.primitives import text_of
 from pollux.wire.mqtt.reasons import ProtocolError, ReasonCode
 
-#: Bytes of a topic name or filter. MQTT allows 65,535; addresses live in memory, logs and metrics.
-MAX_TOPIC_LENGTH = 8_192
+#: Bytes of a topic name or filter: all that MQTT has room for (section 1.5.4).
+MAX_TOPIC_LENGTH = 65_535
 MAX_TOPIC_LEVELS = 200
 
 _SHARE_PREFIX = "$share/"
