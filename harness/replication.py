@@ -9,7 +9,7 @@ from harness.broker import POLLUX
 from harness.failover import DIRECTORIES, Group, Member, wait_until
 from harness.ports import free_port
 from harness.relay import Relay
-from pollux.ha.replication import local
+from pollux.ha.copies import local
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -34,6 +34,8 @@ DRILL_MAY_USE = ("drill", *CLIENT_MAY_USE)
 FORMATS_MAY_USE = ("formats", "message", "errors", "checksum")
 #: Policies are packages of ha: none knows another one, and what they share knows none.
 POLICIES = ("shared_store", "replication", "active_passive")
+#: Packages of ha that are no policy: what several have in common.
+SHARED = ("copies",)
 #: In these packages no more than three files may name each other in a circle: whoever reads one has to read all.
 WITHOUT_CIRCLES = ("cli", "management", "process", "node", "audit", "config", "logs")
 LARGEST_CIRCLE = 3
@@ -224,7 +226,7 @@ def test_no_exception_is_left_over() -> None:
 
 
 def test_the_policies_are_those_there_are() -> None:
-    assert {path.parent.name for path in (PACKAGE / "ha").glob("*/__init__.py")} == {*POLICIES}
+    assert {path.parent.name for path in (PACKAGE / "ha").glob("*/__init__.py")} == {*POLICIES, *SHARED}
 
 
 def test_the_architecture_shows_these_layers_and_files_that_exist() -> None:
@@ -255,8 +257,8 @@ def test_the_architecture_shows_these_layers_and_files_that_exist() -> None:
         ("wire", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pollux.process.broker import Broker"),
         ("engine", "from pollux.protocols.base import Session"),
         ("cluster", "import pollux.ha.machine"),
-        ("ha", "from pollux.ha.replication import local"),
-        ("ha.shared_store", "from pollux.ha.replication.local import LocalState"),
+        ("ha", "from pollux.ha.replication import member"),
+        ("ha.shared_store", "from pollux.ha.replication.member import Member"),
         ("formats", "from pollux.config.model import Configuration"),
         ("formats", "import mmap"),
         ("pipeline", "from pollux.store import recovery"),
@@ -277,7 +279,7 @@ def test_the_check_finds(package: str, source: str) -> None:
         ("engine", "from pollux.routing.queue import Queue\nimport asyncio"),
         ("wire", "from pollux.message import Message\nfrom .sniff import sniff"),
         ("cli", "import pollux.management, pollux.config, pollux.errors"),
-        ("ha.replication", "from pollux.ha.replication import local\nfrom pollux.ha.machine import Machine"),
+        ("ha.replication", "from pollux.ha.replication import raising\nfrom pollux.ha.machine import Machine"),
         ("formats", "from pollux.checksum import crc32c"),
         ("pipeline", "import pyarrow\nfrom pollux.formats import lives\nfrom pollux.message import Encoding"),
         ("client", "from pollux.wire import amqp"),

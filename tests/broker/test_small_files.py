@@ -16,10 +16,10 @@ from pollux.cluster import vote_log
 from pollux.config.masking import read_key, write_key
 from pollux.config.users_editor import UsersEditor
 from pollux.config.verifiers import Verifier
+from pollux.ha.copies import local
+from pollux.ha.copies.local import LocalState
 from pollux.ha.node_state import NodeState, read_state, write_state
-from pollux.ha.replication import local
 from pollux.ha.replication.coordination import GROUP_NODE, FileCoordinator, group_name
-from pollux.ha.replication.local import LocalState
 from pollux.store.data_lock import NODE_FILE, node_id
 from pollux.store.locks import LockFile, probe
 

@@ -15,9 +15,9 @@ from pollux.cluster.connector import ClusterConnector
 from pollux.cluster.link import CoreHub
 from pollux.cluster.link.connecting import CoreConnectionError
 from pollux.config.acceptors import Endpoint
-from pollux.ha.replication import local
-from pollux.ha.replication.backup_side import BackupSide
-from pollux.ha.replication.local import LocalState
+from pollux.ha.copies import local
+from pollux.ha.copies.backup_side import BackupSide
+from pollux.ha.copies.local import LocalState
 from pollux.process.exits import EXIT_STORE_REFUSED
 from pollux.wire.core import ClusterKey
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pollux.errors import PolluxError
+from pollux.ha.copies import local
+from pollux.ha.copies.local import LocalState
 from pollux.ha.lease import Lease
 from pollux.ha.machine import Machine
-from pollux.ha.replication import local
 from pollux.ha.replication.coordination import CoordinationError
-from pollux.ha.replication.local import LocalState
 from pollux.ha.replication.member import Member, RefusedError
 from pollux.ha.replication.quorum import LostVoteError
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from broker.ha.test_stream import End
 from pollux.config import load
+from pollux.ha.copies import local
 from pollux.ha.machine import Phase
-from pollux.ha.replication import local
 from pollux.ha.replication.activation import ReplicatedActivation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pollux.ha.replication.local import LocalState
+    from pollux.ha.copies.local import LocalState
 
 #: Generous: a machine under load.
 TIMEOUT = 60.0

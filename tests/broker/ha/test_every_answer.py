@@ -22,11 +22,11 @@ from harness.system_calls import Faults
 from pollux.cluster.votes import Answer, Candidacy
 from pollux.config.manager import ZooKeeperTimes
 from pollux.errors import PolluxError
+from pollux.ha.copies import local
+from pollux.ha.copies.local import LocalState
 from pollux.ha.machine import Machine, Phase
-from pollux.ha.replication import local
 from pollux.ha.replication import member as member_module
 from pollux.ha.replication.coordination import CoordinationError, Coordinator, FileCoordinator
-from pollux.ha.replication.local import LocalState
 from pollux.ha.replication.member import Member
 from pollux.ha.replication.quorum import QuorumCoordinator
 from pollux.ha.replication.settings import Votes

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pollux.errors import InvalidRequestError
+from pollux.ha.copies.replicas import Backup
 from pollux.ha.machine import Phase
 from pollux.ha.members import Member
 from pollux.ha.replication.handover import (
     SUCCESSION,
-    Backup,
     HandOver,
     Legacy,
     Live,
@@ -20,6 +20,7 @@ from pollux.ha.replication.handover import (
     failback,
     heirs,
     legacy,
+    preferred,
     switchover,
     synced,
 )
@@ -159,4 +160,4 @@ def test_a_backup_that_cannot_say_who_it_is_does_not_follow(tmp_path: Path) -> N
     assert replicas.backups() == {}
     assert replicas.open(conversation, 1, {"id": "x", "name": "pollux", "pid": 7, "role": "primary"}) is not None
     (told,) = replicas.backups().values()
-    assert (told.member.role, told.preferred, told.ready) == ("live", True, False)
+    assert (told.member.role, preferred(told), told.ready) == ("live", True, False)

@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from broker.ha.group import wait_until
+from pollux.ha.copies import local
+from pollux.ha.copies.local import LocalState
 from pollux.ha.lease import Lease
 from pollux.ha.machine import Machine, Phase
-from pollux.ha.replication import local
 from pollux.ha.replication import member as member_module
 from pollux.ha.replication.coordination import CoordinationError, FileCoordinator, NotNewestError
-from pollux.ha.replication.local import LocalState
 from pollux.ha.replication.member import Member, RefusedError
 from pollux.ha.replication.policy import Decision, Snapshot, decide
 from pollux.process.exits import EXIT_STORE

@@ -20,9 +20,10 @@ from broker.ha.service_model import ServiceWorld
 from broker.ha.voters_model import VOTERS, VotesWorld
 from pollux.cluster.sequence import judge
 from pollux.cluster.votes import Candidacy
+from pollux.ha.copies import local
 from pollux.ha.lease import Lease
-from pollux.ha.replication import local, policy, raising
 from pollux.ha.replication import member as module
+from pollux.ha.replication import policy, raising
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,9 +13,9 @@ import pytest
 
 from broker.ha.replicated_group import PASSWORD, TIMEOUT, Peer, until
 from harness.ports import free_port
+from pollux.ha.copies import local
+from pollux.ha.copies.local import LocalState
 from pollux.ha.machine import Phase
-from pollux.ha.replication import local
-from pollux.ha.replication.local import LocalState
 from pollux.ha.replication.member import Member, RefusedError
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from pollux.cli import locate
 from pollux.cli.sequence import app
-from pollux.ha.replication import local, settings
-from pollux.ha.replication.local import LocalState
+from pollux.ha.copies import local
+from pollux.ha.copies.local import LocalState
+from pollux.ha.replication import settings
 
 if TYPE_CHECKING:
     from pathlib import Path

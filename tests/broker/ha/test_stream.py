@@ -13,11 +13,11 @@ import pytest
 from broker.store.test_mirror import contents, roots_in
 from pollux.cluster.link import Conversation, CoreHub
 from pollux.formats.segments import Kind, SegmentHeader
-from pollux.ha.replication import local
-from pollux.ha.replication.backup_side import PURPOSE, BackupSide
-from pollux.ha.replication.live_side import LiveSide
-from pollux.ha.replication.local import LocalState
-from pollux.ha.replication.old_replicas import move_aside
+from pollux.ha.copies import local
+from pollux.ha.copies.backup_side import PURPOSE, BackupSide
+from pollux.ha.copies.live_side import LiveSide
+from pollux.ha.copies.local import LocalState
+from pollux.ha.copies.old_replicas import move_aside
 from pollux.store.mirror import Mirror, MirroredFiles
 from pollux.store.segments import segment_name
 from pollux.wire.core import ClusterKey

@@ -14,8 +14,8 @@ from harness.parted_stores import PARTED, QUEUE, bind, later_life, send, went_on
 from harness.store import message_of, opened, segments, settings_in, stable
 from pollux.cli.app import app
 from pollux.errors import StoreError
-from pollux.ha.replication import local
-from pollux.ha.replication.local import LocalState
+from pollux.ha.copies import local
+from pollux.ha.copies.local import LocalState
 from pollux.process import exits
 from pollux.store.compare.verdict import Comparison, compare
 from pollux.store.locks import try_lock

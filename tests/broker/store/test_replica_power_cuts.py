@@ -15,9 +15,9 @@ import pytest
 from harness.lossy_disk import Account, LossyDisk, materialise
 from pollux.errors import StoreError
 from pollux.formats.segments import Kind, SegmentHeader
-from pollux.ha.replication import local
-from pollux.ha.replication.backup_side import BackupSide
-from pollux.ha.replication.local import LocalState
+from pollux.ha.copies import local
+from pollux.ha.copies.backup_side import BackupSide
+from pollux.ha.copies.local import LocalState
 from pollux.store.mirror import Link, Mirror, Replica
 from pollux.store.mirror.copying import copy_store, inventory_of
 from pollux.store.mirror.operations import ROOTS, decode

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.lossy_disk import LossyDisk
-from pollux.ha.replication import local
-from pollux.ha.replication.local import LocalState
+from pollux.ha.copies import local
+from pollux.ha.copies.local import LocalState
 from pollux.store.mirror import Link, Mirror, MirroredFiles, Replica
 from pollux.store.mirror.copying import copy_store, inventory_of
 from pollux.store.mirror.operations import ROOTS, decode

@@ -245,7 +245,7 @@ _SIDE_ROWS = {
 
 def _side(found: Comparison, name: str) -> dict[str, Any]:
     from pollux.errors import StoreError
-    from pollux.ha.replication import local
+    from pollux.ha.copies import local
 
     side, alone = found.sides[name], found.alone[name]
     try:

@@ -16,8 +16,8 @@ from pollux.process.exits import EXIT_FAILED, EXIT_LOCKED, EXIT_UNAVAILABLE, EXI
 
 if TYPE_CHECKING:
     from pollux.config.model import Configuration
+    from pollux.ha.copies.local import LocalState
     from pollux.ha.replication.coordination import Coordinator
-    from pollux.ha.replication.local import LocalState
     from pollux.ha.replication.settings import Settings
 
 app = typer.Typer(
@@ -143,7 +143,7 @@ def _set_local(configuration: Configuration, sequence: int, *, discard_newer: bo
     from msgspec.structs import replace
 
     from pollux.errors import PolluxError
-    from pollux.ha.replication import local
+    from pollux.ha.copies import local
     from pollux.store.data_lock import DirectoryLock, DirectoryLockedError
 
     lock = DirectoryLock([configuration.journal_directory])
@@ -207,7 +207,7 @@ def _configured(config: Path | None, *, managed: bool = True) -> tuple[Configura
 
 def _state(configuration: Configuration) -> LocalState | None:
     from pollux.errors import StoreError
-    from pollux.ha.replication import local
+    from pollux.ha.copies import local
 
     try:
         return local.read(configuration.journal_directory)

@@ -1,6 +1,6 @@
 """The activation of a member of a replicated pair: every member has its own store and copies the live's.
 
-While it waits it follows (:mod:`pollux.ha.replication.follow_loop`); the member's thread
+While it waits it follows (:mod:`pollux.ha.copies.follow_loop`); the member's thread
 (:mod:`pollux.ha.replication.member`) asks the coordination service; when it may serve, its store is opened with files
 that tell the backups of every change (:mod:`pollux.ha.replication.replicas`).
 """
@@ -22,15 +22,17 @@ from pollux.cluster.votes import Candidacy, OwnVote
 from pollux.errors import PolluxError
 from pollux.ha import network_check, peers
 from pollux.ha.activation import Activation, history_view
+from pollux.ha.copies import local
+from pollux.ha.copies.backup_side import PURPOSE
+from pollux.ha.copies.follow_loop import FollowLoop
+from pollux.ha.copies.replicas import member_of
 from pollux.ha.machine import STANDBY, Phase
 from pollux.ha.network_check import NetworkCheck
-from pollux.ha.replication import handover, local
-from pollux.ha.replication.backup_side import PURPOSE
+from pollux.ha.replication import handover
 from pollux.ha.replication.coordination import CoordinationError
-from pollux.ha.replication.follow_loop import FollowLoop
 from pollux.ha.replication.member import Member, RefusedError
 from pollux.ha.replication.quorum import QuorumCoordinator
-from pollux.ha.replication.replicas import TWO_LIVES, Replicas, member_of
+from pollux.ha.replication.replicas import TWO_LIVES, Replicas
 from pollux.ha.replication.settings import SESSION_FILE, Role, make_coordinator, settings_of
 from pollux.ha.standby import StandbyPrefetch
 from pollux.logs import event
@@ -40,12 +42,12 @@ from pollux.wire.core import ClusterKey
 
 if TYPE_CHECKING:
     from pollux.ha.activation import Host
+    from pollux.ha.copies.live_side import LiveSide
+    from pollux.ha.copies.local import LocalState
     from pollux.ha.lease import Lease
     from pollux.ha.members import Member as MemberView
     from pollux.ha.replication.coordination import Coordinator
     from pollux.ha.replication.handover import HandOver
-    from pollux.ha.replication.live_side import LiveSide
-    from pollux.ha.replication.local import LocalState
     from pollux.store.follower import Follower
 
 logger = logging.getLogger("pollux.ha")

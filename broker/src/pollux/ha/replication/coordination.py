@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
-from pollux.errors import PolluxError
+from pollux.ha.copies.replicas import UnprovenError
 from pollux.store.files import FileOperations, make_directories, replace_file
 from pollux.store.locks import close, try_lock
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 GROUP_NODE = "node-id"
 
 
-class CoordinationError(PolluxError):
+class CoordinationError(UnprovenError):
     """The service does not answer, or what was asked is not true any more."""
 
 

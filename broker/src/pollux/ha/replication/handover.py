@@ -15,6 +15,7 @@ from pollux.ha.replication.settings import Role
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pollux.ha.copies.replicas import Backup
     from pollux.ha.members import Member
 
 Key = TypeVar("Key")
@@ -23,26 +24,14 @@ Key = TypeVar("Key")
 SUCCESSION = 10.0
 
 
-class Backup(NamedTuple):
-    """A backup as its live sees it. ``stay``: it handed over on request, and does not ask for the right by itself."""
+def preferred(backup: Backup) -> bool:
+    """Return whether its broker.xml prefers it to others."""
+    return backup.member.role == Role.LIVE
 
-    member: Member
-    stay: bool = False
 
-    @property
-    def ready(self) -> bool:
-        """Whether it has everything, and is there."""
-        return self.member.alive and self.member.phase == Phase.READY
-
-    @property
-    def preferred(self) -> bool:
-        """Whether its broker.xml prefers it to others."""
-        return self.member.role == Role.LIVE
-
-    @property
-    def wants_back(self) -> bool:
-        """Whether it asks to serve again."""
-        return self.preferred and not self.stay
+def wants_back(backup: Backup) -> bool:
+    """Return whether it asks to serve again."""
+    return preferred(backup) and not backup.stay
 
 
 class Live(NamedTuple):
@@ -67,7 +56,7 @@ class HandOver(NamedTuple):
 
 def synced(backup: Backup, *, allow_failback: bool, restart_backup: bool) -> HandOver | None:
     """Return the hand-over to a backup that has everything now; None: it just follows."""
-    if not (allow_failback and backup.wants_back):
+    if not (allow_failback and wants_back(backup)):
         return None
     name = backup.member.name
     return HandOver(f"failback: {name}, the preferred broker, is in sync again", restart_backup)
@@ -96,10 +85,10 @@ def failback(live: Live) -> HandOver:
         raise InvalidRequestError("peers with a coordination-id are equals: use a switchover")
     if live.role is not Role.BACKUP:
         raise InvalidRequestError("this is the preferred broker: there is nothing to fail back")
-    preferred = tuple(one for one in _ready(live) if one.role == Role.LIVE)
-    if not preferred:
+    wanted = tuple(one for one in _ready(live) if one.role == Role.LIVE)
+    if not wanted:
         raise InvalidRequestError("the preferred broker is not in sync")
-    return HandOver("failback asked for by an administrator", restart=True, to=preferred)
+    return HandOver("failback asked for by an administrator", restart=True, to=wanted)
 
 
 def _ready(live: Live) -> tuple[Member, ...]:
@@ -113,7 +102,7 @@ def _ready(live: Live) -> tuple[Member, ...]:
 def heirs(backups: Mapping[Key, Backup]) -> list[Key]:
     """Return who can take over, in the order in which they do: the preferred broker first."""
     ready = [key for key, one in backups.items() if one.ready]
-    return sorted(ready, key=lambda key: not backups[key].wants_back)
+    return sorted(ready, key=lambda key: not wants_back(backups[key]))
 
 
 class Legacy(NamedTuple):

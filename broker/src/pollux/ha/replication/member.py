@@ -12,16 +12,18 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from pollux.errors import PolluxError, StoreError
+from pollux.ha.copies import local
+from pollux.ha.copies.local import LocalState
+from pollux.ha.copies.replicas import mark_of
 from pollux.ha.lease import Lease, Right, boot_clock
 from pollux.ha.machine import STANDBY, EndedError, Machine
 from pollux.ha.machine import Phase as MachinePhase
 from pollux.ha.node_state import Activation
-from pollux.ha.replication import local, raising
+from pollux.ha.replication import raising
 from pollux.ha.replication.coordination import CoordinationError, Coordinator, NotNewestError, NotOursError
-from pollux.ha.replication.local import LocalState
 from pollux.ha.replication.policy import Decision, Intent, Snapshot, decide
 from pollux.logs import event
 
@@ -62,16 +64,6 @@ class Listener(Protocol):
 
     def fenced(self, reason: str) -> None:
         """Stop at once: the right to serve is lost."""
-
-
-def mark_of(state: LocalState) -> dict[str, object]:
-    """Return what a complete copy is told of itself."""
-    return {
-        "node_id": state.node_id,
-        "epoch": state.epoch,
-        "sequence": state.sequence,
-        "history": [asdict(one) for one in state.history],
-    }
 
 
 class Member:

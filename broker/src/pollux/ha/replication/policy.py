@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pollux.cluster.sequence import Action, judge
 
 if TYPE_CHECKING:
-    from pollux.ha.replication.local import LocalState
+    from pollux.ha.copies.local import LocalState
 
 
 class Intent(Enum):

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from pollux.cluster.votes import Answer, Candidacy, Count, count
+from pollux.ha.copies.replicas import LostRightError
 from pollux.ha.replication.coordination import CoordinationError, NotNewestError, NotOursError
 from pollux.logs import event
 
@@ -186,5 +187,5 @@ class QuorumCoordinator:
         self.release()
 
 
-class LostVoteError(CoordinationError):
+class LostVoteError(CoordinationError, LostRightError):
     """No majority: this member must not serve."""

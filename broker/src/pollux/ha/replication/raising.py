@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from pollux.cluster.sequence import Action, judge
-from pollux.ha.replication import local
+from pollux.ha.copies import local
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pollux.ha.copies.local import LocalState
     from pollux.ha.replication.coordination import Coordinator
-    from pollux.ha.replication.local import LocalState
 
 
 def number(coordinator: Coordinator) -> int:

@@ -12,6 +12,7 @@ from pollux.config.acceptors import ConnectorSettings
 from pollux.config.clustering import ReplicationBackup, ReplicationPrimary
 from pollux.config.manager import FILE_MANAGERS, zookeeper_times
 from pollux.errors import PolluxError
+from pollux.ha.copies.replicas import PREFERRED
 from pollux.ha.replication.coordination import Coordinator, FileCoordinator
 
 if TYPE_CHECKING:
@@ -40,12 +41,7 @@ class Role(StrEnum):
     @property
     def told(self) -> str:
         """The word that members use between each other: the name of the element in broker.xml."""
-        return "primary" if self is Role.LIVE else self.value
-
-
-def role_heard(word: object) -> str:
-    """Return the role that another member told; one that is not known as it is."""
-    return Role.LIVE.value if word == Role.LIVE.told else str(word)[:32]
+        return PREFERRED if self is Role.LIVE else self.value
 
 
 class Votes(NamedTuple):

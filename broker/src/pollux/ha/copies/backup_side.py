@@ -16,9 +16,9 @@ import msgspec
 from msgspec.structs import replace
 
 from pollux.errors import PolluxError, StoreError
-from pollux.ha.replication import local
-from pollux.ha.replication.local import LocalState, history_of
-from pollux.ha.replication.old_replicas import keep_state, move_aside, next_number
+from pollux.ha.copies import local
+from pollux.ha.copies.local import LocalState, history_of
+from pollux.ha.copies.old_replicas import keep_state, move_aside, next_number
 from pollux.store.files import FileOperations, make_directories
 from pollux.store.journal_facts import read_facts
 from pollux.store.mirror.copying import inventory_of

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pollux.cluster.connector import ClusterConnector, UnreachableError, tell
 from pollux.cluster.duties import carry_out
-from pollux.ha.replication.backup_side import BackupSide
+from pollux.ha.copies.backup_side import BackupSide
 from pollux.logs import event
 
 if TYPE_CHECKING:
@@ -18,14 +18,29 @@ if TYPE_CHECKING:
     from pollux.cluster.discovery import Others
     from pollux.cluster.link import CoreHub
     from pollux.config.acceptors import Endpoint
-    from pollux.ha.replication.local import LocalState
-    from pollux.ha.replication.settings import Settings
+    from pollux.ha.copies.local import LocalState
 
 logger = logging.getLogger("pollux.ha")
 
 #: Longest time to connect to one member, and the pause after a connection that was of use, seconds.
 CONNECT_LIMIT = 5.0
 _SOON = 0.2
+
+
+class Times(Protocol):
+    """``keep``: copies of older data; ``connect_timeout`` and ``retry``, the pause between two rounds, in seconds."""
+
+    @property
+    def keep(self) -> int:
+        """Copies of older data that are kept; -1: all."""
+
+    @property
+    def connect_timeout(self) -> float:
+        """How long to try to connect to one member."""
+
+    @property
+    def retry(self) -> float:
+        """The pause after nobody was found that serves."""
 
 
 class FollowLoop:
@@ -35,7 +50,7 @@ class FollowLoop:
         self,
         hub: CoreHub,
         roots: Mapping[str, Path],
-        settings: Settings,
+        settings: Times,
         others: Others,
         *,
         about: Callable[[], dict[str, Any]],

@@ -11,7 +11,7 @@ import re
 import shutil
 from typing import TYPE_CHECKING
 
-from pollux.ha.replication.local import FILE
+from pollux.ha.copies.local import FILE
 from pollux.logs import event
 from pollux.store.files import FileOperations, make_directories, replace_file
 
@@ -40,9 +40,7 @@ def keep_state(directory: Path, number: int, files: Files) -> None:
     replace_file(files, target / FILE, (directory / FILE).read_bytes())
 
 
-def move_aside(
-    roots: Mapping[str, Path], keep: int, files: Files | None = None, *, number: int = 0
-) -> int | None:
+def move_aside(roots: Mapping[str, Path], keep: int, files: Files | None = None, *, number: int = 0) -> int | None:
     """Move the store's files into ``oldreplica.N`` of each directory. Returns N; on stable storage then.
 
     What was begun with a ``number`` is gone on with, 0: :func:`next_number`. ``keep`` such copies are left (-1: all),
