@@ -24,6 +24,7 @@ from pollux.checksum import crc32c
 from pollux.errors import StoreError
 from pollux.formats import checkpoint as layout
 from pollux.formats.checkpoint import BodyFile, Checkpoint
+from pollux.formats.history import History, decode_history
 from pollux.formats.names import BODIES_NAME, SEGMENT_NAME, checkpoint_key
 from pollux.formats.segments import FRAME, FRAME_SIZE, HEADER_SIZE, MARKER, Kind, SegmentHeader, decode_header, valid_at
 from pollux.store import recovery
@@ -105,12 +106,18 @@ def run(job: Job, files: Files) -> Result:
     node_id = bytes.fromhex(job.node_id)
     state = State(job.id_cache_size)
     table: list[BodyFile] = []
+    history = History()
     if job.base is not None:
         base = read_checkpoint(directory / job.base, node_id, files)
         load_checkpoint(base, state, bodies=True)
         table = list(base.files)
+        history = decode_history(base.state, base.key[1:])
         del base
-    replayed, damage = fold(state, job, table, files)
+    elif job.segments[0].sequence > 1:
+        # What was before is not known: it was lost, with the checkpoint that held it.
+        history.unknown = (job.segments[0].epoch, job.segments[0].sequence - 1)
+    replayed, damage = fold(state, job, table, files, history)
+    history.bound()
     queues = state.finish()
     live_ids = state.prune(queues)
     # Only what the journal says is gone: a directory that is not there may be one that is not mounted.
@@ -145,14 +152,14 @@ def run(job: Job, files: Files) -> Result:
             (layout.LENGTHS, memoryview(live.lengths).cast("B")),
             (layout.QUEUES, encode(queue_table)),
             (layout.QUEUE_IDS, memoryview(queue_ids).cast("B")),
-            (layout.STATE, encode(encode_state(state))),
+            (layout.STATE, encode(encode_state(state) | {"history": history.encode()})),
         ],
     )
     return Result(path.name, len(live.ids), replayed, *rewritten, damage=damage, seconds=time.perf_counter() - began)
 
 
-def fold(state: State, job: Job, table: list[BodyFile], files: Files = DISK) -> tuple[int, list[str]]:
-    """Replay the job's segments into ``state`` and add them to ``table``; (records, damage in words)."""
+def fold(state: State, job: Job, table: list[BodyFile], files: Files, history: History) -> tuple[int, list[str]]:
+    """Replay the job's segments into ``state``, ``table`` and ``history``; (records, damage in words)."""
     replayed = 0
     damage: list[str] = []
     buffer = bytearray()
@@ -164,7 +171,9 @@ def fold(state: State, job: Job, table: list[BodyFile], files: Files = DISK) -> 
             header = decode_header(stream.read(HEADER_SIZE), str(path))
             size = stream.size
         segment = SegmentFile(path, source.epoch, source.sequence, size, header, limit=source.limit, files=files)
+        known = len(state.locations)
         replay = recovery.replay_segment(state, segment, len(table), buffer)
+        history.fold(header, replay.end, buffer, [one & OFFSET_MASK for one in state.locations[known:]])
         replayed += replay.records
         found = recovery.settle_segment(state, directory, segment, final=source.final, keep=False)
         if source.epoch == job.epoch:
