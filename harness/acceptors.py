@@ -8,5 +8,5 @@ from pollux.config.uris import typed_settings
 
 def acceptor_settings(**parameters: str) -> AcceptorSettings:
     """Read as the loader reads them; UriError for what it would refuse."""
-    values, _ = typed_settings(AcceptorSettings, parameters, lambda kind, text: kind.parse(text))
+    values, _, _ = typed_settings(AcceptorSettings, parameters, lambda kind, text: kind.parse(text))
     return AcceptorSettings(**values)

@@ -85,19 +85,19 @@ class Notifications:
         # Socket paths are limited to 107 characters, which pytest's directories exceed.
         self._directory = tempfile.mkdtemp(prefix="px")
         self.path = f"{self._directory}/n"
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(self.path)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(self.path)
 
     def wait_for(self, line: str, seconds: float = TIMEOUT) -> list[str]:
         """Read until a datagram has ``line``; returns its lines."""
-        self._socket.settimeout(seconds)
+        self.socket.settimeout(seconds)
         while True:
-            lines = self._socket.recv(4096).decode().split("\n")
+            lines = self.socket.recv(4096).decode().split("\n")
             if line in lines:
                 return lines
 
     def close(self) -> None:
-        self._socket.close()
+        self.socket.close()
         shutil.rmtree(self._directory)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pollux.config import ConfigError, Configuration, Problem, check, loads
-from pollux.config.loader import _run
+from pollux.config import ConfigError, Configuration, Problem, check, examine, loads
 
 HEAD = '<configuration xmlns="urn:activemq" xmlns:px="urn:pollux:1">\n<core xmlns="urn:activemq:core">\n'
 TAIL = "\n</core>\n</configuration>\n"
@@ -27,7 +26,7 @@ def document(core: str = "", px: str = "", *, quiet: bool = True) -> str:
 def problems_of(text: str | bytes, properties: dict[str, str] | None = None) -> list[Problem]:
     """Everything ``check`` would report, without a file."""
     data = text.encode() if isinstance(text, str) else text
-    return _run("broker.xml", data, properties or {}, None)[1]
+    return examine("broker.xml", properties or {}, data=data)[1]
 
 
 def messages(text: str, properties: dict[str, str] | None = None) -> list[str]:

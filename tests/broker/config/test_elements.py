@@ -202,7 +202,7 @@ def test_uri_parameters(shape: type[Any], entry: Entry) -> None:
     assert entry.kind is not None
     kind = entry.kind
     for name in entry.names:
-        values, needs = typed_settings(shape, {name: valid(kind)}, lambda kind, text: kind.parse(text))
+        values, needs, _ = typed_settings(shape, {name: valid(kind)}, lambda kind, text: kind.parse(text))
         assert values == {entry.field: kind.parse(valid(kind))}
         assert needs == ([entry.needs] if entry.needs else [])
         for text in invalid(kind):

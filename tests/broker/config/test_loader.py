@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pollux.config import ConfigError, Configuration, Severity, check, load, loads, require_built
+from pollux.config import ConfigError, Configuration, Severity, check, load, loads
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.config.report import MAX_PROBLEMS
 from pollux.message import RoutingType
@@ -102,10 +102,21 @@ SUPPORTED = "docs/configuration.md lists what is supported"
             "acceptor 'a': URI parameter 'protocols': 'OPENWIRE' is not supported: use AMQP, STOMP, MQTT, CORE",
         ),
         (
-            '<acceptors><acceptor name="a">tcp://a:1?useEpoll=true</acceptor></acceptors>',
+            '<acceptors><acceptor name="a">tcp://a:1?protocols=OPENWIRE,HORNETQ,AMPQ</acceptor></acceptors>',
             (
-                "acceptor 'a': URI parameter 'useEpoll' is not supported:"
-                " the transport is asyncio on uvloop, which has no such choice"
+                "acceptor 'a': URI parameter 'protocols': 'OPENWIRE', 'HORNETQ' are not supported and 'AMPQ' is not"
+                " allowed: use AMQP, STOMP, MQTT, CORE (did you mean 'AMQP'?)"
+            ),
+        ),
+        (
+            '<acceptors><acceptor name="a">tcp://a:1?proxyProtocolEnabled=true</acceptor></acceptors>',
+            "acceptor 'a': URI parameter 'proxyProtocolEnabled' is not supported: the PROXY protocol is not provided",
+        ),
+        (
+            '<acceptors><acceptor name="a">tcp://a:1?needClientAuth=true;needClientAuth=false</acceptor></acceptors>',
+            (
+                "acceptor 'a': URI parameter 'needClientAuth' is given twice, with two values: give the one that is"
+                " meant"
             ),
         ),
         (
@@ -405,19 +416,12 @@ def test_features_that_are_not_built_are_named_with_their_line() -> None:
     ]
     built = frozenset({"cluster-connections", "scale-down"})
     assert [feature.name for feature in loaded.unsupported_features(built)] == ["shared-store"]
-    require_built(loaded, built | {"shared-store"})
-    with pytest.raises(ConfigError) as raised:
-        require_built(loaded, built)
-    assert str(raised.value) == (
-        "broker.xml:8: <shared-store> asks for 'shared-store', which this version of Pollux does not provide yet"
-        " (see docs/configuration.md)"
-    )
 
 
 @pytest.mark.parametrize(
     ("core", "feature"),
     [
-        ("<acceptors><acceptor name='a'>tcp://a:1?protocols=AMQP,CORE</acceptor></acceptors>", "core-protocol"),
+        ("<acceptors><acceptor name='a'>tcp://a:1?protocols=CORE</acceptor></acceptors>", "core-protocol"),
         ("<acceptors><acceptor name='a'>vm://0</acceptor></acceptors>", "vm-acceptor"),
         ("<network-check-list>10.0.0.1</network-check-list>", "network-check"),
         (
@@ -498,11 +502,11 @@ def test_passwords_are_not_in_messages(uri: str) -> None:
 def test_everything_wrong_with_an_acceptor_is_said_at_once() -> None:
     """The address, the form of one parameter, and what the others say."""
     core = (
-        '<acceptors><acceptor name="a">tcp://h:99999?protocol=AMQP;amqpcredits=5;alone;backlog=x</acceptor></acceptors>'
+        '<acceptors><acceptor name="a">tcp://h:99999?host=h;amqpcredits=5;alone;backlog=x</acceptor></acceptors>'
     )
     assert sorted(messages(document(core))) == [
         "acceptor 'a': URI parameter 'backlog': 'x' is not an integer: allowed is 1 to 65535",
-        "acceptor 'a': URI parameter 'protocol' is not supported: write protocols",
+        "acceptor 'a': URI parameter 'host' is not supported: write the host before the question mark",
         "acceptor 'a': URI parameter number 3 is not of the form name=value (in a value ; is written %3B)",
         "acceptor 'a': port 99999 is out of range: allowed is 0 to 65535",
         "acceptor 'a': unknown URI parameter 'amqpcredits' (did you mean 'amqpCredits'?)",

@@ -21,6 +21,7 @@ from .documents import configuration
         ("a.b", ["a.b"], ["a", "a.b.c", "aXb", "a.bb"]),
         ("#", ["", "a", "a.b.c"], []),
         ("a.#", ["a", "a.b", "a.b.c", "a."], ["ab", "b.a", ""]),
+        ("a#", ["a", "a.b", "a.b.c", "a."], ["ab", "b.a", ""]),  # as Artemis reads it
         ("#.a", ["a", "b.a", "c.b.a"], ["a.b", "ba"]),
         ("a.#.z", ["a.z", "a.b.z", "a.b.c.z", "a.z.z"], ["a", "z", "a.zz"]),
         ("*", ["a"], ["", "a.b"]),

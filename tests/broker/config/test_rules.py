@@ -105,7 +105,7 @@ UDP = "<group-address>231.7.7.7</group-address><group-port>9876</group-port>"
             "<literal-match-markers>(</literal-match-markers>",
             "literal-match-markers must be two characters that are not wildcards, for instance ()",
         ),
-        (settings("", "orders#"), "address-setting match 'orders#': '#' must be a word of its own, as in 'orders.#'"),
+        (settings("", "ord#ers"), "address-setting match 'ord#ers': '#' must be a word of its own, as in 'orders.#'"),
         (
             settings("<max-size-bytes>10M</max-size-bytes>"),
             "'#': max-size-bytes (10485760) must be larger than page-size-bytes (10485760) when the address pages",

@@ -69,7 +69,7 @@ def _resolve(path: str) -> Entry | str:
             table = table_of(entry.nested) if entry.nested else None
             continue
         assert table is not None, f"{path}: {name} stands in a value"
-        if name in table.refused:
+        if name in table.refused or name in table.ignored:
             raise RefusedError(name)
         if name.startswith("@"):
             assert name[1:] in table.attributes, f"{path} is unknown"
@@ -155,7 +155,8 @@ def test_nothing_is_both_honoured_and_refused() -> None:
     shapes: list[type[Any]] = reachable(Configuration)
     for shape in shapes:
         table = table_of(shape)
-        assert not set(table.elements) & set(table.refused)
+        assert not set(table.elements) & {*table.refused, *table.ignored}
+        assert not set(table.refused) & set(table.ignored)
 
 
 def test_places_tells_where_an_element_belongs() -> None:

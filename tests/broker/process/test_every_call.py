@@ -22,9 +22,10 @@ import pytest
 from harness import system_calls
 from harness.system_calls import Faults
 from pollux.config import loads
+from pollux.config.users import load_users
 from pollux.errors import PolluxError
 from pollux.process import broker as broker_module
-from pollux.process.broker import Broker, usable
+from pollux.process.broker import Broker
 from pollux.process.resources import SWITCH
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Service:
             policy = POLICIES[self.policy].format(locks=self.directory / "data" / "locks")
             text = XML.format(policy=policy)
             configuration = loads(text, file=str(self.directory / "broker.xml"))
-            self.broker = broker = Broker(configuration, usable(configuration))
+            self.broker = broker = Broker(configuration, load_users(self.directory / "users", self.directory / "roles"))
             try:
                 await broker.start()
             except (PolluxError, OSError) as error:  # as the process does: its exit code, and its end

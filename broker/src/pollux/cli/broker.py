@@ -73,15 +73,16 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     qpidd_conf: QpiddConf = None,
 ) -> None:
-    """Print every problem of a configuration as file:line: message. Exit code 0 without errors, 2 with errors."""
+    """Print every problem of a configuration as file:line: message. Exit code 0 without errors, 2 with errors.
+
+    Users, roles and key stores that it names are read as well: what has no errors here, pollux run does not refuse.
+    """
     import os
 
-    from pollux.config import Severity
-    from pollux.config import check as check_file
-    from pollux.process import rules  # noqa: F401  (adds the rules that know selectors)
+    from pollux.process.judgement import judge
 
-    problems = check_file(file, {**os.environ, **_properties(define)}, qpidd=qpidd_conf)
-    errors = [problem for problem in problems if problem.severity is Severity.ERROR]
+    judgement = judge(file, {**os.environ, **_properties(define)}, qpidd=qpidd_conf)
+    problems, errors = judgement.problems, judgement.errors
     if as_json:
         print_json({"file": str(file), "valid": not errors, "problems": [_as_json(problem) for problem in problems]})
     else:

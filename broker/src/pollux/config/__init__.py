@@ -1,7 +1,7 @@
 """Configuration: broker.xml to frozen records. What others use is here and in ``config.model``."""
 
-from pollux.config.loader import check, load, loads
-from pollux.config.model import Configuration, require_built
+from pollux.config.loader import check, examine, load, loads
+from pollux.config.model import Configuration
 from pollux.config.problems import ConfigError, Problem, Severity
 from pollux.config.resolve import audited, permissions_for, resolve_address_settings
 
@@ -12,9 +12,9 @@ __all__ = [
     "Severity",
     "audited",
     "check",
+    "examine",
     "load",
     "loads",
     "permissions_for",
-    "require_built",
     "resolve_address_settings",
 ]

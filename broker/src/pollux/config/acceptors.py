@@ -4,6 +4,7 @@ The two settings classes are the table of URI parameters: a field ``key_store_pa
 parameter ``keyStorePath`` unless its mark says otherwise. Parsing is in :mod:`pollux.config.uris`.
 """
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -17,6 +18,7 @@ from pollux.config.kinds import (
     Choices,
     Decimal,
     Duration,
+    Enumeration,
     File,
     Files,
     Integer,
@@ -25,11 +27,12 @@ from pollux.config.kinds import (
     Text,
     Words,
 )
-from pollux.config.markers import Attribute, Content, Element, Needs
+from pollux.config.markers import Attribute, ByDesign, Content, Element, Needs
 from pollux.redacted import Redacted
 
 PROTOCOLS = ("AMQP", "STOMP", "MQTT", "CORE")
-_FOREIGN_PROTOCOLS = ("OPENWIRE", "HORNETQ")
+#: Spoken by Artemis and not here: an acceptor that offers one of ours as well offers ours.
+FOREIGN_PROTOCOLS = ("OPENWIRE", "HORNETQ")
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 OLD_TLS_VERSIONS = ("SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1")
 SASL_MECHANISMS = ("SCRAM-SHA-256", "PLAIN", "EXTERNAL", "ANONYMOUS")
@@ -37,6 +40,13 @@ _OTHER_MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-1", "GSSAPI", "XOAUTH2", "CRAM-
 
 _DEFAULT = ((-1, "as the broker's setting"),)
 _OFF = ((-1, "off"),)
+
+
+class StoreType(StrEnum):
+    """What a key or trust store is; Java's own kinds are converted by ``pollux migrate``."""
+
+    PEM = "PEM"
+    PKCS12 = "PKCS12"
 
 
 class TlsSettings(Redacted, frozen=True):
@@ -55,6 +65,18 @@ class TlsSettings(Redacted, frozen=True):
         None
     )
     trust_store_password: Annotated[str | None, Password(), "Password of the trust store."] = None
+    key_store_type: Annotated[
+        StoreType | None,
+        Enumeration(values=StoreType),
+        ByDesign("what a store is shows its content"),
+        "What the key store is.",
+    ] = None
+    trust_store_type: Annotated[
+        StoreType | None,
+        Enumeration(values=StoreType),
+        ByDesign("what a store is shows its content"),
+        "What the trust store is.",
+    ] = None
     enabled_protocols: Annotated[
         tuple[str, ...], Choices(allowed=TLS_VERSIONS, refused=OLD_TLS_VERSIONS), "TLS versions; both when not given."
     ] = ()
@@ -73,8 +95,10 @@ class AcceptorSettings(TlsSettings, frozen=True):
 
     protocols: Annotated[
         tuple[str, ...],
-        Choices(allowed=PROTOCOLS, refused=_FOREIGN_PROTOCOLS),
-        "Protocols spoken here; all when not given.",
+        Element(aliases=("protocol",)),
+        Choices(allowed=PROTOCOLS, beside=FOREIGN_PROTOCOLS),
+        "Protocols spoken here; all when not given. OPENWIRE, HORNETQ (and CORE for clients) beside them are left out,"
+        " with a warning.",
     ] = ()
     ssl_allow_plain: Annotated[bool, Boolean(), "With sslEnabled: plain connections too, on the same port."] = False
     need_client_auth: Annotated[bool, Boolean(), "Clients must show a certificate."] = False

@@ -6,18 +6,28 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pollux.config.acceptors import Acceptor, AcceptorSettings, Connector, ConnectorSettings, Endpoint
+from msgspec.structs import replace
+
+from pollux.config.acceptors import (
+    FOREIGN_PROTOCOLS,
+    Acceptor,
+    AcceptorSettings,
+    Connector,
+    ConnectorSettings,
+    Endpoint,
+)
 from pollux.config.address_settings import AddressSetting
 from pollux.config.addressing import AddressConfig, AddressShape
 from pollux.config.extensions import SecuritySetting, SecuritySettingShape
 from pollux.config.model import Feature
-from pollux.config.uris import UriError, parse_uri, parse_uris, typed_settings
+from pollux.config.uris import Uri, UriError, parse_uri, parse_uris, typed_settings
 from pollux.message import RoutingType
 
 if TYPE_CHECKING:
     from pollux.config.extensions import RoleMapping
     from pollux.config.reader import Parsed, Reader
     from pollux.config.schema import Entry
+    from pollux.config.uris import Typed
 
 
 class Converter:
@@ -49,15 +59,16 @@ class Converter:
         for message in error.messages:
             self.reader.report.error(parsed.element, f"{what}: {message}")
 
-    def _typed(
-        self, parsed: Parsed, what: str, shape: type[Any], parameters: dict[str, str]
-    ) -> tuple[dict[str, Any], list[str]]:
-        """As :func:`typed_settings`; what is wrong is reported before it is raised."""
+    def _typed(self, parsed: Parsed, what: str, shape: type[Any], uri: Uri) -> Typed:
+        """As :func:`typed_settings`; what is wrong is reported before it is raised, and warnings are."""
         try:
-            return typed_settings(shape, parameters, self.reader.plain)
+            typed = typed_settings(shape, uri.parameters, self.reader.plain, uri.replaced)
         except UriError as error:
             self._uri_errors(parsed, what, error)
             raise
+        for message in typed.warnings:
+            self.reader.report.warning(parsed.element, f"{what}: {message}")
+        return typed
 
     def _acceptors(self, parsed: Parsed) -> Acceptor | None:
         if parsed.failed:
@@ -70,14 +81,14 @@ class Converter:
             # Its parameters may be wrong as well: who corrects the one wants to know of the other.
             self._uri_errors(parsed, what, error)
             with suppress(UriError):
-                self._typed(parsed, what, AcceptorSettings, error.parameters)
+                self._typed(parsed, what, AcceptorSettings, Uri("", "", 0, error.parameters))
             return None
         try:
-            values, needs = self._typed(parsed, what, AcceptorSettings, uri.parameters)
+            values, needs, _ = self._typed(parsed, what, AcceptorSettings, uri)
         except UriError:
             return None
-        settings = AcceptorSettings(**values)
-        if "CORE" in settings.protocols:
+        settings = self._without_foreign(parsed, what, AcceptorSettings(**values))
+        if settings.protocols == ("CORE",):
             needs.append("core-protocol")
         if uri.scheme == "vm":
             needs.append("vm-acceptor")
@@ -91,6 +102,19 @@ class Converter:
             line=parsed.line,
         )
 
+    def _without_foreign(self, parsed: Parsed, what: str, settings: AcceptorSettings) -> AcceptorSettings:
+        """Leave out the protocols that are not spoken here, and say so."""
+        ours = tuple(name for name in settings.protocols if name not in FOREIGN_PROTOCOLS)
+        if ours == settings.protocols:
+            return settings
+        foreign = [name for name in settings.protocols if name not in ours]
+        self.reader.report.warning(
+            parsed.element,
+            f"{what}: {', '.join(foreign)} {'is' if len(foreign) == 1 else 'are'} not spoken here: its port serves"
+            f" {', '.join(ours)} only",
+        )
+        return replace(settings, protocols=ours)
+
     def _connectors(self, parsed: Parsed) -> Connector | None:
         if parsed.failed:
             return None
@@ -98,15 +122,18 @@ class Converter:
         if name is None:
             self.reader.report.error(parsed.element, "<connector> needs the attribute 'name'")
             return None
-        endpoints = []
+        what = f"connector {name!r}"
         try:
-            for uri in parse_uris(parsed.values["uri"]):
-                values, _ = typed_settings(ConnectorSettings, uri.parameters, self.reader.plain)
-                endpoints.append(Endpoint(uri.scheme, uri.host, uri.port, ConnectorSettings(**values)))
+            uris = parse_uris(parsed.values["uri"])
         except UriError as error:
-            self._uri_errors(parsed, f"connector {name!r}", error)
+            self._uri_errors(parsed, what, error)
             return None
-        return Connector(name, tuple(endpoints), parsed.line)
+        endpoints = []
+        with suppress(UriError):
+            for uri in uris:
+                values, _, _ = self._typed(parsed, what, ConnectorSettings, uri)
+                endpoints.append(Endpoint(uri.scheme, uri.host, uri.port, ConnectorSettings(**values)))
+        return Connector(name, tuple(endpoints), parsed.line) if len(endpoints) == len(uris) else None
 
     def _security_settings(self, parsed: Parsed) -> tuple[SecuritySetting, ...]:
         self.role_mappings = parsed.values.get("role_mappings", ())

@@ -249,20 +249,33 @@ class Words(Kind, frozen=True):
         return ",".join(map(str, value)) if isinstance(value, (tuple, frozenset)) else ""
 
 
+def _listed(words: list[str]) -> str:
+    return f"{', '.join(map(repr, words))} {'is' if len(words) == 1 else 'are'}"
+
+
 class Choices(Words, frozen=True):
-    """A list of words out of ``allowed``; ``refused`` are known but not supported."""
+    """A list of words out of ``allowed``; ``refused`` are known but not supported, ``beside`` only alone.
+
+    What is ``beside`` is in the value: whoever uses it says that it is left out.
+    """
 
     allowed: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
     def parse(self, text: str) -> tuple[str, ...]:
         words = Words.parse(self, text)
-        for word in words:
-            if word in self.refused:
-                raise ValueError(f"{word!r} is not supported: use {', '.join(self.allowed)}")
-            if word not in self.allowed:
-                near = did_you_mean(word, self.allowed)
-                raise ValueError(f"{word[:60]!r} is not allowed: use {', '.join(self.allowed)}{near}")
+        served = any(word in self.allowed for word in words)
+        refused = [word for word in words if word in self.refused or (word in self.beside and not served)]
+        unknown = [word for word in words if word not in (*self.allowed, *self.refused, *self.beside)]
+        problems = []
+        if refused:
+            problems.append(f"{_listed(refused)} not supported")
+        if unknown:
+            problems.append(f"{_listed([word[:60] for word in unknown])} not allowed")
+        if problems:
+            near = "".join(dict.fromkeys(did_you_mean(word, self.allowed) for word in unknown))
+            raise ValueError(f"{' and '.join(problems)}: use {', '.join(self.allowed)}{near}")
         return words
 
     def describe(self) -> str:

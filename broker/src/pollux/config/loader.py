@@ -34,7 +34,7 @@ from pollux.config.rules_network import NETWORK_RULES
 from pollux.config.schema import table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from lxml import etree
 
@@ -209,14 +209,26 @@ def _instance_of(etc: Path, properties: Mapping[str, str]) -> Path:
     return etc.parent if etc.name == "etc" else etc
 
 
-def _run(
-    file: str,
-    data: bytes | None,
-    properties: Mapping[str, str] | None,
-    instance: Path | None,
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """Return problems in the order of the file; those without a place are the last."""
+    return sorted(problems, key=lambda problem: (problem.line == 0, problem.line, problem.column))
+
+
+def examine(
+    path: str | Path,
+    properties: Mapping[str, str] | None = None,
+    *,
+    instance: Path | None = None,
+    data: bytes | None = None,
     qpidd: Path | None = None,
 ) -> tuple[Configuration | None, list[Problem]]:
-    path = Path(file)
+    """Return what can be made of a file (``data`` instead of its content), and every problem it has.
+
+    With an error among the problems the configuration is not to be used, but may be looked at for more of them; it is
+    None where nothing could be made of the file. Never raises for what the file contains or that it is missing.
+    """
+    path = Path(path)
+    file = str(path)
     given = dict(os.environ if properties is None else properties)
     etc = path.absolute().parent
     root = instance.absolute() if instance else _instance_of(etc, given)
@@ -232,7 +244,7 @@ def _run(
         configuration = loader.load()
     except TooManyProblemsError:
         configuration = None
-    problems = sorted(loader.report.problems, key=lambda problem: (problem.line == 0, problem.line, problem.column))
+    problems = in_order(loader.report.problems)
     if configuration is not None:
         configuration = replace(configuration, warnings=tuple(problems))
     return configuration, problems
@@ -250,7 +262,7 @@ def check(
     ``properties`` are what ``${name}`` may stand for (default: the environment). Never raises for
     what the file contains or that it is missing.
     """
-    return _run(str(path), None, properties, instance, qpidd)[1]
+    return examine(path, properties, instance=instance, qpidd=qpidd)[1]
 
 
 def load(
@@ -266,7 +278,7 @@ def load(
     relative directories are taken from. ``qpidd`` is a qpidd.conf that says the rest of an
     active-passive cluster. Warnings are in ``Configuration.warnings``.
     """
-    return _result(*_run(str(path), None, properties, instance, qpidd))
+    return _result(*examine(path, properties, instance=instance, qpidd=qpidd))
 
 
 def loads(
@@ -279,7 +291,7 @@ def loads(
 ) -> Configuration:
     """Like :func:`load`, from a text; ``file`` is what problems call it and where relative paths start."""
     data = text.encode() if isinstance(text, str) else text
-    return _result(*_run(file, data, properties, instance, qpidd))
+    return _result(*examine(file, properties, instance=instance, qpidd=qpidd, data=data))
 
 
 def _result(configuration: Configuration | None, problems: list[Problem]) -> Configuration:

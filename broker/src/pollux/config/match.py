@@ -2,7 +2,7 @@
 
 ``#`` stands for any number of words (also none), ``*`` for exactly one, or for one or more
 characters inside a word (``order*``); words are separated by ``.``. All three characters can be
-configured (``<wildcard-addresses>``).
+configured (``<wildcard-addresses>``). ``orders#`` is read as ``orders.#``, as Artemis reads it.
 """
 
 from __future__ import annotations
@@ -79,6 +79,17 @@ class Pattern(Struct, frozen=True):
         return (3, 0, ranks)
 
 
+def spelled_out(text: str, delimiter: str = ".", any_words: str = "#") -> str:
+    """Return a match with its any-words wildcards as words of their own: ``orders.#`` for ``orders#``."""
+    if any_words not in text or len(delimiter) != 1 or len(any_words) != 1:
+        return text
+    own = {delimiter, any_words}
+    return delimiter.join(
+        f"{word[:-1]}{delimiter}{any_words}" if word[-1:] == any_words and word[-2:-1] not in ("", *own) else word
+        for word in text.split(delimiter)
+    )
+
+
 def compile_pattern(
     text: str, *, delimiter: str = ".", any_words: str = "#", single_word: str = "*", literal_markers: str = ""
 ) -> Pattern:
@@ -89,6 +100,6 @@ def compile_pattern(
         re.compile(".+?".join(map(re.escape, re.split(re.escape(single_word) + "+", word))), re.DOTALL)
         if single_word in word and word != single_word
         else word
-        for word in text.split(delimiter)
+        for word in spelled_out(text, delimiter, any_words).split(delimiter)
     )
     return Pattern(text, words, any_words, single_word, delimiter)

@@ -110,7 +110,6 @@ __all__ = [
     "Store",
     "WildcardAddresses",
     "permissions_for",
-    "require_built",
     "resolve_address_settings",
 ]
 
@@ -575,22 +574,3 @@ class Configuration(Redacted, frozen=True):
         """Bytes that connections may hold together before they have logged in, of a process that may use ``memory``."""
         limit = self.limits.max_handshake_size
         return limit if limit >= 0 else memory // 8
-
-
-def require_built(configuration: Configuration, built: frozenset[str]) -> None:
-    """Raise :class:`ConfigError` naming each thing the file asks for that this broker does not provide."""
-    missing = configuration.unsupported_features(built)
-    if missing:
-        path = str(configuration.path or "broker.xml")
-        raise ConfigError(
-            [
-                Problem(
-                    feature.file or path,
-                    feature.line,
-                    Severity.ERROR,
-                    f"<{feature.element}> asks for {feature.name!r}, which this version of Pollux does not provide yet"
-                    " (see docs/configuration.md)",
-                )
-                for feature in missing
-            ]
-        )

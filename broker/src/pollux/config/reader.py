@@ -173,6 +173,9 @@ class Reader:
             self._foreign(child, namespace, child_name, name)
             return
         entry = table.elements.get(child_name)
+        if entry is None and child_name in table.ignored:
+            self.report.warning(child, f"<{child_name}> has no effect: {table.ignored[child_name]}")
+            return
         if entry is None:
             self._unknown(child, child_name, name, table.refused, table.element_names())
             return

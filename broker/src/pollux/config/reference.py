@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.config.acceptors import AcceptorSettings, ConnectorSettings
 from pollux.config.extensions import Extensions
+from pollux.config.ignored import ignored_in
 from pollux.config.manager import ZOOKEEPER_NUMBERS, ZOOKEEPER_TEXTS
 from pollux.config.model import Configuration
 from pollux.config.refused import refused_in, refused_in_list
@@ -132,6 +133,29 @@ def _manager_properties() -> Iterator[str]:
         yield f"| `{name}` | integer; {known.least} to {known.most} | `{known.default}` | {known.meaning} |"
 
 
+def _where() -> list[tuple[str, type[Any]]]:
+    """Return what messages call each place, with its shape."""
+    return [
+        *((paths[0], shape) for shape, paths in _paths(Configuration, "core").items()),
+        ("acceptor URI", AcceptorSettings),
+        ("connector URI", ConnectorSettings),
+        ("configuration (px)", Extensions),
+    ]
+
+
+def _ignored() -> Iterator[str]:
+    yield ""
+    yield "### Without effect"
+    yield ""
+    yield "These tune what Pollux does not have. Nothing is lost without them: each is a warning, whatever its value."
+    yield ""
+    yield "| Where | Name | Why |"
+    yield "|---|---|---|"
+    for where, shape in _where():
+        for name, reason in ignored_in(shape):
+            yield f"| {where} | `{name}` | {_cell(reason)} |"
+
+
 def _refused() -> Iterator[str]:
     yield ""
     yield "### Known but not supported"
@@ -140,15 +164,9 @@ def _refused() -> Iterator[str]:
     yield ""
     yield "| Where | Name | Why, or what to use |"
     yield "|---|---|---|"
-    places: list[tuple[str, type[Any]]] = [(paths[0], shape) for shape, paths in _paths(Configuration, "core").items()]
-    places += [
-        ("acceptor URI", AcceptorSettings),
-        ("connector URI", ConnectorSettings),
-        ("configuration (px)", Extensions),
-    ]
     yield "| configuration | `jms` | write addresses with anycast and multicast queues |"
     yield "| anywhere | `xi:include` | put the elements into this file |"
-    for where, shape in places:
+    for where, shape in _where():
         for name, reason in refused_in(shape):
             yield f"| {where} | `{name}` | {_cell(reason)} |"
     for entry in table_of(Configuration).entries:
@@ -164,6 +182,7 @@ def render() -> str:
         *_uri_parameters(ConnectorSettings, "Parameters of a connector's URI"),
         *_manager_properties(),
         *_supported(Extensions, "configuration", prefix="px:"),
+        *_ignored(),
         *_refused(),
         "",
     ]

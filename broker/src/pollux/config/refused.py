@@ -16,63 +16,32 @@ from pollux.config.model import Configuration, DatabaseStore
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_JVM = "it concerns the Java virtual machine"
-_THREADS = "Pollux runs on one event loop and has no thread pools to size"
-_JMX = "there is no JMX; management is HTTP (px:management)"
 _CLASSES = "Java classes cannot be loaded"
 _CORE_ROUTING = "routing between addresses by configuration is not provided"
 _REMOTE = "connections to other brokers of this kind are not provided"
-_MIRROR = "mirroring is not provided"
 _RBAC = "the management API checks the permissions manage and browse"
-_COUNTERS = "message counters are not kept; use the metrics"
-_OLD_TCP = "the transport is asyncio on uvloop, which has no such choice"
 _TUNNEL = "tunnels are not provided"
-_OPENWIRE = "it concerns OpenWire, which Pollux does not speak"
 _KERBEROS = "Kerberos is not provided"
 _JSSE = "TLS is OpenSSL's; stores are PEM or PKCS12"
 
 _CORE = {
     "system-property-prefix": "properties are given with -D and by the environment",
-    "internal-naming-prefix": "Pollux keeps its own state outside of addresses",
     "amqp-use-core-subscription-naming": "subscription queues are named as AMQP clients expect",
-    "resolve-protocols": "an acceptor's protocols parameter says what it speaks",
-    "scheduled-thread-pool-max-size": _THREADS,
-    "thread-pool-max-size": _THREADS,
     "uuid-namespace": "temporary queues take the settings of their addresses",
     "temporary-queue-namespace": "temporary queues take the settings of their addresses",
     "management-address": "management by messages is not provided; use the HTTP API (px:management)",
     "management-notification-address": "notifications are not provided; use the log and the metrics",
-    "suppress-session-notifications": "notifications are not provided; use the log and the metrics",
     "password-codec": "masked passwords use the key of px:security's key-file",
     "log-delegate-factory-class-name": _CLASSES,
-    "jmx-management-enabled": _JMX,
-    "jmx-notification-enabled": _JMX,
-    "jmx-domain": _JMX,
-    "jmx-use-broker-name": _JMX,
-    "message-counter-enabled": _COUNTERS,
-    "message-counter-sample-period": _COUNTERS,
-    "message-counter-max-day-history": _COUNTERS,
-    "message-expiry-thread-priority": _THREADS,
     "remoting-incoming-interceptors": _CLASSES,
     "remoting-outgoing-interceptors": _CLASSES,
-    "mqtt-session-state-persistence-timeout": "MQTT session state is written with the message that changes it",
     "diverts": _CORE_ROUTING,
     "queues": "write addresses with anycast or multicast queues instead",
     "lock-coordinators": "lock coordinators are not provided",
     "bridges": _REMOTE,
     "federations": _REMOTE,
     "broker-connections": _REMOTE,
-    "purge-page-folders": "empty page directories are always removed",
-    "read-whole-page": "pages are read in parts as they are needed",
     "journal-retention-directory": "retention of journal files is not provided",
-    "server-dump-interval": "use the metrics",
-    "memory-warning-threshold": _JVM,
-    "memory-measure-interval": _JVM,
-    "mirror-ack-manager-queue-attempts": _MIRROR,
-    "mirror-ack-manager-page-attempts": _MIRROR,
-    "mirror-ack-manager-retry-delay": _MIRROR,
-    "mirror-ack-manager-warn-unacked": _MIRROR,
-    "mirror-page-transaction": _MIRROR,
     "view-permission-method-match-pattern": _RBAC,
     "management-message-rbac": _RBAC,
     "management-rbac-prefix": _RBAC,
@@ -83,32 +52,11 @@ _CORE = {
 }
 
 _ADDRESS_SETTING = {
-    "page-max-cache-size": "it has no effect in Artemis either; use max-read-page-bytes",
-    "message-counter-history-day-limit": _COUNTERS,
-    "auto-create-jms-queues": "write auto-create-queues",
-    "auto-delete-jms-queues": "write auto-delete-queues",
-    "auto-create-jms-topics": "write auto-create-addresses",
-    "auto-delete-jms-topics": "write auto-delete-addresses",
     "config-delete-diverts": _CORE_ROUTING,
-    "default-consumer-window-size": "it concerns clients of the core protocol; AMQP, STOMP and MQTT carry their own",
     "retroactive-message-count": "retroactive addresses are not provided",
-    "initial-queue-buffer-size": "queues grow as needed",
 }
 
 _TRANSPORT = {
-    "useNio": _OLD_TCP,
-    "useEpoll": _OLD_TCP,
-    "useKQueue": _OLD_TCP,
-    "nioRemotingThreads": _THREADS,
-    "remotingThreads": _THREADS,
-    "useGlobalWorkerPool": _THREADS,
-    "useNioGlobalWorkerPool": _THREADS,
-    "batchDelay": "writes are batched for each turn of the event loop",
-    "directDeliver": "messages are delivered in the turn of the event loop in which they are stable",
-    "useInvm": _JVM,
-    "activemqServerName": _JVM,
-    "shutdownTimeout": "connections are closed within a fixed bound",
-    "quietPeriod": "connections are closed within a fixed bound",
     "httpEnabled": _TUNNEL,
     "httpClientIdleTime": _TUNNEL,
     "httpClientIdleScanPeriod": _TUNNEL,
@@ -120,11 +68,8 @@ _TRANSPORT = {
     "useServlet": _TUNNEL,
     "servletPath": _TUNNEL,
     "keyStoreProvider": _JSSE,
-    "keyStoreType": _JSSE,
     "keyStoreAlias": _JSSE,
     "trustStoreProvider": _JSSE,
-    "trustStoreType": _JSSE,
-    "sslProvider": _JSSE,
     "sslContext": _JSSE,
     "sslAutoReload": "certificates are read again on reload (SIGHUP)",
     "crlPath": "revocation lists are not provided",
@@ -133,7 +78,6 @@ _TRANSPORT = {
     "krb5Config": _KERBEROS,
     "maskPassword": "write ENC(...) around a masked password",
     "passwordCodec": "masked passwords use the key of px:security's key-file",
-    "protocol": "write protocols",
     "host": "write the host before the question mark",
     "port": "write the port before the question mark",
 }
@@ -146,17 +90,9 @@ _ACCEPTOR = _TRANSPORT | {
     "proxyProtocolEnabled": "the PROXY protocol is not provided",
     "connectionTtlMin": "clients cannot ask for a ttl; connectionTtl sets it",
     "connectionTtlMax": "clients cannot ask for a ttl; connectionTtl sets it",
-    "stompEnableMessageId": "MESSAGE frames always carry message-id",
-    "stomp-enable-message-id": "MESSAGE frames always carry message-id",
     "webSocketEncoderType": "WebSockets are not provided",
     "stompMaxFramePayloadLength": "WebSockets are not provided",
     "webSocketMaxFramePayloadLength": "WebSockets are not provided",
-    "supportAdvisory": _OPENWIRE,
-    "suppressInternalManagementObjects": _OPENWIRE,
-    "virtualTopicConsumerWildcards": _OPENWIRE,
-    "openwireUseDuplicateDetectionOnFailover": _OPENWIRE,
-    "advisoryDispatch": _OPENWIRE,
-    "useEmbeddedBytesForMirror": _MIRROR,
     "amqpUseModifiedForTransientDeliveryErrors": "outcomes follow the AMQP standard",
     "amqpTreatRejectAsUnmodifiedDeliveryFailed": "rejected AMQP messages become dead letters",
     "amqpDrainOnTransientDeliveryFailures": "producers are stopped by withholding credit",

@@ -10,6 +10,7 @@ import ipaddress
 from typing import TYPE_CHECKING
 
 from pollux.config.address_settings import AddressFullPolicy
+from pollux.config.match import spelled_out
 from pollux.config.resolve import pattern_of, resolve_address_settings
 
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ def _sample_address(configuration: Configuration, match: str) -> str:
     pattern = pattern_of(configuration, match)
     if pattern.literal:
         return match[1:-1]
+    match = spelled_out(match, wildcards.delimiter, wildcards.any_words)
     return match.replace(wildcards.any_words, "any").replace(wildcards.single_word, "one")
 
 

@@ -16,6 +16,7 @@ from msgspec.structs import FieldInfo, fields
 
 from pollux.config.acceptors import AcceptorSettings, ConnectorSettings
 from pollux.config.extensions import Extensions
+from pollux.config.ignored import ignored_in
 from pollux.config.kinds import Kind
 from pollux.config.markers import Attribute, ByDesign, Content, Derived, Element, Listed, Needs, NoEffect, Only, Read
 from pollux.config.model import Configuration
@@ -71,10 +72,12 @@ class Table(Struct, frozen=True):
     content: Entry | None
     #: Names known but not supported at this place, with the reason. Attributes are written ``@name``.
     refused: types.MappingProxyType[str, str]
+    #: Names of what Pollux has no use for, with the reason: a warning.
+    ignored: types.MappingProxyType[str, str]
 
     def element_names(self) -> list[str]:
-        """Names of elements allowed here, for suggestions."""
-        return list(self.elements)
+        """Names of elements that may stand here, for suggestions."""
+        return [*self.elements, *self.ignored]
 
     def attribute_names(self) -> list[str]:
         """Names of attributes allowed here, for suggestions."""
@@ -169,6 +172,7 @@ def _make_table(shape: type[Any]) -> Table:
         attributes=types.MappingProxyType({entry.name: entry for entry in entries if entry.attribute}),
         content=next((entry for entry in entries if entry.content), None),
         refused=types.MappingProxyType(dict(refused_in(shape))),
+        ignored=types.MappingProxyType(dict(ignored_in(shape))),
     )
 
 

@@ -7,16 +7,17 @@ several endpoints: ``(tcp://a:61616,tcp://b:61616)?parameters for all``.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from msgspec import Struct
 
+from pollux.config.acceptors import TlsSettings
 from pollux.config.nearest import did_you_mean
 from pollux.config.schema import table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from pollux.config.kinds import Kind
 
@@ -43,16 +44,21 @@ class UriError(ValueError):
 
 
 class Uri(Struct, frozen=True):
-    """One URI, taken apart. A vm URI's ``host`` is its server id and its ``port`` is 0."""
+    """One URI, taken apart. A vm URI's ``host`` is its server id and its ``port`` is 0.
+
+    Of a parameter given twice the last one counts, as in Artemis; ``replaced`` has what did not count.
+    """
 
     scheme: str
     host: str
     port: int
     parameters: dict[str, str]
+    replaced: tuple[tuple[str, str], ...] = ()
 
 
-def _parameters(query: str) -> tuple[dict[str, str], list[str]]:
+def _parameters(query: str) -> tuple[dict[str, str], list[tuple[str, str]], list[str]]:
     found: dict[str, str] = {}
+    replaced: list[tuple[str, str]] = []
     problems: list[str] = []
     for number, part in enumerate(re.split(r"[;&]", query), start=1):
         if not part.strip():
@@ -64,11 +70,11 @@ def _parameters(query: str) -> tuple[dict[str, str], list[str]]:
             problems.append(
                 f"URI parameter number {number} is not of the form name=value (in a value ; is written %3B)"
             )
-        elif name in found:
-            problems.append(f"URI parameter {name!r} is given twice")
-        else:
-            found[name] = unquote(value.strip())
-    return found, problems
+            continue
+        if name in found:
+            replaced.append((name, found.pop(name)))
+        found[name] = unquote(value.strip())
+    return found, replaced, problems
 
 
 def _shown(text: str) -> str:
@@ -90,7 +96,7 @@ def parse_uri(text: str) -> Uri:
     if scheme not in SCHEMES:
         near = did_you_mean(scheme, SCHEMES)
         problems.append(f"unknown scheme {scheme[:40]!r}: allowed are tcp and vm{_SCHEME_HINTS.get(scheme) or near}")
-    parameters, wrong = _parameters(found["query"] or "")
+    parameters, replaced, wrong = _parameters(found["query"] or "")
     problems += wrong
     if scheme == "vm":
         host, port = found["authority"], 0
@@ -101,7 +107,7 @@ def parse_uri(text: str) -> Uri:
         problems += wrong
     if problems:
         raise UriError(problems, parameters)
-    return Uri(scheme, host, port, parameters)
+    return Uri(scheme, host, port, parameters, tuple(replaced))
 
 
 def _authority(text: str) -> tuple[str, int, list[str]]:
@@ -127,11 +133,12 @@ def parse_uris(text: str) -> list[Uri]:
     """Take apart one URI or a list in parentheses; parameters after the list are for all that do not give them."""
     text = text.strip()
     shared: dict[str, str] = {}
+    replaced: list[tuple[str, str]] = []
     if text.startswith("("):
         inside, closing, rest = text[1:].rpartition(")")
         if not closing or (rest and not rest.startswith("?")):
             raise UriError([f"{_shown(text)!r} is not of the form (uri,uri)?name=value;name=value"])
-        shared, problems = _parameters(rest.removeprefix("?"))
+        shared, replaced, problems = _parameters(rest.removeprefix("?"))
         if problems:
             raise UriError(problems)
         text = inside
@@ -141,38 +148,62 @@ def parse_uris(text: str) -> list[Uri]:
     if len(parts) > _MAX_ENDPOINTS:
         raise UriError([f"more than {_MAX_ENDPOINTS} URIs"])
     uris = [parse_uri(part) for part in parts]
-    return [Uri(uri.scheme, uri.host, uri.port, shared | uri.parameters) for uri in uris]
+    return [Uri(uri.scheme, uri.host, uri.port, shared | uri.parameters, (*uri.replaced, *replaced)) for uri in uris]
+
+
+class Typed(NamedTuple):
+    """Hold a URI's parameters as values by field, the features they need, and what is to be warned about."""
+
+    values: dict[str, Any]
+    needs: list[str]
+    warnings: list[str]
+
+
+#: What may not be said twice in two ways: whoever reads the one may have meant the other.
+_SECURITY = frozenset({*TlsSettings.__struct_fields__}) | {
+    *("ssl_allow_plain", "need_client_auth", "want_client_auth", "sasl_mechanisms", "verify_host", "trust_all")
+}
 
 
 def typed_settings(
-    shape: type[Any], parameters: dict[str, str], value: Callable[[Kind, str], Any]
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of ``parameters`` by field of ``shape``, and the features they need.
+    shape: type[Any],
+    parameters: dict[str, str],
+    value: Callable[[Kind, str], Any],
+    replaced: Iterable[tuple[str, str]] = (),
+) -> Typed:
+    """Return the values of ``parameters`` by field of ``shape``; ``replaced`` were given before and did not count.
 
     Raises :class:`UriError` with every parameter that is unknown, not supported or wrong.
     """
     table = table_of(shape)
-    values: dict[str, Any] = {}
-    needs: list[str] = []
+    typed = Typed({}, [], [])
     problems: list[str] = []
     for name, text in parameters.items():
         entry = table.elements.get(name)
         if entry is None or entry.kind is None:
-            if name in table.refused:
+            if name in table.ignored:
+                typed.warnings.append(f"URI parameter {name!r} has no effect: {table.ignored[name]}")
+            elif name in table.refused:
                 problems.append(f"URI parameter {name!r} is not supported: {table.refused[name]}")
             else:
-                near = did_you_mean(name, [*table.elements, *table.refused])
+                near = did_you_mean(name, [*table.element_names(), *table.refused])
                 problems.append(f"unknown URI parameter {name[:60]!r}{near}")
             continue
-        if entry.field in values:
+        if entry.field in typed.values:
             problems.append(f"URI parameter {name!r} is given twice, in two spellings")
             continue
         try:
-            values[entry.field] = value(entry.kind, text)
+            typed.values[entry.field] = value(entry.kind, text)
         except ValueError as error:
             problems.append(f"URI parameter {name!r}: {error}")
         if entry.needs:
-            needs.append(entry.needs)
+            typed.needs.append(entry.needs)
+    for name, text in replaced:
+        entry = table.elements.get(name)
+        if text != parameters[name] and entry is not None and entry.field in _SECURITY:
+            problems.append(f"URI parameter {name!r} is given twice, with two values: give the one that is meant")
+        elif entry is not None:
+            typed.warnings.append(f"URI parameter {name!r} is given twice: the last one counts")
     if problems:
         raise UriError(problems)
-    return values, needs
+    return typed

@@ -33,7 +33,11 @@ _DECOY = re.compile(r"^#\s*pollux-decoy-key:\s*(\S+)\s*$")
 
 
 class UsersError(PolluxError):
-    """A users, roles or certificate mapping file cannot be used as it is; the text says where and what to do."""
+    """Users, roles or certificate mapping files cannot be used as they are; each problem says where and what to do."""
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        super().__init__("\n".join(problems))
 
 
 # The bundle uses this module without what the broker depends on.
@@ -79,33 +83,59 @@ def normalise_dn(text: str) -> str:
 
 
 def load_users(users: Path, roles: Path, certificates: Path | None = None) -> Users:
-    """Read and check the files. A missing users or roles file means nobody; a broken one raises UsersError."""
-    verifiers: dict[str, Verifier] = {}
-    decoy = b""
-    text = read_file(users, secret=True)
-    if text is not None:
-        for entry in parse_properties(text):
-            where = f"{users}:{entry.start + 1}"
-            if not entry.key:
-                raise UsersError(f"{where}: a user needs a name")
-            if entry.key in verifiers:
-                raise UsersError(f"{where}: user {entry.key!r} is listed twice; remove one line")
-            verifiers[entry.key] = _parse_verifier(entry, where)
-        decoy = decoy_key(text)
-    members: dict[str, set[str]] = {}
-    text = read_file(roles, secret=False)
-    if text is not None:
-        for entry in parse_properties(text):
-            if not entry.key:
-                raise UsersError(f"{roles}:{entry.start + 1}: a role needs a name")
-            for user in members_of(entry.value):
-                members.setdefault(user, set()).add(entry.key)
+    """Read and check the files. A missing users or roles file means nobody.
+
+    Raises UsersError with everything that is wrong with any of them.
+    """
+    problems: list[str] = []
+    verifiers, decoy = _load_verifiers(users, problems)
+    members = _load_roles(roles, problems)
+    mappings = _load_certificates(certificates, problems) if certificates is not None else ()
+    if problems:
+        raise UsersError(*problems)
     return Users(
         verifiers,
         {user: frozenset(names) for user, names in members.items()},
-        _load_certificates(certificates) if certificates is not None else (),
+        mappings,
         decoy or secrets.token_bytes(KEY_BYTES),
     )
+
+
+def _text(path: Path, problems: list[str], *, secret: bool) -> str | None:
+    try:
+        return read_file(path, secret=secret)
+    except UsersError as error:
+        problems += error.problems
+        return None
+
+
+def _load_verifiers(path: Path, problems: list[str]) -> tuple[dict[str, Verifier], bytes]:
+    verifiers: dict[str, Verifier] = {}
+    seen: set[str] = set()
+    text = _text(path, problems, secret=True)
+    for entry in parse_properties(text or ""):
+        where = f"{path}:{entry.start + 1}"
+        if not entry.key:
+            problems.append(f"{where}: a user needs a name")
+        elif entry.key in seen:
+            problems.append(f"{where}: user {entry.key!r} is listed twice; remove one line")
+        else:
+            seen.add(entry.key)
+            try:
+                verifiers[entry.key] = _parse_verifier(entry, where)
+            except UsersError as error:
+                problems += error.problems
+    return verifiers, decoy_key(text or "")
+
+
+def _load_roles(path: Path, problems: list[str]) -> dict[str, set[str]]:
+    members: dict[str, set[str]] = {}
+    for entry in parse_properties(_text(path, problems, secret=False) or ""):
+        if not entry.key:
+            problems.append(f"{path}:{entry.start + 1}: a role needs a name")
+        for user in members_of(entry.value):
+            members.setdefault(user, set()).add(entry.key)
+    return members
 
 
 def _parse_verifier(entry: Line, where: str) -> Verifier:
@@ -120,20 +150,17 @@ def _parse_verifier(entry: Line, where: str) -> Verifier:
         raise UsersError(f"{where}: {reason}; set it again with: pollux user add {entry.key}") from None
 
 
-def _load_certificates(path: Path) -> tuple[tuple[str, str | None, re.Pattern[str] | None], ...]:
-    text = read_file(path, secret=False)
-    if text is None:
-        return ()
+def _load_certificates(path: Path, problems: list[str]) -> tuple[tuple[str, str | None, re.Pattern[str] | None], ...]:
     mappings: list[tuple[str, str | None, re.Pattern[str] | None]] = []
-    for entry in parse_properties(text):
+    for entry in parse_properties(_text(path, problems, secret=False) or ""):
         where = f"{path}:{entry.start + 1}"
         if not entry.key or not entry.value:
-            raise UsersError(f"{where}: expected <user> = <subject DN> or <user> = /<regular expression>/")
-        if len(entry.value) > 2 and entry.value[0] == entry.value[-1] == "/":
+            problems.append(f"{where}: expected <user> = <subject DN> or <user> = /<regular expression>/")
+        elif len(entry.value) > 2 and entry.value[0] == entry.value[-1] == "/":
             try:
                 mappings.append((entry.key, None, re.compile(entry.value[1:-1])))
             except re.error as error:
-                raise UsersError(f"{where}: the regular expression is not valid: {error}") from None
+                problems.append(f"{where}: the regular expression is not valid: {error}")
         else:
             mappings.append((entry.key, normalise_dn(entry.value), None))
     return tuple(mappings)

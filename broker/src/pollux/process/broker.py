@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pollux import logs
 from pollux.audit import Trail
-from pollux.config import ConfigError, audited, require_built
-from pollux.config.users import Users, UsersError, load_users
+from pollux.config import audited
 from pollux.errors import PolluxError
 from pollux.ha.runtime import runtime_directory, store_directory
 from pollux.logs import event
 from pollux.node.around import Ending
 from pollux.node.node import STEP_TIMEOUT, Node, bounded
-from pollux.node.policies import features
 from pollux.process import reload
 from pollux.process.acceptors import Acceptors
 from pollux.process.exits import EXIT_FAILED, EXIT_FENCED, EXIT_OK, EXIT_STORE
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pollux.config.model import Configuration
+    from pollux.config.users import Users
     from pollux.ha.activation import Activation
 
 logger = logging.getLogger("pollux.server")
@@ -66,11 +65,8 @@ class Component(Protocol):
         """Return the ports it listens on, by name."""
 
 
-def usable(configuration: Configuration) -> Users:
-    """Return the users of a configuration that this version can serve. Raises ConfigError, UsersError. Blocking."""
-    require_built(configuration, features(configuration))
+def _tell_of_nobody(configuration: Configuration, users: Users) -> None:
     security = configuration.security
-    users = load_users(security.users_file, security.roles_file, security.certificate_users_file)
     if configuration.security_enabled and not users.verifiers and not users.certificates:
         event(
             logger,
@@ -78,20 +74,20 @@ def usable(configuration: Configuration) -> Users:
             "there are no users: nobody can log in; add one with: pollux user add",
             file=security.users_file,
         )
-    return users
 
 
 class Broker:
-    """Run one node, as its :class:`pollux.node.around.Process`. ``load`` reads the configuration anew for a reload."""
+    """Run one node, as its :class:`pollux.node.around.Process`. ``load`` reads both anew for a reload."""
 
     def __init__(
         self,
         configuration: Configuration,
         users: Users,
         *,
-        load: Callable[[], Configuration] | None = None,
+        load: Callable[[], tuple[Configuration, Users]] | None = None,
         notifier: Notifier | None = None,
     ) -> None:
+        _tell_of_nobody(configuration, users)
         self.notifier = notifier or Notifier()
         self.components: list[Component] = []
         self.status = Status(runtime_directory(configuration))
@@ -292,10 +288,10 @@ class Broker:
         async with self._reloading:
             self.notifier.reloading()
             try:
-                configuration = await asyncio.to_thread(self._load)
-                users = await asyncio.to_thread(usable, configuration)
+                configuration, users = await asyncio.to_thread(self._load)
+                _tell_of_nobody(configuration, users)
                 return await self._apply(configuration, users)
-            except (ConfigError, UsersError, PolluxError) as error:
+            except PolluxError as error:
                 event(logger, logging.ERROR, "reload refused, nothing was changed", reason=error)
                 raise
             finally:

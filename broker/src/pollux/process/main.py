@@ -16,13 +16,13 @@ import uvloop
 from msgspec import Struct, field
 
 from pollux import logs
-from pollux.config import ConfigError, load
+from pollux.config import ConfigError
 from pollux.errors import PolluxError, StoreError
 from pollux.logs import event, failure
-from pollux.process import rules as _rules  # noqa: F401  (adds the rules that know selectors)
-from pollux.process.broker import Broker, usable
+from pollux.process.broker import Broker
 from pollux.process.exits import EXIT_FAILED, EXIT_USAGE
 from pollux.process.failures import exit_code
+from pollux.process.judgement import judge
 from pollux.process.status import write_private
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.config.model import Configuration
+    from pollux.config.users import Users
     from pollux.process.broker import Component
 
 logger = logging.getLogger("pollux.server")
@@ -60,13 +61,13 @@ def run_broker(options: RunOptions) -> int:
     """Run a broker until it is stopped; returns the exit code (:mod:`pollux.process.exits`)."""
     logs.configure(options.log_level or "INFO", json_lines=bool(options.log_json))
     try:
-        configuration = _load(options)
+        configuration, users = _load(options)
     except ConfigError as error:
         for problem in error.problems:
             print(problem.render(), file=sys.stderr)
         return EXIT_USAGE
     configure_logs(options, configuration)
-    code = uvloop.run(_run(options, configuration))
+    code = uvloop.run(_run(options, configuration, users))
     if code == _AGAIN:
         # The broker handed its store over and becomes a standby: a new life in the same process.
         logging.shutdown()
@@ -91,11 +92,12 @@ def configure_logs(options: RunOptions, configuration: Configuration) -> None:
     logs.configure(options.log_level or settings.level.value, json_lines=json_lines, stream=stream)
 
 
-def _load(options: RunOptions) -> Configuration:
-    return load(options.path, {**os.environ, **options.properties}, qpidd=options.qpidd)
+def _load(options: RunOptions, *, again: bool = False) -> tuple[Configuration, Users]:
+    given = {**os.environ, **options.properties}
+    return judge(options.path, given, stores=not again, qpidd=options.qpidd).usable()
 
 
-async def _run(options: RunOptions, configuration: Configuration) -> int:
+async def _run(options: RunOptions, configuration: Configuration, users: Users) -> int:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_unhandled)
     if options.ports_file is not None and configuration.in_ha_group:
@@ -119,7 +121,7 @@ async def _run(options: RunOptions, configuration: Configuration) -> int:
     loop.add_signal_handler(signal.SIGHUP, hang_up)
     # A signal that comes meanwhile is heard when the loop goes on, and there is a broker.
     try:
-        broker = Broker(configuration, usable(configuration), load=lambda: _load(options))
+        broker = Broker(configuration, users, load=lambda: _load(options, again=True))
     except Exception as error:
         return _refused(error)
     broker.components = options.components(broker)
