@@ -100,6 +100,11 @@ def security_setting(match: str, role: str, permissions: Sequence[str] = PERMISS
     return f'<security-setting match="{match}">{inside}</security-setting>'
 
 
+def _uri(port: int, parameters: str) -> str:
+    scheme, rest = parameters.split("://", 1) if parameters.startswith(("ws://", "wss://")) else ("tcp", parameters)
+    return f"{scheme}://127.0.0.1:{port}{rest}"
+
+
 class BrokerProcess:
     """One broker: its directory, its ports, its process while it runs."""
 
@@ -117,6 +122,7 @@ class BrokerProcess:
     ) -> None:
         """Write everything a broker needs. `acceptors` are names and the parameters after the port's `?`.
 
+        Where the scheme is not tcp it stands before them: `ws://?`.
         `users` are names with (password, role).
         """
         self.directory = directory
@@ -140,7 +146,7 @@ class BrokerProcess:
             TEMPLATE.format(
                 core=core,
                 acceptors="".join(
-                    f'<acceptor name="{name}">tcp://127.0.0.1:{self.ports[name]}{text}</acceptor>'
+                    f'<acceptor name="{name}">{_uri(self.ports[name], text)}</acceptor>'
                     for name, text in parameters.items()
                 ),
                 security=security or security_setting("#", "amq"),

@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 LIMIT = 40
 
 
-def run(script: str, scenario: str, broker: BrokerProcess, *, acceptor: str = "all", **given: object) -> Any:
-    """Run one scenario; `given` overrides what it is told. AssertionError with its standard error when it fails."""
+def run(
+    script: str, scenario: str, broker: BrokerProcess, *, acceptor: str = "all", trusted: str = "", **given: object
+) -> Any:
+    """Run one scenario; `given` overrides what it is told. AssertionError with its standard error when it fails.
+
+    `trusted`: a file with an authority that node trusts as well.
+    """
     told = {"port": broker.ports[acceptor], "user": USER, "password": PASSWORD, **given}
     done = subprocess.run(
         [*node(script), scenario, json.dumps(told)],
@@ -25,7 +30,8 @@ def run(script: str, scenario: str, broker: BrokerProcess, *, acceptor: str = "a
         text=True,
         timeout=LIMIT,
         check=False,
-        env={key: value for key, value in os.environ.items() if not key.startswith("NODE_")},
+        env={key: value for key, value in os.environ.items() if not key.startswith("NODE_")}
+        | ({"NODE_EXTRA_CA_CERTS": trusted} if trusted else {}),
     )
     if done.returncode != 0:
         raise AssertionError(f"{script} {scenario}: {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")

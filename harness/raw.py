@@ -194,3 +194,17 @@ class Witness:
             self._changed.wait_for(lambda: self._confirmed >= goal or self.error is not None, LIMIT)
             assert self.error is None, self.error
             assert self._confirmed >= goal, f"others are not served: {goal - self._confirmed} confirmations are missing"
+
+
+def upgrade(subprotocol: str = "mqtt") -> bytes:
+    """A whole request to speak WebSocket."""
+    return (
+        "GET / HTTP/1.1\r\nHost: broker\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+        f"Sec-WebSocket-Protocol: {subprotocol}\r\n\r\n"
+    ).encode()
+
+
+def framed(payload: bytes, first: int = 0x82, *, size: int | None = None) -> bytes:
+    """A WebSocket frame of a client, masked with zeros; it may say another `size` than it has."""
+    return struct.pack(">BBQI", first, 0xFF, len(payload) if size is None else size, 0) + payload

@@ -60,6 +60,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iter
             "stomp": "?protocols=STOMP",
             "mqtt": "?protocols=MQTT",
             "tls": f"?sslEnabled=true;wantClientAuth=true;{tls}",
+            "ws": "ws://",
+            "wss": f"wss://?{tls}",
         },
         security=security_setting("#", "amq")
         + security_setting("open.#", "guests,amq", ("send", "consume", "createAddress", "createDurableQueue")),

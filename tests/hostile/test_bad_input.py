@@ -15,7 +15,19 @@ import pytest
 
 from harness.broker import BrokerProcess
 from harness.loadclient.amqp import ATTACH, BEGIN, FALSE, NULL, SOURCE, TARGET, described, frame, string, uint
-from harness.raw import LOGINS, Witness, field, packet, plain, read_to_end, resident, send_unless_closed, stomp
+from harness.raw import (
+    LOGINS,
+    Witness,
+    field,
+    framed,
+    packet,
+    plain,
+    read_to_end,
+    resident,
+    send_unless_closed,
+    stomp,
+    upgrade,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,6 +156,11 @@ ATTACKS = {
     "mqtt: garbage after the handshake": ("mqtt", b"\xff" + GARBAGE, rb"\xe0.\x81"),
     "mqtt: a second CONNECT": ("mqtt", packet(0x10, field(b"MQTT") + b"\5\2\0\0\0" + field(b"x")), rb"\xe0.\x82"),
     "HTTP": ("plain", b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n", b""),
+    "websocket: an endless request": ("plain", b"GET / HTTP/1.1\r\n" + b"name: value\r\n" * 300_000, b""),
+    "websocket: garbage for frames": ("plain", upgrade() + b"\xff" + GARBAGE, rb"\x88.\x03\xea"),
+    "websocket: garbage within frames": ("plain", upgrade() + framed(b"\xff" + GARBAGE), b" 101 "),
+    "websocket: pings without end": ("plain", upgrade() + (b"\x89\xfd\0\0\0\0" + bytes(125)) * 60_000, b""),
+    "websocket: empty frames without end": ("plain", upgrade() + b"\x02\x80\0\0\0\0" * 600_000, b""),
     "TLS garbage": ("plain", b"\x16\x03\x01\xff\xff" + GARBAGE, b""),
     "garbage": ("plain", b"\xff" + GARBAGE, b""),
     "amqp: garbage instead of SASL": ("plain", b"AMQP\3\1\0\0" + b"\xff" + GARBAGE, b""),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.honest import KINDS, everybody
-from harness.raw import field, packet, plain, resident, send_unless_closed, stomp
+from harness.raw import field, framed, packet, plain, resident, send_unless_closed, stomp, upgrade
 from harness.tls import make_certificates
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ UNFINISHED = {
     "mqtt": (mqtt_connect(), 600),
     "stomp": (b"CONNECT\n" + b"".join(b"header-%04d:%s\n" % (n, b"x" * 1000) for n in range(60)), 1200),
     "amqp": (b"AMQP\3\1\0\0" + b"\0\0\2\0\2\1\0\0" + bytes(500), 2500),
+    "websocket, a request": (b"GET / HTTP/1.1\r\nCookie: " + b"c" * 8100, 2500),
+    "websocket, a frame": (upgrade() + framed(mqtt_connect(), size=1 << 40), 600),
     "tls": (hello(), 1000),
     "tls, endless": (b"\x16\3\1\x40\0\1\1\0\0\3\3" + bytes(0x3FFA) + b"\x16\3\1\x40\0" + bytes(0x4000), 1000),
     "nothing": (b"", 2500),

@@ -121,11 +121,14 @@ SUPPORTED = "docs/configuration.md lists what is supported"
         ),
         (
             '<acceptors><acceptor name="a">udp://a:1</acceptor></acceptors>',
-            "acceptor 'a': unknown scheme 'udp': allowed are tcp and vm",
+            "acceptor 'a': unknown scheme 'udp': allowed are tcp, ws, wss and vm",
         ),
         (
             '<acceptors><acceptor name="a">ssl://h:1</acceptor></acceptors>',
-            "acceptor 'a': unknown scheme 'ssl': allowed are tcp and vm (TLS is the parameter sslEnabled=true)",
+            (
+                "acceptor 'a': unknown scheme 'ssl': allowed are tcp, ws, wss and vm"
+                " (TLS is the parameter sslEnabled=true)"
+            ),
         ),
         (
             '<acceptors><acceptor name="a">tcp://a:70000</acceptor></acceptors>',

@@ -193,6 +193,17 @@ class AcceptorSettings(TlsSettings, frozen=True):
     allow_link_stealing: Annotated[
         bool, Boolean(), "A second connection with the same MQTT client id takes the first one's place."
     ] = True
+    web_socket_origins: Annotated[
+        tuple[str, ...],
+        Words(),
+        "Sites (https://host:port) whose pages may use WebSocket here; all when not given.",
+    ] = ()
+    web_socket_max_frame_payload_length: Annotated[
+        int,
+        Element("webSocketMaxFramePayloadLength", aliases=("stompMaxFramePayloadLength",)),
+        Size(minimum=125, maximum=GIB, special=((-1, "no limit of their own, as no frame is kept whole"),)),
+        "Largest WebSocket frame a client may send.",
+    ] = -1
     auto_start: Annotated[bool, Boolean(), "Listen from the start."] = True
     router: Annotated[str | None, Text(), Needs("connection-routers"), "Connection router of this acceptor."] = None
 
@@ -224,7 +235,10 @@ class TransportShape(Struct, frozen=True):
 
 
 class Acceptor(Struct, frozen=True):
-    """A port that clients use. ``settings`` are its URI's parameters, typed and with their defaults."""
+    """A port that clients use. ``settings`` are its URI's parameters, typed and with their defaults.
+
+    ``scheme`` ws: clients have to speak WebSocket, which they may with tcp. wss in the file is ws with TLS here.
+    """
 
     name: str
     scheme: str

@@ -76,7 +76,7 @@ class Converter:
         name = parsed.values.get("name", "")
         what = f"acceptor {name!r}" if name else "acceptor"
         try:
-            uri = parse_uri(parsed.values["uri"])
+            uri = parse_uri(parsed.values["uri"], also=("ws", "wss"))
         except UriError as error:
             # Its parameters may be wrong as well: who corrects the one wants to know of the other.
             self._uri_errors(parsed, what, error)
@@ -87,6 +87,11 @@ class Converter:
             values, needs, _ = self._typed(parsed, what, AcceptorSettings, uri)
         except UriError:
             return None
+        scheme = uri.scheme
+        if scheme == "wss":
+            if values.get("ssl_enabled") is False or values.get("ssl_allow_plain"):
+                self.reader.report.error_at(parsed.line, f"{what}: wss:// is TLS; write ws:// for a port without it")
+            scheme, values["ssl_enabled"] = "ws", True
         settings = self._without_foreign(parsed, what, AcceptorSettings(**values))
         if settings.protocols == ("CORE",):
             needs.append("core-protocol")
@@ -95,7 +100,7 @@ class Converter:
         self.reader.features += [Feature(feature, "acceptor", parsed.line) for feature in dict.fromkeys(needs)]
         return Acceptor(
             name=name or f"{uri.host}:{uri.port}",
-            scheme=uri.scheme,
+            scheme=scheme,
             host=uri.host,
             port=uri.port,
             settings=settings,

@@ -89,7 +89,7 @@ def ports_are_free(configuration: Configuration, report: Report) -> None:
     users = [
         (item.host, item.port, f"acceptor {item.name!r}", item.line)
         for item in configuration.acceptors
-        if item.scheme == "tcp"
+        if item.scheme != "vm"
     ]
     management = configuration.management
     if management.enabled:

@@ -82,8 +82,8 @@ def _shown(text: str) -> str:
     return text.partition("?")[0][:80]
 
 
-def parse_uri(text: str) -> Uri:
-    """Take one URI apart; raises :class:`UriError`."""
+def parse_uri(text: str, *, also: tuple[str, ...] = ()) -> Uri:
+    """Take one URI apart; raises :class:`UriError`. ``also``: schemes beside tcp and vm."""
     text = text.strip()
     if len(text) > _MAX_URI:
         raise UriError([f"the URI is longer than {_MAX_URI} characters"])
@@ -93,9 +93,10 @@ def parse_uri(text: str) -> Uri:
         raise UriError([f"{_shown(text)!r} is not a URI of the form tcp://host:port?name=value;name=value{hint}"])
     scheme = found["scheme"].lower()
     problems: list[str] = []
-    if scheme not in SCHEMES:
-        near = did_you_mean(scheme, SCHEMES)
-        problems.append(f"unknown scheme {scheme[:40]!r}: allowed are tcp and vm{_SCHEME_HINTS.get(scheme) or near}")
+    if scheme not in (*SCHEMES, *also):
+        allowed = ", ".join(("tcp", *also))
+        hint = _SCHEME_HINTS.get(scheme) or did_you_mean(scheme, (*SCHEMES, *also))
+        problems.append(f"unknown scheme {scheme[:40]!r}: allowed are {allowed} and vm{hint}")
     parameters, replaced, wrong = _parameters(found["query"] or "")
     problems += wrong
     if scheme == "vm":

@@ -89,6 +89,8 @@ class Listener:
         self.services = services
         self.tls = tls
         self.tls_required = settings.ssl_enabled and not settings.ssl_allow_plain
+        #: Clients have to speak WebSocket (ws://).
+        self.web_only = acceptor.scheme == "ws"
         self.tls_layer: Any = layer_of(loop) if tls is not None else None
         self.open_connections = 0
         self._factories = {
@@ -233,6 +235,10 @@ class Listener:
     def session_factory(self, protocol: Protocol) -> SessionFactory | None:
         """Return the session class for ``protocol``; None when this acceptor does not speak it."""
         return self._factories.get(protocol)
+
+    def speaks(self, protocol: Protocol) -> bool:
+        """Tell whether this acceptor speaks ``protocol``."""
+        return protocol in self._factories
 
     def certificate_subject(self, connection: Any) -> str | None:
         """Return the subject of the verified certificate of a TLS connection's client."""

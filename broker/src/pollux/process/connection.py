@@ -23,7 +23,8 @@ from pollux.wire.sniff import Protocol, SniffError, sniff
 
 if TYPE_CHECKING:
     from pollux.process.acceptor import Listener
-    from pollux.protocols.base import Session
+    from pollux.process.websocket import WebSocket
+    from pollux.protocols.base import Session, Transport
 
 logger = logging.getLogger("pollux.connection")
 
@@ -40,10 +41,6 @@ _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 _SLOW = 2  # the client does not take its answers
 _SESSION = 4  # the session asked for it
 _BEHIND = 8  # what was read is not handled yet
-_HTTP_HINT = (
-    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
-    b"This port speaks AMQP, STOMP and MQTT. The HTTP API is on the management port.\n"
-)
 
 
 class Connection(asyncio.Protocol):
@@ -65,6 +62,7 @@ class Connection(asyncio.Protocol):
         "_raw",
         "_taken_before",
         "_transport",
+        "_web",
         "_writing_paused",
         "active",
         "bytes_in",
@@ -102,6 +100,8 @@ class Connection(asyncio.Protocol):
         self._closing = False
         self._ending = False
         self._taken_before = 0
+        #: What is between this and the session, where the client speaks WebSocket.
+        self._web: WebSocket | None = None
         self.peer = Peer(0, "", 0)
         self.session: Session | None = None
         #: It has not logged in, and counts with those that have not.
@@ -176,7 +176,11 @@ class Connection(asyncio.Protocol):
             buffers.unseen += len(data)
             if buffers.unseen > buffers.often:
                 self._listener.connections.look_at_buffers()
-        elif not self._closing:
+        elif self._closing:
+            return
+        elif self._web is not None:
+            self._web.data_received(data)
+        else:
             self._first_bytes(data)
 
     def _take(self, session: Session, data: bytes) -> None:
@@ -193,7 +197,10 @@ class Connection(asyncio.Protocol):
     def _handle(self, session: Session, data: bytes) -> None:
         share = self._listener.connections.share
         begun = share.clock()
-        session.data_received(data)
+        if self._web is None:
+            session.data_received(data)
+        else:
+            self._web.data_received(data)
         took = share.clock() - begun
         self._portion.took(len(data), took, share.slice)
         share.spent(took)
@@ -274,6 +281,8 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self.deadline = float("inf")
         session = self.session
+        if self._web is not None:
+            self._web.stop()
         if session is not None:
             try:
                 session.connection_lost(error if isinstance(error, Exception) else None)
@@ -325,11 +334,17 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
         if protocol is Protocol.TLS:
             self._start_tls(data)
+        elif self._listener.tls_required and self._transport is self._raw:
+            self._refuse("this acceptor takes TLS only (sslEnabled=true without sslAllowPlain=true)")
         elif protocol is Protocol.HTTP:
-            self._transport.write(_HTTP_HINT)
-            self._refuse("HTTP on a messaging port", abort=False)
-        else:
-            self._start_session(protocol, data)
+            from pollux.process.websocket import WebSocket  # which takes a start's time, and most have none
+
+            self._web = WebSocket(self, self._listener.acceptor.settings, self._listener.speaks)
+            self._web.data_received(data)
+        elif self._listener.web_only:
+            self._refuse("this acceptor takes WebSocket only (ws://)")
+        elif (session := self.begin(protocol, self)) is not None:
+            self._take(session, data)
 
     def _start_tls(self, data: bytes) -> None:
         listener = self._listener
@@ -364,32 +379,35 @@ class Connection(asyncio.Protocol):
             self.close_reason = "TLS handshake failed"
             self._lost(error)
 
-    def _start_session(self, protocol: Protocol, data: bytes) -> None:
+    def begin(self, protocol: Protocol, transport: Transport) -> Session | None:
+        """Make the session of a client whose protocol is known, on this connection or what is around it; None: no."""
         listener = self._listener
-        if listener.tls_required and self._transport is self._raw:
-            self._refuse("this acceptor takes TLS only (sslEnabled=true without sslAllowPlain=true)")
-            return
         factory = listener.session_factory(protocol)
         if factory is None:
             self._refuse(f"{protocol.value} is not spoken on this acceptor (protocols=)")
-            return
+            return None
         try:
-            self.session = session = factory(self, listener.services)
+            self.session = session = factory(transport, listener.services)
         except PolluxError as error:
             self._refuse(str(error))
-            return
+            return None
         fields = {
             "connection": self.peer.connection_id,
             "source": self.peer.address,
             "port": self.peer.port,
             "acceptor": self.peer.acceptor,
             "protocol": protocol.value,
+            "websocket": self._web is not None,
             "tls": self.peer.tls,
             "certificate": self.peer.certificate_subject,
         }
         event(logger, logging.INFO, "connection opened", **fields)
         listener.connections.trail.event("client-connected", **fields)
-        self._take(session, data)
+        return session
+
+    def refuse(self, reason: str) -> None:
+        """Close with ``reason`` for the log; what was written goes out first."""
+        self._refuse(reason, abort=False)
 
     def _refuse(self, reason: str, *, abort: bool = True) -> None:
         self.close_reason = reason
@@ -493,6 +511,7 @@ class Connection(asyncio.Protocol):
                 self.measured = 0
             else:
                 waiting = self._out_size + (len(self._behind) - self._position if self._behind else 0)
+                waiting += self._web.buffered if self._web is not None else 0
                 self.measured = waiting + session.buffered() + self._transport.get_write_buffer_size()
         return self.measured
 
@@ -506,7 +525,10 @@ class Connection(asyncio.Protocol):
         self.close_reason = self.close_reason or reason
         session = self.session
         if session is None:
-            self.abort()
+            if self._web is None:
+                self.abort()
+            else:
+                self._web.shutdown()
             return
         # The session says farewell and may wait for the client's answer: not for ever.
         self._ending = True
@@ -558,6 +580,7 @@ class Connection(asyncio.Protocol):
             "port": peer.port,
             "acceptor": peer.acceptor,
             "protocol": session.protocol if session is not None else None,
+            "webSocket": self._web is not None,
             "user": session.user if session is not None else None,
             "clientId": session.client_id if session is not None else None,
             "tls": peer.tls,

@@ -12,7 +12,7 @@ STOMP      any newlines, then ``CONNECT`` or ``STOMP`` and a line end (STOMP 1.2
 MQTT       0x10, remaining length, then the protocol name ``MQTT`` or ``MQIsdp`` (MQTT 5 3.1)
 CORE       ``POLLUX`` (broker to broker)
 TLS        0x16 0x03 and a version up to TLS 1.3's (RFC 8446 5.1)
-HTTP       a method of RFC 9110 and a space: a browser on the wrong port, answered with a hint
+HTTP       a method of RFC 9110 and a space: WebSocket, or a browser on the wrong port
 =========  ==================================================================================
 """
 
