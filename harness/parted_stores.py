@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from harness.store import message_of, opened, segments, settings_in, stable, until
+from pollux.formats import checkpoint as layout
 from pollux.formats.records import acks
 from pollux.formats.segments import frame
+from pollux.store.checkpoint import read_checkpoint, write_checkpoint
+from pollux.store.files import FileOperations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -160,6 +163,34 @@ async def alone_then_killed(base: Path, *, deleted: bool) -> None:
         before.write_bytes(kept)
 
 
+async def ancestor(base: Path, *, stopped: bool) -> None:
+    """An older copy of what served on: two more lives consumed everything, and stopped in order. `stopped`: so had the
+    life that the copy is of, with messages that only a checkpoint tells of."""
+    folding = {"journal_file_size": SMALL, "journal_compact_min_files": 1}
+    async with opened(settings_in(base / "a", **folding), crash=not stopped) as one:
+        bind(one.storage)
+        ids = await send(one.storage, 30)
+        await take(one.storage, ids[::2])
+    shutil.copytree(base / "a", base / "b")
+    for taken in (ids[1::2], ()):
+        async with opened(settings_in(base / "b", **folding)) as one:
+            await take(one.storage, [*taken, *await send(one.storage, 20)])
+
+
+async def parted_and_stopped(base: Path) -> None:
+    """Both served what the first life left, consumed some of it, and stopped in order, twice."""
+    folding = {"journal_file_size": SMALL, "journal_compact_min_files": 1}
+    async with opened(settings_in(base / "a", **folding)) as one:
+        bind(one.storage)
+        ids = await send(one.storage, 30)
+    shutil.copytree(base / "a", base / "b")
+    for side, taken, count in (("a", ids[:10], 3), ("b", ids[5:], 4)):
+        for gone in (taken, ()):
+            async with opened(settings_in(base / side, **folding)) as one:
+                await take(one.storage, [*gone])
+                await send(one.storage, count)
+
+
 async def one_snapshot(base: Path) -> None:
     """The same life went on twice: epoch and salt are the same, the records are not."""
     async with opened(settings_in(base / "a"), crash=True) as one:
@@ -174,6 +205,22 @@ async def one_snapshot(base: Path) -> None:
     added = frame(acks(QUEUE, ids[1:], 0), salt)
     data[end : end + len(added)] = added
     segment.write_bytes(data)
+
+
+def without_history(path: Path) -> None:
+    """Make a checkpoint what a version that noted no history would have written."""
+    data = path.read_bytes()
+    count = layout.HEADER.unpack_from(data)[3]
+    sections: list[tuple[int, bytes | memoryview]] = []
+    for section, _, offset, length in layout.ENTRY.iter_unpack(data[layout.HEADER.size :][: layout.ENTRY.size * count]):
+        part = data[offset : offset + length]
+        if section == layout.STATE:
+            values = msgspec.msgpack.decode(part)
+            del values["history"]
+            part = msgspec.msgpack.encode(values)
+        sections.append((section, part))
+    old = read_checkpoint(path, None)
+    write_checkpoint(FileOperations(), path.parent, old.node_id, old.key, sections)
 
 
 #: name -> how it is made, which is the newest.
@@ -194,4 +241,7 @@ PARTED: dict[str, tuple[Callable[[Path], Coroutine[Any, Any, None]], str]] = {
     "a checkpoint against a killed life": (partial(alone_and_stopped, alone=40), "diverged"),
     "a checkpoint within a segment": (partial(alone_and_stopped, alone=2), "diverged"),
     "one snapshot twice": (one_snapshot, "diverged"),
+    "an ancestor, killed": (partial(ancestor, stopped=False), "b"),
+    "an ancestor, stopped": (partial(ancestor, stopped=True), "b"),
+    "parted and stopped": (parted_and_stopped, "diverged"),
 }

@@ -57,6 +57,10 @@ ROWS: dict[str, dict[str, int]] = {
     "a later life": {"messages_a": 3, "messages_b": 3},
     "both served and were killed": {"messages_a": 5, "messages_b": 8, "only_a": 2, "only_b": 5},
     "both served and stopped": {"messages_a": 5, "messages_b": 8, "only_a": 2, "only_b": 5},
+    "an ancestor, killed": {"messages_a": 15, "taken_by_b": 15},
+    "an ancestor, stopped": {"messages_a": 15, "taken_by_b": 15},
+    "parted and stopped": {"messages_a": 26, "messages_b": 13, "only_a": 6, "only_b": 8}
+    | {"taken_by_a": 5, "taken_by_b": 20},
     "consumed and folded": {"messages_b": 20, "taken_by_a": 20},
     "folded on both": {"messages_b": 40, "taken_by_a": 40},
     "went on alone, killed": {"messages_a": 45, "messages_b": 65, "only_a": 40, "only_b": 60},

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from harness.parted_stores import without_history
 from harness.store import message_of, opened, segments, settings_in, stable
 from pollux.formats import history as histories
 from pollux.formats.history import History, Life, decode_history
 from pollux.formats.segments import HEADER_SIZE, decode_header
-from pollux.store import checkpoint as checkpoints
 from pollux.store.checkpoint import read_checkpoint
 
 if TYPE_CHECKING:
@@ -79,30 +79,11 @@ async def test_a_checkpoint_of_a_version_before_says_that_it_does_not_know(tmp_p
     (path,) = settings.journal_directory.glob("*.checkpoint")
     old = read_checkpoint(path, None)
     assert decode_history({}, old.key[1:]) == History(unknown=old.key[1:])
-    rewrite_without_history(path)
+    without_history(path)
     await lived(settings, ("orders", 2))
     history = told(settings)
     assert history.unknown == old.key[1:]
     assert [life.counted for life in history.lives.values()] == [{"orders": (2, 21, 11)}]
-
-
-def rewrite_without_history(path: Path) -> None:
-    """The same checkpoint as a version before would have written it."""
-    from pollux.formats import checkpoint as layout
-    from pollux.store.files import FileOperations
-
-    data = path.read_bytes()
-    count = layout.HEADER.unpack_from(data)[3]
-    sections: list[tuple[int, bytes | memoryview]] = []
-    for section, _, offset, length in layout.ENTRY.iter_unpack(data[64 : 64 + 24 * count]):
-        part = data[offset : offset + length]
-        if section == layout.STATE:
-            values = msgspec.msgpack.decode(part)
-            del values["history"]
-            part = msgspec.msgpack.encode(values)
-        sections.append((section, part))
-    old = read_checkpoint(path, None)
-    checkpoints.write_checkpoint(FileOperations(), path.parent, old.node_id, old.key, sections)
 
 
 def test_what_a_checkpoint_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

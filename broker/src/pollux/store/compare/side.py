@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct, field
 
 from pollux.errors import StoreError
+from pollux.formats.history import History, decode_history
 from pollux.formats.names import PAGE_NAME, checkpoint_key, is_journal_file
 from pollux.formats.records import DURABLE, TX, U64, RecordType, lasting_queues, message_id
 from pollux.formats.segments import FRAME_SIZE, HEADER_SIZE, DamagedHeaderError, DamagedRange, Kind, decode_header
@@ -101,6 +102,10 @@ class Side(Struct):
     chain: list[SegmentFile]
     #: Every message id that some record or page tells of.
     trace: set[int]
+    #: Those of them that are in pages.
+    paged: set[int]
+    #: What its checkpoint noted of the lives that it folded.
+    history: History
     damage: list[Damage] = field(default_factory=list)
 
     @property
@@ -178,15 +183,20 @@ def read_side(directory: Path) -> Side:
     counted = [one for one in (*found.journal.chain, *found.journal.folded) if one.header is not None]
     salts |= {one.epoch: one.header.salt for one in counted if one.header is not None}
     epochs = {one.epoch for one in counted} | set(salts)
+    history = History()
     if found.checkpoint is not None:
-        epochs |= {found.checkpoint.key[0], found.checkpoint.key[1]}
+        history = decode_history(found.checkpoint.state, found.folded)
+        salts |= {life.epoch: life.salt for life in history.lives.values()}
+        epochs |= {found.checkpoint.key[0], found.checkpoint.key[1], *history.lives}
     live = found.state.finish()
     queues = {queue: {one for ids in priorities.values() for one in ids} for queue, priorities in live.items()}
     trace = set(found.state.ids).union(*queues.values())
     if found.checkpoint is not None:
         trace.update(found.checkpoint.ids)
+    paged: set[int] = set()
     if layout.paging is not None:
-        read_pages(layout.paging, found.state, queues, trace, damage)
+        read_pages(layout.paging, found.state, queues, paged, damage)
+    trace |= paged
     return Side(
         layout,
         nodes.pop(),
@@ -200,6 +210,8 @@ def read_side(directory: Path) -> Side:
         found.state,
         found.readable,
         trace,
+        paged,
+        history,
         damage,
     )
 

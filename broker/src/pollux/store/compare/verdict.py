@@ -200,10 +200,15 @@ def passed(side: Side, place: Position) -> bool | None:
     end = _end(side, key)
     if end is not None:
         return end >= place.offset
+    life = side.history.lives.get(place.epoch)
+    if life is not None and place.sequence < life.ended:
+        return True
     if side.folded[0] == place.epoch and side.folded >= key:
         return True
     if any(epoch == place.epoch and sequence > place.sequence for epoch, sequence in side.segments):
         return True
+    if life is not None:
+        return False
     following = [start for start in side.starts if start.epoch > place.epoch]
     if following:
         # The next life that is known says what it began with.
@@ -215,10 +220,13 @@ def passed(side: Side, place: Position) -> bool | None:
 
 
 def _end(side: Side, key: Key) -> int | None:
-    """Where a side's own copy of a segment ended; None when that is not known. A checkpoint does not tell it, but the
-    START of the life that began behind it does, also when the segment is folded and deleted."""
+    """Where a side's own copy of a segment ended; None when that is not known. A checkpoint tells it of the last one of
+    each life, and the START of the life that began behind it does, also when the segment is folded and deleted."""
     if key in side.segments:
         return side.last(key)
+    life = side.history.lives.get(key[0])
+    if life is not None and life.ended == key[1]:
+        return life.end
     following = next((start for start in side.starts if start.epoch > key[0]), None)
     return following.ends.get(key) if following is not None else None
 
@@ -234,10 +242,14 @@ def _folded_more(mine: Side, other: Side) -> bool:
 def _had_folded(mine: Side, other: Side) -> bool | None:
     """Whether the other side has had all that my checkpoint, of a shared life, holds; None when that cannot be told.
 
-    It does not tell at which byte its last segment ended: the other side has had all of it if it went on behind it.
+    One of a version before does not tell at which byte its last segment ended: the other side has had all of it if it
+    went on behind it.
     """
     if any(key[0] == mine.folded[0] and key > mine.folded for key in other.segments):
         return True
+    life = mine.history.lives.get(mine.folded[0])
+    if life is not None and (known := passed(other, Position(*mine.folded, life.end))) is not None:
+        return known
     known_place = mine.folded in other.segments or any(mine.folded in start.ends for start in other.starts)
     return None if known_place else passed(other, Position(*mine.folded, 0))
 
@@ -281,6 +293,17 @@ def _queues(mine: Side, other: Side, alone: dict[str, Alone]) -> list[QueueRow]:
     return rows
 
 
+def _had_life(epoch: int, mine: Side, other: Side) -> bool | None:
+    """Whether the other side has had a shared life as far as this side has; None when that is not so, or not known."""
+    ends = []
+    for side in (mine, other):
+        life = side.history.lives.get(epoch)
+        keys = [(key[1], side.last(key)) for key in side.segments if key[0] == epoch]
+        ends.append(max([*keys, *([(life.ended, life.end)] if life is not None else [])], default=None))
+    one, there = ends
+    return True if one is not None and there is not None and there >= one else None
+
+
 def _never_had(
     missing: set[int], is_own: Callable[[int], bool], mine: Side, other: Side, alone: Alone
 ) -> int:
@@ -294,6 +317,8 @@ def _never_had(
     for one in other.trace:
         epoch = one >> EPOCH_SHIFT
         newest[epoch] = max(one, newest.get(epoch, -1))
+    for life in other.history.lives.values():
+        newest[life.epoch] = max(life.newest, newest.get(life.epoch, -1))
     count = len(own)
     last_shared = _last_shared(mine, other)
     for one in asked:
@@ -306,6 +331,8 @@ def _never_had(
             known = passed(other, place) if key not in other.segments else True
         else:
             known = (_had_folded(mine, other) if mine.folded != (0, 0) else None) or None
+        if not known and place is None and one not in mine.paged:
+            known = _had_life(one >> EPOCH_SHIFT, mine, other)
         if known is None:
             known = one >> EPOCH_SHIFT < last_shared or one <= newest.get(one >> EPOCH_SHIFT, -1)
         count += not known
