@@ -21,6 +21,7 @@ from pollux.store.files import FileOperations
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
+    from random import Random
 
     from pollux.store.storage import Storage
 
@@ -205,6 +206,45 @@ async def one_snapshot(base: Path) -> None:
     added = frame(acks(QUEUE, ids[1:], 0), salt)
     data[end : end + len(added)] = added
     segment.write_bytes(data)
+
+
+async def drawn(base: Path, random: Random) -> tuple[str, dict[str, int]]:
+    """Stores that parted between two lives, each life killed or stopped in order: which is the newest, and what their
+    one queue has, as `QueueRow` names it."""
+
+    async def live(side: str, held: list[int]) -> list[int]:
+        settings = settings_in(base / side, journal_file_size=SMALL, journal_compact_min_files=random.choice((1, 4)))
+        async with opened(settings, crash=random.random() < 0.3) as one:
+            bind(one.storage)
+            sent: list[int] = []
+            for _ in range(random.randrange(4)):
+                sent += await send(one.storage, random.randrange(1, 12))
+                every = held + sent
+                await take(one.storage, gone := random.sample(every, random.randrange(len(every))))
+                held, sent = [id_ for id_ in held if id_ not in gone], [id_ for id_ in sent if id_ not in gone]
+            return held + sent
+
+    common: list[int] = []
+    for _ in range(random.randrange(1, 4)):
+        common = await live("a", common)
+    shutil.copytree(base / "a", base / "b")
+    lives = {side: random.choice((0, 1, 2, 3)) for side in "ab"}
+    held = {side: list(common) for side in "ab"}
+    for side, count in lives.items():
+        for _ in range(count):
+            held[side] = await live(side, held[side])
+    shared = set(common)
+    a, b = (shared & set(held[side]) for side in "ab")
+    row = {
+        "messages_a": len(held["a"]),
+        "messages_b": len(held["b"]),
+        "only_a": len(set(held["a"]) - shared),
+        "only_b": len(set(held["b"]) - shared),
+        "taken_by_a": len(b - a),
+        "taken_by_b": len(a - b),
+    }
+    newest = "diverged" if lives["a"] and lives["b"] else "a" if lives["a"] else "b" if lives["b"] else "same"
+    return newest, {name: value for name, value in row.items() if value}
 
 
 def without_history(path: Path) -> None:
