@@ -331,7 +331,7 @@ def test_stores_that_cannot_be_used(authority: Authority, tmp_path: Path) -> Non
     java = tmp_path / "store.jks"
     java.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")
     with pytest.raises(
-        TlsError, match=r"is a Java key store; convert it: keytool -importkeystore -srckeystore store\.jks"
+        TlsError, match=r"convert it: pollux migrate, or keytool -importkeystore -srckeystore store\.jks"
     ):
         server_tls(acceptor(java))
     with pytest.raises(TlsError, match="has a certificate but no private key"):

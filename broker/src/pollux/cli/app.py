@@ -6,7 +6,19 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from pollux.cli import activation, addresses, audit, broker, connections, drill, journal, queues, sequence, users
+from pollux.cli import (
+    activation,
+    addresses,
+    audit,
+    broker,
+    connections,
+    drill,
+    journal,
+    migrate,
+    queues,
+    sequence,
+    users,
+)
 from pollux.cli.output import print_line, run_command
 
 app = typer.Typer(
@@ -45,6 +57,7 @@ def main(
 
 broker.register(app)
 activation.register(app)
+migrate.register(app)
 drill.register(app)
 app.add_typer(queues.app, name="queue")
 app.add_typer(addresses.app, name="address")

@@ -84,8 +84,8 @@ def _read(path: Path, what: str) -> bytes:
         raise TlsError(f"{what} {path} is larger than {_MAX_STORE // (1024 * 1024)} MiB")
     if data.startswith(_JKS):
         raise TlsError(
-            f"{what} {path} is a Java key store; convert it: keytool -importkeystore -srckeystore {path.name}"
-            " -destkeystore store.p12 -deststoretype pkcs12"
+            f"{what} {path} is a Java key store; convert it: pollux migrate, or keytool -importkeystore -srckeystore"
+            f" {path.name} -destkeystore store.p12 -deststoretype pkcs12"
         )
     return data
 
