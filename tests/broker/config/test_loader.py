@@ -139,8 +139,12 @@ SUPPORTED = "docs/configuration.md lists what is supported"
             "<connector> needs the attribute 'name'",
         ),
         (
-            '<xi:include xmlns:xi="http://www.w3.org/2001/XInclude" href="x.xml"/>',
-            "xi:include is not supported: put the elements into this file; " + SUPPORTED,
+            '<xi:include xmlns:xi="http://www.w3.org/2001/XInclude" href="http://x/x.xml"/>',
+            "xi:include of 'http://x/x.xml': only files of this machine are included",
+        ),
+        (
+            '<xi:include xmlns:xi="http://www.w3.org/2001/XInclude" href="x.xml" parse="text"/>',
+            "xi:include takes a whole XML file: only href is supported (no parse, no fallback)",
         ),
         (
             '<o:name xmlns:o="urn:other">x</o:name>',

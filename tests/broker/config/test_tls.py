@@ -248,6 +248,46 @@ def test_needed_client_certificates(authority: Authority, tmp_path: Path) -> Non
             handshake(built, trusting(authority, key_store_path=(other.pem("stranger"),)), name)
 
 
+def test_a_revoked_certificate_is_refused(authority: Authority, tmp_path: Path) -> None:
+    def lists(*revoked: x509.Certificate, until: dt.timedelta = dt.timedelta(days=1), der: bool = False) -> Path:
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(authority.name)
+            .last_update(NOW - dt.timedelta(days=2))
+            .next_update(NOW + until)
+        )
+        for each in revoked:
+            entry = x509.RevokedCertificateBuilder().serial_number(each.serial_number).revocation_date(NOW).build()
+            builder = builder.add_revoked_certificate(entry)
+        path = tmp_path / "crl"
+        encoding = Encoding.DER if der else Encoding.PEM
+        path.write_bytes(builder.sign(authority.key, hashes.SHA256()).public_bytes(encoding))
+        return path
+
+    def meet(crl: Path) -> None:
+        changes = {"need_client_auth": True, "trust_store_path": authority.path, "crl_path": crl}
+        built = server_tls(acceptor(authority.pem("one.example"), **changes))
+        handshake(built, trusting(authority, key_store_path=(client,)), "one.example")
+
+    client = authority.pem("client")
+    certificate = x509.load_pem_x509_certificates(client.read_bytes())[0]
+    meet(lists())
+    meet(lists(der=True))
+    with pytest.raises(ssl.SSLError, match="revoked"):
+        meet(lists(certificate))
+    with pytest.raises(ssl.SSLError, match="revoked"):
+        meet(lists(certificate, der=True))
+    with pytest.raises(ssl.SSLError, match="expired"):
+        meet(lists(until=-dt.timedelta(days=1)))
+    with pytest.raises(TlsError, match=r"revocation list .* cannot be read"):
+        meet(authority.path)
+    server = authority.pem("two.example")
+    issued = x509.load_pem_x509_certificates(server.read_bytes())[0]
+    handshake(server_tls(acceptor(server)), trusting(authority, crl_path=lists(certificate)), "two.example")
+    with pytest.raises(ssl.SSLError, match="revoked"):
+        handshake(server_tls(acceptor(server)), trusting(authority, crl_path=lists(issued)), "two.example")
+
+
 def test_wanted_client_certificates(authority: Authority) -> None:
     built = server_tls(acceptor(authority.pem("one.example"), want_client_auth=True, trust_store_path=authority.path))
     _, server = handshake(built, trusting(authority), "one.example")

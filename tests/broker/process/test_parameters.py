@@ -28,6 +28,7 @@ EFFECTS = {
     "keyStorePassword": "process/test_connection.py::test_client_certificates",
     "trustStorePath": "process/test_connection.py::test_client_certificates",
     "trustStorePassword": "process/test_connection.py::test_client_certificates_that_are_only_wanted",
+    "crlPath": "config/test_tls.py::test_a_revoked_certificate_is_refused",
     "enabledProtocols": "process/test_connection.py::test_tls_versions_and_ciphers_of_the_acceptor",
     "enabledCipherSuites": "process/test_connection.py::test_tls_versions_and_ciphers_of_the_acceptor",
     "sniHost": "process/test_connection.py::test_sni_host_is_a_pattern_that_must_match",

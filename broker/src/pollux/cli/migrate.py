@@ -103,6 +103,7 @@ class _Instance:
             raise CommandError(f"{broker_xml}: there is no such file: give the directory of an instance", EXIT_USAGE)
         self._etc = broker_xml.parent
         root = _tree(broker_xml)
+        self._include(root, broker_xml)
         self._target.mkdir(mode=_PRIVATE)
         login_config = etc / "login.config"
         text = login_config.read_text(encoding="utf-8") if login_config.exists() else f"{domain} {{ }};"
@@ -150,6 +151,16 @@ class _Instance:
         etc = str(self._source / "etc")
         known = {"artemis.instance": str(self._source), "artemis.instance.etc": etc}
         return substitute(text, {**os.environ, **known})
+
+    def _include(self, root: etree._Element, broker_xml: Path) -> None:
+        """Put what it includes into the file."""
+        from pollux.config.includes import IncludeError, expand
+
+        try:
+            included = expand(root, broker_xml, lambda path, _: _tree(path), self._plain)
+        except IncludeError as error:
+            raise CommandError(f"{broker_xml}: {error}", EXIT_USAGE) from error
+        self.notes.differs += [f"what {path} holds is in broker.xml itself" for path in included]
 
     def _write(self, name: str, data: bytes, mode: int = 0o600) -> Path:
         path = self._target / name

@@ -68,7 +68,8 @@ class ClusterConnector:
         """The TLS of a connector, None without; read again when a file of it was changed. Raises TlsError."""
         if not settings.ssl_enabled:
             return None
-        stamp = tuple(_stamp(path) for path in (*settings.key_store_path, settings.trust_store_path) if path)
+        files = (*settings.key_store_path, settings.trust_store_path, settings.crl_path)
+        stamp = tuple(_stamp(path) for path in files if path)
         known = self._contexts.get(settings)
         if known is not None and known[0] == stamp:
             return known[1]

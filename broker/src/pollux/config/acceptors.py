@@ -65,6 +65,12 @@ class TlsSettings(Redacted, frozen=True):
         None
     )
     trust_store_password: Annotated[str | None, Password(), "Password of the trust store."] = None
+    crl_path: Annotated[
+        Path | None,
+        File(),
+        "Revocation lists, one of each authority in the chain: a certificate on its list is refused, and so is every"
+        " one whose list is missing or too old. PEM (several in one file) or DER.",
+    ] = None
     key_store_type: Annotated[
         StoreType | None,
         Enumeration(values=StoreType),

@@ -37,10 +37,15 @@ class DocumentError(Exception):
 
 
 class Place(Struct, frozen=True):
-    """Where an element starts; both count from 1."""
+    """Where an element starts; both count from 1.
+
+    In an included file: ``file`` is it, and ``included_on`` the line of the first file on which it is included.
+    """
 
     line: int
     column: int
+    file: str = ""
+    included_on: int = 0
 
 
 class Document(Struct, frozen=True):

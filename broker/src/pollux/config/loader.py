@@ -16,14 +16,15 @@ from msgspec.structs import replace
 from pollux.config import qpidd_conf
 from pollux.config.active_passive import Level
 from pollux.config.convert import Converter
-from pollux.config.document import Document, DocumentError, parse_document, read_document
+from pollux.config.document import MAX_ELEMENTS, Document, DocumentError, Place, parse_document, read_document
 from pollux.config.extensions import NAMESPACE, Extensions
+from pollux.config.includes import IncludeError, expand
 from pollux.config.kinds import Base
 from pollux.config.masking import MaskingError, read_key
 from pollux.config.model import Configuration, Feature
 from pollux.config.nearest import did_you_mean
 from pollux.config.problems import ConfigError, Problem, Severity
-from pollux.config.reader import DOCUMENTATION, XINCLUDE, Parsed, Reader, split_tag
+from pollux.config.reader import DOCUMENTATION, Parsed, Reader, split_tag
 from pollux.config.refused import refused_in
 from pollux.config.report import Report, TooManyProblemsError
 from pollux.config.rules import GENERAL_RULES, apply_rules
@@ -32,6 +33,7 @@ from pollux.config.rules_cluster import CLUSTER_RULES
 from pollux.config.rules_ha import HA_RULES
 from pollux.config.rules_network import NETWORK_RULES
 from pollux.config.schema import table_of
+from pollux.config.substitution import substitute
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -67,10 +69,38 @@ class _Loader:
         self.converter = converter
         self.reader = Reader(self.report, properties, {Base.INSTANCE: instance, Base.ETC: etc}, converter)
         converter.attach(self.reader)
+        self.included: tuple[Path, ...] = ()
+
+    def _resolve(self, text: str) -> str:
+        return substitute(text, self.reader.properties)
+
+    def include(self, path: Path, element: etree._Element) -> etree._Element:
+        """Read a file that ``element`` includes, and note where its elements are."""
+        try:
+            document = read_document(path)
+        except DocumentError as error:
+            if error.problem.line:
+                raise
+            raise IncludeError(element, f"xi:include of {path}: {error.problem.message}") from error
+        line = self.report.line_of(element)
+        self.document.places.update(
+            {each: Place(place.line, place.column, str(path), line) for each, place in document.places.items()}
+        )
+        if len(self.document.places) > MAX_ELEMENTS:
+            raise IncludeError(element, f"xi:include: more than {MAX_ELEMENTS} elements")
+        return document.root
 
     def load(self) -> Configuration | None:
         """Return the configuration, complete only when nothing was reported."""
         root = self.document.root
+        try:
+            self.included = tuple(expand(root, Path(self.document.file), self.include, self._resolve))
+        except IncludeError as error:
+            self.report.error(error.element, str(error))
+            return None
+        except DocumentError as error:
+            self.report.add(error.problem)
+            return None
         namespace, name = split_tag(root)
         if name != "configuration" or namespace not in _ARTEMIS:
             hint = _OTHER_FILES.get((namespace, name)) or _OTHER_FILES.get(("", name), "")
@@ -98,10 +128,6 @@ class _Loader:
                 self._extension(child, name, extensions)
             elif namespace in _ARTEMIS and name == "core":
                 cores.append(child)
-            elif namespace == XINCLUDE:
-                self.report.error(
-                    child, f"xi:{name[:60]} is not supported: put the elements into this file; {DOCUMENTATION}"
-                )
             elif name == "jms":
                 self.report.error(
                     child, f"<jms> is not supported: write addresses with anycast and multicast queues; {DOCUMENTATION}"
@@ -163,6 +189,7 @@ class _Loader:
             **parts,
             role_mappings=self.converter.role_mappings,
             path=Path(self.document.file),
+            included=self.included,
             features=tuple(sorted(self.reader.features, key=lambda feature: feature.line)),
         )
         self.report.lines = parsed.lines

@@ -517,6 +517,7 @@ class Configuration(Redacted, frozen=True):
     audit: Annotated[Audit, Derived(), "The audit trail."] = field(default_factory=Audit)
     # -- where it came from
     path: Annotated[Path | None, Derived(), "The file."] = None
+    included: Annotated[tuple[Path, ...], Derived(), "Files that it includes."] = ()
     features: Annotated[tuple[Feature, ...], Derived(), "What the file asks for beyond a single broker."] = ()
     warnings: Annotated[tuple[Problem, ...], Derived(), "What is allowed but probably not meant."] = ()
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pollux.config.report import Report
 
 DOCUMENTATION = "docs/configuration.md lists what is supported"
-XINCLUDE = "http://www.w3.org/2001/XInclude"
 _XML_ATTRIBUTES = "{http://www.w3.org/XML/1998/namespace}"
 _SCHEMA_INSTANCE = "{http://www.w3.org/2001/XMLSchema-instance}"
 
@@ -289,9 +288,7 @@ class Reader:
         self.report.error(element, f"unknown element <{name[:60]}> in <{inside}>{near}")
 
     def _foreign(self, element: etree._Element, namespace: str, name: str, inside: str) -> None:
-        if namespace == XINCLUDE:
-            self.report.error(element, f"xi:{name} is not supported: put the elements into this file; {DOCUMENTATION}")
-        elif inside.startswith("px:"):
+        if inside.startswith("px:"):
             self.report.error(
                 element, f"<{name[:60]}> in <{inside}> is not in Pollux's namespace: write <px:{name[:60]}>"
             )

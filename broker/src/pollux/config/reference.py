@@ -165,7 +165,6 @@ def _refused() -> Iterator[str]:
     yield "| Where | Name | Why, or what to use |"
     yield "|---|---|---|"
     yield "| configuration | `jms` | write addresses with anycast and multicast queues |"
-    yield "| anywhere | `xi:include` | put the elements into this file |"
     for where, shape in _where():
         for name, reason in refused_in(shape):
             yield f"| {where} | `{name}` | {_cell(reason)} |"

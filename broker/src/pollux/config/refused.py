@@ -72,7 +72,6 @@ _TRANSPORT = {
     "trustStoreProvider": _JSSE,
     "sslContext": _JSSE,
     "sslAutoReload": "certificates are read again on reload (SIGHUP)",
-    "crlPath": "revocation lists are not provided",
     "trustManagerFactoryPlugin": _CLASSES,
     "sslKrb5Config": _KERBEROS,
     "krb5Config": _KERBEROS,

@@ -34,8 +34,9 @@ class Report:
         self.broken: dict[str, set[str]] = {}
 
     def line_of(self, element: etree._Element) -> int:
-        """Return the line on which an element starts."""
-        return self.places[element].line
+        """Return the line on which an element starts; of an included one, the line on which its file is included."""
+        place = self.places[element]
+        return place.included_on or place.line
 
     def line(self, *fields: str) -> int:
         """Return the line of the first of these fields of the configuration that the file gives, or 0."""
@@ -49,12 +50,12 @@ class Report:
     def error(self, element: etree._Element, message: str) -> None:
         """Note an error at an element."""
         place = self.places[element]
-        self.add(Problem(self.file, place.line, Severity.ERROR, message, place.column))
+        self.add(Problem(place.file or self.file, place.line, Severity.ERROR, message, place.column))
 
     def warning(self, element: etree._Element, message: str) -> None:
         """Note at an element something that is allowed but probably not meant."""
         place = self.places[element]
-        self.add(Problem(self.file, place.line, Severity.WARNING, message, place.column))
+        self.add(Problem(place.file or self.file, place.line, Severity.WARNING, message, place.column))
 
     def error_at(self, line: int, message: str) -> None:
         """Note an error of which only the line is known (0: not even that)."""

@@ -311,8 +311,13 @@ def _connector_tls(connector: Connector, report: Report) -> None:
     what = f"connector {connector.name!r}"
     for settings in dict.fromkeys(endpoint.settings for endpoint in connector.endpoints):
         if not settings.ssl_enabled:
-            if any((settings.key_store_path, settings.trust_store_path, settings.sni_host, settings.trust_all)):
+            given = (settings.key_store_path, settings.trust_store_path, settings.crl_path, settings.sni_host)
+            if any((*given, settings.trust_all)):
                 report.error_at(connector.line, f"{what} has TLS parameters but not sslEnabled=true")
+        elif settings.trust_all and settings.crl_path:
+            report.error_at(
+                connector.line, f"{what} has a crlPath and trustAll=true, which looks at no certificate"
+            )
         elif settings.trust_all:
             report.warning_at(
                 connector.line,
@@ -344,6 +349,10 @@ def tls_is_complete(configuration: Configuration, report: Report) -> None:
                     break
         elif (settings.need_client_auth or settings.want_client_auth) and not settings.trust_store_path:
             report.error_at(acceptor.line, f"{what} asks for client certificates but has no trustStorePath")
+        if settings.crl_path and not (settings.need_client_auth or settings.want_client_auth):
+            report.error_at(
+                acceptor.line, f"{what} has crlPath, which needs needClientAuth=true or wantClientAuth=true"
+            )
         if "EXTERNAL" in settings.sasl_mechanisms and not (settings.need_client_auth or settings.want_client_auth):
             report.error_at(
                 acceptor.line,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from cryptography import x509
@@ -21,7 +22,7 @@ from pollux.redacted import Redacted
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from pollux.config.acceptors import ConnectorSettings
@@ -132,15 +133,25 @@ def _key_store(path: Path, password: str | None) -> _KeyStore:
     )
 
 
-def _load_chain(context: ssl.SSLContext, store: _KeyStore) -> None:
-    """Give OpenSSL the key and chain through a descriptor of anonymous memory."""
+@contextmanager
+def _anonymous(data: bytes) -> Iterator[str]:
+    """Give the name of a file that is in memory only, for what OpenSSL takes from files alone."""
     descriptor = os.memfd_create("pollux-key-store", os.MFD_CLOEXEC)
     try:
-        view = memoryview(store.pem)
+        view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]
-        # A callable, so that an encrypted key without a password is an error and not a prompt on the terminal.
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=lambda: store.password or "")
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _load_chain(context: ssl.SSLContext, store: _KeyStore) -> None:
+    """Give OpenSSL the key and chain through a descriptor of anonymous memory."""
+    try:
+        with _anonymous(store.pem) as file:
+            # A callable, so that an encrypted key without a password is an error and not a prompt on the terminal.
+            context.load_cert_chain(file, password=lambda: store.password or "")
     except ssl.SSLError as error:
         raise TlsError(
             f"key store {store.path} cannot be used: the key does not fit the certificate, or the password is wrong"
@@ -148,8 +159,6 @@ def _load_chain(context: ssl.SSLContext, store: _KeyStore) -> None:
         ) from error
     except ValueError as error:
         raise TlsError(f"the password of key store {store.path} cannot be used: {error}") from error
-    finally:
-        os.close(descriptor)
 
 
 def _trust(context: ssl.SSLContext, path: Path, password: str | None) -> None:
@@ -168,6 +177,19 @@ def _trust(context: ssl.SSLContext, path: Path, password: str | None) -> None:
         context.load_verify_locations(cadata=pem.decode("ascii"))
     except ssl.SSLError as error:
         raise TlsError(f"trust store {path} has no usable certificate ({error.reason or error})") from error
+
+
+def _revocation(context: ssl.SSLContext, path: Path) -> None:
+    """Have every certificate of a chain be looked up in the lists of a file."""
+    data = _read(path, "revocation list")
+    try:
+        if b"-----BEGIN X509 CRL-----" not in data:
+            data = x509.load_der_x509_crl(data).public_bytes(Encoding.PEM)
+        with _anonymous(data) as file:
+            context.load_verify_locations(cafile=file)
+    except (ValueError, ssl.SSLError) as error:
+        raise TlsError(f"revocation list {path} cannot be read: give a CRL as PEM or DER") from error
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN
 
 
 def openssl_cipher(name: str) -> str:
@@ -232,6 +254,9 @@ def _server_context(settings: ServerSettings, store: _KeyStore) -> ssl.SSLContex
             raise TlsError("client certificates are asked for, but no trust store says whose are accepted")
         context.verify_mode = ssl.CERT_REQUIRED if settings.need_client_auth else ssl.CERT_OPTIONAL
         _trust(context, settings.trust_store_path, settings.trust_store_password)
+        lists = getattr(settings, "crl_path", None)
+        if lists is not None:
+            _revocation(context, lists)
     return context
 
 
@@ -312,6 +337,8 @@ def client_context(settings: ConnectorSettings) -> ssl.SSLContext:
         _trust(context, settings.trust_store_path, settings.trust_store_password)
     else:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    if settings.crl_path is not None:
+        _revocation(context, settings.crl_path)
     if settings.key_store_path:
         _load_chain(context, _key_store(settings.key_store_path[0], settings.key_store_password))
     return context

@@ -30,7 +30,7 @@ RELOADABLE = frozenset(
     }
 )
 #: Where the file came from and what was noticed about it: not settings.
-_NOT_SETTINGS = frozenset({"path", "features", "warnings"})
+_NOT_SETTINGS = frozenset({"path", "included", "features", "warnings"})
 
 
 def merge(old: Configuration, new: Configuration) -> tuple[Configuration, list[str], list[str]]:
@@ -66,7 +66,8 @@ def stamps(configuration: Configuration) -> tuple[tuple[Path, int, int, int], ..
     """Return what tells whether a file that can be reloaded was changed. Blocking: call it in a thread."""
     security = configuration.security
     found = []
-    for path in (configuration.path, security.users_file, security.roles_file, security.certificate_users_file):
+    users = (security.users_file, security.roles_file, security.certificate_users_file)
+    for path in (configuration.path, *configuration.included, *users):
         if path is None:
             continue
         try:
