@@ -252,14 +252,16 @@ class Site:
                 yield pid
 
 
-def prod_inventory(directory: Path) -> Path:
-    """A copy of inventories/prod with what it needs from outside, but without its vault."""
+def prod_inventory(directory: Path, *, certificates: bool = True) -> Path:
+    """A copy of inventories/prod with what it needs from outside, but without its vault (and ``certificates``)."""
     checkout = directory / "checkout"
     inventory = checkout / "inventories" / "prod"
     shutil.copytree(ROOT / "inventories" / "prod", inventory)
     for name in ("wheelhouse", "wheelhouse-pipeline"):
         (checkout / ".pollux" / name).mkdir(parents=True)
         (checkout / ".pollux" / name / "requirements.txt").touch()
+    if not certificates:
+        return inventory
     tls = inventory / "files" / "tls"
     tls.mkdir(parents=True)
     for group in "123":

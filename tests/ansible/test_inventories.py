@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from harness.bundle import prod_inventory
 
@@ -71,6 +74,41 @@ def test_with_the_vault_that_its_example_says_how_to_make_it_is_accepted(tmp_pat
     assert "unreachable=0" in done.stdout
     for secret in secrets:
         assert secret not in done.stdout + done.stderr
+
+
+def test_the_certificates_of_the_example_are_made_by_one_command(tmp_path: Path) -> None:
+    """Authority and certificates appear where the inventory names them, fit each other, and are made once."""
+    inventory = prod_inventory(tmp_path, certificates=False)
+    book = tmp_path / "certificates.yml"
+    made = {"name": "broker", "tasks_from": "certificates.yml"}
+    tasks = [{"ansible.builtin.include_role": made, "vars": {"__broker_me": {"address": "192.0.2.7"}}}]
+    book.write_text(yaml.safe_dump([{"hosts": "brokers", "gather_facts": False, "tasks": tasks}]))
+    words = ("-i", inventory, "-e", "broker_certificates_generate=true", book)
+    done = playbook(tmp_path, *words, "--check")
+    assert done.returncode != 0
+    assert "Run once without --check" in " ".join(done.stdout.split())
+    done = playbook(tmp_path, *words, "--diff")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PRIVATE KEY" not in done.stdout
+    tls = inventory / "files" / "tls"
+    authority = x509.load_pem_x509_certificate((tls / "authority.crt").read_bytes())
+    assert authority.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    hosts = [f"broker{group}{member}.example.com" for group in "123" for member in "ab"]
+    for host in hosts:
+        certificate = x509.load_pem_x509_certificate((tls / f"{host}.crt").read_bytes())
+        certificate.verify_directly_issued_by(authority)
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert names.get_values_for_type(x509.DNSName) == [host]
+        assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["192.0.2.7"]
+        key = tls / f"{host}.key"
+        assert key.stat().st_mode & 0o777 == 0o600
+        assert load_pem_private_key(key.read_bytes(), None).public_key() == certificate.public_key()
+    before = {path: path.read_bytes() for path in tls.iterdir()}
+    assert len(before) == 2 + 2 * len(hosts)
+    done = playbook(tmp_path, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "changed=1" not in done.stdout
+    assert {path: path.read_bytes() for path in tls.iterdir()} == before
 
 
 @pytest.mark.parametrize(("name", "said"), [("replication", "replication"), ("votes", "replication, votes")])

@@ -61,6 +61,50 @@ def test_a_pair() -> None:
     assert found["brokers"]["a"]["etc"] == "/opt/pollux/etc"
 
 
+def certified(*, files: bool | set[str] = False, **more: Any) -> dict[str, Any]:
+    """A pair with TLS, whose files are named after the hosts; ``files`` are those there are."""
+    hosts = {
+        name: broker(
+            role,
+            broker_acceptors=[{"name": "tls", "port": 5671, "tls": True}],
+            broker_cluster_password=PASSWORD,
+            broker_tls_certificate=f"/tls/{name}.crt",
+            broker_tls_key=f"/tls/{name}.key",
+            **more,
+        )
+        for name, role in (("one.example", "live"), ("two.example", "backup"))
+    }
+    exists = (lambda path: path in files or path.startswith("/wheels")) if isinstance(files, set) else (lambda _: files)
+    found: dict[str, Any] = topology.topology(hosts, {"brokers": list(hosts)}, OPTIONS, {}, exists)
+    return found
+
+
+def test_what_is_missing_on_each_host_alike_is_one_line() -> None:
+    certificate, key = certified(files=set())["problems"]
+    assert certificate == (
+        "one.example, two.example: broker_tls_certificate: there is no file /tls/HOST.crt on the controller (HOST: the "
+        "name of each). Remedy: correct the path or create the file, or have it made by broker_certificates_generate."
+    )
+    assert key.startswith("one.example, two.example: broker_tls_key: there is no file /tls/HOST.key")
+    there = {"/tls/two.example.crt", "/tls/one.example.key", "/tls/two.example.key"}
+    (certificate,) = certified(files=there)["problems"]
+    assert certificate.startswith("one.example: broker_tls_certificate: there is no file /tls/one.example.crt on")
+
+
+def test_certificates_that_are_to_be_made_need_not_be_there() -> None:
+    making = {"broker_certificates_generate": True}
+    authority = {"broker_tls_authorities": "/tls/authority.crt"}
+    assert certified(files=set(), **making, **authority)["problems"] == []
+    (problem,) = certified(files=set(), **making)["problems"]
+    assert "broker_tls_authorities: is not set, but broker_certificates_generate needs a place for it" in problem
+    problems = certified(files={"/tls/authority.crt"}, **making, **authority)["problems"]
+    assert all("is an authority without its key (/tls/authority.key)" in problem for problem in problems)
+    assert problems
+    both: dict[str, Any] = {"broker_tls_certificate": "/tls/a.crt", **making, **authority}
+    found = model(a=broker("live", broker_tls_key="/tls/a.key", **both), b=broker("backup", **both))
+    assert any("b: broker_tls_certificate: /tls/a.crt is to be made for a too" in line for line in found["problems"])
+
+
 REFUSED = [
     ({"broker_preferred": "live"}, "b: broker_preferred: a is the preferred live of group 'pair1' already."),
     ({"ansible_host": "a"}, "b: ansible_host: is on the same machine (a) as a, and both are in group 'pair1'."),

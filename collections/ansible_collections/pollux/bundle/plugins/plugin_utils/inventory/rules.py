@@ -232,12 +232,20 @@ def check_installation(value: Mapping[str, Any], exists: Exists, add: Add, role:
             add(name, f"there is no {needed} in {path}", "correct the path (on the controller)")
 
 
+#: What site.yml makes on the controller where broker_certificates_generate says so.
+_MADE = ("broker_tls_certificate", "broker_tls_key", "broker_tls_authorities")
+
+
 def _check_tls(member: Member, exists: Exists, add: Add) -> None:
     value = member.value
     files = ("broker_tls_certificate", "broker_tls_key", "broker_tls_client_authorities", "broker_tls_authorities")
+    making = value["broker_certificates_generate"]
     for name in files:
-        if value[name] and not exists(value[name]):
-            add(name, f"there is no file {value[name]} on the controller", "correct the path or create the file")
+        if value[name] and not exists(value[name]) and not (making and name in _MADE):
+            made = ", or have it made by broker_certificates_generate" if name in _MADE else ""
+            add(name, f"there is no file {value[name]} on the controller", f"correct the path or create the file{made}")
+    if making:
+        _check_made(value, exists, add)
     encrypted = [acceptor["name"] for acceptor in member.acceptors if acceptor["tls"]]
     if encrypted:
         for name in files[:2]:
@@ -248,6 +256,26 @@ def _check_tls(member: Member, exists: Exists, add: Add) -> None:
         add("broker_acceptors", what, "set tls: true on one")
     elif value["broker_tls_certificate"]:
         add("broker_acceptors", "no acceptor has tls: true, but there is a certificate", "set tls: true on one")
+
+
+def _check_made(value: Mapping[str, Any], exists: Exists, add: Add) -> None:
+    """Certificates that are to be made have a place each, and their authority its key."""
+    for name in _MADE:
+        if not value[name]:
+            add(name, "is not set, but broker_certificates_generate needs a place for it", "name the file to be made")
+    authority = value["broker_tls_authorities"]
+    missing = [value[name] for name in _MADE[:2] if value[name] and not exists(value[name])]
+    if authority and exists(authority) and missing and not exists(authority_key(authority)):
+        add(
+            "broker_certificates_generate",
+            f"{missing[0]} is to be made, but {authority} is an authority without its key ({authority_key(authority)})",
+            "have that authority make it, or name another file in broker_tls_authorities",
+        )
+
+
+def authority_key(authority: str) -> str:
+    """Return where the key of an authority that the bundle made is: beside its certificate."""
+    return str(Path(authority).with_suffix(".key"))
 
 
 def check_store(value: Mapping[str, Any], add: Add) -> None:
@@ -312,7 +340,18 @@ def check_machines(members: Sequence[Member], problems: list[Problem]) -> None:
 
 
 def check_site(members: Sequence[Member], problems: list[Problem]) -> None:
-    """Refuse what differs and must be one for the whole inventory."""
+    """Refuse what differs and must be one for the whole inventory, and what is one and must differ."""
+    making = [member for member in members if member.value["broker_certificates_generate"]]
+    if len({member.value["broker_tls_authorities"] for member in making}) > 1:
+        what, remedy = "brokers of one inventory have different ones", "set it once, for all brokers"
+        problems.append(Problem(making[0].name, "broker_tls_authorities", what, remedy))
+    taken: dict[str, Member] = {}
+    for member in making:
+        for name in _MADE[:2]:
+            path = member.value[name]
+            if path and (other := taken.setdefault(path, member)) is not member:
+                what = f"{path} is to be made for {other.name} too"
+                problems.append(Problem(member.name, name, what, "put {{ inventory_hostname }} into its name"))
     files = {member.value["broker_secrets_file"] for member in members}
     if len(files) > 1:
         problems.append(
