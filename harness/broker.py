@@ -139,6 +139,8 @@ class BrokerProcess:
         self.process: subprocess.Popen[bytes] | forked.Forked | None = None
         #: What is started; a test may put a program before it that ends by becoming it (nsenter), or one in its place.
         self.program: list[str] = [POLLUX]
+        #: More options of `pollux run`.
+        self.options: list[str] = []
         #: Whether another program than `pollux` may be a fork of a process that has imported a broker, too.
         self.forks = False
         self.starts = 0
@@ -188,7 +190,7 @@ class BrokerProcess:
         assert self.process is None, "it runs already"
         self.starts += 1
         self.ports_file.unlink(missing_ok=True)
-        words = [*self.program, "run", str(self.configuration), "--ports-file", str(self.ports_file)]
+        words = [*self.program, "run", str(self.configuration), "--ports-file", str(self.ports_file), *self.options]
         environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
         with self.log.open("ab") as log:
             if self.program == [POLLUX] or self.forks:

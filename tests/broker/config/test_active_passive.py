@@ -102,7 +102,7 @@ def test_both_files_say_the_same(tmp_path: Path) -> None:
         assert (configuration.cluster_user, configuration.cluster_password) == ("qpid-ha", "s3cret")
         assert configuration.in_ha_group
         assert "s3cret" not in repr(found)
-        assert [one.name for one in configuration.features] == ["active-passive"]
+        assert [one.element for one in configuration.features if one.name != "active-passive"] == ["ha-brokers-url"]
 
 
 def test_the_defaults_are_qpids() -> None:
@@ -132,6 +132,14 @@ def test_what_is_not_built_is_refused_by_name_where_it_stands(tmp_path: Path) ->
     level = ("replication of less than all", "ha-replicate", 3, file)
     assert missing == [("active-passive", "ha-cluster", 1, file), level]
     assert [one.element for one in found.unsupported_features(frozenset({"active-passive"}))] == ["ha-replicate"]
+
+
+@pytest.mark.parametrize(("option", "value"), [("min_in_sync", "1"), ("grant_lease", "5"), ("ha_replicate", "none")])
+def test_what_the_policy_does_not_do_yet_is_refused_by_name(option: str, value: str) -> None:
+    plain = {"ha_brokers_url": "10.0.0.1,10.0.0.2"}
+    require_built(loads(document(policy(**plain))), frozenset({"active-passive"}))
+    with pytest.raises(ConfigError, match=f"<{option.replace('_', '-')}> asks for"):
+        require_built(loads(document(policy(**plain, **{option: value}))), frozenset({"active-passive"}))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pollux.cli import (
     broker,
     connections,
     drill,
+    ha,
     journal,
     migrate,
     queues,
@@ -66,6 +67,7 @@ app.add_typer(users.app, name="user")
 app.add_typer(journal.app, name="journal")
 app.add_typer(audit.app, name="audit")
 app.add_typer(sequence.app, name="activation")
+app.add_typer(ha.app, name="ha")
 
 
 def run() -> NoReturn:

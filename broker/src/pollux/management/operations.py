@@ -29,6 +29,7 @@ CREATE_QUEUE = Body(
         "autoDelete": "boolean",
     },
 )
+PROMOTE = Body({}, {"fenced": "strings", "discarded": "strings"})
 CHOICE = Body({}, {"ids": "integers", "filter": "string", "all": "boolean"})
 RESTORE = Body({"messages": "objects"}, {"addresses": "strings"})
 RESTORE_LARGE = Body({"message": "object", "size": "integer"})
@@ -54,6 +55,9 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", f"{_V1}/activation/members", "members", "activation"),
     Operation("POST", f"{_V1}/activation/switchover", "switchover", "activation", statuses=(202,)),
     Operation("POST", f"{_V1}/activation/failback", "failback", "activation", statuses=(202,)),
+    Operation("GET", f"{_V1}/activation/cluster", "cluster", "activation"),
+    Operation("POST", f"{_V1}/activation/promote", "promote", "activation", body=PROMOTE),
+    Operation("POST", f"{_V1}/activation/demote", "demote", "activation"),
     Operation("POST", f"{_V1}/reload", "reload", "broker"),
     Operation("GET", f"{_V1}/users", "users", "broker", query=_FILTER),
     Operation("GET", f"{_V1}/addresses", "addresses", "addresses", query=_FILTER),

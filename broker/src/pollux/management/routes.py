@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from pollux.errors import InvalidRequestError
+from pollux.ha.activation import STANDALONE
 from pollux.management import messages, metrics, openapi, restoring, views
 from pollux.management.access import access_control
 from pollux.management.errors import ApiError, errors_as_json, json_response, not_found
@@ -17,6 +18,7 @@ from pollux.management.operations import (
     CREATE_QUEUE,
     MOVE,
     OPERATIONS,
+    PROMOTE,
     RESTORE,
     RESTORE_LARGE,
     RESTORE_ORPHANS,
@@ -148,6 +150,23 @@ class Api:
     async def failback(self, _request: web.Request) -> web.Response:
         """Let the preferred broker, which must be running, have the store again."""
         return json_response(await self._activation().failback(), status=202)
+
+    async def cluster(self, _request: web.Request) -> web.Response:
+        """What all brokers of an active-passive cluster are, as each says itself."""
+        activation = self._node.activation
+        return json_response(await activation.cluster() if activation is not None else STANDALONE)
+
+    async def promote(self, request: web.Request) -> web.Response:
+        """Serve, as the resource manager of an active-passive cluster; 409 with the reason when that is refused."""
+        body = await body_of(request, PROMOTE)
+        found = await self._activation().promote(body.get("fenced", ()), body.get("discarded", ()))
+        if not found["promoted"]:
+            raise ApiError(409, found["why"].replace(" ", "-"), found["reason"])
+        return json_response(found)
+
+    async def demote(self, _request: web.Request) -> web.Response:
+        """Give the right to serve up; the broker begins anew as one that joins."""
+        return json_response(await self._activation().demote())
 
     def _activation(self) -> Activation:
         activation = self._node.activation

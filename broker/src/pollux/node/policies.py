@@ -14,6 +14,8 @@ def features(configuration: Configuration) -> frozenset[str]:
     built = {"shared-store"}
     if not configuration.in_ha_group:
         return frozenset(built)
+    if configuration.active_passive is not None:
+        built |= {"active-passive", "core-protocol"}
     replication = configuration.replication_part
     if replication is not None:
         built |= {"replication", "core-protocol", "broadcast-groups", "discovery-groups", "network-check"}
@@ -38,4 +40,8 @@ def make_activation(host: Host) -> Activation | None:
         from pollux.ha.replication.activation import ReplicatedActivation
 
         return ReplicatedActivation(host)
+    if configuration.active_passive is not None:
+        from pollux.ha.active_passive.activation import ActivePassiveActivation
+
+        return ActivePassiveActivation(host)
     return None

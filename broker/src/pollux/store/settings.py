@@ -69,5 +69,5 @@ class StoreSettings(Struct, frozen=True):
             for name in cls.__struct_fields__
             if name not in _NOT_IN_CORE and getattr(configuration, name, None) is not None
         }
-        copies = configuration.replication_part is not None
+        copies = configuration.replication_part is not None or configuration.active_passive is not None
         return cls(node_id=node_id, copies_elsewhere=copies, **values)

@@ -117,10 +117,11 @@ def judge(candidate: Candidate, answers: Sequence[Answer], proof: Proof) -> Verd
         return refused
     if missing := _unaccounted(candidate, answers, proof):
         names = ", ".join(sorted(missing))
+        fence = ", have it fenced (--fenced)" if candidate.ready else ""
         return Verdict(
             Why.UNKNOWN,
-            f"{names} may have newer data and cannot be asked: start it, have it fenced (--fenced, with --recorded),"
-            f" or discard what it has (--discard {','.join(sorted(missing))})",
+            f"{names} may have newer data and cannot be asked: start it{fence}, or discard what it has"
+            f" (--discard {','.join(sorted(missing))})",
         )
     heirs = mine.heirs if mine is not None else frozenset[str]()
     gone = proof.fenced | proof.discarded | {candidate.me}

@@ -223,6 +223,8 @@ class BackupSide:
             replica=True,
             stay=self.state is not None and self.state.stay,
             history=history_of(content.get("history", ())),
+            primary=str(content.get("primary", "")),
+            heirs=tuple(map(str, content.get("heirs", ()))),
         )
         local.write(self.journal, self.state, self._files)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.cluster.discovery import Others
-    from pollux.cluster.link import CoreHub
+    from pollux.cluster.link import Conversation, CoreHub
     from pollux.config.acceptors import Endpoint
     from pollux.ha.copies.local import LocalState
 
@@ -58,8 +58,10 @@ class FollowLoop:
         on_synced: Callable[[LocalState], None],
         on_lost: Callable[[str, str], None],
         on_refused: Callable[[str, str], None],
+        on_link: Callable[[Conversation], None] = lambda _: None,
     ) -> None:
-        """``on_refused(code, text)``: a live does not take us."""
+        """``on_refused(code, text)``: a live does not take us. ``on_link``: one has; what it is told by."""
+        self._on_link = on_link
         self._connector = ClusterConnector(hub)
         self._roots = roots
         self._settings = settings
@@ -134,6 +136,7 @@ class FollowLoop:
             event(logger, logging.INFO, "follows", live=content.get("name"), completes=content.get("prefix"))
             self.looked.set()
             self._on_accepted(content)
+            self._on_link(link.conversation)
 
         def over(code: str, text: str) -> None:
             if not ended.done():

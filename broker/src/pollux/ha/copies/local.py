@@ -29,6 +29,7 @@ class LocalState(Struct, frozen=True):
     ask for it back by itself. ``history``: the activations of this data, oldest first. ``outvoted``: it served with
     this data until it lost the vote on that, or died before it served, so somebody else may serve with a copy of it.
     ``aside``: the number of the copy to which the data is being moved, 0: it is not.
+    In an active-passive cluster ``primary`` served with it last, and ``heirs`` are the backups that have all of it.
     """
 
     node_id: str
@@ -40,6 +41,8 @@ class LocalState(Struct, frozen=True):
     history: tuple[Activation, ...] = ()
     outvoted: bool = False
     aside: int = 0
+    primary: str = ""
+    heirs: tuple[str, ...] = ()
 
     def activated(self, entry: Activation) -> tuple[Activation, ...]:
         """The history with ``entry`` added, or put in the place of the one of its epoch."""
@@ -79,6 +82,8 @@ def _state(found: dict[str, Any]) -> LocalState:
         history_of(found.get("history", ())),
         bool(found.get("outvoted", False)),
         int(found.get("aside", 0)),
+        str(found.get("primary", "")),
+        tuple(map(str, found.get("heirs", ()))),
     )
 
 

@@ -111,6 +111,8 @@ def mark_of(state: LocalState) -> dict[str, object]:
         "epoch": state.epoch,
         "sequence": state.sequence,
         "history": [asdict(one) for one in state.history],
+        "primary": state.primary,
+        "heirs": list(state.heirs),
     }
 
 

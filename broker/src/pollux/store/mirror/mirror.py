@@ -104,6 +104,7 @@ class Mirror:
         self._changed = threading.Condition()
         #: Why no sync may succeed any more.
         self._refused: str | None = None
+        self._withheld = False
 
     # -- links
 
@@ -228,6 +229,12 @@ class Mirror:
 
     # -- waiting; never with the lock, never in the event loop
 
+    def withhold(self, withheld: bool) -> None:
+        """Have no sync return as long as this holds; changes are made and sent all the same."""
+        with self._changed:
+            self._withheld = withheld
+            self._changed.notify_all()
+
     def drain(self, seconds: float) -> bool:
         """Wait until every link in sync has confirmed all that was queued for it; whether it has."""
         deadline = self.clock() + seconds
@@ -264,7 +271,7 @@ class Mirror:
         for link in [link for link in late if self._drop(link, reason)]:
             self._settle(link, reason)
         with self._changed:
-            while self._refused is None and any(link in self._waited for link in late):
+            while self._refused is None and (self._withheld or any(link in self._waited for link in late)):
                 self._changed.wait(_LOOK)
         if self._refused is not None:
             raise OSError(errno.EROFS, self._refused)

@@ -1,0 +1,148 @@
+"""What members of a cluster ask each other on channels of their own: what one is, and whether a backup still counts.
+
+``ha-status``: a question without content; the answer is in what accepts the channel. ``ha-ready``: a backup sends the
+time by its own clock (8 bytes, a double) again and again, and its primary sends it back as long as the backup is one of
+those without whose word nothing is confirmed. See docs/core-protocol.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import TYPE_CHECKING, Any
+
+from pollux.cluster.connector import UnreachableError
+from pollux.ha.active_passive.promotion import Answer, Number, Record
+from pollux.ha.active_passive.statuses import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pollux.cluster.connector import ClusterConnector
+    from pollux.cluster.link import Conversation
+    from pollux.config.acceptors import Endpoint
+
+STATUS, READY = "ha-status", "ha-ready"
+_TIME = struct.Struct("<d")
+_WINDOW = 4096
+
+
+class _Channel:
+    """A channel on which nothing is sent but what is said above."""
+
+    def accepted(self, content: dict[str, Any]) -> None:
+        """Take the answer."""
+
+    def data(self, payload: bytes) -> None:
+        """Take bytes."""
+
+    def credited(self) -> None:
+        """Do nothing: so little is sent that it is never waited for."""
+
+    def closed(self, code: str, text: str) -> None:
+        """Do nothing: what is not answered does not count."""
+
+
+class _Question(_Channel):
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
+
+    def accepted(self, content: dict[str, Any]) -> None:
+        if not self.answer.done():
+            self.answer.set_result(content)
+
+    def closed(self, code: str, text: str) -> None:
+        del code, text
+        if not self.answer.done():
+            self.answer.set_result(None)
+
+
+async def ask(connector: ClusterConnector, member: str, endpoint: Endpoint, seconds: float) -> Answer:
+    """Return what another member says of itself, or that it says nothing within ``seconds``."""
+    try:
+        link = await connector.connect(endpoint, seconds)
+    except UnreachableError as error:
+        return Answer(member, absent=error.refused)
+    question = _Question()
+    try:
+        link.conversation.open(question, STATUS)
+        async with asyncio.timeout(seconds):
+            content = await question.answer
+        return _answer(member, content) if content is not None else Answer(member)
+    except (TimeoutError, KeyError, TypeError, ValueError):
+        return Answer(member)
+    finally:
+        link.close("asked")
+
+
+def answer_content(status: Status, record: Record | None) -> dict[str, Any]:
+    """Return what a member says of itself."""
+    if record is None:
+        return {"status": status.value}
+    return {
+        "status": status.value,
+        "node_id": record.node_id,
+        "epoch": record.number.epoch,
+        "sequence": record.number.sequence,
+        "complete": record.complete,
+        "primary": record.primary,
+        "heirs": sorted(record.heirs),
+    }
+
+
+def _answer(member: str, content: dict[str, Any]) -> Answer:
+    status = Status(content["status"])
+    if "node_id" not in content:
+        return Answer(member, status)
+    number = Number(int(content["epoch"]), int(content["sequence"]))
+    heirs = frozenset(map(str, content["heirs"]))
+    record = Record(str(content["node_id"]), number, bool(content["complete"]), str(content["primary"]), heirs)
+    return Answer(member, status, record)
+
+
+class ReadyAsker(_Channel):
+    """The backup's end: asks again every ``period`` seconds; ``on_answer`` gets when an answer was asked for."""
+
+    def __init__(self, conversation: Conversation, member: str, on_answer: Callable[[float], None]) -> None:
+        self._conversation = conversation
+        self._on_answer = on_answer
+        self._ended = False
+        self._channel = conversation.open(self, READY, member=member)
+
+    def accepted(self, content: dict[str, Any]) -> None:
+        """Let the primary answer."""
+        del content
+        self._conversation.grant(self._channel, _WINDOW)
+
+    def ask(self, now: float) -> None:
+        """Ask, if the last questions were taken."""
+        if not self._ended and self._conversation.credit(self._channel) > 0:
+            self._conversation.send(self._channel, _TIME.pack(now))
+
+    def data(self, payload: bytes) -> None:
+        """Count an answer."""
+        self._conversation.grant(self._channel, len(payload))
+        if len(payload) == _TIME.size:
+            self._on_answer(_TIME.unpack(payload)[0])
+
+    def closed(self, code: str, text: str) -> None:
+        """Ask no more."""
+        del code, text
+        self._ended = True
+
+
+class ReadyAnswerer(_Channel):
+    """The primary's end. ``counts(member)`` notes that it is answered, and says whether it may be."""
+
+    def __init__(self, conversation: Conversation, channel: int, member: str, counts: Callable[[str], bool]) -> None:
+        self._conversation = conversation
+        self._channel = channel
+        self._member = member
+        self._counts = counts
+        conversation.grant(channel, _WINDOW)
+
+    def data(self, payload: bytes) -> None:
+        """Answer, if the backup still counts; else say nothing."""
+        self._conversation.grant(self._channel, len(payload))
+        if len(payload) == _TIME.size and self._conversation.credit(self._channel) > 0 and self._counts(self._member):
+            self._conversation.send(self._channel, payload)

@@ -1,0 +1,112 @@
+"""The settings of an active-passive cluster as one value, and which of its addresses is this broker's own."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, NamedTuple
+
+from pollux.config.acceptors import Endpoint
+from pollux.errors import PolluxError
+from pollux.ha.active_passive.ready import MARGIN
+
+if TYPE_CHECKING:
+    from pollux.config.active_passive import ActivePassive, BrokerAddress
+    from pollux.config.model import Configuration
+
+_WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104  (compared, not listened on)
+#: Longest time to connect to another broker, seconds.
+_CONNECT = 5.0
+#: Copies of older data that are kept, as in broker.xml's replication by default.
+_KEEP = 2
+#: How long the last step of a copy may take, seconds; as there.
+_SYNCHRONISATION = 30.0
+
+
+class Settings(NamedTuple):
+    """Times in seconds. Members are named by their addresses: ``me`` is ours, ``others`` are the rest by name."""
+
+    me: str
+    host: str
+    port: int
+    others: dict[str, Endpoint]
+    replicate: str
+    backup_timeout: float
+    heartbeat: float
+    retry: float
+    keep: int = _KEEP
+    synchronisation: float = _SYNCHRONISATION
+
+    @property
+    def lease(self) -> float:
+        """How long a backup is ready by one word of its primary; how long a primary's loop may stand still."""
+        return 2 * self.heartbeat
+
+    @property
+    def patience(self) -> float:
+        """How long a primary waits for a backup in sync that is silent."""
+        return self.lease
+
+    @property
+    def connect_timeout(self) -> float:
+        """How long to try to connect to another broker, and to wait for what it answers."""
+        return min(_CONNECT, self.lease)
+
+    @property
+    def grace(self) -> float:
+        """How long a new primary waits for each heir: never shorter than an heir may take itself for one."""
+        return max(self.backup_timeout, self.lease * MARGIN)
+
+
+def settings_of(configuration: Configuration) -> Settings:
+    """Return the settings. Raises PolluxError where none of the addresses is this broker's own."""
+    given = configuration.active_passive
+    if given is None:
+        raise PolluxError("this broker is in no active-passive cluster")
+    mine = [one for one in given.brokers if _is_mine(configuration, one)]
+    if len(mine) != 1:
+        raise PolluxError(_which(given, mine))
+    others = {str(one): Endpoint("tcp", one.host, one.port) for one in given.brokers if one != mine[0]}
+    return Settings(
+        str(mine[0]),
+        mine[0].host,
+        mine[0].port,
+        others,
+        given.ha_replicate.value,
+        given.ha_backup_timeout,
+        given.link_heartbeat_interval,
+        given.link_maintenance_interval,
+    )
+
+
+def _which(given: ActivePassive, mine: list[BrokerAddress]) -> str:
+    found = f"{', '.join(map(str, mine))} are" if mine else "none is"
+    return (
+        f"of ha-brokers-url ({', '.join(map(str, given.brokers))}) {found} this broker's own: give each broker one"
+        " address, with the port of an acceptor that has CORE among its protocols"
+    )
+
+
+def _is_mine(configuration: Configuration, address: BrokerAddress) -> bool:
+    """Whether one of our acceptors listens there."""
+    for acceptor in configuration.acceptors:
+        if acceptor.port != address.port or not acceptor.speaks("CORE"):
+            continue
+        if acceptor.host.lower() == address.host or (acceptor.host in _WILDCARDS and _is_local(address.host)):
+            return True
+    return False
+
+
+def _is_local(host: str) -> bool:
+    """Whether this machine has the address: nobody else can listen on it."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, protocol, _, where in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.bind(where)
+        except OSError:
+            continue
+        return True
+    return False

@@ -1,0 +1,105 @@
+"""Active-passive clusters of `pollux run` processes; the test is their resource manager. Not a test module."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+from harness.broker import POLLUX
+from harness.failover import Group, Member, wait_until
+from harness.ports import free_port
+from pollux.ha.copies import local
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: A process stands still for less than twice as long on a busy machine, seconds.
+HEARTBEAT = 5.0
+CLUSTER_PASSWORD = "castor and pollux"
+
+
+class Broker(Member):
+    """One broker of a cluster, with its options in a qpidd.conf."""
+
+    def __init__(self, directory: Path, name: str, ports: list[int], number: int, options: dict[str, object]) -> None:
+        own = f"<cluster-user>twins</cluster-user><cluster-password>{CLUSTER_PASSWORD}</cluster-password>"
+        super().__init__(directory, directory / "data", name, "<primary/>", core=own)
+        text = self.configuration.read_text()
+        text = text.replace("<ha-policy><shared-store><primary/></shared-store></ha-policy>", "")
+        text = text.replace(
+            f'<acceptor name="all">tcp://127.0.0.1:{self.port}', f'<acceptor name="all">tcp://127.0.0.1:{ports[number]}'
+        )
+        self.configuration.write_text(text)
+        self.ports["all"] = self.port = ports[number]
+        self.address = f"127.0.0.1:{self.port}"
+        given = {
+            "ha-cluster": "yes",
+            "ha-brokers-url": ",".join(f"127.0.0.1:{port}" for port in ports),
+            "ha-replicate": "all",
+            "link-heartbeat-interval": HEARTBEAT,
+            "link-maintenance-interval": 0.1,
+            **options,
+        }
+        self.qpidd = directory / "qpidd.conf"
+        self.qpidd.write_text("".join(f"{option}={value}\n" for option, value in given.items()))
+        self.options = ["--qpidd-conf", str(self.qpidd)]
+
+    @property
+    def status(self) -> str:
+        """Its status in Qpid's words; empty when it does not answer."""
+        return str(self.activation.get("active_passive", {}).get("status", ""))
+
+    @property
+    def local(self) -> local.LocalState | None:
+        """What it knows of its own data."""
+        return local.read(self.shared / "journal")
+
+    def wait_for_status(self, *statuses: str) -> float:
+        """Wait until it has one of these."""
+        try:
+            return wait_until(lambda: self.status in statuses, f"{self.name} is {' or '.join(statuses)}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it is {self.status!r}\n{self.log_tail(4000)}") from None
+
+    def ha(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run `pollux ha` on this broker."""
+        return subprocess.run(
+            [POLLUX, "ha", *words, "--config", str(self.configuration)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            cwd=self.directory,
+        )
+
+    def promote(self, *words: str) -> dict[str, Any]:
+        """Promote it, which must succeed."""
+        done = self.ha("promote", "--cluster-manager", "--json", *words)
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{self.log_tail(4000)}"
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+
+class Cluster(Group):
+    """Brokers that copy from whoever is promoted."""
+
+    def __init__(self, directory: Path, size: int, **options: object) -> None:
+        """`options` are those of qpidd.conf, with underscores."""
+        super().__init__(directory)
+        ports = [free_port() for _ in range(size)]
+        given = {name.replace("_", "-"): value for name, value in options.items()}
+        self.brokers = [Broker(directory / f"m{each}", f"m{each}", ports, each, given) for each in range(size)]
+        self.members = list(self.brokers)
+
+    def start(self) -> list[Broker]:
+        """Start all, promote the first, and wait until the others are ready."""
+        for broker in self.brokers:
+            broker.spawn()
+        for broker in self.brokers:
+            broker.wait_for_status("joining")
+        first, *others = self.brokers
+        first.promote()
+        for other in others:
+            other.wait_for_status("ready")
+        return self.brokers

@@ -1,0 +1,213 @@
+"""An active-passive cluster of real processes, under traffic over three protocols, judged by the ledger.
+
+Each case that Qpid's own suite has, too, is named after it in its docstring. The test is the resource manager.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from harness import traffic
+from harness.failover import wait_until
+from harness.passive import Cluster
+from pollux.formats.ledger import Confirmed
+from pollux.ha.copies import local
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_a_ready_backup_is_promoted_after_the_primary_was_killed(tmp_path: Path) -> None:
+    """kill -9 of the active one, promote of a ready one: nothing confirmed is lost (test_failover_python, _cpp).
+
+    The third follows the new primary (test_backup_failover); the killed one joins again, and is promoted in its turn.
+    """
+    with Cluster(tmp_path, 3) as cluster:
+        first, second, third = cluster.start()
+        cluster.start_traffic(pause=0.02)
+        cluster.wait_for_confirms(30)
+        cluster.fault("kill -9 of the active one")
+        first.kill()
+        found = second.promote()
+        assert found["expected"] == [third.address]
+        cluster.wait_for_confirms(30)
+        second.wait_for_status("active")
+        third.wait_for_status("ready")
+        first.spawn()
+        first.wait_for_status("ready")
+        cluster.wait_for_confirms(30)
+        cluster.fault("kill -9 of the next one")
+        second.kill()
+        first.promote()
+        first.wait_for_status("active")
+        cluster.wait_for_confirms(30)
+        cluster.finish()
+
+
+def test_a_broker_alone_answers_as_qpids_tool_does(tmp_path: Path) -> None:
+    """Output and exit codes are Qpid's, and distinct ones on request (test_broker_info)."""
+    with Cluster(tmp_path, 1, ha_public_url="192.0.2.1") as cluster:
+        (broker,) = cluster.brokers
+        assert (broker.ha("ping").returncode, broker.ha("ping", "--pollux-exit-codes").returncode) == (1, 3)
+        broker.spawn()
+        broker.wait_for_status("joining")
+        done = broker.ha("ping")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        done = broker.ha("status")
+        assert (done.returncode, done.stdout) == (0, "joining\n")
+        assert broker.ha("status", "--is-primary").returncode == 1
+        assert broker.ha("status", "--expect", "joining").returncode == 0
+        done = broker.ha("promote")
+        assert (done.returncode, done.stdout.startswith("Usage: promote needs --cluster-manager")) == (1, True)
+        assert broker.ha("promote", "--pollux-exit-codes").returncode == 4
+        done = broker.ha("promote", "--cluster-manager", "--fenced", "10.0.0.1:1", "--pollux-exit-codes")
+        assert (done.returncode, "none of the others in ha-brokers-url" in done.stdout) == (2, True)
+        assert broker.ha("demote", "--cluster-manager").returncode == 0
+        assert broker.status == "joining", "there was nothing to give up"
+        for _ in range(2):
+            done = broker.ha("promote", "--cluster-manager")
+            assert (done.returncode, done.stdout) == (0, "")
+        broker.wait_for_status("active")
+        assert broker.ha("status", "--is-primary").returncode == 0
+        assert broker.ha("status", "--expect", "ready", "--pollux-exit-codes").returncode == 1
+        assert broker.ha("status", "--all").stdout == f"{broker.address} active\n"
+        lines = broker.ha("query").stdout.splitlines()
+        assert [line[:20].strip() for line in lines] == [
+            "Status:",
+            "Broker ID:",
+            "Brokers URL:",
+            "Public URL:",
+            "Replicate:",
+        ]
+        assert [line[21:] for line in lines if "ID" not in line] == ["active", broker.address, "192.0.2.1", "all"]
+        assert broker.ha("demote", "--cluster-manager").returncode == 0
+        wait_until(lambda: broker.status == "joining", "the process began anew")
+        broker.promote()
+
+
+def test_a_primary_is_demoted_and_the_newest_of_two_stores_is_promoted(tmp_path: Path) -> None:
+    """Demotion, an outage of both, a copy that was begun (Qpid's first wins, and discards the newest)."""
+    with Cluster(tmp_path, 2) as cluster:
+        first, second = cluster.start()
+        cluster.start_traffic(pause=0.02)
+        cluster.wait_for_confirms(30)
+        cluster.fault("demote")
+        assert first.ha("demote", "--cluster-manager").returncode == 0
+        first.wait_for_status("joining")
+        second.promote()
+        first.wait_for_status("ready")
+        assert not (first.shared / "journal/oldreplica.1").exists(), "what it has was completed"
+        cluster.wait_for_confirms(30)
+        done = first.ha("promote", "--cluster-manager")
+        assert (done.returncode, done.stdout) == (1, f"Refused: {second.address} is active: demote or fence it first\n")
+        cluster.fault("kill -9 of the backup, then of the active one")
+        first.kill()
+        cluster.wait_for_confirms(30)
+        second.kill()
+        first.spawn()
+        first.wait_for_status("joining")
+        done = first.ha("promote", "--cluster-manager", "--pollux-exit-codes")
+        assert done.returncode == 2
+        assert f"{second.address} may have newer data and cannot be asked" in done.stdout
+        second.spawn()
+        second.wait_for_status("joining")
+        done = first.ha("promote", "--cluster-manager")
+        assert (done.returncode, f"{second.address} has newer data" in done.stdout) == (1, True)
+        second.promote()
+        first.wait_for_status("ready")
+        cluster.wait_for_confirms(30)
+        # A copy that was begun and broken off, as a power cut in the middle leaves it.
+        cluster.fault("kill -9 of both")
+        first.kill()
+        second.kill()
+        assert first.local is not None
+        local.write(first.shared / "journal", replace(first.local, complete=False))
+        first.spawn()
+        first.wait_for_status("joining")
+        done = first.ha("promote", "--cluster-manager", "--discard", second.address)
+        assert (done.returncode, done.stdout) == (1, "Refused: still catching up: its copy is not complete\n")
+        second.spawn()
+        second.wait_for_status("joining")
+        second.promote()
+        first.wait_for_status("ready")
+        cluster.finish()
+
+
+def test_nothing_is_confirmed_before_the_expected_backup_is_back(tmp_path: Path) -> None:
+    """Sends stay unsettled while the new primary is recovering, clients are served (test_queue_hold)."""
+    with Cluster(tmp_path, 3, ha_backup_timeout=600) as cluster:
+        first, second, third = cluster.start()
+        cluster.start_traffic(pause=0.02)
+        cluster.wait_for_confirms(30)
+        cluster.fault("kill -9 of the active one and of a ready one")
+        first.kill()
+        third.kill()
+        assert second.promote()["expected"] == [third.address]
+        began = traffic.now()
+        assert second.status == "recovering"
+        assert second.phase == "live"
+        wait_until(lambda: len(second.api("/api/v1/connections")["items"]) >= 3, "clients are there")
+        third.spawn()
+        third.wait_for_status("ready")
+        second.wait_for_status("active")
+        cluster.wait_for_confirms(30)
+        assert cluster.ledger is not None
+        confirmed = [one.time for one in cluster.ledger.entries if isinstance(one, Confirmed) and one.time > began]
+        ahead = time.time() - time.monotonic()
+        assert min(confirmed) >= (second.logged("from=recovering to=active") - ahead) * 1000 - 1
+        cluster.finish()
+
+
+def test_a_backup_that_stands_still_is_gone_on_without_and_is_ready_no_more(tmp_path: Path) -> None:
+    """It delays, and does not block (test_stalled_backup); awake it knows that it is late.
+
+    Qpid's would still be ready, and what was confirmed since would be lost with its promotion.
+    """
+    with Cluster(tmp_path, 2, link_heartbeat_interval=1, ha_backup_timeout="500ms") as cluster:
+        first, second = cluster.start()
+        cluster.start_traffic(pause=0.02)
+        cluster.wait_for_confirms(30)
+        cluster.fault("SIGSTOP of the ready one")
+        second.signal(signal.SIGSTOP)
+        cluster.wait_for_confirms(30)
+        wait_until(lambda: first.local is not None and first.local.heirs == (), "it is an heir no more")
+        cluster.wait_for_confirms(30)
+        cluster.fault("kill -9 of the active one")
+        first.kill()
+        second.signal(signal.SIGCONT)
+        second.wait_for_status("joining")
+        done = second.ha("promote", "--cluster-manager", "--fenced", first.address)
+        assert (done.returncode, "may have newer data" in done.stdout) == (1, True)
+        first.spawn()
+        first.wait_for_status("joining")
+        # Nobody else can have anything: it need not ask.
+        first.promote()
+        second.wait_for_status("ready")
+        cluster.wait_for_confirms(30)
+        cluster.finish()
+
+
+def test_a_primary_that_stood_still_is_replaced_and_confirms_nothing_when_it_wakes(tmp_path: Path) -> None:
+    """The resource manager vouches for a fencing that never was: the old primary finds the new one, and ends itself."""
+    with Cluster(tmp_path, 2) as cluster:
+        first, second = cluster.start()
+        cluster.start_traffic(pause=0.02)
+        cluster.wait_for_confirms(30)
+        cluster.fault("SIGSTOP of the active one")
+        first.signal(signal.SIGSTOP)
+        second.promote("--fenced", first.address)
+        cluster.fault("it wakes")
+        first.signal(signal.SIGCONT)
+        assert first.wait_for_end() == 10
+        second.wait_for_status("active")
+        cluster.wait_for_confirms(30)
+        first.spawn()
+        first.wait_for_status("ready")
+        cluster.finish()
