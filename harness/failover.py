@@ -60,8 +60,9 @@ class Member(BrokerProcess):
         settings: str = traffic.SETTINGS,
         bad_disk: bool = False,
     ) -> None:
-        """`role` is what stands inside `<shared-store>`; `runner` a Python program that runs the broker instead.
+        """`role` is what stands inside `<shared-store>` (empty: there is no policy).
 
+        `runner` is a Python program that runs the broker instead.
         `own` stands inside `<px:high-availability>`, and so does a role that begins with `<px:`. `settings` are those
         of addresses. With `bad_disk` there is a `disk` that can be made to fail.
         """
@@ -69,7 +70,7 @@ class Member(BrokerProcess):
         self.shared = shared
         equal = role.startswith("<px:")
         own += role if equal else ""
-        policy = "" if equal else f"<ha-policy><shared-store>{role}</shared-store></ha-policy>"
+        policy = "" if equal or not role else f"<ha-policy><shared-store>{role}</shared-store></ha-policy>"
         super().__init__(
             directory,
             address_settings=settings,

@@ -470,6 +470,9 @@ class LossyDisk:
                 self._inner.unlink(path)
                 self._rename([(*self._place(path), None)])
 
+    def handle(self) -> bytes:
+        return self._inner.handle()
+
     def disk(self, path: Path) -> tuple[int, int]:
         """(total, free): plenty, unless there is a limit."""
         del path

@@ -200,6 +200,9 @@ class MemoryFiles:
             found = self._names(self._at(directory), directory)
             return [Entry(name, node.inode, node.names is not None) for name, node in found.items()]
 
+    def handle(self) -> bytes:
+        return b""
+
     def disk(self, path: Path) -> tuple[int, int]:
         self._at(path)
         return self._room, self._room - self._used

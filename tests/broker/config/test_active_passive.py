@@ -218,6 +218,10 @@ def test_another_policy_or_no_store_does_not_go_with_it() -> None:
     assert "ha-cluster and <ha-policy> are given" in problems(policy(), shared)
     assert "ha-cluster and <px:symmetric> are given" in problems(policy() + "<px:symmetric/>")
     assert "needs persistence-enabled" in problems(policy(), "<persistence-enabled>false</persistence-enabled>")
+    database = "<jdbc-driver-class-name>org.sqlite.JDBC</jdbc-driver-class-name>"
+    database += "<jdbc-connection-url>jdbc:sqlite:/var/lib/pollux.db</jdbc-connection-url>"
+    store = f"<store><database-store>{database}</database-store></store>"
+    assert "ha-cluster and a <database-store> contradict each other" in problems(policy(), store)
     assert "cluster-password is the default" in problems(policy(), user="CHANGE ME!!")
 
 

@@ -433,7 +433,8 @@ def test_features_that_are_not_built_are_named_with_their_line() -> None:
         ("<network-check-list>10.0.0.1</network-check-list>", "network-check"),
         (
             (
-                "<store><database-store><message-table-name>m</message-table-name><bindings-table-name>b</bindings-table-name>"
+                "<store><database-store><jdbc-connection-url>jdbc:sqlite:/a</jdbc-connection-url>"
+                "<message-table-name>m</message-table-name><bindings-table-name>b</bindings-table-name>"
                 "<large-message-table-name>l</large-message-table-name><page-store-table-name>p</page-store-table-name>"
                 "</database-store></store>"
             ),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pollux.ha.lease import Right
     from pollux.ha.node_state import NodeState
     from pollux.ha.shared_store.policy import Decision, Snapshot
+    from pollux.store.port import Files
 
 
 #: Sections of a checkpoint in which nothing is.
@@ -53,8 +54,8 @@ def test_what_the_live_left_is_read_after_its_lock_was_obtained(
     backup = store.member("b", BACKUP).start().wait_for(Phase.READY)
     steps: list[str] = []
 
-    def slow_read(directory: Path) -> NodeState | None:
-        found = read_state(directory)
+    def slow_read(directory: Path, *files: Files) -> NodeState | None:
+        found = read_state(directory, *files)
         waiter = backup.node_manager._queue.waits_for_lock
         assert waiter is None or isinstance(waiter, LockWaiter)
         if not steps and found is not None and waiter is not None and live.machine.phase is Phase.LIVE:
@@ -64,9 +65,9 @@ def test_what_the_live_left_is_read_after_its_lock_was_obtained(
             wait_until(lambda: waiter.lock is not None, "the lock came")
         return found
 
-    def read(directory: Path) -> NodeState | None:
+    def read(directory: Path, *files: Files) -> NodeState | None:
         mine = threading.current_thread() is backup.node_manager._thread
-        return slow_read(directory) if mine else read_state(directory)
+        return slow_read(directory, *files) if mine else read_state(directory, *files)
 
     monkeypatch.setattr(observation, "read_state", read)
     wait_until(lambda: steps, "the backup looks")
@@ -112,13 +113,13 @@ def test_a_state_file_that_is_damaged_while_a_member_asks_for_the_store_is_looke
     preferred = store.member("a", PREFERRED)
     damaged: list[str] = []
 
-    def read(directory: Path) -> NodeState | None:
+    def read(directory: Path, *files: Files) -> NodeState | None:
         caller = sys._getframe(1)
         changes = caller.f_code.co_name == "change" and caller.f_locals["self"] is preferred.node_manager._seen
         if not damaged and changes:
             damaged.append("once")
             raise StateFileError("damaged meanwhile")
-        return read_state(directory)
+        return read_state(directory, *files)
 
     monkeypatch.setattr(observation, "read_state", read)
     preferred.start()
@@ -288,9 +289,9 @@ def test_a_claim_that_took_longer_than_a_lease_is_proved_once_more(
     def clock() -> float:
         return boot_clock() + late
 
-    def slow_write(directory: Path, state: NodeState) -> None:
+    def slow_write(directory: Path, state: NodeState, *files: Files) -> None:
         nonlocal late
-        write_state(directory, state)
+        write_state(directory, state, *files)
         if not late:
             late = BACKUP.lease + 1
             if taken:

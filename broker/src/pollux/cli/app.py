@@ -18,6 +18,7 @@ from pollux.cli import (
     migrate,
     queues,
     sequence,
+    stores,
     users,
 )
 from pollux.cli.output import print_line, run_command
@@ -65,6 +66,7 @@ app.add_typer(addresses.app, name="address")
 app.add_typer(connections.app, name="connection")
 app.add_typer(users.app, name="user")
 app.add_typer(journal.app, name="journal")
+app.add_typer(stores.app, name="store")
 app.add_typer(audit.app, name="audit")
 app.add_typer(sequence.app, name="activation")
 app.add_typer(ha.app, name="ha")

@@ -16,11 +16,14 @@ import typer
 from pollux.cli import api, orphans
 from pollux.cli.output import Result, fail, print_error, print_json, print_line, print_pairs, print_table
 from pollux.process.exits import EXIT_DAMAGED, EXIT_FAILED, EXIT_LOCKED, EXIT_NOT_A_STORE, EXIT_OK, EXIT_USAGE
+from pollux.store.files import DISK, is_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pollux.config.model import Configuration
     from pollux.store.compare.verdict import Comparison
+    from pollux.store.port import Files
     from pollux.store.verify import StoreLayout
 
 app = typer.Typer(
@@ -40,27 +43,34 @@ Config = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def _directory(directory: Path | None, config: Path | None) -> Path:
+def _directory(directory: Path | None, config: Path | None) -> tuple[Path, Files]:
     if directory is None:
         from pollux.cli.locate import find_configuration
 
-        directory = find_configuration(config).journal_directory
+        found = find_configuration(config)
+        return _in_store(found.journal_directory, found)
     if not directory.is_dir():
         fail(f"{directory}: is not a directory", EXIT_FAILED)
-    return directory
+    return directory, DISK
 
 
-def _layout(config: Path | None) -> StoreLayout:
+def _in_store(directory: Path, configuration: Configuration) -> tuple[Path, Files]:
+    from pollux.cli.stores import files_of
+
+    files = files_of(configuration)
+    if not is_directory(files, directory):
+        fail(f"{directory}: is not a directory", EXIT_FAILED)
+    return directory, files
+
+
+def _layout(config: Path | None) -> tuple[StoreLayout, Files]:
     """Return the directories of a broker.xml."""
     from pollux.cli.locate import find_configuration
     from pollux.store.verify import StoreLayout
 
     found = find_configuration(config)
-    if not found.journal_directory.is_dir():
-        fail(f"{found.journal_directory}: is not a directory", EXIT_FAILED)
-    return StoreLayout(
-        found.journal_directory, found.bindings_directory, found.large_messages_directory, found.paging_directory
-    )
+    journal, files = _in_store(found.journal_directory, found)
+    return StoreLayout(journal, found.bindings_directory, found.large_messages_directory, found.paging_directory), files
 
 
 def _guarded(function: Callable[[], Any]) -> Any:
@@ -92,8 +102,8 @@ def dump(
     """
     from pollux.store import inspect
 
-    place = _directory(directory, config)
-    records = inspect.dump(place, types=kind, queue=queue, message=message, data=content)
+    place, files = _directory(directory, config)
+    records = inspect.dump(place, types=kind, queue=queue, message=message, data=content, files=files)
 
     def write() -> None:
         for count, record in enumerate(records):
@@ -133,8 +143,8 @@ def verify(directory: Directory = None, config: Config = None, as_json: Json = F
     """
     from pollux.store.verify import verify as verify_store
 
-    place = _layout(config) if directory is None else _directory(directory, config)
-    report = _guarded(lambda: verify_store(place))
+    place, files = _layout(config) if directory is None else _directory(directory, config)
+    report = _guarded(lambda: verify_store(place, files))
     if as_json:
         print_json(
             {
@@ -180,7 +190,7 @@ def stat(directory: Directory = None, config: Config = None, as_json: Json = Fal
     """
     from pollux.store import inspect
 
-    found = _guarded(lambda: inspect.stat(_directory(directory, config)))
+    found = _guarded(lambda: inspect.stat(*_directory(directory, config)))
     if as_json:
         print_json(found)
         return

@@ -14,6 +14,7 @@ import typer
 from pollux.cli import api
 from pollux.cli.output import CommandError, Result, fail, listed
 from pollux.process.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from pollux.store.files import DISK
 
 app = typer.Typer(
     help="Messages whose queue nobody knows: list, restore, discard.",
@@ -55,14 +56,17 @@ def show(directory: Directory = None, config: Config = None, *, as_json: Json = 
     from pollux.store.orphans import find
 
     try:
+        files = DISK
         if directory is None:
             from pollux.cli.locate import find_configuration
+            from pollux.cli.stores import files_of
 
             found = find_configuration(config)
+            files = files_of(found)
             layout = StoreLayout(found.journal_directory, found.bindings_directory, found.paging_directory)
         else:
             layout = locate(directory)
-        lost = [one.view() for one in find(layout)]
+        lost = [one.view() for one in find(layout, files)]
     except (StoreError, OSError) as error:
         fail(str(error), EXIT_FAILED)
     result = listed(lost, _COLUMNS, right=("id", "messages", "paged"))

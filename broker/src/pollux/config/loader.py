@@ -30,6 +30,7 @@ from pollux.config.report import Report, TooManyProblemsError
 from pollux.config.rules import GENERAL_RULES, apply_rules
 from pollux.config.rules_active_passive import ACTIVE_PASSIVE_RULES
 from pollux.config.rules_cluster import CLUSTER_RULES
+from pollux.config.rules_database import DATABASE_RULES, in_database
 from pollux.config.rules_ha import HA_RULES
 from pollux.config.rules_network import NETWORK_RULES
 from pollux.config.schema import table_of
@@ -194,12 +195,9 @@ class _Loader:
         )
         self.report.lines = parsed.lines
         configuration = self._active_passive(configuration)
-        apply_rules(
-            configuration,
-            self.report,
-            (*GENERAL_RULES, *CLUSTER_RULES, *HA_RULES, *NETWORK_RULES, *ACTIVE_PASSIVE_RULES),
-        )
-        return configuration
+        rules = (*GENERAL_RULES, *CLUSTER_RULES, *HA_RULES, *NETWORK_RULES, *DATABASE_RULES, *ACTIVE_PASSIVE_RULES)
+        apply_rules(configuration, self.report, rules)
+        return in_database(configuration)
 
     def _active_passive(self, configuration: Configuration) -> Configuration:
         """Return the configuration with what qpidd.conf says, and what follows from the cluster's own user."""

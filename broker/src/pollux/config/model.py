@@ -526,10 +526,19 @@ class Configuration(Redacted, frozen=True):
         return [feature for feature in self.features if feature.name not in built]
 
     @property
+    def database(self) -> DatabaseStore | None:
+        """The database in which the store is; None: it is in files."""
+        return self.store.database_store if self.store is not None else None
+
+    @property
     def shares_store(self) -> bool:
-        """Whether other brokers use the same store, one at a time."""
+        """Whether other brokers use the same store, one at a time; a store in a database whoever reaches it may use."""
         policy = self.ha_policy
-        return self.high_availability.symmetric is not None or (policy is not None and policy.shared_store is not None)
+        return (
+            self.high_availability.symmetric is not None
+            or (policy is not None and policy.shared_store is not None)
+            or self.database is not None
+        )
 
     @property
     def replication_part(self) -> ReplicationPrimary | ReplicationBackup | None:

@@ -34,6 +34,13 @@ def active_passive_stands_alone(configuration: Configuration, report: Report) ->
         _refuse(
             configuration, report, "ha-cluster", "ha-cluster needs persistence-enabled: what backups copy is the store"
         )
+    if configuration.database is not None:
+        _refuse(
+            configuration,
+            report,
+            "ha-cluster",
+            "ha-cluster and a <database-store> contradict each other: each broker keeps a copy of its own; remove one",
+        )
     if own.ha_username and own.ha_password is None:
         _refuse(configuration, report, "ha-username", "ha-username needs ha-password")
     if own.ha_password is not None and not own.ha_username:

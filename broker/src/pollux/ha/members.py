@@ -15,10 +15,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pollux.errors import PolluxError
-from pollux.store.locks import LockFile, close, is_current, is_locked, probe
+from pollux.store.files import DISK, exists, make_directories, names_in, read_all, write_all
+from pollux.store.locks import FileLocks
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pollux.store.port import Files, NodeLock, NodeLocks
 
 MEMBERS = "members"
 HEARTBEAT = "heartbeat"
@@ -50,10 +53,13 @@ class Member(NamedTuple):
 class MemberFile:
     """The file by which a member describes itself, and the lock that says that its process lives."""
 
-    def __init__(self, directory: Path, identity: str) -> None:
+    def __init__(self, directory: Path, identity: str, files: Files = DISK, locks: NodeLocks | None = None) -> None:
         self._directory = directory / MEMBERS
+        self._files = files
+        self._locks = locks or FileLocks(directory)
+        self._name = _lock_name(identity)
         self.path = self._directory / f"{identity}.json"
-        self._lock: LockFile | None = None
+        self._lock: NodeLock | None = None
         self._written = b""
 
     def lock(self) -> str:
@@ -61,10 +67,10 @@ class MemberFile:
 
         Raises PolluxError when another process runs with the same configuration.
         """
-        self._directory.mkdir(mode=0o750, exist_ok=True)
+        make_directories(self._files, self._directory)
         if self._lock is not None:
             return self._lock.nonce
-        guard = LockFile.open(self.path.with_suffix(".lock"))
+        guard = self._locks.open(self._name)
         try:
             if not guard.try_lock():
                 raise PolluxError(f"{self.path}: a broker with this configuration runs already on this host")
@@ -77,15 +83,20 @@ class MemberFile:
     def write(self, values: dict[str, Any]) -> None:
         """Tell the others; nothing is written when nothing changed. Raises OSError: the next call tries again."""
         data = json.dumps(values, sort_keys=True).encode()
-        if (data == self._written and self.path.exists()) or self._lock is None:
+        files = self._files
+        if (data == self._written and exists(files, self.path)) or self._lock is None:
             return
         temporary = self.path.with_suffix(".tmp")
         try:
-            temporary.write_bytes(data)
-            temporary.replace(self.path)
+            fd = files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                write_all(files, fd, data, 0, sync=False)
+            finally:
+                files.close(fd)
+            files.rename(temporary, self.path)
         except OSError:
             with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+                files.unlink(temporary)
             raise
         self._written = data
 
@@ -96,30 +107,36 @@ class MemberFile:
             self._lock = None
 
 
-def is_alive(directory: Path, identity: str) -> bool:
+def _lock_name(identity: str) -> str:
+    return f"{MEMBERS}/{identity}.lock"
+
+
+def is_alive(locks: NodeLocks, identity: str) -> bool:
     """Whether the member's process exists, as far as its lock tells."""
-    return is_locked(directory / MEMBERS / f"{identity}.lock")
+    found = locks.probe(_lock_name(identity))
+    return found is not None and found.locked
 
 
-def has_ended(directory: Path, identity: str, nonce: str) -> bool:
+def has_ended(locks: NodeLocks, identity: str, nonce: str) -> bool:
     """Whether the member's process has certainly ended: the very lock file it held (``nonce``) is free.
 
     A lock file that is missing, or that was made since, proves nothing: its holder may still serve.
     """
-    found = probe(directory / MEMBERS / f"{identity}.lock")
+    found = locks.probe(_lock_name(identity))
     return found is not None and not found.locked and nonce in ("", found.nonce)
 
 
-def members(directory: Path) -> list[Member]:
+def members(directory: Path, files: Files = DISK, locks: NodeLocks | None = None) -> list[Member]:
     """Return everybody who ever joined and left a readable file, by id."""
     found: list[Member] = []
+    locks = locks or FileLocks(directory)
     try:
-        paths = sorted((directory / MEMBERS).glob("*.json"))
+        names = sorted(name for name in names_in(files, directory / MEMBERS) if name.endswith(".json"))
     except OSError:
         return found
-    for path in paths:
+    for path in [directory / MEMBERS / name for name in names]:
         try:
-            value = json.loads(path.read_bytes())
+            value = json.loads(read_all(path, files))
             found.append(
                 Member(
                     path.stem,
@@ -129,7 +146,7 @@ def members(directory: Path) -> list[Member]:
                     str(value.get("role", "")),
                     str(value.get("phase", "")),
                     str(value.get("management", "")),
-                    alive=is_alive(directory, path.stem),
+                    alive=is_alive(locks, path.stem),
                     clients=value.get("clients"),
                 )
             )
@@ -150,9 +167,11 @@ class Beat(NamedTuple):
 class Heartbeat:
     """The live's sign of life: one synced write into a file of fixed size. Read by everybody who waits."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, files: Files = DISK) -> None:
         self._path = directory / HEARTBEAT
+        self._files = files
         self._descriptor = -1
+        self._inode = 0
         self._count = 0
         self._session = secrets.token_hex(4)
 
@@ -161,19 +180,26 @@ class Heartbeat:
 
         Raises OSError.
         """
-        if self._descriptor >= 0 and not is_current(self._path, self._descriptor):
+        if self._descriptor >= 0 and not self._is_current():
             self.close()  # nobody would see it, and take the holder for silent
         if self._descriptor < 0:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            self._descriptor = self._files.open(self._path, os.O_RDWR | os.O_CREAT)
+            self._inode = self._files.status(self._path).inode
         self._count += 1
         line = json.dumps([epoch, holder, self._count, ended, self._session])
-        os.pwrite(self._descriptor, line.ljust(_HEARTBEAT_SIZE - 1).encode() + b"\n", 0)
-        os.fdatasync(self._descriptor)
+        data = line.ljust(_HEARTBEAT_SIZE - 1).encode() + b"\n"
+        write_all(self._files, self._descriptor, data, 0, sync=True)
+
+    def _is_current(self) -> bool:
+        try:
+            return self._files.status(self._path).inode == self._inode
+        except FileNotFoundError:
+            return False
 
     def read(self) -> Beat | None:
         """The last sign of life; None when there is none that can be read."""
         try:
-            value = json.loads(self._path.read_bytes())
+            value = json.loads(read_all(self._path, self._files))
             return Beat(int(value[0]), str(value[1]), int(value[2]), bool(value[3]))
         except (OSError, ValueError, LookupError, TypeError):
             return None
@@ -182,4 +208,5 @@ class Heartbeat:
         """Let go of the file."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            close(descriptor)
+            with suppress(OSError):
+                self._files.close(descriptor)

@@ -1,6 +1,6 @@
 """Findings of a running member about the others: two that serve with one node id, or a store that is not shared.
 
-``judge`` is pure; ``look`` reads the members' files and asks their management ports. Nothing here takes or gives the
+``judge`` is pure; ``look`` asks the members' management ports. Nothing here takes or gives the
 right to serve: locks, epochs and the lease do that. A copy of a store, however, has locks of its own, and only a
 comparison with the others can tell.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pollux.ha import members, peers
+from pollux.ha import peers
 from pollux.ha.machine import Phase
 
 if TYPE_CHECKING:
@@ -67,9 +67,8 @@ def judge(mine: View, others: Iterable[Member], answers: Iterable[View], directo
     return found
 
 
-def look(mine: View, addresses: Sequence[str], directory: Path) -> list[Finding]:
-    """Look at the members' files and ask those that are not seen there. Blocks, for a few seconds at most."""
-    others = [one for one in members.members(directory) if one.id != mine.id]
+def look(mine: View, addresses: Sequence[str], directory: Path, others: Sequence[Member]) -> list[Finding]:
+    """Ask the members that are not seen on the store. Blocks, for a few seconds at most."""
     return judge(
         mine,
         others,

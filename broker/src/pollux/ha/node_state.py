@@ -15,10 +15,13 @@ from msgspec.structs import replace
 
 from pollux.checksum import crc32c
 from pollux.errors import PolluxError
+from pollux.store.files import DISK
 from pollux.store.locks import StateFile
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pollux.store.port import Files
 
 FORMAT = 1
 STATE_FILE = "state.json"
@@ -171,16 +174,16 @@ def decode(data: bytes, where: str) -> NodeState:
         raise StateFileError(f"{where}: is damaged ({error!r})") from None
 
 
-def read_state(directory: Path) -> NodeState | None:
+def read_state(directory: Path, files: Files = DISK) -> NodeState | None:
     """The state in ``directory``; None when there is no file. Raises StateFileError, OSError."""
     path = directory / STATE_FILE
-    data = StateFile(path).read()
+    data = StateFile(path, files).read()
     return decode(data, str(path)) if data is not None else None
 
 
-def write_state(directory: Path, state: NodeState) -> None:
+def write_state(directory: Path, state: NodeState, files: Files = DISK) -> None:
     """Replace the file; it is on stable storage when this returns. Raises OSError."""
-    StateFile(directory / STATE_FILE).write(encode(state))
+    StateFile(directory / STATE_FILE, files).write(encode(state))
 
 
 def with_holder(state: NodeState, holder: Holder, epoch: int, lock: str, entry: Activation) -> NodeState:

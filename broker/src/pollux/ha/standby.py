@@ -8,12 +8,14 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pollux.store.files import DISK
 from pollux.store.follower import Follower
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pollux.store.port import Files
     from pollux.store.spare import Spare
 
 logger = logging.getLogger("pollux.ha")
@@ -44,8 +46,9 @@ class StandbyPrefetch:
         on_first: Callable[[], None],
         *,
         paging: Path | None = None,
+        files: Files = DISK,
     ) -> None:
-        self._make = partial(Follower, journal, id_cache_size, paging)
+        self._make = partial(Follower, journal, id_cache_size, paging, files)
         self._follower = self._make()
         self._spare = spare
         self._on_first = on_first

@@ -73,6 +73,7 @@ class Node:
         self.activation = make_activation(self)
         if self.activation is not None:
             self.activation.machine.on_change(self._phase_changed)
+        # A database has locks of its own.
         self._lock = DirectoryLock(
             {
                 configuration.journal_directory,
@@ -81,6 +82,8 @@ class Node:
                 configuration.large_messages_directory,
                 store_directory(configuration),
             }
+            if configuration.database is None
+            else ()
         )
         self._timers: list[asyncio.Task[None]] = []
 

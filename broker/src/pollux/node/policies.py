@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def features(configuration: Configuration) -> frozenset[str]:
     """Return the features beyond a single broker that this version provides for ``configuration``."""
-    built = {"shared-store"}
+    built = {"shared-store", "database-store"}
     if not configuration.in_ha_group:
         return frozenset(built)
     if configuration.active_passive is not None:

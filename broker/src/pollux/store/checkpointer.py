@@ -29,7 +29,8 @@ from pollux.formats.names import BODIES_NAME, SEGMENT_NAME, checkpoint_key
 from pollux.formats.segments import FRAME, FRAME_SIZE, HEADER_SIZE, MARKER, Kind, SegmentHeader, decode_header, valid_at
 from pollux.store import recovery
 from pollux.store.checkpoint import encode_state, load_checkpoint, read_checkpoint, write_checkpoint
-from pollux.store.files import DISK, FileOperations, FileReader, exists, names_in, read_all, write_all
+from pollux.store.files import DISK, FileReader, exists, names_in, read_all, write_all
+from pollux.store.handles import files_of
 from pollux.store.recovery import SegmentFile
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK, State
 
@@ -70,6 +71,8 @@ class Job(msgspec.Struct):
     broker: int = 0
     #: Producers are blocked until it is done: it gets its share of a busy machine.
     urgent: bool = False
+    #: Where the files are.
+    files: bytes = b""
 
     def check(self) -> None:
         """Raise StoreError when the broker that asked has died."""
@@ -383,7 +386,7 @@ def main() -> int:
         # Where a sandbox forbids even this, a checkpoint at the broker's own priority is better than none.
         with contextlib.suppress(OSError):
             os.nice(19)
-    result = run(job, FileOperations())
+    result = run(job, files_of(job.files))
     sys.stdout.buffer.write(msgspec.json.encode(result))
     return 0
 

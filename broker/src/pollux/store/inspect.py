@@ -6,7 +6,6 @@ while they are looked at are left out). Everything is read by docs/journal-forma
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +16,22 @@ from pollux.formats.records import TX, RecordType
 from pollux.formats.segments import FRAME_SIZE, HEADER_SIZE, DamagedRange, FormatError, SegmentHeader, decode_header
 from pollux.formats.segments import records as scan
 from pollux.store import recovery
+from pollux.store.files import DISK, read_all
 from pollux.store.large import LargeMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from pollux.store.port import Files
 
-def segment_files(directory: Path) -> list[Path]:
+
+def segment_files(directory: Path, files: Files = DISK) -> list[Path]:
     """Files in the segment format, in the order they were written: journal, bodies, bindings, pages."""
     patterns = (SEGMENT_NAME, BODIES_NAME, BINDINGS_NAME)
-    found = [path for path in directory.iterdir() if any(pattern.fullmatch(path.name) for pattern in patterns)]
-    return sorted(found, key=lambda path: path.name) + sorted(directory.glob("*.page"))
+    names = sorted(entry.name for entry in files.entries(directory))
+    found = [name for name in names if any(pattern.fullmatch(name) for pattern in patterns)]
+    return [directory / name for name in (*found, *(name for name in names if name.endswith(".page")))]
 
 
 def dump(
@@ -38,6 +41,7 @@ def dump(
     queue: int | None = None,
     message: int | None = None,
     data: bool = False,
+    files: Files = DISK,
 ) -> Iterator[dict[str, Any]]:
     """Every record of a directory (journal, bindings or one address's pages), oldest file first.
 
@@ -45,9 +49,9 @@ def dump(
     ``data`` message bytes are included. Damaged ranges come as ``{"type": "DAMAGED", ...}``. Raises StoreError.
     """
     wanted = {name.upper() for name in types} if types else None
-    for path in segment_files(directory):
+    for path in segment_files(directory, files):
         with suppress(FileNotFoundError):
-            for entry in _dump_file(path, data=data):
+            for entry in _dump_file(path, files, data=data):
                 if wanted is not None and entry["type"] not in wanted:
                     continue
                 if queue is not None and queue not in (entry.get("queue"), *entry.get("queues", ())):
@@ -57,8 +61,8 @@ def dump(
                 yield entry
 
 
-def _dump_file(path: Path, *, data: bool) -> Iterator[dict[str, Any]]:
-    content = path.read_bytes()
+def _dump_file(path: Path, files: Files, *, data: bool) -> Iterator[dict[str, Any]]:
+    content = read_all(path, files)
     if not content[:HEADER_SIZE].strip(b"\0"):
         return
     try:
@@ -211,15 +215,15 @@ _FIELDS: dict[RecordType, Callable[[memoryview, int], dict[str, Any]]] = {
 }
 
 
-def stat(directory: Path) -> dict[str, Any]:
+def stat(directory: Path, files: Files = DISK) -> dict[str, Any]:
     """Figures of a journal directory, cheap to get: files, sizes, epochs, what a start would replay."""
-    segments = recovery.read_segments(directory, None)
+    segments = recovery.read_segments(directory, None, files=files)
     starts = recovery.read_starts(segments)
-    checkpoint, damage = recovery.choose_checkpoint(directory, starts, None)
+    checkpoint, damage = recovery.choose_checkpoint(directory, starts, None, files=files)
     folded = checkpoint.key[1:] if checkpoint is not None else (0, 0)
     journal = arrange(segments, starts, folded, None, recovery.is_empty)
     headers: list[SegmentHeader] = [segment.header for segment in segments if segment.header is not None]
-    sizes = _sizes(directory)
+    sizes = _sizes(directory, files)
     result: dict[str, Any] = {
         "directory": str(directory),
         "node_id": headers[0].node_id.hex() if headers else None,
@@ -246,19 +250,18 @@ def stat(directory: Path) -> dict[str, Any]:
     return result
 
 
-def _sizes(directory: Path) -> dict[str, tuple[int, int]]:
+def _sizes(directory: Path, files: Files) -> dict[str, tuple[int, int]]:
     sizes = {"segments": (0, 0), "bodies": (0, 0), "checkpoints": (0, 0), "other": (0, 0)}
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if not entry.is_file():
-                continue
-            if SEGMENT_NAME.fullmatch(entry.name):
-                kind = "segments"
-            elif BODIES_NAME.fullmatch(entry.name):
-                kind = "bodies"
-            else:
-                kind = "checkpoints" if checkpoint_key(entry.name) else "other"
-            with suppress(FileNotFoundError):
-                count, size = sizes[kind]
-                sizes[kind] = (count + 1, size + entry.stat().st_size)
+    for entry in files.entries(directory):
+        if entry.is_directory:
+            continue
+        if SEGMENT_NAME.fullmatch(entry.name):
+            kind = "segments"
+        elif BODIES_NAME.fullmatch(entry.name):
+            kind = "bodies"
+        else:
+            kind = "checkpoints" if checkpoint_key(entry.name) else "other"
+        with suppress(FileNotFoundError):
+            count, size = sizes[kind]
+            sizes[kind] = (count + 1, size + files.status(directory / entry.name).size)
     return sizes

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pollux.checksum import crc32c
 from pollux.errors import DiskFullError, LostBodyError, StoreError
-from pollux.store.files import DISK, is_directory, make_directories, names_in, write_all
+from pollux.store.files import DISK, FileReader, is_directory, make_directories, names_in, write_all
 from pollux.store.recovered import Damage
 from pollux.store.segments import NO_ROOM
 
@@ -73,14 +73,14 @@ def lost_files(
     return lost
 
 
-def changed_files(directory: Path, wanted: Mapping[int, tuple[int, int]]) -> dict[int, str]:
+def changed_files(directory: Path, wanted: Mapping[int, tuple[int, int]], files: Files = DISK) -> dict[int, str]:
     """The files whose bytes are not what was written, in words, by id. ``wanted``: id -> size, checksum."""
     changed: dict[int, str] = {}
     for file_id, (size, checksum) in wanted.items():
         path = directory / f"{file_id}.msg"
         found, left = 0, size
         try:
-            with path.open("rb", buffering=0) as stream:
+            with FileReader(path, files) as stream:
                 while left > 0 and (data := stream.read(min(left, _READ_BYTES))):
                     found = crc32c(data, found)
                     left -= len(data)
@@ -436,9 +436,9 @@ class LargeMessages:
         """
         if words := self.changed.get(large.id):
             return words
-        wanted = {large.id: large.size}
+        look = partial(lost_files, self._directory, {large.id: large.size}, files=self.files)
         try:
-            found = await self._loop.run_in_executor(self._threads, lost_files, self._directory, wanted)
+            found = await self._loop.run_in_executor(self._threads, look)
         except OSError as error:
             raise StoreError(f"{self.path(large.id)}: {error.strerror or error}") from error
         return found.get(large.id)

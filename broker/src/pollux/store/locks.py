@@ -19,12 +19,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pollux.errors import PolluxError
-from pollux.store.files import FileOperations, replace_file
+from pollux.store.files import DISK, FileOperations, read_all, replace_file
 from pollux.store.port import Probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from pollux.store.port import Files
 
 #: struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid (0 is required for OFD locks).
 _FLOCK = struct.Struct("hhqqi4x")
@@ -338,16 +340,17 @@ class FileLocks:
 class StateFile:
     """The record that says whose a store is as a file (:class:`pollux.store.port.StateRecord`)."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Files = DISK) -> None:
         self._path = path
+        self._files = files
 
     def read(self) -> bytes | None:
         """Return the file's content, None when there is no file."""
         try:
-            return self._path.read_bytes()
+            return read_all(self._path, self._files)
         except FileNotFoundError:
             return None
 
     def write(self, data: bytes) -> None:
         """Replace the file whole."""
-        replace_file(FileOperations(), self._path, data)
+        replace_file(self._files, self._path, data)

@@ -192,6 +192,7 @@ class Maintenance:
             segment_size=settings.journal_file_size,
             broker=os.getpid(),
             urgent=self._full,
+            files=self._files.handle(),
         )
 
     async def _fold(self, segments: list[Source]) -> Result:

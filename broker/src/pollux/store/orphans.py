@@ -11,12 +11,15 @@ from pollux.formats import records
 from pollux.formats.records import RecordType
 from pollux.store.bindings import read_newest
 from pollux.store.compare.side import StoreLayout, read_pages
+from pollux.store.files import DISK, FileReader, is_directory
 from pollux.store.reading import Reading, read_journal
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from pollux.store.port import Files
 
 _QUEUE, _DROPPED = "queue", "dropped"
 
@@ -61,16 +64,18 @@ class _Queue(msgspec.Struct):
     spec: _Spec
 
 
-def find(layout: StoreLayout) -> list[Lost]:
+def find(layout: StoreLayout, files: Files = DISK) -> list[Lost]:
     """The queues without a binding whose deletion is not on record, by number. Raises StoreError, OSError."""
-    found = read_journal(layout.journal, None)
+    found = read_journal(layout.journal, None, files=files)
     values: dict[tuple[str, str], bytes] = {}
-    if layout.bindings is not None and layout.bindings.is_dir():
-        values = read_newest(layout.bindings, None, expected=False)[0]
-    return lost_queues(found, values, layout.paging)
+    if layout.bindings is not None and is_directory(files, layout.bindings):
+        values = read_newest(layout.bindings, None, expected=False, files=files)[0]
+    return lost_queues(found, values, layout.paging, files)
 
 
-def lost_queues(found: Reading, values: Mapping[tuple[str, str], bytes], paging: Path | None) -> list[Lost]:
+def lost_queues(
+    found: Reading, values: Mapping[tuple[str, str], bytes], paging: Path | None, files: Files = DISK
+) -> list[Lost]:
     """The queues that the journal or pages tell of and the bindings ``values`` do not. Raises as find."""
     bound = {msgspec.msgpack.decode(value, type=_Queue).id for (kind, _), value in values.items() if kind == _QUEUE}
     names = {key for kind, key in values if kind == _QUEUE}
@@ -82,38 +87,38 @@ def lost_queues(found: Reading, values: Mapping[tuple[str, str], bytes], paging:
     live = found.state.finish()
     queues = {queue_id: {one for ids in by.values() for one in ids} for queue_id, by in live.items()}
     paged: dict[int, set[int]] = {}
-    if paging is not None and paging.is_dir():
-        read_pages(paging, found.state, paged, set(), [])
+    if paging is not None and is_directory(files, paging):
+        read_pages(paging, found.state, paged, set(), [], files=files)
     lost: list[Lost] = []
     for queue_id in sorted((queues.keys() | paged.keys() | known.keys()) - bound):
         ids, in_pages = queues.get(queue_id, set()), paged.get(queue_id, set())
         spec = known.get(queue_id)
-        address = spec.address if spec is not None else _address(found, ids)
+        address = spec.address if spec is not None else _address(found, ids, files)
         again = spec is not None and spec.name not in names
         name = spec.name if spec is not None else None
         lost.append(Lost(queue_id, name, address, len(ids) + len(in_pages), len(in_pages), again))
     return lost
 
 
-def _address(found: Reading, ids: set[int]) -> str | None:
+def _address(found: Reading, ids: set[int], files: Files) -> str | None:
     """The address of one of these messages, None when no record of them can be read here."""
     for message_id, location in zip(found.state.ids, found.state.locations, strict=True):
         if message_id in ids:
             segment = found.readable[location >> FILE_SHIFT]
-            return _read_address(segment.path, location & OFFSET_MASK)
+            return _read_address(segment.path, location & OFFSET_MASK, files)
     checkpoint = found.checkpoint
     if checkpoint is not None:
         for position, message_id in enumerate(checkpoint.ids):
             if message_id in ids:
                 location = checkpoint.locations[position]
                 path = found.directory / checkpoint.files[location >> FILE_SHIFT].name
-                return _read_address(path, location & OFFSET_MASK)
+                return _read_address(path, location & OFFSET_MASK, files)
     return None
 
 
-def _read_address(path: Path, offset: int) -> str | None:
+def _read_address(path: Path, offset: int, files: Files) -> str | None:
     try:
-        with path.open("rb") as stream:
+        with FileReader(path, files) as stream:
             stream.seek(offset)
             record = stream.read(records.MESSAGE_FIELDS_SIZE + (1 << 17) + 8 * 0xFFFF)
     except FileNotFoundError:

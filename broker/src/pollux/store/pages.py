@@ -484,7 +484,9 @@ class PageStore:
     def address(self, address: str, *, page_size_bytes: int | None = None) -> AddressPages:
         """The pages of an address; made when it has none yet."""
         pages = self._by_address.get(address)
+        limit = self._settings.page_size_limit
         size = page_size_bytes or self._settings.page_size_bytes
+        size = min(size, limit) if limit else size
         if pages is None:
             pages = self._by_address[address] = AddressPages(self, address, *self._place(), size)
         elif page_size_bytes:

@@ -116,6 +116,12 @@ class Files(Protocol):
     def entries(self, directory: Path) -> list[Entry]:
         """Return the names in a directory, in any order. Raises FileNotFoundError, NotADirectoryError."""
 
+    def handle(self) -> bytes:
+        """Return by what another process of this machine finds the same files (:func:`pollux.store.handles.files_of`).
+
+        Empty for those of the disk. It may have a password in it: it is written to a pipe, and to nothing else.
+        """
+
     def disk(self, path: Path) -> tuple[int, int]:
         """Return (total, free for us) bytes of the room that ``path`` is part of; 0 in all: nobody knows."""
 

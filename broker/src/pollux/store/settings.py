@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 #: Given per address or by the command line, not in <core>.
-_NOT_IN_CORE = frozenset(("node_id", "page_size_bytes", "page_max_cache_size", "full_disk_timeout", "copies_elsewhere"))
+_NOT_IN_CORE = frozenset(
+    (
+        *("node_id", "page_size_bytes", "page_size_limit", "page_max_cache_size"),
+        *("full_disk_timeout", "copies_elsewhere"),
+    )
+)
 
 
 class StoreSettings(Struct, frozen=True):
@@ -48,6 +53,8 @@ class StoreSettings(Struct, frozen=True):
     id_cache_size: int = 20_000
     persist_id_cache: bool = True
     page_size_bytes: int = 10 * MIB
+    #: What each address's page-size-bytes is at most; 0: as much as it says.
+    page_size_limit: int = 0
     #: Pages kept in memory for each address.
     page_max_cache_size: int = 5
     page_max_concurrent_io: int = 5
@@ -70,4 +77,5 @@ class StoreSettings(Struct, frozen=True):
             if name not in _NOT_IN_CORE and getattr(configuration, name, None) is not None
         }
         copies = configuration.replication_part is not None or configuration.active_passive is not None
-        return cls(node_id=node_id, copies_elsewhere=copies, **values)
+        limit = configuration.database.jdbc_max_page_size_bytes if configuration.database is not None else 0
+        return cls(node_id=node_id, copies_elsewhere=copies, page_size_limit=limit, **values)

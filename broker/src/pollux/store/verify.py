@@ -17,6 +17,7 @@ from pollux.formats.names import BINDINGS_NAME, PAGE_NAME, is_journal_file
 from pollux.formats.segments import valid_at
 from pollux.store import inventory
 from pollux.store.bindings import newest_file, read_newest
+from pollux.store.files import DISK, exists, is_directory, read_all
 from pollux.store.large import LARGE_NAME, changed_files, lost_files
 from pollux.store.orphans import lost_queues
 from pollux.store.page_files import ADDRESS_FILE, read_stores
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.formats.checkpoint import Checkpoint
+    from pollux.store.port import Files
 
 #: Directories of a store, as a data directory has them.
 _NAMES = ("journal", "bindings", "largemessages", "paging")
@@ -120,44 +122,46 @@ def _holds_something(directory: Path) -> bool:
     )
 
 
-def verify(directory: Path | StoreLayout) -> Report:
+def verify(directory: Path | StoreLayout, files: Files = DISK) -> Report:
     """Read a store as recovery would and check every live message. Changes nothing.
+
+    ``files``: where a layout is.
 
     Never raises for damage: the report says what recovery would say or refuse. Raises NotAStoreError, OSError.
     """
     layout = layout_of(directory) if not isinstance(directory, StoreLayout) else directory
     first = next(place for place in layout if place is not None)
-    report = _verify_once(layout, first if isinstance(directory, StoreLayout) else directory)
+    report = _verify_once(layout, first if isinstance(directory, StoreLayout) else directory, files)
     for _ in range(_LOOKS):
         if report.sound:
             break
         # A running broker deletes files between a look at the journal and one at them: what is wrong stays wrong.
-        before, report = report, _verify_once(layout, report.directory)
+        before, report = report, _verify_once(layout, report.directory, files)
         if (before.records, before.bytes, before.checkpoint) == (report.records, report.bytes, report.checkpoint):
             break
     return report
 
 
-def _verify_once(layout: StoreLayout, directory: Path) -> Report:
+def _verify_once(layout: StoreLayout, directory: Path, files: Files) -> Report:
     report = Report(directory)
     report.covered = [name for name, place in zip(StoreLayout._fields, layout, strict=True) if place is not None]
     if layout.journal is None:
-        _verify_bindings(layout.bindings, report, expected=True)
+        _verify_bindings(layout.bindings, report, files, expected=True)
     else:
         with _Refusals(report):
-            found = read_journal(layout.journal, None)
+            found = read_journal(layout.journal, None, files=files)
             begun = bool(found.starts) or found.checkpoint is not None
-            values = _verify_bindings(layout.bindings, report, expected=begun)
-            _verify_journal(found, report)
+            values = _verify_bindings(layout.bindings, report, files, expected=begun)
+            _verify_journal(found, report, files)
             report.damage += inventory.missing(found, values)
             with _Refusals(report):
                 inventory.check(found, values, copies=False)
-            _verify_rest(found, layout, report)
+            _verify_rest(found, layout, report, files)
             # A store whose bindings are whole and name no queue is a tool's, which knows them by numbers.
             whole = bool(values) and not any(one.file.parent == layout.bindings for one in report.damage)
             named = bool(found.state.queue_records) or not whole or any(kind == "queue" for kind, _ in values)
             if layout.bindings is not None and named:
-                lost = lost_queues(found, values, layout.paging)
+                lost = lost_queues(found, values, layout.paging, files)
                 report.damage += [Damage(layout.bindings, 0, 0, "lost-queue", str(one)) for one in lost]
     return report
 
@@ -176,24 +180,26 @@ class _Refusals(suppress):
         return stopped
 
 
-def _verify_bindings(directory: Path | None, report: Report, *, expected: bool) -> dict[tuple[str, str], bytes]:
+def _verify_bindings(
+    directory: Path | None, report: Report, files: Files, *, expected: bool
+) -> dict[tuple[str, str], bytes]:
     if directory is None:
         return {}
-    if not directory.is_dir():
+    if not is_directory(files, directory):
         report.damage.append(Damage(directory, 0, 0, "missing-bindings", "the directory is missing; is it mounted?"))
         return {}
     with _Refusals(report):
-        values, damage, _ = read_newest(directory, None, expected=expected)
+        values, damage, _ = read_newest(directory, None, expected=expected, files=files)
         report.damage += damage
         report.records += len(values)
-        if (path := newest_file(directory)) is not None:
+        if (path := newest_file(directory, files)) is not None:
             report.files += 1
-            report.bytes += path.stat().st_size
+            report.bytes += files.status(path).size
         return values
     return {}
 
 
-def _verify_journal(found: Reading, report: Report) -> None:
+def _verify_journal(found: Reading, report: Report, files: Files) -> None:
     checkpoint, journal, state = found.checkpoint, found.journal, found.state
     report.damage += found.damage
     report.checkpoint = checkpoint.path if checkpoint is not None else None
@@ -205,13 +211,17 @@ def _verify_journal(found: Reading, report: Report) -> None:
             report.bytes += segment.replay.end
     live = state.prune(state.finish())
     report.live_messages = len(live)
-    _verify_bodies(found.directory, report, checkpoint, set(state.ids), live)
+    _verify_bodies(found.directory, report, files, checkpoint, (set(state.ids), live))
 
 
 def _verify_bodies(
-    directory: Path, report: Report, checkpoint: Checkpoint | None, replayed: set[int], live: set[int]
+    directory: Path, report: Report, files: Files, checkpoint: Checkpoint | None, messages: tuple[set[int], set[int]]
 ) -> None:
-    """Every live message must have a valid record: in the chain just replayed, or where the checkpoint says."""
+    """Every live message must have a valid record: in the chain just replayed, or where the checkpoint says.
+
+    ``messages``: those replayed, and those that are live.
+    """
+    replayed, live = messages
     missing = live - replayed
     if checkpoint is not None:
         contents: dict[int, bytes] = {}
@@ -223,7 +233,7 @@ def _verify_bodies(
             path = directory / body.name
             if file not in contents:
                 contents.clear()
-                contents[file] = path.read_bytes() if path.exists() else b""
+                contents[file] = read_all(path, files) if exists(files, path) else b""
             view = memoryview(contents[file])
             length = checkpoint.lengths[position]
             missing.discard(message_id)
@@ -235,13 +245,13 @@ def _verify_bodies(
         report.damage.append(Damage(directory, 0, 0, "lost-body", words))
 
 
-def _verify_rest(found: Reading, layout: StoreLayout, report: Report) -> None:
+def _verify_rest(found: Reading, layout: StoreLayout, report: Report, files: Files) -> None:
     """Check pages and large messages."""
     state = found.state
     wanted = {file: state.large_sizes.get(file, 0) for file in state.large.values()}
     sums = {file: state.large_sums[file] for file in wanted if file in state.large_sums}
     if layout.paging is not None:
-        for store in read_stores(layout.paging, state, duplicates=False, thorough=True):
+        for store in read_stores(layout.paging, state, duplicates=False, thorough=True, files=files):
             report.damage += store.damage
             wanted.update(store.large)
             sums.update(store.sums)
@@ -250,8 +260,8 @@ def _verify_rest(found: Reading, layout: StoreLayout, report: Report) -> None:
             report.bytes += sum(page.size for page in store.pages)
     if layout.large is not None:
         large = layout.large
-        lost = lost_files(large, wanted)
+        lost = lost_files(large, wanted, files=files)
         whole = {file: (wanted[file], checksum) for file, checksum in sums.items() if file not in lost}
-        lost |= changed_files(large, whole)
+        lost |= changed_files(large, whole, files)
         report.damage += lost_bodies(lambda file: large / f"{file}.msg", lost, state.large)
         report.files += len(wanted) - len(lost)

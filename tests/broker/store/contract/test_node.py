@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.databases import DATABASES
 from harness.memory_node import MemoryLocks, MemoryNode, MemoryRecord
 from pollux.ha.shared_store.lock_queue import LockQueue
 from pollux.ha.store_layout import BACKUP_LOCK, LIVE_LOCK
 from pollux.store.locks import FileLocks, LockTimeoutError, StateFile
+from pollux.store.sql.files import SqlFiles
+from pollux.store.sql.locks import Session, SqlLocks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pollux.store.port import NodeLocks, StateRecord
@@ -22,17 +26,31 @@ if TYPE_CHECKING:
 SOON = 30
 
 
-@pytest.fixture(params=["files", "memory"])
-def two(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[NodeLocks, NodeLocks]:
+@pytest.fixture(params=["files", "memory", "postgresql"])
+def two(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[NodeLocks, NodeLocks]]:
     """The locks of one node as two processes have them."""
     if request.param == "files":
-        return FileLocks(tmp_path), FileLocks(tmp_path)
-    node = MemoryNode()
-    return MemoryLocks(node), MemoryLocks(node)
+        yield FileLocks(tmp_path), FileLocks(tmp_path)
+    elif request.param == "memory":
+        node = MemoryNode()
+        yield MemoryLocks(node), MemoryLocks(node)
+    else:
+        connect = request.getfixturevalue("databases")
+        first = connect("postgresql")
+        both = (first, connect(first.target))
+        sessions = [Session(one) for one in both]
+        mine, theirs = (SqlLocks(one, session, SOON) for one, session in zip(both, sessions, strict=True))
+        yield mine, theirs
+        for session in sessions:
+            session.close()
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(params=["file", "memory", *DATABASES])
 def record(request: pytest.FixtureRequest, tmp_path: Path) -> StateRecord:
+    if request.param in DATABASES:
+        files = SqlFiles(request.getfixturevalue("databases")(request.param), tmp_path)
+        files.make_directory(tmp_path / "node")  # where every member writes, without a life
+        return StateFile(tmp_path / "node" / "state", files)
     return StateFile(tmp_path / "state") if request.param == "file" else MemoryRecord()
 
 

@@ -19,11 +19,11 @@ from pollux.ha.node_state import StoreState
 from pollux.ha.runtime import store_directory
 from pollux.ha.shared_store import filesystem
 from pollux.ha.shared_store.node_manager import NodeManager
+from pollux.ha.shared_store.place import FilePlace
 from pollux.ha.shared_store.policy import Role, Settings
 from pollux.ha.standby import StandbyPrefetch
 from pollux.ha.store_layout import SharedStoreLayout
 from pollux.logs import event
-from pollux.store.data_lock import check_no_single_broker
 from pollux.store.spare import Spare
 
 if TYPE_CHECKING:
@@ -33,14 +33,41 @@ if TYPE_CHECKING:
     from pollux.ha.activation import Host
     from pollux.ha.lease import Lease
     from pollux.ha.members import Member
+    from pollux.ha.shared_store.place import Place
     from pollux.store.follower import Follower
 
 logger = logging.getLogger("pollux.ha")
 
 #: Seconds the state may take to be written when the store is given up.
 RELEASE_TIMEOUT = 5.0
+#: Of the time for which a database's lock holds, how much a live may use.
+_SHARE_OF_EXPIRATION = 0.9
 #: How often the other members are looked at, seconds.
 NEIGHBOURS_PERIOD = 5.0
+
+
+def layout_of(configuration: Configuration) -> SharedStoreLayout:
+    """Where broker.xml has the parts of the store."""
+    return SharedStoreLayout(
+        store_directory(configuration),
+        configuration.journal_directory,
+        configuration.bindings_directory,
+        (configuration.paging_directory, configuration.large_messages_directory),
+    )
+
+
+def make_place(configuration: Configuration, layout: SharedStoreLayout) -> Place:
+    """Where broker.xml has the store. Raises PolluxError when that cannot be used here."""
+    store = configuration.database
+    if store is None:
+        return FilePlace(layout)
+    try:
+        from pollux.ha.shared_store.database import DatabasePlace
+    except ImportError as error:
+        raise PolluxError(
+            f"database-store: the package {error.name} is missing: install pollux-broker[database]"
+        ) from error
+    return DatabasePlace(store, layout)
 
 
 def settings_of(configuration: Configuration) -> Settings | None:
@@ -56,6 +83,14 @@ def settings_of(configuration: Configuration) -> Settings | None:
         proof_limit=configuration.journal_lock_monitor_timeout / 1000,
         patience=patience / 1000 if patience >= 0 else None,
     )
+    if configuration.database is not None:
+        # The lock is renewed with each proof; the lease ends before the database would give the lock to another.
+        database = configuration.database
+        settings = replace(
+            settings,
+            lease=min(settings.lease, database.jdbc_lock_expiration / 1000 * _SHARE_OF_EXPIRATION),
+            proof_limit=min(settings.proof_limit, database.jdbc_lock_renew_period / 1000),
+        )
     if own.symmetric is not None:
         keep_alive = own.symmetric.lock_keep_alive_period / 1000
         return replace(
@@ -85,12 +120,9 @@ class SharedStoreActivation(Activation):
         # Of equals another one takes over whenever one stops, as in the groups of ActiveMQ classic.
         self._failover_on_shutdown = part.failover_on_shutdown if part is not None else True
         self.ready_early = store is None or store.primary is None or not store.primary.wait_for_activation
-        self.layout = SharedStoreLayout(
-            store_directory(configuration),
-            configuration.journal_directory,
-            configuration.bindings_directory,
-            (configuration.paging_directory, configuration.large_messages_directory),
-        )
+        self.layout = layout_of(configuration)
+        self.place = make_place(configuration, self.layout)
+        self.files = self.place.files
         self.node_manager = NodeManager(
             settings,
             self.layout,
@@ -98,16 +130,20 @@ class SharedStoreActivation(Activation):
             self.machine,
             self,
             wall_ms=lambda: time.time_ns() // 1_000_000,
+            place=self.place,
         )
         self.node_manager.prepared = False
         self.node_manager.peers = configuration.high_availability.peers
-        self.spare = Spare(configuration.journal_directory, self.me.id, configuration.journal_file_size)
+        self.spare = Spare(
+            configuration.journal_directory, self.me.id, configuration.journal_file_size, self.place.files
+        )
         self._prefetch = StandbyPrefetch(
             configuration.journal_directory,
             configuration.id_cache_size,
             self.spare,
             self._prepared,
             paging=configuration.paging_directory,
+            files=self.files,
         )
         self._reads_along = False
         #: What is left in the state file when the broker stops: None is decided by failover-on-shutdown.
@@ -120,14 +156,9 @@ class SharedStoreActivation(Activation):
     async def _join(self) -> None:
         self.node_manager.management = self.management
         self.node_manager.clients = self.topology.mine.as_content()
-        await asyncio.to_thread(self._check_directories)
+        await asyncio.to_thread(self.place.look)
         self.node_manager.start()
         self._neighbours = self._loop.create_task(carry_out("watching the others", self._watch_neighbours))
-
-    def _check_directories(self) -> None:
-        for directory in self.layout.directories:
-            filesystem.check_access(directory)
-        check_no_single_broker(self.layout.directories)
 
     @property
     def lease(self) -> Lease:
@@ -180,7 +211,11 @@ class SharedStoreActivation(Activation):
             try:
                 await self._look_at_topology()
                 found = await asyncio.to_thread(
-                    neighbours.look, self.store_view(), self.node_manager.peers, self.layout.node
+                    neighbours.look,
+                    self.store_view(),
+                    self.node_manager.peers,
+                    self.layout.node,
+                    await self.others(),
                 )
             except OSError as error:
                 logger.debug("the other members cannot be looked at: %s", error)
@@ -259,6 +294,7 @@ class SharedStoreActivation(Activation):
         if graceful and not self.restart and self.spare is not None:
             await asyncio.to_thread(self.spare.remove)
         await asyncio.to_thread(self.node_manager.close)
+        await asyncio.to_thread(self.place.close)
 
     # -- views
 

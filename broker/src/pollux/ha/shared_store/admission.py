@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from pollux.errors import PolluxError
 from pollux.ha import members, peers
 from pollux.ha.node_state import ForeignStateError, NodeState, StateFileError, StoreState, read_state
-from pollux.ha.shared_store import filesystem
 from pollux.ha.shared_store.filesystem import StoreDirectoryError
 from pollux.ha.shared_store.policy import Role
 from pollux.logs import event
@@ -17,6 +16,7 @@ from pollux.store.journal_facts import ForeignJournalError, JournalFacts, bindin
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pollux.ha.shared_store.place import Place
     from pollux.ha.store_layout import SharedStoreLayout
 
 logger = logging.getLogger("pollux.ha")
@@ -25,28 +25,26 @@ logger = logging.getLogger("pollux.ha")
 class Admission(NamedTuple):
     """The store as it was found. ``problem``: why a backup must wait although it may stay; empty: nothing is wrong."""
 
-    #: Type of the file system of the lock directory.
+    #: Type of the file system of the lock directory, or that it is a database.
     kind: str
     facts: JournalFacts
     state: NodeState | None
     problem: str
 
 
-def admit(layout: SharedStoreLayout, role: Role, me: str, addresses: Sequence[str] = ()) -> Admission:
+def admit(layout: SharedStoreLayout, place: Place, role: Role, me: str, addresses: Sequence[str] = ()) -> Admission:
     """Read what is there. Raises StoreDirectoryError with thing, place and remedy, OSError; nothing was written then.
 
     ``me`` is this member's id, ``addresses`` are those of other members' management ports.
     """
-    kinds = [filesystem.check_kind(one) for one in layout.directories]
-    for one in layout.directories:
-        filesystem.check_access(one)
+    kind = place.check()
     try:
-        facts = read_facts(layout.journal, layout.bindings)
+        facts = read_facts(layout.journal, layout.bindings, place.files)
     except ForeignJournalError as error:
         raise StoreDirectoryError(str(error)) from error
-    state, problem = _read_state(layout)
-    _check_node(layout, facts, state)
-    check_shared(layout, me, addresses)
+    state, problem = _read_state(layout, place)
+    _check_node(layout, place, facts, state)
+    check_shared(layout, place, me, addresses)
     if problem and role is not Role.BACKUP:
         if facts.node_id is None:
             raise PolluxError(
@@ -63,46 +61,45 @@ def admit(layout: SharedStoreLayout, role: Role, me: str, addresses: Sequence[st
         # PAUSED: others may not take over before this broker has the store.
         state = NodeState(facts.node_id, StoreState.PAUSED, facts.epoch)
         problem = ""
-    for one in layout.directories:
-        filesystem.probe(one)
-    return Admission(kinds[0], facts, state, problem)
+    place.probe()
+    return Admission(kind, facts, state, problem)
 
 
-def _read_state(layout: SharedStoreLayout) -> tuple[NodeState | None, str]:
+def _read_state(layout: SharedStoreLayout, place: Place) -> tuple[NodeState | None, str]:
     try:
-        return read_state(layout.node), ""
+        return read_state(layout.node, place.files), ""
     except ForeignStateError as error:
         raise StoreDirectoryError(str(error)) from error
     except StateFileError as error:
         return None, str(error)
 
 
-def _check_node(layout: SharedStoreLayout, facts: JournalFacts, state: NodeState | None) -> None:
+def _check_node(layout: SharedStoreLayout, place: Place, facts: JournalFacts, state: NodeState | None) -> None:
     """Journal, bindings and state are those of one node."""
     found = {
         layout.node: state.node_id if state is not None else None,
         layout.journal: facts.node_id,
-        layout.bindings: bindings_node(layout.bindings),
+        layout.bindings: bindings_node(layout.bindings, place.files),
     }
-    nodes = [(place, node) for place, node in found.items() if node is not None]
-    for place, node in nodes[1:]:
+    nodes = [(where, node) for where, node in found.items() if node is not None]
+    for where, node in nodes[1:]:
         first, expected = nodes[0]
         if node != expected:
             raise StoreDirectoryError(
-                f"{place}: belongs to node {node.hex()}, but {first} to node {expected.hex()}; the directories of one"
+                f"{where}: belongs to node {node.hex()}, but {first} to node {expected.hex()}; the directories of one"
                 " broker must stay together: name those of one node in broker.xml"
             )
 
 
-def check_shared(layout: SharedStoreLayout, me: str, addresses: Sequence[str]) -> None:
+def check_shared(layout: SharedStoreLayout, place: Place, me: str, addresses: Sequence[str]) -> None:
     """Compare with the members that answer. Raises StoreDirectoryError when one of them sees another store."""
-    found = [one for one in members.members(layout.node) if one.id != me]
+    found = [one for one in members.members(layout.node, place.files, place.locks) if one.id != me]
     # A member whose lock is seen here shares the directory: its process holds that very file.
     near = {one.id for one in found if one.alive}
     wanted = [*addresses, *(one.management for one in found if not one.alive)]
     answers = [one for one in peers.ask_all(wanted) if one.id != me and one.id not in near]
-    mine = peers.read_identity(layout.node)  # after the answers: what they have seen before must be here now
+    mine = place.identity()  # after the answers: what they have seen before must be here now
     for view in answers:
         reason = peers.difference(mine, view, layout.node)
-        if reason and not members.is_alive(layout.node, view.id):
+        if reason and not members.is_alive(place.locks, view.id):
             raise StoreDirectoryError(reason)

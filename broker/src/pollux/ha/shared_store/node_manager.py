@@ -33,12 +33,14 @@ from pollux.ha.node_state import (
 from pollux.ha.shared_store.admission import admit
 from pollux.ha.shared_store.lock_queue import LockQueue
 from pollux.ha.shared_store.observation import Observation
+from pollux.ha.shared_store.place import FilePlace
 from pollux.ha.shared_store.policy import Action, Decision, Role, Settings, Snapshot, decide
 from pollux.ha.shared_store.proof import STATE_LOCK_SECONDS, Proof
 from pollux.ha.store_layout import FAILBACK_LOCK, LIVE_LOCK, STATE_LOCK, STORE_ID
 from pollux.logs import event
+from pollux.store.files import make_directories
 from pollux.store.journal_facts import newest_epoch, read_facts
-from pollux.store.locks import FileLocks, LockTimeoutError
+from pollux.store.locks import LockTimeoutError
 from pollux.store.segments import NO_ROOM
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
     from pollux.ha.members import Member
     from pollux.ha.node_state import Holder
+    from pollux.ha.shared_store.place import Place
     from pollux.ha.store_layout import SharedStoreLayout
     from pollux.store.port import NodeLock
 
@@ -56,8 +59,6 @@ STANDBY_PERIOD = 0.2
 #: How often a member that waits on NFS looks, and tries the live lock by itself, seconds: a look is fifty questions to
 #: the server, whom the live needs. What it finds (a file replaced, a sign of life) nobody waits for in a shorter time.
 NETWORK_PERIOD = 0.5
-#: A little room on the store, given up when it is full: for the state file and lock files of a takeover.
-RESERVE, RESERVE_BYTES = "pollux.reserve", 64 << 10
 
 
 class Listener(Protocol):
@@ -89,7 +90,9 @@ class NodeManager:
         *,
         wall_ms: Callable[[], int],
         clock: Callable[[], float] = boot_clock,
+        place: Place | None = None,
     ) -> None:
+        """``place``: where the store is, in files if not given."""
         self.settings = settings
         self.machine = machine
         self.me = me
@@ -105,12 +108,14 @@ class NodeManager:
         self.prepared = True
         self._layout = layout
         self._directory = layout.node
-        self._locks = FileLocks(layout.node)
+        self._place = place = place or FilePlace(layout)
+        self._files = place.files
+        self._locks = place.locks
         self._listener = listener
         self._wall_ms = wall_ms
         self._clock = clock
-        self._member = MemberFile(layout.node, me.id)
-        self._seen = Observation(layout.node, self._locks, clock)
+        self._member = MemberFile(layout.node, me.id, self._files, self._locks)
+        self._seen = Observation(layout.node, self._files, self._locks, clock)
         self._announcement: NodeLock | None = None
         self._epoch = 0
         self._proof: Proof | None = None
@@ -156,7 +161,7 @@ class NodeManager:
 
     def others(self) -> list[Member]:
         """The other members, also those that do not run. Blocking."""
-        return [one for one in members.members(self._directory) if one.id != self.me.id]
+        return [one for one in members.members(self._directory, self._files, self._locks) if one.id != self.me.id]
 
     def submit(self, job: Callable[[], None]) -> Future[None]:
         """Run ``job`` in the node manager's thread."""
@@ -241,8 +246,7 @@ class NodeManager:
             event(logger, logging.WARNING, "the store cannot be used now", reason=text)
         self._last_error = text
         if isinstance(error, OSError) and error.errno in NO_ROOM:
-            with suppress(OSError):
-                (self._directory / RESERVE).unlink(missing_ok=True)
+            self._place.give_up_room()
         with suppress(EndedError):
             if (phase := self.machine.phase) in STANDBY:
                 self.machine.to(phase, text)
@@ -296,16 +300,16 @@ class NodeManager:
 
     def _join(self) -> None:
         """Check the directory. Nothing is written before everything was found to be right."""
-        kind, facts, state, problem = admit(self._layout, self.settings.role, self.me.id, self.peers)
+        kind, facts, state, problem = admit(self._layout, self._place, self.settings.role, self.me.id, self.peers)
         if kind.startswith("nfs"):
             if self._queue.poll is None:
                 self._queue.poll = NETWORK_PERIOD
             # The lock is tried at a look: whoever wants it tried more often has it looked at more often.
             self._period = max(STANDBY_PERIOD, min(NETWORK_PERIOD, self._queue.poll))
-        self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        make_directories(self._files, self._directory)
         self.me = replace(self.me, lock=self._member.lock())
         self._locks.open(STORE_ID).close()  # makes it, with a random content, when it is missing
-        self.identity = peers.read_identity(self._directory)
+        self.identity = self._place.identity()
         if state is None and not problem and self.settings.role is not Role.BACKUP:
             state = NodeState(facts.node_id or uuid.uuid4().bytes, StoreState.NOT_STARTED, facts.epoch)
         self._seen.state, self._seen.problem, self._seen.beat_at = state, problem, self._clock()
@@ -446,14 +450,15 @@ class NodeManager:
         with self._locks.briefly(STATE_LOCK, STATE_LOCK_SECONDS):
             if not lock.is_current() or not lock.try_lock():
                 return
+            self._place.taken(lock)
             self._seen.read_state()
             if self.state != state or self._seen.problem:
                 return  # somebody asked for the store, or left it, since the decision was made: decide again
             if state is None:
-                facts = read_facts(self._layout.journal, self._layout.bindings)
+                facts = read_facts(self._layout.journal, self._layout.bindings, self._files)
                 state = NodeState(facts.node_id or uuid.uuid4().bytes)
             previous = state.holder.name if state.holder is not None else ""
-            newest = newest_epoch(self._layout.journal, self._layout.bindings)
+            newest = newest_epoch(self._layout.journal, self._layout.bindings, self._files)
             if state.holder is None and newest > state.epoch:
                 self._seen.state = replace(state, epoch=newest)
                 return  # somebody has served since this member joined, and left no state: decide again
@@ -462,15 +467,16 @@ class NodeManager:
             claimed = with_holder(state, self.me, epoch, lock.nonce, entry)
             if self.settings.role is Role.LIVE:
                 claimed = replace(claimed, stay=False)
-            write_state(self._directory, claimed)
+            write_state(self._directory, claimed, self._files)
             self._seen.heartbeat.write(epoch, self.me.id)
             touched = lock.touch()
         self._proof = Proof(
             self._directory,
+            self._files,
             self._locks,
             lock,
-            epoch,
-            self.me.id,
+            epoch=epoch,
+            me=self.me.id,
             heartbeat=self._seen.heartbeat,
             lease=self.lease,
             clock=self._clock,
@@ -520,17 +526,7 @@ class NodeManager:
 
     def _note_duration(self, duration: int) -> None:
         self._change(lambda state: state.served_after(self._epoch, duration))
-        self._set_room_aside()
-
-    def _set_room_aside(self) -> None:
-        reserve = self._directory / RESERVE
-        try:
-            if not reserve.exists():
-                reserve.write_bytes(bytes(RESERVE_BYTES))
-        except OSError as error:
-            with suppress(OSError):
-                reserve.unlink(missing_ok=True)
-            event(logger, logging.WARNING, "no room can be set aside for a full disk", reason=str(error))
+        self._place.set_room_aside()
 
     def _release_store(self, left: StoreState, *, stay: bool) -> None:
         self._proof = None

@@ -19,24 +19,25 @@ if TYPE_CHECKING:
 
     from pollux.ha.members import Beat
     from pollux.ha.node_state import NodeState
-    from pollux.store.port import NodeLocks
+    from pollux.store.port import Files, NodeLocks
 
 
 class Observation:
     """The node directory as it was seen last, and when."""
 
-    def __init__(self, directory: Path, locks: NodeLocks, clock: Callable[[], float]) -> None:
+    def __init__(self, directory: Path, files: Files, locks: NodeLocks, clock: Callable[[], float]) -> None:
         #: The state as last read or written; None before the first look and on a new store.
         self.state: NodeState | None = None
         #: Why the state file cannot be used; empty when it can.
         self.problem = ""
-        self.heartbeat = Heartbeat(directory)
+        self.heartbeat = Heartbeat(directory, files)
         #: The holder's sign of life, and when it was last seen to change.
         self.beat: Beat | None = None
         self.beat_at = 0.0
         #: Since when the store is asked for; 0.0: it is not.
         self.announced_at = 0.0
         self._directory = directory
+        self._files = files
         self._locks = locks
         self._clock = clock
 
@@ -51,7 +52,7 @@ class Observation:
     def read_state(self) -> None:
         """Read the state file; a damaged one is a :attr:`problem` unless the state was seen before. Raises OSError."""
         try:
-            state = read_state(self._directory)
+            state = read_state(self._directory, self._files)
         except StateFileError as error:
             if self.state is None or isinstance(error, ForeignStateError):
                 self.problem = str(error)
@@ -63,7 +64,7 @@ class Observation:
 
     def unchanged(self) -> NodeState | None:
         """Return the state if it and the sign of life are those of the last look, else None; the state lock is held."""
-        state = read_state(self._directory)
+        state = read_state(self._directory, self._files)
         return state if self.heartbeat.read() == self.beat and state == self.state else None
 
     def change(self, change: Callable[[NodeState], NodeState], *, ours: bool) -> None:
@@ -73,7 +74,7 @@ class Observation:
         """
         with self._locks.briefly(STATE_LOCK, STATE_LOCK_SECONDS):
             try:
-                state = read_state(self._directory) or self.state
+                state = read_state(self._directory, self._files) or self.state
             except StateFileError:
                 if not ours:
                     raise  # whoever has the store writes it anew
@@ -82,7 +83,7 @@ class Observation:
                 return
             after = change(state)
             if after != state:
-                write_state(self._directory, after)
+                write_state(self._directory, after, self._files)
             self.state = after
 
     def announcer_alive(self, *, ourselves: bool) -> bool:
@@ -108,4 +109,4 @@ class Observation:
             and (holder is None or beat.holder == holder.id)
         ):
             return True
-        return holder is not None and members.has_ended(self._directory, holder.id, holder.lock)
+        return holder is not None and members.has_ended(self._locks, holder.id, holder.lock)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pollux.ha.lease import Lease
     from pollux.ha.members import Heartbeat
     from pollux.ha.node_state import NodeState
-    from pollux.store.port import NodeLock, NodeLocks
+    from pollux.store.port import Files, NodeLock, NodeLocks
 
 logger = logging.getLogger("pollux.ha")
 
@@ -35,11 +35,12 @@ class Proof:
     def __init__(
         self,
         directory: Path,
+        files: Files,
         locks: NodeLocks,
         lock: NodeLock,
+        *,
         epoch: int,
         me: str,
-        *,
         heartbeat: Heartbeat,
         lease: Lease,
         clock: Callable[[], float],
@@ -47,6 +48,7 @@ class Proof:
     ) -> None:
         """``touched``: the lock file's modification time as we set it, ns; None: it is not looked at."""
         self._directory = directory
+        self._files = files
         self._locks = locks
         self._lock = lock
         self._epoch = epoch
@@ -101,7 +103,7 @@ class Proof:
 
     def _look_at_state(self, mine: NodeState | None) -> NodeState | None:
         try:
-            state = read_state(self._directory)
+            state = read_state(self._directory, self._files)
         except StateFileError as error:
             state, reason = None, str(error)
         else:
@@ -110,7 +112,7 @@ class Proof:
             if mine is not None:
                 event(logger, logging.WARNING, "state file written anew", reason=reason, epoch=self._epoch)
                 with self._locks.briefly(STATE_LOCK, STATE_LOCK_SECONDS):
-                    write_state(self._directory, mine)
+                    write_state(self._directory, mine, self._files)
             return mine
         if state.epoch != self._epoch or state.holder is None or state.holder.id != self._me:
             holder = state.holder.name if state.holder else "nobody"

@@ -16,6 +16,7 @@ from pollux.formats.segments import FRAME_SIZE, HEADER_SIZE, DamagedHeaderError,
 from pollux.formats.segments import records as scan
 from pollux.store.bindings import newest_file, read_bindings
 from pollux.store.checkpoint import node_of
+from pollux.store.files import DISK, names_in, read_all
 from pollux.store.inventory import missing
 from pollux.store.page_files import STORE_NAME
 from pollux.store.reading import read_journal
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.formats.lives import Start
+    from pollux.store.port import Files
     from pollux.store.recovery import SegmentFile
     from pollux.store.state import State
 
@@ -234,16 +236,25 @@ def _queue(value: bytes) -> _Queue:
         return _Queue()
 
 
-def read_pages(paging: Path, state: State, queues: dict[int, set[int]], trace: set[int], damage: list[Damage]) -> None:
+def read_pages(
+    paging: Path,
+    state: State,
+    queues: dict[int, set[int]],
+    trace: set[int],
+    damage: list[Damage],
+    *,
+    files: Files = DISK,
+) -> None:
     """Add the durable messages in pages to the queues that still want them."""
-    for directory in sorted(path for path in paging.iterdir() if STORE_NAME.fullmatch(path.name) and path.is_dir()):
+    stores = (one.name for one in files.entries(paging) if one.is_directory and STORE_NAME.fullmatch(one.name))
+    for directory in sorted(paging / name for name in stores):
         store = int(directory.name)
         done = state.pages_done.get(store, set())
-        for path in sorted(path for path in directory.iterdir() if PAGE_NAME.fullmatch(path.name)):
+        for path in sorted(directory / name for name in names_in(files, directory) if PAGE_NAME.fullmatch(name)):
             if 0 not in done and int(path.stem) not in done:
                 key = (store, int(path.stem))
                 gone = state.page_acks.get(key, {})
-                for one, wanted in _paged(path, state.page_tx.get(key, set()), damage):
+                for one, wanted in _paged(path, state.page_tx.get(key, set()), damage, files):
                     trace.add(one)
                     for queue_id in wanted:
                         # An empty set: the queue is done with the whole page.
@@ -251,9 +262,11 @@ def read_pages(paging: Path, state: State, queues: dict[int, set[int]], trace: s
                             queues.setdefault(queue_id, set()).add(one)
 
 
-def _paged(path: Path, committed: set[int], damage: list[Damage]) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _paged(
+    path: Path, committed: set[int], damage: list[Damage], files: Files
+) -> Iterator[tuple[int, tuple[int, ...]]]:
     """(message id, queue ids) of the messages in a page that survive a restart."""
-    data = path.read_bytes()
+    data = read_all(path, files)
     if not data[:HEADER_SIZE].strip(b"\0"):
         return
     try:

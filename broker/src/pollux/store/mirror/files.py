@@ -175,6 +175,9 @@ class MirroredFiles:
         for path in paths:
             adopt(self._mirror, path)
 
+    def handle(self) -> bytes:
+        return self._inner.handle()
+
     def disk(self, path: Path) -> tuple[int, int]:
         """(total, free for us) bytes of the file system ``path`` is on."""
         return self._inner.disk(path)

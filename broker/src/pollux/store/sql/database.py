@@ -37,6 +37,8 @@ _RETRY_SECONDS = 0.05
 #: SQLSTATEs after which the same transaction is done again: a deadlock, and one that could not be put in an order.
 _AGAIN = frozenset(("40001", "40P01"))
 _NO_ROOM = frozenset(("53100",))
+#: How long a process may do nothing within a transaction, ms: whoever takes over waits for that transaction's end.
+_IDLE_MS = 2000
 #: Connections of one process.
 _CONNECTIONS = 12
 
@@ -101,8 +103,10 @@ class Database:
 
     @staticmethod
     def _postgresql_options(timeout: float) -> dict[str, Any]:
-        """A server that is gone is noticed within ``timeout``; what we left in the middle it ends by itself."""
+        """A server that is gone is noticed within ``timeout``; a transaction of a process that stands still it ends."""
         milliseconds = int(timeout * 1000)
+        limits = dict.fromkeys(("statement_timeout", "lock_timeout"), milliseconds)
+        limits["idle_in_transaction_session_timeout"] = min(milliseconds, _IDLE_MS)
         return {
             "connect_timeout": max(2, int(timeout)),
             "keepalives_idle": max(1, int(timeout / 3)),
@@ -110,11 +114,7 @@ class Database:
             "keepalives_count": 3,
             "tcp_user_timeout": milliseconds,
             "application_name": f"pollux {os.getpid()}",
-            "options": " ".join(
-                f"-c {name}={milliseconds}"
-                for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
-            )
-            + " -c default_transaction_isolation=read\\ committed",
+            "options": " ".join(f"-c {name}={value}" for name, value in limits.items()),
         }
 
     def close(self) -> None:
@@ -142,7 +142,24 @@ class Database:
                 return tables.first_row()
             return dict(row)
 
-        row = self.change(work)
+        self._judge(self.change(work))
+
+    def check(self) -> None:
+        """See whether there is a store that is ours; nothing is made. Raises DatabaseError, OSError."""
+
+        def work(connection: Connection) -> Any:
+            store = self.tables.store
+            if not _has_table(connection, store.name):
+                return None
+            row = connection.execute(select(store)).mappings().first()
+            return dict(row) if row is not None else None
+
+        row = self.look(work)
+        if row is None:
+            raise DatabaseError(f"{self.where}: there is no store with the tables {' '.join(self.tables.names)}")
+        self._judge(row)
+
+    def _judge(self, row: dict[str, Any]) -> None:
         if row["format"] > FORMAT:
             raise DatabaseError(
                 f"{self.where}: the tables have format {row['format']}, this Pollux knows up to {FORMAT}; update it"
@@ -175,13 +192,17 @@ class Database:
 
     # -- transactions
 
-    def write(self, work: Callable[[Connection], Result]) -> Result:
+    def write(self, work: Callable[[Connection], Result], *, shared: bool = False) -> Result:
         """Carry out ``work`` in one transaction of our life: it is on stable storage, once, when this returns.
+
+        ``shared``: what all members of a group change; who has a life proves it there as well.
 
         ``work`` may be called several times, and what it does when it is called again is what counts. Raises OSError:
         EROFS without a life, EIO when another life has the store, ENOSPC, and EIO when nobody knows what became of it.
         """
         epoch = self.epoch
+        if epoch is None and shared:
+            return self.change(work)
         if epoch is None:
             raise OSError(errno.EROFS, "this process has the store for reading only", self.where)
         with self._lock:
@@ -252,6 +273,18 @@ class Database:
             if lost:
                 time.sleep(_RETRY_SECONDS)
 
+    def session(self, begin: Callable[[Connection], object]) -> Connection:
+        """Return a connection of the caller's own, in which ``begin`` was done, outside of transactions."""
+        connection: Connection | None = None
+        try:
+            connection = self._reading.connect()
+            begin(connection)
+        except SQLAlchemyError as error:
+            if connection is not None:
+                connection.close()
+            raise self._as_os_error(error) from None
+        return connection
+
     def look(self, work: Callable[[Connection], Result]) -> Result:
         """Read. ``work`` may be called several times. Raises OSError."""
         deadline = self._clock() + self.target.timeout
@@ -266,6 +299,8 @@ class Database:
 
     def _as_os_error(self, error: SQLAlchemyError) -> OSError:
         number = errno.ENOSPC if _says_no_room(error) else errno.EIO
+        if isinstance(error, IntegrityError):
+            number = errno.EEXIST  # somebody else made what has this name
         return OSError(number, _words(error), self.where)
 
 

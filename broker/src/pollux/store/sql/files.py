@@ -14,26 +14,32 @@ import mmap
 import os
 import tempfile
 import threading
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from pollux.store.port import Entry, Status
-from pollux.store.sql.tables import PIECE
+from pollux.store.sql.database import Database, Target
+from pollux.store.sql.pieces import joined, overlay
+from pollux.store.sql.tables import PIECE, TableNames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Callable
 
     from sqlalchemy import Table
     from sqlalchemy.engine import Connection, Row
 
-    from pollux.store.sql.database import Database
+Result = TypeVar("Result")
 
 #: Larger than any descriptor of the system: what is asked of the system by mistake fails.
 _FIRST_DESCRIPTOR = 1 << 30
 #: Bytes that wait in memory for the sync of a file, at most: more is written before.
 DIRTY_BYTES = 1 << 20
+#: The directory of what belongs to the group, not to the one that has the store.
+NODE = "node"
 #: Files larger than this are looked at in a temporary file.
 _VIEW_BYTES = 1 << 20
 
@@ -49,6 +55,8 @@ class _File:
         self.writes = False
         #: It has no name any more.
         self.gone = False
+        #: It is the group's (NODE).
+        self.shared = False
         self.size = 0
         #: The size in the database.
         self.stored = 0
@@ -59,7 +67,10 @@ class _File:
 
 
 class SqlFiles:
-    """The files below ``root``, which need not exist on any disk."""
+    """The files below ``root``, which need not exist on any disk.
+
+    Those in the directory NODE are changed by every member of a group, the others only by the one that has the store.
+    """
 
     def __init__(self, database: Database, root: Path) -> None:
         self._database = database
@@ -115,6 +126,12 @@ class SqlFiles:
         connection.execute(delete(table).where(table.c.file == identity))
         connection.execute(delete(files).where(files.c.id == identity))
 
+    def _write(self, path: Path, work: Callable[[Connection], Result]) -> Result:
+        return self._database.write(work, shared=self._is_shared(path))
+
+    def _is_shared(self, path: Path) -> bool:
+        return self._name(path).partition("/")[0] == NODE
+
     def _table(self, path: Path) -> Table:
         directory, name = self._split(path)
         return self._database.tables.of(f"{directory}/{name}" if directory else name)
@@ -142,11 +159,14 @@ class SqlFiles:
         table = self._table(path)
         with self._lock:
             # A file that is there is opened without a transaction that proves anything: nothing is changed.
-            creates = flags & os.O_CREAT
-            identity, size, end = (self._database.write if creates else self._database.look)(find)
+            if flags & os.O_CREAT:
+                identity, size, end = self._write(path, find)
+            else:
+                identity, size, end = self._database.look(find)
             file = self._open.get(identity)
             if file is None:
                 file = self._open[identity] = _File(identity, table)
+                file.shared = self._is_shared(path)
             file.descriptors += 1
             fd = next(self._numbers)
             self._descriptors[fd] = file
@@ -196,7 +216,7 @@ class SqlFiles:
         def work(connection: Connection) -> int:
             end = file.end
             rows: list[dict[str, Any]] = []
-            for start, data in _joined(file.dirty):
+            for start, data in joined(file.dirty):
                 if start < end:
                     self._insert_all(connection, file, rows)
                     self._clear(connection, file, start, start + len(data))
@@ -210,7 +230,7 @@ class SqlFiles:
                 connection.execute(self._resize, {"key": file.id, "bytes": file.size})
             return end
 
-        file.end = self._database.write(work)
+        file.end = self._database.write(work, shared=file.shared)
         file.stored = file.size
         file.dirty.clear()
         file.dirty_bytes = 0
@@ -273,7 +293,7 @@ class SqlFiles:
                     self._clear(connection, file, size, max(file.end, size))
                 connection.execute(self._resize, {"key": file.id, "bytes": size})
 
-            self._database.write(work)
+            self._database.write(work, shared=file.shared)
             file.size = file.stored = size
             file.end = min(file.end, size)
 
@@ -292,8 +312,9 @@ class SqlFiles:
                         self._open.pop(file.id, None)
             elif last:
                 self._open.pop(file.id, None)
-                if self._database.epoch is not None:
-                    self._database.write(lambda connection: self._drop(connection, file.id, file.table))
+                if file.shared or self._database.epoch is not None:
+                    work = partial(self._drop, identity=file.id, table=file.table)
+                    self._database.write(work, shared=file.shared)
 
     def rename(self, source: Path, target: Path) -> None:
         """Give a file another name, in one transaction."""
@@ -314,7 +335,7 @@ class SqlFiles:
             return old.id if old is not None and old.id != row.id else None
 
         with self._lock:
-            self._forget_name(self._database.write(work))
+            self._forget_name(self._write(source, work))
 
     def unlink(self, path: Path) -> None:
         """Delete a file, in one transaction."""
@@ -330,7 +351,7 @@ class SqlFiles:
             return int(row.id)
 
         with self._lock:
-            self._forget_name(self._database.write(work))
+            self._forget_name(self._write(path, work))
 
     def _forget_name(self, identity: int | None) -> None:
         if identity is not None and identity in self._open:
@@ -348,7 +369,7 @@ class SqlFiles:
                 raise _error(errno.EEXIST, path)
 
         if path != self._root:
-            self._database.write(work)
+            self._write(path, work)
 
     def remove_directory(self, path: Path) -> None:
         """Delete an empty directory."""
@@ -363,7 +384,7 @@ class SqlFiles:
             if row is not None:
                 connection.execute(delete(files).where(files.c.id == row.id))
 
-        self._database.write(work)
+        self._write(path, work)
 
     def adopt(self, paths: list[Path]) -> None:
         """Look whether they are there: another process of this broker made them."""
@@ -399,8 +420,8 @@ class SqlFiles:
                 near = select(table.c.start, table.c.data).where(
                     table.c.file == file.id, table.c.start > offset - PIECE, table.c.start < offset + length
                 )
-                _overlay(buffer, offset, self._database.look(lambda connection: connection.execute(near).all()))
-            _overlay(buffer, offset, file.dirty)
+                overlay(buffer, offset, self._database.look(lambda connection: connection.execute(near).all()))
+            overlay(buffer, offset, file.dirty)
             return bytes(buffer)
 
     def size(self, fd: int) -> int:
@@ -446,6 +467,20 @@ class SqlFiles:
 
         return self._database.look(work)
 
+    def handle(self) -> bytes:
+        """Return where the database is, and the epoch of our life."""
+        target = self._database.target
+        where = [target.url, list(target.names), target.timeout]
+        return msgspec.msgpack.encode([*where, str(self._root), self._database.epoch])
+
+    @classmethod
+    def found(cls, handle: bytes) -> SqlFiles:
+        """Return the files of a handle: those of the life that gave it."""
+        url, names, timeout, root, epoch = msgspec.msgpack.decode(handle)
+        database = Database(Target(url, TableNames(*names), timeout))
+        database.epoch = epoch
+        return cls(database, Path(root))
+
     def disk(self, path: Path) -> tuple[int, int]:
         """Return the room of the file system that SQLite is on; a server does not tell."""
         del path
@@ -457,24 +492,3 @@ class SqlFiles:
 
 def _error(number: int, path: Path) -> OSError:
     return OSError(number, os.strerror(number), str(path))
-
-
-def _joined(dirty: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """Writes in their order, those that go on where the one before ended as one."""
-    joined: list[tuple[int, list[bytes], int]] = []
-    for start, data in dirty:
-        if joined and joined[-1][2] == start:
-            first, parts, _ = joined.pop()
-            parts.append(data)
-            joined.append((first, parts, start + len(data)))
-        else:
-            joined.append((start, [data], start + len(data)))
-    return [(start, b"".join(parts)) for start, parts, _ in joined]
-
-
-def _overlay(buffer: bytearray, offset: int, pieces: Iterable[Any]) -> None:
-    """Put pieces where they belong in a buffer that begins at an offset."""
-    for start, data in pieces:
-        first, last = max(start, offset), min(start + len(data), offset + len(buffer))
-        if first < last:
-            buffer[first - offset : last - offset] = data[first - start : last - start]

@@ -1,0 +1,121 @@
+"""``pollux store``: a store as a whole, wherever broker.xml has it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from pathlib import Path  # noqa: TC003  (typer reads the annotations)
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pollux.cli.output import fail, print_error, print_json, print_line
+from pollux.process.exits import EXIT_FAILED, EXIT_LOCKED
+from pollux.store.files import DISK, make_directories
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pollux.config.model import Configuration
+    from pollux.store.copying import Store
+    from pollux.store.port import Files
+
+app = typer.Typer(help="Copy a store from files to a database, or back.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.callback()
+def store() -> None:
+    """A store as a whole; its broker does not run."""
+
+
+def files_of(configuration: Configuration) -> Files:
+    """Return the files of a configuration's store, to look at. Raises CommandError."""
+    if configuration.database is None:
+        return DISK
+    from pollux.errors import PolluxError
+
+    try:
+        from pollux.store.sql.configured import read_only
+
+        return read_only(configuration.database, configuration.journal_directory.parent)
+    except ImportError as error:
+        fail(f"database-store: the package {error.name} is missing: install pollux-broker[database]", EXIT_FAILED)
+    except (PolluxError, OSError) as error:
+        fail(str(error), EXIT_FAILED)
+
+
+@app.command("copy", epilog="Example: pollux store copy /etc/pollux/files.xml /etc/pollux/broker.xml")
+def copy(
+    source: Annotated[Path, typer.Argument(metavar="FROM", help="broker.xml that names the store.")],
+    target: Annotated[Path, typer.Argument(metavar="TO", help="broker.xml that names where it is to be; empty yet.")],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Copy a store to where another broker.xml has its own.
+
+    From files to a database or back, between databases or directories. All brokers of both must be stopped. The source
+    stays as it is. Exit code 5 when a broker runs.
+    """
+    from pollux.cli.locate import find_configuration
+    from pollux.errors import PolluxError
+    from pollux.store.copying import copy as copy_store
+    from pollux.store.data_lock import DirectoryLockedError
+
+    configurations = [find_configuration(one) for one in (source, target)]
+    try:
+        with ExitStack() as stack:
+            places = [stack.enter_context(_alone(one)) for one in configurations]
+            count, size = copy_store(places[0], places[1], _tell)
+    except DirectoryLockedError as error:
+        fail(str(error), EXIT_LOCKED)
+    except ImportError as error:
+        fail(f"database-store: the package {error.name} is missing: install pollux-broker[database]", EXIT_FAILED)
+    except (PolluxError, OSError) as error:
+        fail(str(error), EXIT_FAILED)
+    if as_json:
+        print_json({"files": count, "bytes": size})
+    else:
+        print_line(f"{count} files, {size} bytes copied; check it with: pollux journal verify --config {target}")
+
+
+def _tell(name: str) -> None:
+    import sys
+
+    if sys.stderr.isatty():
+        print_error(name)
+
+
+@contextmanager
+def _alone(configuration: Configuration) -> Iterator[Store]:
+    """Have a store that no broker uses, until the end. Raises DirectoryLockedError, PolluxError, OSError."""
+    from pollux.ha.runtime import store_directory
+    from pollux.ha.shared_store.activation import layout_of, make_place
+    from pollux.ha.store_layout import LIVE_LOCK
+    from pollux.store.copying import Store
+    from pollux.store.data_lock import DirectoryLock, DirectoryLockedError
+
+    directories = (
+        configuration.journal_directory,
+        configuration.bindings_directory,
+        configuration.large_messages_directory,
+        configuration.paging_directory,
+    )
+    with ExitStack() as stack:
+        if configuration.database is None:
+            lock = DirectoryLock({*directories, store_directory(configuration)})
+            stack.callback(lock.release)
+            lock.acquire(configuration.name, "shared-store" if configuration.shares_store else "")
+        files: Files = DISK
+        if configuration.shares_store:
+            layout = layout_of(configuration)
+            place = make_place(configuration, layout)
+            stack.callback(place.close)
+            place.look()
+            place.probe()
+            make_directories(place.files, layout.node)
+            live = place.locks.open(LIVE_LOCK)
+            stack.callback(live.close)
+            if not live.try_lock():
+                raise DirectoryLockedError(f"{live}: a broker has this store; stop all brokers that use it")
+            place.taken(live)
+            files = place.files
+        yield Store(files, directories)

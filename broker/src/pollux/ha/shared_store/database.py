@@ -1,0 +1,80 @@
+"""A group's store in a database: see docs/database-store.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pollux.ha.members import MEMBERS
+from pollux.ha.shared_store.place import identity_of
+from pollux.store.files import make_directories
+from pollux.store.locks import FileLocks
+from pollux.store.sql.configured import target_of
+from pollux.store.sql.database import Database
+from pollux.store.sql.files import SqlFiles
+from pollux.store.sql.locks import Session, SqlLock, SqlLocks
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+    from pollux.config.model import DatabaseStore
+    from pollux.ha import peers
+    from pollux.ha.store_layout import SharedStoreLayout
+    from pollux.store.port import Files, NodeLock, NodeLocks
+
+
+class DatabasePlace:
+    """The rows of one store, and the locks of its node: rows of PostgreSQL, or files beside SQLite's.
+
+    SQLite is for one machine, whose kernel tells at once when a process has ended.
+    """
+
+    def __init__(self, store: DatabaseStore, layout: SharedStoreLayout) -> None:
+        self._layout = layout
+        self.database = Database(target_of(store))
+        self.files: Files = SqlFiles(self.database, layout.journal.parent)
+        self._session: Session | None = None
+        if self.database.is_sqlite:
+            self._directory = Path(f"{self.database.path}.locks")
+            self.locks: NodeLocks = FileLocks(self._directory)
+        else:
+            self._session = Session(self.database)
+            self.locks = SqlLocks(self.database, self._session, store.jdbc_lock_expiration / 1000)
+
+    def look(self) -> None:
+        """Make the tables, and see whether they are this store's. Raises DatabaseError."""
+        if self.database.is_sqlite:
+            (self._directory / MEMBERS).mkdir(mode=0o750, parents=True, exist_ok=True)
+        self.database.prepare()
+
+    def check(self) -> str:
+        """Return that it is a database: whoever reaches it may share it."""
+        return "database"
+
+    def probe(self) -> None:
+        """Make the directories of the store, as any member may."""
+        make_directories(self.files, self._layout.node)
+
+    def identity(self) -> peers.Identity | None:
+        """Return the nonce of the store's id."""
+        return identity_of(self, self._layout)
+
+    def taken(self, lock: NodeLock) -> None:
+        """Raise the epoch of the database, in a transaction in which the lock is still ours."""
+
+        def holds(connection: Connection) -> bool:
+            return lock.holds(connection) if isinstance(lock, SqlLock) else lock.is_current() and lock.try_lock()
+
+        self.database.begin_life(holds)
+
+    def set_room_aside(self) -> None:
+        """Nothing: a database has its own ways."""
+
+    def give_up_room(self) -> None:
+        """Nothing was set aside."""
+
+    def close(self) -> None:
+        """End the connections, and with them all that this process is seen to hold."""
+        if self._session is not None:
+            self._session.close()
+        self.database.close()

@@ -1,0 +1,108 @@
+"""A store in a database, under traffic over three protocols and judged by the ledger."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.databases import DATABASES, postgresql
+from harness.failover import BACKUP, PRIMARY, Group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.postgresql import Server
+
+__all__ = ["postgresql"]
+
+pytestmark = pytest.mark.timeout(600)
+FENCED = 10
+LOCK_TIMEOUT = "<journal-lock-acquisition-timeout>1000</journal-lock-acquisition-timeout>"
+
+STORE = """<store><database-store>
+  <jdbc-driver-class-name>{driver}</jdbc-driver-class-name>
+  <jdbc-connection-url>{url}</jdbc-connection-url>
+  {login}
+  <message-table-name>MESSAGES</message-table-name>
+  <bindings-table-name>BINDINGS</bindings-table-name>
+  <large-message-table-name>LARGE_MESSAGES</large-message-table-name>
+  <page-store-table-name>PAGE_STORE</page-store-table-name>
+  <node-manager-store-table-name>NODE_MANAGER_STORE</node-manager-store-table-name>
+</database-store></store>"""
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
+    """What makes an empty database of a kind, and names it as broker.xml does."""
+
+    def make(kind: str) -> str:
+        if kind == "sqlite":
+            url, driver, login = f"jdbc:sqlite:{tmp_path}/store.db", "org.sqlite.JDBC", ""
+        else:
+            server: Server = request.getfixturevalue("postgresql")
+            name = server.create(f"e2e_{abs(hash(request.node.name))}")
+            url, driver, login = server.jdbc(name), "org.postgresql.Driver", "<jdbc-user>pollux</jdbc-user>"
+        return STORE.format(url=url, driver=driver, login=login)
+
+    return make
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+def test_kill_of_the_live_under_traffic(kind: str, store: Callable[[str], str], tmp_path: Path) -> None:
+    with Group(tmp_path, PRIMARY.format(""), BACKUP.format(""), core=store(kind)) as group:
+        live, backup = group.members
+        group.begin()
+        group.fault("kill -9")
+        live.kill()
+        group.wait_for_confirms(30)
+        assert backup.phase == "live"
+        assert backup.activation["epoch"] == 2
+        verdict = group.finish()
+        assert verdict.rto_ms[0] is not None
+        history = json.loads(backup.command("history", "--json", "--config", str(backup.configuration)))
+        assert [(one["epoch"], one["from"], one["to"]) for one in history] == [(1, None, "m0"), (2, "m0", "m1")]
+        config = ("--config", str(backup.configuration))
+        assert json.loads(backup.command("journal", "stat", "--json", *config))["epochs"]
+        assert '"type": "START"' in backup.command("journal", "dump", "--json", *config)
+        assert backup.stop() == 0
+        assert json.loads(backup.command("journal", "verify", "--json", *config))["sound"]
+
+
+def test_a_live_that_stood_still_longer_than_its_lease_confirms_nothing_more(
+    store: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Also when it stands still within a transaction, which the server then ends."""
+    with Group(tmp_path, PRIMARY.format(""), BACKUP.format(""), core=store("postgresql")) as group:
+        live, backup = group.members
+        group.begin()
+        group.fault("SIGSTOP")
+        live.signal(signal.SIGSTOP)
+        backup.wait_for("live")
+        group.wait_for_confirms(30)
+        live.signal(signal.SIGCONT)
+        assert live.wait_for_end() == FENCED
+        group.wait_for_confirms(30)
+        group.finish()
+
+
+def test_a_single_broker_keeps_its_store_in_a_database_and_shares_it_with_nobody(
+    store: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Without a policy, too, the lock is in the database: who comes second waits, and destroys nothing."""
+    with Group(tmp_path, "", "", core=store("sqlite") + LOCK_TIMEOUT) as group:
+        first, second = group.members
+        first.start()
+        group.start_traffic()
+        group.wait_for_confirms(30)
+        second.spawn()
+        assert second.wait_for_end() != 0
+        assert "the store's lock was not free within" in second.text()
+        group.fault("kill -9")
+        first.kill()
+        first.start()
+        group.wait_for_confirms(30)
+        group.finish()
