@@ -115,7 +115,16 @@ class Office:
         self.post.restore(recovered)
         return self.post
 
+    def check_accounts(self) -> None:
+        """All bytes are somebody's: the total is that of addresses, users and buffers, and none of them is below 0."""
+        memory, accounts = self.post.memory, self.post.accounts
+        assert memory.used == memory.buffers + sum(memory.users().values())
+        assert accounts.total.bytes == memory.used + sum(account.gauge.bytes for account in accounts)
+        assert accounts.total.messages == sum(account.gauge.messages for account in accounts)
+        assert all(account.gauge.bytes >= 0 <= account.gauge.messages for account in accounts)
+
     async def close(self) -> None:
+        self.check_accounts()
         await self.post.close()
         await self.storage.close()
 

@@ -297,15 +297,15 @@ class Node:
         if member is None or self.paused:
             return
         try:
-            if self.live:
-                member._prove()
-                self.settle()
-            elif not self.looking:
+            live = self.live
+            if not self.looking:  # the member has one thread, which may stand still in a question
                 self.looking = True
                 try:
-                    member._look()
+                    (member._prove if live else member._look)()
                 finally:
                     self.looking = False
+            if live:
+                self.settle()
         except RefusedError as error:
             self.world.breaks(f"{self.name} contradicts the coordination service: {error}")
         except DiedError:

@@ -492,6 +492,13 @@ def test_a_session_that_becomes_shorter_shortens_the_lease_even_if_nothing_can_b
     assert 0 < one.member.lease.left() <= TIMEOUT / 8
 
 
+def test_an_epoch_is_newer_than_that_of_the_state_file(make: Callable[..., One]) -> None:
+    """The journal's files may tell less: they may be gone, or not all of them copied."""
+    one = make(newest=4)
+    local.write(one.journal, LocalState(NODE, 0, 7, complete=True, replica=False))
+    assert one.serve().epoch == 8
+
+
 def test_a_lease_is_shortened_and_never_lengthened() -> None:
     now = 100.0
     lease = Lease(10.0, lambda: now)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from pollux.engine.memory import CONSUMER
+from pollux.engine.share import AT_ONCE, Share
 from pollux.errors import AddressFullError, StoreError
 from pollux.message import Message, RoutingType
 from pollux.routing.spec import QueueSpec
@@ -468,6 +470,28 @@ async def test_nack_without_requeue_is_a_dead_letter() -> None:
     await produce(broker, "1")
     client.send(f"NACK\nid:{client.one()[1]['ack']}\nrequeue:false\n\n\0".encode())
     assert len(broker.post.rejected) == 1
+
+
+async def test_what_very_many_subscriptions_cost_is_given_back_once() -> None:
+    """The last of them end when the connection has given back everything.
+
+    Breaks when they look for the connection's part anew: then they give back what is nobody's, and limits are too wide.
+    """
+    broker = Broker()
+    broker.post.share = Share(asyncio.get_running_loop(), lambda: 0.0)
+    client = await broker.connected()
+    memory = broker.post.memory
+    memory.opened(client.session.origin, "user")
+    for number in range(AT_ONCE + 2):
+        client.send(f"SUBSCRIBE\nid:{number}\ndestination:/topic/t\n\n\0".encode())
+    assert memory.used == (AT_ONCE + 2) * CONSUMER
+    client.lose()
+    assert client.session.consuming.subscriptions
+    memory.closed(client.session.origin)
+    assert memory.used == 0
+    await asyncio.sleep(0)
+    assert not client.session.consuming.subscriptions
+    assert memory.used == 0
 
 
 async def test_unsubscribe_gives_back_what_was_not_acknowledged() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.store import NODE, contents, message_of, opened, settings_in, stable, until
+from harness.store import NODE, contents, message_of, opened, set_aside, settings_in, stable, until
 from pollux.errors import StoreError
 from pollux.formats.segments import HEADER_SIZE
 from pollux.store.bindings import Bindings
@@ -81,6 +81,48 @@ async def test_any_exception_in_the_writer_stops_the_broker(tmp_path: Path, erro
         assert len(one.failures) == 1
     async with opened(settings) as two:
         assert contents(two.recovered) == {1: [before.id]}, "what was not confirmed was not written either"
+
+
+async def test_a_chunk_that_is_missing_fails_the_store(tmp_path: Path) -> None:
+    """What comes behind one that got lost would be confirmed, and with it what was in that one."""
+    async with opened(settings_in(tmp_path), crash=True) as one:
+        journal = one.storage._journal
+        await stable(one.storage)
+        one.storage.append_message(message_of(one.storage), [1])
+        journal.token += 1
+        with pytest.raises(StoreError, match="AssertionError"):
+            await stable(one.storage)
+        assert len(one.failures) == 1
+
+
+@pytest.mark.parametrize("notice", [0, 99], ids=["older than the last one", "of what was not handed over"])
+async def test_a_notice_that_is_out_of_order_confirms_nothing(tmp_path: Path, notice: int) -> None:
+    async with opened(settings_in(tmp_path), crash=True) as one:
+        journal = one.storage._journal
+        await stable(one.storage)
+        journal._stable = notice
+        told: list[StoreError | None] = []
+        one.storage.when_stable(told.append)
+        journal._complete()
+        assert [str(error) for error in told] == [
+            f"group {notice} is stable after {journal._told}, of {journal.token - 1}: a defect"
+        ]
+        assert len(one.failures) == 1
+
+
+async def test_a_segment_is_followed_by_a_later_one(tmp_path: Path) -> None:
+    """Recovery reads segments in the order of their numbers."""
+    settings = settings_in(tmp_path, journal_file_size=1 << 20)
+    async with opened(settings, crash=True) as one:
+        pool = one.storage._pool
+        assert pool is not None
+        await set_aside(one.storage)
+        for segment in pool._ready:
+            segment.sequence = 0
+        for _ in range(4):
+            one.storage.append_message(message_of(one.storage, b"x" * 400_000), [1])
+        with pytest.raises(StoreError, match="AssertionError"):
+            await stable(one.storage)
 
 
 async def test_a_life_that_wrote_only_bindings_counts_for_the_next_epoch(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ class User:
     def give(self, size: int) -> None:
         """Give ``size`` bytes back."""
         self.held -= size
+        assert self.held >= 0  # noqa: S101  (something would have been given back twice)
         self._memory.change(-size)
         self._memory.tidy(self)
 
@@ -90,6 +91,7 @@ class Holder:
         """Give ``size`` bytes back; nothing when the connection is gone."""
         if not self._closed:
             self.held -= size
+            assert self.held >= 0  # noqa: S101  (as above)
             self.user.give(size)
 
     def close(self) -> None:
@@ -111,6 +113,7 @@ class Memory:
         self.refused = 0
         self._users: dict[str, User] = {}
         self._holders: dict[int, Holder] = {}
+        self._nobody = Holder(self, self.user(""))
 
     def opened(self, connection_id: int, user: str) -> None:
         """Open the part of a connection that has logged in."""
@@ -132,8 +135,8 @@ class Memory:
         return user
 
     def holder(self, connection_id: int) -> Holder:
-        """Return the part of a connection that has logged in; of what is none, one that nobody closes."""
-        return self._holders.get(connection_id) or Holder(self, self.user(""))
+        """Return the part of a connection that has logged in; of what is none, the one of nobody."""
+        return self._holders.get(connection_id, self._nobody)
 
     def user_of(self, connection_id: int) -> str | None:
         """Return who a connection is; None for what is no client."""
@@ -147,6 +150,7 @@ class Memory:
     def change(self, size: int) -> None:
         """Count ``size`` bytes more (negative: fewer)."""
         self.used += size
+        assert self.used >= 0  # noqa: S101  (as above)
         self._count(size)
 
     def look(self, buffers: int) -> int:
@@ -157,7 +161,7 @@ class Memory:
 
     def tidy(self, user: User) -> None:
         """Forget a user who holds nothing."""
-        if not user.held and not user.connections and user.name not in (RETAINED, DUPLICATE_IDS):
+        if not user.held and not user.connections and user.name not in ("", RETAINED, DUPLICATE_IDS):
             self._users.pop(user.name, None)
 
     def refusal(self, who: str, held: int, size: int) -> LimitError:

@@ -36,12 +36,13 @@ class Lease:
     ``extend`` is called by the thread that proves, ``held`` and ``expired`` by any.
     """
 
-    __slots__ = ("_clock", "_lost", "_until", "seconds")
+    __slots__ = ("_began", "_clock", "_lost", "_until", "seconds")
 
     def __init__(self, seconds: float, clock: Callable[[], float] = boot_clock) -> None:
         self.seconds = seconds
         self._clock = clock
-        self._until = 0.0
+        #: When the last completed proof began, and until when it is worth something.
+        self._began = self._until = 0.0
         self._lost = False
 
     def extend(self, began: float) -> bool:
@@ -49,10 +50,12 @@ class Lease:
 
         The first proof starts the lease.
         """
-        if self._lost or (self._until and self._clock() >= self._until):
+        now = self._clock()
+        assert self._began <= began <= now  # noqa: S101  (a proof of the future would let two serve)
+        if self._lost or (self._until and now >= self._until):
             self._lost = True
             return False
-        self._until = began + self.seconds
+        self._began, self._until = began, began + self.seconds
         return self.held()
 
     def shorten(self, seconds: float) -> None:

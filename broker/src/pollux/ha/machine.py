@@ -114,6 +114,8 @@ class Machine:
         """
         with self._lock:
             before = self.position
+            # An epoch that went back would let what a fenced predecessor wrote count again.
+            assert epoch is None or epoch >= before.epoch or before.phase in STANDBY  # noqa: S101
             if before.phase is phase:
                 after = before._replace(reason=reason, epoch=before.epoch if epoch is None else epoch)
                 self.position = after

@@ -160,7 +160,7 @@ def decode(data: bytes, where: str) -> NodeState:
     if version != FORMAT:
         raise ForeignStateError(f"{where}: has format {version}, this Pollux reads format {FORMAT}; update this broker")
     try:
-        return NodeState(
+        state = NodeState(
             bytes.fromhex(value["node_id"]),
             StoreState(value["state"]),
             value["epoch"],
@@ -170,8 +170,13 @@ def decode(data: bytes, where: str) -> NodeState:
             value["refused"],
             tuple(Activation(**one) for one in value["history"]),
         )
+        newest = max((one.epoch for one in state.history), default=0)
+        later = newest > state.epoch
     except (ValueError, KeyError, TypeError) as error:
         raise StateFileError(f"{where}: is damaged ({error!r})") from None
+    if later:
+        raise StateFileError(f"{where}: is damaged (epoch {state.epoch}, although epoch {newest} was served before)")
+    return state
 
 
 def read_state(directory: Path, files: Files = DISK) -> NodeState | None:
@@ -188,6 +193,7 @@ def write_state(directory: Path, state: NodeState, files: Files = DISK) -> None:
 
 def with_holder(state: NodeState, holder: Holder, epoch: int, lock: str, entry: Activation) -> NodeState:
     """``state`` after ``holder`` took the store in ``epoch``."""
+    assert epoch > max(state.epoch, *(one.epoch for one in state.history), 0)  # noqa: S101  (two lives would be one)
     return replace(
         state,
         state=StoreState.LIVE,

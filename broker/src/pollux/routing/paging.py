@@ -55,6 +55,7 @@ class Gauge:
         """They are no longer in memory."""
         self.bytes -= size
         self.messages -= messages
+        assert self.bytes >= 0 <= self.messages  # noqa: S101  (a message would have left twice)
 
     def limit(self, max_bytes: int, max_messages: int) -> None:
         """Change the limits (the configuration was reloaded)."""

@@ -123,6 +123,8 @@ class Journal:
         # -- shared: each is written by one side only
         self._chunks: SimpleQueue[Chunk | None] = SimpleQueue()
         self._stable = 0
+        #: Up to here whoever waits was told.
+        self._told = 0
         self._notified = False
         self._writer_error: StoreError | None = None
         # -- the writer's side
@@ -239,6 +241,11 @@ class Journal:
         self._notified = False
         error = self.failure or self._writer_error
         stable = self._stable
+        if not self._told <= stable < self.token:
+            # Told out of order, what is not on the disk yet would be confirmed.
+            self.fail(StoreError(f"group {stable} is stable after {self._told}, of {self.token - 1}: a defect"))
+            return
+        self._told = stable
         waiting = self._waiting
         if waiting and waiting[0][0] <= stable:
             now = time.monotonic()
@@ -246,6 +253,7 @@ class Journal:
                 _, size, records, changes, since = waiting.popleft()
                 self._backlog -= size
                 self._unwritten -= records + changes
+                assert self._backlog >= 0 <= self._unwritten  # noqa: S101  (producers would be held back wrongly)
                 self.latencies.observe(now - since, records)
         if self._stalled and self._backlog < BACKLOG_BYTES // 2:
             self._stalled = False
@@ -316,6 +324,8 @@ class Journal:
                 records += more.records
                 size += more.size
             try:
+                # One chunk follows another: one that is left out would be confirmed and not be written.
+                assert group[0].token == self._stable + 1 == group[-1].token + 1 - len(group)  # noqa: S101
                 self._write_group(group, records)
             except (OSError, StoreError) as error:
                 self._writer_error = self._describe(error)
@@ -448,8 +458,11 @@ class Journal:
         if needed > segment.size:
             # A record larger than a segment gets a segment of its own size: a multiple of what its header says.
             self._with_room(partial(self._enlarge, segment, -(-needed // segment.size) * segment.size))
-        if self._segment is None:
+        before = self._segment
+        if before is None:
             self._segment = segment
+        else:
+            assert segment.sequence > before.sequence  # noqa: S101  (recovery would read them in another order)
         return segment
 
     def _enlarge(self, segment: Segment, size: int) -> None:

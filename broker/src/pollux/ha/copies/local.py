@@ -72,6 +72,8 @@ def read(directory: Path) -> LocalState | None:
 def _state(found: dict[str, Any]) -> LocalState:
     if found["format"] != _FORMAT:
         raise ValueError("it was written by another version of Pollux")
+    if min(int(found[name]) for name in ("sequence", "epoch")) < 0:
+        raise ValueError("a sequence and an epoch begin at 0 and only grow")
     return LocalState(
         str(found["node_id"]),
         int(found["sequence"]),

@@ -371,7 +371,7 @@ class Member:
         state = self._state or LocalState(self._node_id(), 0, 0, complete=True, replica=False)
         with self._raising:
             state = raising.finish_claim(coordinator, self._journal, state)
-            epoch = max(state.sequence, self._newest_epoch()) + 1
+            epoch = max(state.sequence, state.epoch, self._newest_epoch()) + 1
             previous = state.history[-1].holder if state.history else ""
             entry = Activation(epoch, previous, self._name, reason, time.time_ns() // 1_000_000)
             # Who dies before it has served somebody has to ask: another one may have been given the right since.

@@ -56,6 +56,7 @@ def raise_sequence(
 
     ``tell`` is called before the last step. Raises CoordinationError, OSError.
     """
+    assert epoch >= state.epoch  # noqa: S101  (older data would be taken for newer)
     following = state.sequence + 1
     raised = replace(state, sequence=following, epoch=epoch)
     found = number(coordinator)

@@ -31,6 +31,7 @@ from pollux.wire.stomp.headers import StompError, Version, parse_headers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pollux.engine.memory import Holder
     from pollux.errors import LostBodyError
     from pollux.message import Message
     from pollux.protocols.stomp.conversation import Conversation
@@ -47,6 +48,7 @@ class Consuming:
         "_automatic",
         "_by_number",
         "_changed",
+        "_holder",
         "_next_number",
         "_session",
         "_transactions",
@@ -60,6 +62,9 @@ class Consuming:
         self.subscriptions: dict[str, Subscription] = {}
         self._by_number: dict[int, Subscription] = {}
         self._next_number = 0
+        #: What subscriptions cost counts here. It knows when the connection has given everything back, and the last
+        #: of very many subscriptions end after that.
+        self._holder: Holder | None = None
         #: Subscriptions with acknowledgements in this batch.
         self._changed: dict[Subscription, None] = {}
         #: Delivered to auto-ack subscriptions, not passed on yet.
@@ -111,8 +116,9 @@ class Consuming:
         if len(self.subscriptions) >= self._session.settings.max_subscriptions:
             raise LimitError(f"a connection has at most {self._session.settings.max_subscriptions} subscriptions")
         selector = parse_selector(request.selector) if request.selector is not None else None
-        holder = self._session.post.memory.holder(self._session.origin)
-        holder.take(CONSUMER)
+        if self._holder is None:
+            self._holder = self._session.post.memory.holder(self._session.origin)
+        self._holder.take(CONSUMER)
         queue, temporary = open_queue(self._session, request)
         number = self._next_number
         self._next_number += 1
@@ -187,7 +193,8 @@ class Consuming:
         was most likely working on, and a message that kills its consumers must not do so for ever.
         The others, sent ahead, were hardly looked at and do not count.
         """
-        self._session.post.memory.holder(self._session.origin).give(CONSUMER)
+        if self._holder is not None:
+            self._holder.give(CONSUMER)
         del self.subscriptions[subscription.key]
         del self._by_number[subscription.number]
         self._changed.pop(subscription, None)
