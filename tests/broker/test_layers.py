@@ -25,7 +25,7 @@ LAYERS = (
     *("cli", "management", "process", "node", "ha", "cluster", "protocols", "engine"),
     *("routing", "store", "audit", "formats", "wire", "config", "logs"),
 )
-LEAVES = ("message", "errors", "multicast", "checksum", "redacted", "version")
+LEAVES = ("message", "errors", "multicast", "checksum", "redacted", "transitions", "version")
 #: The client library stands beside the broker: it may use the codecs, the formats and what is below them.
 CLIENT_MAY_USE = ("client", "formats", "wire", "config", "logs", *LEAVES)
 #: The drill is a program that uses the client; only the command line knows it.
@@ -36,14 +36,12 @@ FORMATS_MAY_USE = ("formats", "message", "errors", "checksum")
 POLICIES = ("shared_store", "replication", "active_passive")
 #: Packages of ha that are no policy: what several have in common.
 SHARED = ("copies",)
-#: In these packages no more than three files may name each other in a circle: whoever reads one has to read all.
-WITHOUT_CIRCLES = ("cli", "management", "process", "node", "audit", "config", "logs")
-LARGEST_CIRCLE = 3
 #: (file, module), with a reason: who may name what is above it. There is none.
 EXCEPTIONS: set[tuple[str, str]] = set()
 
-#: Files of the largest cycle of imports, types included, by package. No other has one. The numbers only fall, to 3.
-LARGEST_CYCLES = {"client": 3, "config": 2, "ha": 2, "process": 5, "protocols": 2, "store": 3}
+#: Files of the largest cycle of imports, types included, by package: whoever reads one has to read all. No other has
+#: one. The numbers only fall.
+LARGEST_CYCLES = {"client": 3, "config": 2, "ha": 2, "process": 3, "protocols": 2, "store": 3}
 
 SOCKETS_AND_LOOPS = {"asyncio", "uvloop", "socket", "socketserver", "select", "selectors", "ssl", "threading", "queue"}
 INPUT_OUTPUT = SOCKETS_AND_LOOPS | {
@@ -111,48 +109,6 @@ def modules() -> list[tuple[str, Path]]:
     return [(layer, path) for layer, path in zip(layers, files, strict=True) if layer != "__init__"]
 
 
-def circles(imported: dict[str, set[str]]) -> list[set[str]]:
-    """Return the sets of modules, of two and more, in which each imports each other one, over however many."""
-    reached = {module: set(names) for module, names in imported.items()}
-    for through, onward in reached.items():
-        for names in reached.values():
-            if through in names:
-                names.update(onward)
-    found = {frozenset({other for other in reached[one] if one in reached[other]}) for one in reached}
-    return [set(circle) for circle in found if len(circle) > 1]
-
-
-def imports_inside(package: str) -> dict[str, set[str]]:
-    """Return what each module of a package of the broker imports of that package, type-only imports included."""
-    names = {}
-    for path in (PACKAGE / package).rglob("*.py"):
-        parts = ("pollux", *path.relative_to(PACKAGE).with_suffix("").parts)
-        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return {
-        name: {
-            module
-            for _, module in imports_of(ast.parse(path.read_text()), ("pollux", *path.relative_to(PACKAGE).parts[:-1]))
-            if module in names.keys() - {name, f"pollux.{package}"}
-        }
-        for name, path in names.items()
-    }
-
-
-@pytest.mark.parametrize("package", WITHOUT_CIRCLES)
-def test_few_files_name_each_other(package: str) -> None:
-    large = [sorted(circle) for circle in circles(imports_inside(package)) if len(circle) > LARGEST_CIRCLE]
-    assert not large, large
-
-
-def test_circles_are_found() -> None:
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"f"}, "f": {"e"}}) in (
-        [{"a", "b", "c"}, {"e", "f"}],
-        [{"e", "f"}, {"a", "b", "c"}],
-    )
-    assert {"pollux.process.acceptor", "pollux.process.connection"} < imports_inside("process").keys()
-    assert "pollux.process.connection" in imports_inside("process")["pollux.process.acceptor"]
-
-
 def test_every_module_belongs_to_a_layer() -> None:
     strangers = {layer for layer, _ in modules()} - {*LAYERS, *LEAVES, "client", "drill", "__main__"}
     assert not strangers, f"not in the list of layers: {sorted(strangers)}"
@@ -211,12 +167,13 @@ def test_no_cycle_of_imports_is_larger_than_it_was() -> None:
     for cycle in cycles(import_graph()):
         packages = {name.split(".")[1] for name in cycle}
         allowed = max(LARGEST_CYCLES.get(package, 1) for package in packages)
-        assert len(cycle) <= allowed, f"{len(cycle)} files name one another, {allowed} may: {sorted(cycle)}"
+        assert len(cycle) <= allowed <= 3, f"{len(cycle)} files name one another, {allowed} may: {sorted(cycle)}"
 
 
 def test_the_search_for_cycles_finds_them() -> None:
     graph = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
     assert sorted(map(sorted, cycles(graph))) == [["a", "b", "c"], ["d", "e"]]
+    assert "pollux.process.connection" in import_graph()["pollux.process.acceptor"]
 
 
 def test_no_exception_is_left_over() -> None:

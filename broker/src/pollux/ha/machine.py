@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.errors import PolluxError
 from pollux.logs import event
+from pollux.transitions import IllegalTransitionError, follow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,11 +61,7 @@ STANDBY = frozenset({Phase.JOINING, Phase.CATCHING_UP, Phase.READY})
 ENDING = frozenset({Phase.STOPPING, Phase.FENCED})
 
 
-class IllegalTransitionError(PolluxError):
-    """A transition that the table does not have: a defect, never a matter of configuration."""
-
-
-class EndedError(IllegalTransitionError):
+class EndedError(IllegalTransitionError, PolluxError):
     """The broker stops or was fenced while its policy was about to do something else, which it then lets be."""
 
 
@@ -141,9 +138,9 @@ class Machine:
             logger.exception("a change of the activation could not be told")
 
     def _go(self, before: Position, phase: Phase, reason: str, epoch: int | None) -> Position:
-        if phase not in TRANSITIONS[before.phase]:
-            error = EndedError if before.phase in ENDING else IllegalTransitionError
-            raise error(f"a broker that is {before.phase} cannot become {phase} ({reason})")
+        if before.phase in ENDING and phase not in TRANSITIONS[before.phase]:
+            raise EndedError(f"a broker that is {before.phase} cannot become {phase} ({reason})")
+        follow(TRANSITIONS, before.phase, phase)
         self.position = Position(phase, reason, before.epoch if epoch is None else epoch, self._wall_ms())
         self._logged, self._unlogged = reason, 0
         return self.position

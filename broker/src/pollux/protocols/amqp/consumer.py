@@ -10,7 +10,7 @@ from pollux.protocols.amqp.conditions import condition_of
 from pollux.protocols.amqp.large import LargeSender, discard_delivery
 from pollux.protocols.amqp.outgoing import encode
 from pollux.protocols.amqp.phases import CONSUMER, OVER, ConsumerPhase
-from pollux.protocols.phases import follow
+from pollux.transitions import follow
 from pollux.wire.amqp.links import OutgoingLink
 from pollux.wire.amqp.proton import (
     ACCEPTED,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pollux.errors import AuthenticationError, LimitError, PolluxError
 from pollux.protocols.amqp.phases import LOGIN, LoginPhase
-from pollux.protocols.phases import follow
+from pollux.transitions import follow
 from pollux.wire.amqp import sasl
 from pollux.wire.amqp.sasl import SaslError, SaslInit, SaslReader, SaslResponse
 

@@ -27,7 +27,7 @@ from pollux.protocols.amqp.settings import settings_of
 from pollux.protocols.amqp.terminus import node_of
 from pollux.protocols.amqp.transactions import Transactions
 from pollux.protocols.base import Session
-from pollux.protocols.phases import follow
+from pollux.transitions import follow
 from pollux.wire.amqp.engine import Engine
 from pollux.wire.amqp.proton import ACCEPTED
 

@@ -27,8 +27,8 @@ from pollux.protocols.mqtt.inbound import Inbound
 from pollux.protocols.mqtt.phases import EXCHANGE, Exchange
 from pollux.protocols.mqtt.reading import LOG_IN
 from pollux.protocols.mqtt.state import NEVER, ClientState, PendingWill
-from pollux.protocols.phases import follow
 from pollux.routing.lifecycle import plan_producer
+from pollux.transitions import follow
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import V5, V31, Auth, ConnAck, Connect
 from pollux.wire.mqtt.reasons import ProtocolError, ReasonCode, violation

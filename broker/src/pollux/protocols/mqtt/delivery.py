@@ -22,7 +22,7 @@ from pollux.protocols.mqtt.outlet import THROUGH
 from pollux.protocols.mqtt.phases import FLOW, Flow
 from pollux.protocols.mqtt.publish_encoder import PublishEncoder
 from pollux.protocols.mqtt.subscriptions import may_have
-from pollux.protocols.phases import follow
+from pollux.transitions import follow
 from pollux.wire.mqtt.packets import V5
 from pollux.wire.mqtt.primitives import encode_variable
 from pollux.wire.mqtt.reasons import violation

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pollux.errors import StoreError
 from pollux.logs import event, failure
 from pollux.protocols.mqtt.phases import WAY, Way
-from pollux.protocols.phases import follow
+from pollux.transitions import follow
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

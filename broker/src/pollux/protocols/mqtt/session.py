@@ -22,7 +22,7 @@ from pollux.protocols.mqtt.reading import LOG_IN, PIECES, Reading
 from pollux.protocols.mqtt.state import NEVER, Ending
 from pollux.protocols.mqtt.subscribing import Subscribing
 from pollux.protocols.mqtt.subscriptions import MAX_SUBSCRIPTIONS
-from pollux.protocols.phases import follow
+from pollux.transitions import follow
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.decoder import Decoder, Event, PublishEnd, PublishStart, PublishTuple
 from pollux.wire.mqtt.encode import PINGRESP, encode

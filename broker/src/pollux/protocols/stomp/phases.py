@@ -1,7 +1,7 @@
 """Say which phases a STOMP session and its subscriptions go through, as tables. Pure.
 
 A change that the tables do not have is a defect of the broker, whatever a client sent: it raises
-(:mod:`pollux.protocols.phases`), and the session ends with "internal error".
+(:mod:`pollux.transitions`), and the session ends with "internal error".
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 from pollux.errors import AuthenticationError, LimitError, PolluxError
 from pollux.logs import event, failure
 from pollux.protocols.base import SECOND_LOOK, Session
-from pollux.protocols.phases import follow
 from pollux.protocols.stomp.connecting import SUPPORTED, Greeting, VersionError, read_connect
 from pollux.protocols.stomp.consuming import Consuming
 from pollux.protocols.stomp.heartbeat import HeartBeat, negotiate
@@ -28,6 +27,7 @@ from pollux.protocols.stomp.producing import Producer
 from pollux.protocols.stomp.settings import settings_of
 from pollux.protocols.stomp.streaming import Outbox
 from pollux.protocols.stomp.transactions import Transactions
+from pollux.transitions import follow
 from pollux.wire.stomp.decoder import BodyChunk, Decoder, Event, Frame, LargeFrame, Violation
 from pollux.wire.stomp.encoder import error as error_frame
 from pollux.wire.stomp.encoder import escaped, frame, receipts

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from pollux.message import Encoding
-from pollux.protocols.phases import follow
 from pollux.protocols.stomp.phases import SUBSCRIPTION, SubscriptionPhase
+from pollux.transitions import follow
 from pollux.wire.stomp.encoder import NUL
 from pollux.wire.stomp.headers import StompError, Version
 

@@ -1,4 +1,8 @@
-"""Changes of phase by tables, for the sessions of all protocols. Pure; each protocol has its tables in its package."""
+"""Changes of phase by tables, for whatever has phases: sessions of all protocols, the activation. Pure.
+
+A table says what may follow what: ``{phase: frozenset of phases}``, with every phase of its enumeration as a key. It is
+beside what it is of; ``harness/transitions.py`` looks at it as a whole.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ _Phase = TypeVar("_Phase", bound=Enum)
 
 
 class IllegalTransitionError(RuntimeError):
-    """A change of phase that its table does not have: a defect of the broker, whatever a client sent."""
+    """A change of phase that its table does not have: a defect of the broker, whatever was sent or configured."""
 
 
 def follow(table: Mapping[_Phase, frozenset[_Phase]], before: _Phase, after: _Phase) -> _Phase:
