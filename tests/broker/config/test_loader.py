@@ -509,9 +509,7 @@ def test_passwords_are_not_in_messages(uri: str) -> None:
 
 def test_everything_wrong_with_an_acceptor_is_said_at_once() -> None:
     """The address, the form of one parameter, and what the others say."""
-    core = (
-        '<acceptors><acceptor name="a">tcp://h:99999?host=h;amqpcredits=5;alone;backlog=x</acceptor></acceptors>'
-    )
+    core = '<acceptors><acceptor name="a">tcp://h:99999?host=h;amqpcredits=5;alone;backlog=x</acceptor></acceptors>'
     assert sorted(messages(document(core))) == [
         "acceptor 'a': URI parameter 'backlog': 'x' is not an integer: allowed is 1 to 65535",
         "acceptor 'a': URI parameter 'host' is not supported: write the host before the question mark",
