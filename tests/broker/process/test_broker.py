@@ -243,6 +243,9 @@ def test_a_standby_reloads_for_itself_and_for_the_life_to_come(make_instance: Ca
     standby.notifications.wait_for("RELOADING=1")
     assert "STATUS=ready" in standby.notifications.wait_for("READY=1")
     assert "configuration reloaded" in standby.messages()
+    asked = standby.pollux("reload", "--config", "broker.xml")
+    assert (asked.returncode, asked.stdout) == (0, "reloaded\n"), asked.stderr
+    standby.notifications.wait_for("READY=1")
     live.kill()
     standby.notifications.wait_for("READY=1")
     standby.stop()

@@ -30,7 +30,10 @@ logger = logging.getLogger("pollux.management")
 IDENTITY: web.RequestKey[Identity] = web.RequestKey("identity", Identity)
 _LOCAL_ADMINISTRATOR = Identity("local-administrator", administrator=True)
 #: What a broker that waits for its store answers.
-_WITHOUT_STORE = ("/metrics", "/api/v1/status", "/api/v1/openapi.json", "/api/v1/activation/", "/api/v1/users")
+_WITHOUT_STORE = (
+    *("/metrics", "/api/v1/status", "/api/v1/openapi.json"),
+    *("/api/v1/activation/", "/api/v1/reload", "/api/v1/users"),
+)
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
