@@ -113,9 +113,7 @@ def test_every_choice_can_be_measured() -> None:
 
 
 def test_a_row_at_full_load_tells_the_first_failovers_from_the_last() -> None:
-    found = [
-        failover_full.Failover(100 + number, 10, 80, 1000 * number, number % 7, 50_000) for number in range(30)
-    ]
+    found = [failover_full.Failover(100 + number, 10, 80, 1000 * number, number % 7, 50_000) for number in range(30)]
     made = failover_full.row(ABOUT, found, drained=False)
     assert made == (
         *("Pollux", "AMQP", "1,000,000", "no", "30", "114", "129", "129", "104", "124", "29,000", "6", "50,000"),
@@ -131,8 +129,8 @@ def test_a_row_at_full_load_tells_the_first_failovers_from_the_last() -> None:
 def test_what_a_broker_said_is_found_with_its_fields(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
-        "2026-11-25T00:00:01.000Z INFO pollux.server broker is live name=a messages=1\n"
-        'a line of its own\n2026-11-25T00:00:02.500Z INFO pollux.server broker is live name="a b" messages=7\n'
+        "2026-11-25T00:00:01.000Z INFO pollux.broker broker is live name=a messages=1\n"
+        'a line of its own\n2026-11-25T00:00:02.500Z INFO pollux.broker broker is live name="a b" messages=7\n'
     )
     at, fields = failover_full.said(log, "broker is live", 1795564801.5)
     assert at == 1795564802.5

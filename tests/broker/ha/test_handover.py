@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pollux.errors import InvalidRequestError
-from pollux.ha.copies.replicas import Backup
+from pollux.ha.copies.replicas import Backup, role_heard
 from pollux.ha.machine import Phase
 from pollux.ha.members import Member
 from pollux.ha.replication.handover import (
@@ -41,7 +41,7 @@ def backup(
     return Backup(Member(name, name, "host", 1, role, phase.value, f"http://{name}", alive=alive), stay)
 
 
-PREFERRED, EQUAL, SPARE = backup("castor", "live"), backup("helena", "peer"), backup("pollux")
+PREFERRED, EQUAL, SPARE = backup("castor", "live"), backup("helena", "symmetric"), backup("pollux")
 STAYS = backup("castor", "live", stay=True)
 COPYING, LOST = backup("pollux", phase=Phase.CATCHING_UP), backup("pollux", alive=False)
 
@@ -91,7 +91,7 @@ def test_a_failback_goes_to_the_preferred_broker_even_after_a_switchover() -> No
         (switchover, live(SPARE, phase=Phase.READY), "is ready, only a live one can hand over"),
         (switchover, live(SPARE, phase=Phase.STOPPING), "is stopping, only a live one can hand over"),
         (switchover, live(SPARE, handing_over=True), "is stopping already"),
-        (failback, live(PREFERRED, role=Role.PEER), "are equals: use a switchover"),
+        (failback, live(PREFERRED, role=Role.SYMMETRIC), "are equals: use a switchover"),
         (failback, live(PREFERRED, role=Role.LIVE), "there is nothing to fail back"),
         (failback, live(PREFERRED, phase=Phase.ACTIVATING), "is activating, only a live one can hand over"),
         (failback, live(PREFERRED, handing_over=True), "is stopping already"),
@@ -161,3 +161,11 @@ def test_a_backup_that_cannot_say_who_it_is_does_not_follow(tmp_path: Path) -> N
     assert replicas.open(conversation, 1, {"id": "x", "name": "pollux", "pid": 7, "role": "primary"}) is not None
     (told,) = replicas.backups().values()
     assert (told.member.role, preferred(told), told.ready) == ("live", True, False)
+
+
+
+def test_members_of_all_versions_understand_each_others_roles() -> None:
+    """What is said between brokers does not change with the words that operators read."""
+    assert [role.told for role in Role] == ["primary", "backup", "peer"]
+    assert [role_heard(role.told) for role in Role] == [*Role]
+    assert role_heard("something new") == "something new"

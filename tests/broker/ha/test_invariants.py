@@ -8,11 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from pollux.errors import StoreError
+from pollux.ha.copies import local
+from pollux.ha.copies.local import LocalState
 from pollux.ha.lease import Lease
 from pollux.ha.machine import Machine, Phase
 from pollux.ha.node_state import Activation, Holder, NodeState, StateFileError, decode, encode, with_holder
-from pollux.ha.replication import local, raising
-from pollux.ha.replication.local import LocalState
+from pollux.ha.replication import raising
 
 if TYPE_CHECKING:
     from pathlib import Path

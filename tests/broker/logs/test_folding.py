@@ -97,7 +97,7 @@ def test_it_begins_anew_with_each_window(log: Log) -> None:
     assert len(log.lines) == 3 * (FIRST + 2)
 
 
-@pytest.mark.parametrize("name", ["pollux.ha", "pollux.ha.lease", "pollux.mirror", "pollux.server", "pollux.critical"])
+@pytest.mark.parametrize("name", ["pollux.ha", "pollux.ha.lease", "pollux.mirror", "pollux.broker", "pollux.critical"])
 def test_state_changes_are_never_folded(log: Log, name: str) -> None:
     for number in range(500):
         log.line("activation", name=name, to="live", epoch=number)

@@ -18,6 +18,7 @@ from pollux.errors import StoreError
 from pollux.ha.copies import local
 from pollux.ha.copies.local import LocalState
 from pollux.process import exits
+from pollux.store.compare.side import locate
 from pollux.store.compare.verdict import Comparison, compare
 from pollux.store.locks import try_lock
 from pollux_pipeline.jobs.compare_journals import verdict as of_pipeline
@@ -176,7 +177,7 @@ async def test_what_was_moved_aside_is_compared_with_its_own_bindings(tmp_path: 
         shutil.move(backup / name, live / name / "oldreplica.1")
     found = compare(live, live / "journal" / "oldreplica.1")
     assert (found.newest, row_of(found)) == ("a", {"messages_a": 5, "messages_b": 3, "only_a": 2})
-    assert found.sides["b"].layout.bindings == live / "bindings" / "oldreplica.1"
+    assert locate(found.sides["b"].journal)[1] == live / "bindings" / "oldreplica.1"
 
 
 async def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:

@@ -259,12 +259,12 @@ def _side(found: Comparison, name: str) -> dict[str, Any]:
 
     side, alone = found.sides[name], found.alone[name]
     try:
-        state = local.read(side.layout.journal)
+        state = local.read(side.journal)
     except StoreError:
         state = None
     last = max(((*key, side.last(key)) for key in side.segments), default=None)
     return {
-        "directory": str(side.layout.journal),
+        "directory": str(side.journal),
         "epochs": sorted(side.epochs),
         "last": None if last is None else "epoch {}, segment {}, byte {}".format(*last),
         "sequence": None if state is None else state.sequence,

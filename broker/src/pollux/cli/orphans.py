@@ -52,21 +52,21 @@ def show(directory: Directory = None, config: Config = None, *, as_json: Json = 
     any.
     """
     from pollux.errors import StoreError
-    from pollux.store.compare.side import StoreLayout, locate
+    from pollux.store.compare.side import locate
     from pollux.store.orphans import find
 
     try:
         files = DISK
-        if directory is None:
+        if directory is not None:
+            places = locate(directory)
+        else:
             from pollux.cli.locate import find_configuration
             from pollux.cli.stores import files_of
 
             found = find_configuration(config)
             files = files_of(found)
-            layout = StoreLayout(found.journal_directory, found.bindings_directory, found.paging_directory)
-        else:
-            layout = locate(directory)
-        lost = [one.view() for one in find(layout, files)]
+            places = (found.journal_directory, found.bindings_directory, found.paging_directory)
+        lost = [one.view() for one in find(*places, files)]
     except (StoreError, OSError) as error:
         fail(str(error), EXIT_FAILED)
     result = listed(lost, _COLUMNS, right=("id", "messages", "paged"))

@@ -266,20 +266,20 @@ class ReplicationPrimary(Struct, frozen=True):
     quorum_vote_wait: Annotated[int, Duration(minimum=1, unit="seconds"), "Wait for the votes."] = 30
     retry_replication_wait: Annotated[int, Duration(minimum=1), "Wait before trying to replicate again."] = 2000
     manager: Annotated[DistributedManager | None, "Coordination service."] = None
-    coordination_id: Annotated[str | None, Text(), "Common identity of equal peers."] = None
+    coordination_id: Annotated[str | None, Text(), "Common identity of a group of equals."] = None
 
 
 class ReplicationBackup(Struct, frozen=True):
     """Hold ``<replication><backup>``."""
 
-    group_name: Annotated[str | None, Text(), "Pairs only with primaries of this group."] = None
+    group_name: Annotated[str | None, Text(), "Pairs only with lives of this group."] = None
     cluster_name: Annotated[str | None, Text(), "Cluster connection used for replication."] = None
     max_saved_replicated_journals_size: Annotated[
         int, Integer(special=((-1, "all"),)), "Copies of older data kept."
     ] = 2
-    scale_down: Annotated[ScaleDown | None, Needs("scale-down"), "Scale down instead of becoming active."] = None
+    scale_down: Annotated[ScaleDown | None, Needs("scale-down"), "Scale down instead of becoming live."] = None
     restart_backup: Annotated[bool, Boolean(), "Start again as backup after failback."] = False
-    allow_failback: Annotated[bool, Boolean(), "Stop when the primary comes back."] = True
+    allow_failback: Annotated[bool, Boolean(), "Stop when the preferred live comes back."] = True
     failback_delay: Annotated[int, Duration(), "Wait before failback."] = 5000
     initial_replication_sync_timeout: Annotated[
         int, Duration(minimum=1), "Limit of the last step of synchronisation."
@@ -288,7 +288,7 @@ class ReplicationBackup(Struct, frozen=True):
     quorum_size: Annotated[int, Integer(minimum=1, special=((-1, "size of the cluster"),)), "Votes cast."] = -1
     vote_retries: Annotated[int, Integer(), "Votes tried."] = 12
     vote_retry_wait: Annotated[int, Duration(minimum=1), "Wait between votes."] = 5000
-    retry_replication_wait: Annotated[int, Duration(minimum=1), "Wait before looking for a primary again."] = 2000
+    retry_replication_wait: Annotated[int, Duration(minimum=1), "Wait before looking for a live again."] = 2000
     quorum_vote_wait: Annotated[int, Duration(minimum=1, unit="seconds"), "Wait for the votes."] = 30
     manager: Annotated[DistributedManager | None, "Coordination service."] = None
 
@@ -304,10 +304,10 @@ class SharedStorePrimary(Struct, frozen=True):
 class SharedStoreBackup(Struct, frozen=True):
     """Hold ``<shared-store><backup>``."""
 
-    allow_failback: Annotated[bool, Boolean(), "Stop when the primary comes back."] = True
+    allow_failback: Annotated[bool, Boolean(), "Stop when the preferred live comes back."] = True
     failback_delay: Annotated[int, Duration(), "Wait before failback."] = 5000
     failover_on_shutdown: Annotated[bool, Boolean(), "Another backup takes over also after a clean stop."] = False
-    scale_down: Annotated[ScaleDown | None, Needs("scale-down"), "Scale down instead of becoming active."] = None
+    scale_down: Annotated[ScaleDown | None, Needs("scale-down"), "Scale down instead of becoming live."] = None
     restart_backup: Annotated[bool, Boolean(), "Start again as backup after failback."] = False
 
 
@@ -330,14 +330,14 @@ class _Colocated(Struct, frozen=True):
 class ReplicationColocated(_Colocated, frozen=True):
     """Hold ``<replication><colocated>``."""
 
-    primary: Annotated[ReplicationPrimary | None, Element(aliases=("master",)), "The primary."] = None
+    primary: Annotated[ReplicationPrimary | None, Element(aliases=("master",)), "The preferred live."] = None
     backup: Annotated[ReplicationBackup | None, Element(aliases=("slave",)), "The backups created."] = None
 
 
 class SharedStoreColocated(_Colocated, frozen=True):
     """Hold ``<shared-store><colocated>``."""
 
-    primary: Annotated[SharedStorePrimary | None, Element(aliases=("master",)), "The primary."] = None
+    primary: Annotated[SharedStorePrimary | None, Element(aliases=("master",)), "The preferred live."] = None
     backup: Annotated[SharedStoreBackup | None, Element(aliases=("slave",)), "The backups created."] = None
 
 
@@ -351,7 +351,7 @@ class Replication(Struct, frozen=True):
     """Hold exactly one of the three."""
 
     primary: Annotated[ReplicationPrimary | None, Element(aliases=("master",)), "Serves and replicates."] = None
-    backup: Annotated[ReplicationBackup | None, Element(aliases=("slave",)), "Follows a primary."] = None
+    backup: Annotated[ReplicationBackup | None, Element(aliases=("slave",)), "Follows a live."] = None
     colocated: Annotated[ReplicationColocated | None, Needs("colocated"), "Both in one process."] = None
 
 

@@ -180,7 +180,7 @@ def votes_can_be_won(configuration: Configuration, report: Report) -> None:
     primary = replication.primary
     if primary is not None and primary.coordination_id is not None and primary.manager is None:
         report.error_at(
-            policy.line, "coordination-id needs a <manager>: without one a primary and its backup cannot be equals"
+            policy.line, "coordination-id needs a <manager>: without one a live and its backup cannot be equals"
         )
     if any(part.manager is not None for part in parts) or not parts:
         return

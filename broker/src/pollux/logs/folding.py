@@ -24,7 +24,7 @@ FIRST_OF_ALL = 100
 #: Kinds remembered; when more come within a window, the one that is counted longest gets its line early.
 KINDS = 1000
 #: Activation, replication, the cluster, start and stop, the watchdog: each line counts.
-NEVER = ("pollux.ha", "pollux.mirror", "pollux.cluster", "pollux.core", "pollux.server", "pollux.critical", "kazoo")
+NEVER = ("pollux.ha", "pollux.mirror", "pollux.cluster", "pollux.core", "pollux.broker", "pollux.critical", "kazoo")
 
 _Kind = tuple[str, str, str]
 

@@ -76,7 +76,7 @@ def _one_line(text: str) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """``2026-11-20T19:50:00.123Z INFO pollux.server broker is ready name=a port=61616``."""
+    """``2026-11-20T19:50:00.123Z INFO pollux.broker broker is ready name=a port=61616``."""
 
     def __init__(self, *, journald: bool = False) -> None:
         super().__init__()

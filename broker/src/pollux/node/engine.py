@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pollux.engine.share import Share
     from pollux.store.storage import Storage
 
-logger = logging.getLogger("pollux.server")
+logger = logging.getLogger("pollux.broker")
 
 
 class Engine:

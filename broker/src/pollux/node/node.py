@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pollux.ha.machine import Position
     from pollux.node.around import Acceptors, Process
 
-logger = logging.getLogger("pollux.server")
+logger = logging.getLogger("pollux.broker")
 
 #: Seconds each step of a stop may take.
 STORE_CLOSE_TIMEOUT = 60.0

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pollux.protocols.services import Services
     from pollux.routing.space import AddressSpace
 
-logger = logging.getLogger("pollux.server")
+logger = logging.getLogger("pollux.broker")
 
 #: Seconds clients have to take their leave.
 FAREWELL_TIMEOUT = 6.0

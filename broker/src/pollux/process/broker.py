@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pollux.config.users import Users
     from pollux.ha.activation import Activation
 
-logger = logging.getLogger("pollux.server")
+logger = logging.getLogger("pollux.broker")
 
 #: A broker that lost its right to serve is gone after this time, whatever hangs, seconds.
 FENCED_TIMEOUT = 1.0

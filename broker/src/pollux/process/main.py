@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pollux.config.users import Users
     from pollux.process.broker import Component
 
-logger = logging.getLogger("pollux.server")
+logger = logging.getLogger("pollux.broker")
 
 #: Not an exit code: the process replaces itself.
 _AGAIN = -1

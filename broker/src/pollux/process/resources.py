@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pollux.logs import event
 
-logger = logging.getLogger("pollux.server")
+logger = logging.getLogger("pollux.broker")
 
 #: Descriptors kept for the store, logs and management when connections use up the rest.
 RESERVED_DESCRIPTORS = 256

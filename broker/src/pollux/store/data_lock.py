@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-logger = logging.getLogger("pollux.server")
+logger = logging.getLogger("pollux.broker")
 
 LOCK_FILE = "pollux.lock"
 NODE_FILE = "pollux.node-id"

@@ -10,7 +10,7 @@ from msgspec import Struct
 from pollux.formats import records
 from pollux.formats.records import RecordType
 from pollux.store.bindings import read_newest
-from pollux.store.compare.side import StoreLayout, read_pages
+from pollux.store.compare.side import read_pages
 from pollux.store.files import DISK, FileReader, is_directory
 from pollux.store.reading import Reading, read_journal
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK
@@ -64,13 +64,13 @@ class _Queue(msgspec.Struct):
     spec: _Spec
 
 
-def find(layout: StoreLayout, files: Files = DISK) -> list[Lost]:
+def find(journal: Path, bindings: Path | None, paging: Path | None, files: Files = DISK) -> list[Lost]:
     """The queues without a binding whose deletion is not on record, by number. Raises StoreError, OSError."""
-    found = read_journal(layout.journal, None, files=files)
+    found = read_journal(journal, None, files=files)
     values: dict[tuple[str, str], bytes] = {}
-    if layout.bindings is not None and is_directory(files, layout.bindings):
-        values = read_newest(layout.bindings, None, expected=False, files=files)[0]
-    return lost_queues(found, values, layout.paging, files)
+    if bindings is not None and is_directory(files, bindings):
+        values = read_newest(bindings, None, expected=False, files=files)[0]
+    return lost_queues(found, values, paging, files)
 
 
 def lost_queues(

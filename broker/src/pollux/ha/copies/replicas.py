@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pollux.ha")
 
-#: What members call the preferred live between each other: the name of the element in broker.xml.
-PREFERRED = "primary"
+#: Roles that members of all versions call otherwise between each other.
+TOLD = {"live": "primary", "symmetric": "peer"}
 #: Pause between two attempts to raise the sequence while the coordination service does not answer, seconds.
 RETRY = 0.1
 #: How long what was written last may take to be confirmed when the right to serve is handed over, seconds.
@@ -339,7 +339,7 @@ class Replicas:
 
 def role_heard(word: object) -> str:
     """Return the role that another member told; one that is not known as it is."""
-    return "live" if word == PREFERRED else str(word)[:32]
+    return next((role for role, told in TOLD.items() if told == word), str(word)[:32])
 
 
 def member_of(content: dict[str, Any], phase: Phase) -> MemberView:

@@ -81,7 +81,7 @@ def switchover(live: Live) -> HandOver:
 
 def failback(live: Live) -> HandOver:
     """Return the hand-over to the preferred broker. Raises InvalidRequestError when there is none that can serve."""
-    if live.role is Role.PEER:
+    if live.role is Role.SYMMETRIC:
         raise InvalidRequestError("peers with a coordination-id are equals: use a switchover")
     if live.role is not Role.BACKUP:
         raise InvalidRequestError("this is the preferred broker: there is nothing to fail back")

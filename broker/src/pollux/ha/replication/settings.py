@@ -12,7 +12,7 @@ from pollux.config.acceptors import ConnectorSettings
 from pollux.config.clustering import ReplicationBackup, ReplicationPrimary
 from pollux.config.manager import FILE_MANAGERS, zookeeper_times
 from pollux.errors import PolluxError
-from pollux.ha.copies.replicas import PREFERRED
+from pollux.ha.copies.replicas import TOLD
 from pollux.ha.replication.coordination import Coordinator, FileCoordinator
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ class Role(StrEnum):
     LIVE = "live"
     BACKUP = "backup"
     #: One of several equals, none of them preferred.
-    PEER = "peer"
+    SYMMETRIC = "symmetric"
 
     @property
     def told(self) -> str:
-        """The word that members use between each other: the name of the element in broker.xml."""
-        return PREFERRED if self is Role.LIVE else self.value
+        """The word that members use between each other, of all versions."""
+        return TOLD.get(self.value, self.value)
 
 
 class Votes(NamedTuple):
@@ -117,7 +117,7 @@ def settings_of(configuration: Configuration) -> Settings | None:
     backup = part if isinstance(part, ReplicationBackup) else None
     identity = primary.coordination_id if primary is not None else None
     return Settings(
-        Role.BACKUP if primary is None else Role.PEER if identity is not None else Role.LIVE,
+        Role.BACKUP if primary is None else Role.SYMMETRIC if identity is not None else Role.LIVE,
         part.manager,
         Votes(
             part.quorum_size,

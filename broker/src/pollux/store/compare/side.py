@@ -51,16 +51,11 @@ class Position(NamedTuple):
         return f"epoch {self.epoch}, segment {self.sequence}, byte {self.offset}"
 
 
-class StoreLayout(NamedTuple):
-    """The directories of a store; ``bindings`` and ``paging`` None where there are none beside the journal."""
+def locate(directory: Path) -> tuple[Path, Path | None, Path | None]:
+    """Return where journal, bindings and pages (None: there are none) of a store are. Raises StoreError.
 
-    journal: Path
-    bindings: Path | None
-    paging: Path | None
-
-
-def locate(directory: Path) -> StoreLayout:
-    """The store meant by a data directory, a journal directory, or an ``oldreplica.N`` in one. Raises StoreError."""
+    It is meant by a data directory, a journal directory, or an ``oldreplica.N`` in one.
+    """
     if not directory.is_dir():
         raise StoreError(f"{directory}: is not a directory")
     journal = directory
@@ -75,7 +70,7 @@ def locate(directory: Path) -> StoreLayout:
         found = above / name / journal.name if saved else above / name
         return found if found.is_dir() else None
 
-    return StoreLayout(journal, beside("bindings"), beside("paging"))
+    return journal, beside("bindings"), beside("paging")
 
 
 def _holds_journal(directory: Path) -> bool:
@@ -85,7 +80,8 @@ def _holds_journal(directory: Path) -> bool:
 class Side(Struct):
     """One store's contents. Segments that a takeover fenced are left out: nothing in them counts."""
 
-    layout: StoreLayout
+    #: Its journal's directory.
+    journal: Path
     node_id: bytes
     #: Those with records, and those a checkpoint has folded.
     segments: dict[Key, SegmentFile]
@@ -153,8 +149,8 @@ class Side(Struct):
 
 def read_side(directory: Path) -> Side:
     """Read a store. Raises StoreError (FormatError) for one that cannot be read as a whole, OSError."""
-    layout = locate(directory)
-    found = read_journal(layout.journal, None)
+    journal, bindings, paging = locate(directory)
+    found = read_journal(journal, None)
     lost = [one for one in (*found.damage, *missing(found, {})) if one.kind in ("missing-segment", "missing-file")]
     if lost:
         # What was there is not known, so neither side can be said to have all that the other has.
@@ -162,14 +158,14 @@ def read_side(directory: Path) -> Side:
     nodes = {one.header.node_id for one in found.segments if one.header is not None}
     nodes |= {
         node
-        for path in layout.journal.iterdir()
+        for path in journal.iterdir()
         if checkpoint_key(path.name) is not None and (node := node_of(path)) is not None
     }
     salts: dict[int, int] = {}
     damage = found.damage
     known = {queue_id: _queue(value).spec.name for queue_id, value in found.state.queue_records.items()}
     names = {queue_id: name for queue_id, name in known.items() if name}
-    path = newest_file(layout.bindings) if layout.bindings is not None else None
+    path = newest_file(bindings) if bindings is not None else None
     try:
         if path is not None:
             values, wrong, header = read_bindings(path, None)
@@ -178,7 +174,7 @@ def read_side(directory: Path) -> Side:
             salts[header.epoch] = header.salt
             names |= {_queue(value).id: key for (kind, key), value in values.items() if kind == _QUEUE}
     except DamagedHeaderError as error:
-        damage.append(Damage(path or layout.journal, 0, 0, "corrupt", str(error)))
+        damage.append(Damage(path or journal, 0, 0, "corrupt", str(error)))
     if len(nodes) != 1:
         told = ", ".join(sorted(node.hex() for node in nodes)) or "no file tells which"
         raise StoreError(f"{directory}: holds files of {len(nodes)} nodes ({told}); keep one node's only")
@@ -196,11 +192,11 @@ def read_side(directory: Path) -> Side:
     if found.checkpoint is not None:
         trace.update(found.checkpoint.ids)
     paged: set[int] = set()
-    if layout.paging is not None:
-        read_pages(layout.paging, found.state, queues, paged, damage)
+    if paging is not None:
+        read_pages(paging, found.state, queues, paged, damage)
     trace |= paged
     return Side(
-        layout,
+        journal,
         nodes.pop(),
         {one.key: one for one in counted},
         found.starts,

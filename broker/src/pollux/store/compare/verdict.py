@@ -94,7 +94,7 @@ def compare(a: Path, b: Path, *, progress: Callable[[str], None] = lambda _: Non
 def verdict(alone: dict[str, Alone], sides: dict[str, Side]) -> tuple[str, str]:
     """``newest`` and the answer in words."""
     harm = "".join(
-        f"; {name} is damaged in {len(side.unsound)} places: see `pollux journal verify {side.layout.journal}`"
+        f"; {name} is damaged in {len(side.unsound)} places: see `pollux journal verify {side.journal}`"
         for name, side in sides.items()
         if side.unsound
     )
@@ -304,9 +304,7 @@ def _had_life(epoch: int, mine: Side, other: Side) -> bool | None:
     return True if one is not None and there is not None and there >= one else None
 
 
-def _never_had(
-    missing: set[int], is_own: Callable[[int], bool], mine: Side, other: Side, alone: Alone
-) -> int:
+def _never_had(missing: set[int], is_own: Callable[[int], bool], mine: Side, other: Side, alone: Alone) -> int:
     """How many of the messages in a queue of ``mine`` the other side never had."""
     own = {one for one in missing if is_own(one)}
     asked = {one for one in missing - own if one not in other.trace}
