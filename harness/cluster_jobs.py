@@ -30,10 +30,11 @@ FILE_BYTES = 64 << 10
 def run_jobs(spark: SparkSession, data: Path, output: Path) -> dict[str, Result]:
     """`reconcile` of what is in data/traffic and `split_brain` of data/a and data/b, each with an output of its own."""
     found = find([str(data / "traffic")])
-    options: dict[str, Any] = {"sides": check_sides(data / "a", data / "b"), "keep": "b"}
+    sides = check_sides(data / "a", data / "b")
+    options: dict[str, Any] = {"sides": sides, "keep": "b"}
     return {
         "reconcile": reconcile(base.Run(spark, found, output / "reconcile")),
-        "split_brain": split_brain(base.Run(spark, Inputs((), ()), output / "split_brain", options)),
+        "split_brain": split_brain(base.Run(spark, Inputs(tuple(sides.values()), ()), output / "split_brain", options)),
     }
 
 

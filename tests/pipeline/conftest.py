@@ -9,6 +9,7 @@ import pytest
 
 from harness import tables
 from harness.spark_cluster import SHORT_LIVED, UNCOMPILED
+from pollux_pipeline import tuning
 from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.session import build_session
 
@@ -20,11 +21,9 @@ if TYPE_CHECKING:
     from pollux_pipeline.jobs.base import Result
 
 HERE = Path(__file__).parent
-#: Small data: more partitions would only be more tasks, and there is nothing to adapt a plan to. Users adapt, as tests
-#: of the command line and of the cluster do; what the cluster writes is compared with what this session does.
+#: As the command line sets it for little data; what the cluster writes is compared with what this session does.
 SETTINGS = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
+    **tuning.settings(0, local=True),
     "spark.default.parallelism": "2",
     "spark.driver.extraJavaOptions": SHORT_LIVED,
     **UNCOMPILED,

@@ -169,7 +169,7 @@ def _run(
     settings = spark.settings()
     quiet_spark()
     progress.tell(f"starting Spark ({spark.master})")
-    session = build_session(spark.master, memory=spark.memory, settings=settings)
+    session = build_session(spark.master, memory=spark.memory, settings=settings, size=inputs.size() or None)
     from pyspark.errors import PySparkException
 
     progress.watch(lambda: running_tasks(session))

@@ -9,7 +9,9 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from pollux_pipeline import tuning
 from pollux_pipeline.errors import InputError
+from pollux_pipeline.tuning import STRETCH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 OLDEST_JAVA = 17
 #: What the JVM of the driver may take; jobs bring it a row for each life or segment at most, never one for a message.
 DRIVER_MEMORY = "2g"
-#: Bytes of a text or Parquet file that one task reads.
-STRETCH = str(32 << 20)
 
 
 def check_java() -> None:
@@ -43,10 +43,11 @@ def build_session(
     name: str = "pollux-pipeline",
     memory: str = DRIVER_MEMORY,
     settings: dict[str, str] | None = None,
+    size: int | None = None,
 ) -> SparkSession:
     """A session on `master` with our data sources registered. Raises InputError when Java or the master is not there.
 
-    `settings`: Spark properties that win over ours.
+    `settings`: Spark properties that win over ours. `size`: bytes of input it is for; None: not known.
     """
     check_java()
     from pyspark.sql import SparkSession
@@ -60,12 +61,11 @@ def build_session(
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.python.filterPushdown.enabled": "true",
-        "spark.sql.adaptive.enabled": "true",
         "spark.sql.adaptive.skewJoin.enabled": "true",
         # One task for each stretch of a file, of a size that does not depend on how many cores there are: entries of
         # a ledger are numbered within their stretch, and what is written is the same wherever it is computed.
-        "spark.sql.files.maxPartitionBytes": STRETCH,
-        "spark.sql.files.openCostInBytes": STRETCH,
+        "spark.sql.files.maxPartitionBytes": str(STRETCH),
+        "spark.sql.files.openCostInBytes": str(STRETCH),
         "spark.sql.sources.partitionOverwriteMode": "dynamic",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.metricsEnabled": "false",
@@ -78,6 +78,7 @@ def build_session(
         values["spark.driver.host"] = "127.0.0.1"
         values["spark.driver.bindAddress"] = "127.0.0.1"
         values["spark.sql.shuffle.partitions"] = "32"
+    values |= tuning.settings(size, local=local)
     builder = SparkSession.builder.master(master)
     for key, value in (values | (settings or {})).items():
         builder = builder.config(key, value)

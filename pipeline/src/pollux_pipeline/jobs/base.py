@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType
 
+from pollux_pipeline.tuning import STRETCH
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import StructType
 
     from pollux_pipeline.sources.inputs import Inputs
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 SHOWN = 50
 #: Bytes of input for each file of a large table, and how many files there are at most. Not a matter of how many
 #: tasks there are: a cluster writes the same files as one machine.
-_FILE_BYTES, _MOST_FILES = 64 << 20, 512
+_FILE_BYTES, _MOST_FILES = STRETCH, 512
 #: Tables on the way; deleted at the end.
 _STAGE = "_stage"
 #: Damage every crash leaves behind; told, but no finding.
@@ -108,6 +109,7 @@ class Run:
         self.output = output
         self.options = options or {}
         self._tell = tell or (lambda _: None)
+        self._asked: list[tuple[DataFrame, list[dict[str, Any]]]] = []
         self._started = time.monotonic()
         output.mkdir(parents=True, exist_ok=True)
         (output / "result.json").unlink(missing_ok=True)
@@ -146,13 +148,37 @@ class Run:
     @cached_property
     def _files(self) -> int:
         """How many files a large table gets."""
-        places = {*self.inputs.journals, *self.inputs.ledgers, *self.inputs.audits}
-        places |= set(self.options.get("sides", {}).values())
-        return min(max(1, sum(map(_size_of, places)) // _FILE_BYTES), _MOST_FILES)
+        return min(max(1, self.inputs.size() // _FILE_BYTES), _MOST_FILES)
 
     def first(self, frame: DataFrame, count: int = SHOWN) -> list[dict[str, Any]]:
         """The first rows of an ordered table, for the report. Never more than `count`."""
         return [row.asDict(recursive=True) for row in frame.limit(count).collect()]
+
+    def ask(self, frame: DataFrame, count: int = SHOWN) -> list[dict[str, Any]]:
+        """What `first` says, but later: the list is empty until `answer` fills it. All questions are one Spark job."""
+        rows: list[dict[str, Any]] = []
+        self._asked.append((frame.limit(count), rows))
+        return rows
+
+    def answer(self) -> None:
+        """Fill the lists of all that was asked."""
+        asked, self._asked = self._asked, []
+        if not asked:
+            return
+        # A column for each question, which holds its rows, so that every value keeps its type.
+        kinds = [frame.schema for frame, _ in asked]
+        parts = [
+            frame.select(
+                f.lit(number).alias("question"),
+                *(
+                    (f.struct(*frame.columns) if one == number else f.lit(None).cast(kind)).alias(f"rows_{one}")
+                    for one, kind in enumerate(kinds)
+                ),
+            )
+            for number, (frame, _) in enumerate(asked)
+        ]
+        for row in reduce(DataFrame.unionAll, parts).collect():
+            asked[row.question][1].append(row[f"rows_{row.question}"].asDict(recursive=True))
 
     def finish(self, result: Result) -> Result:
         """Delete what was needed on the way and write result.json. A run without it did not finish."""
@@ -163,14 +189,3 @@ class Run:
         unfinished.write_text(json.dumps(result.as_dict(), indent=2, default=str) + "\n")
         unfinished.replace(path)
         return result
-
-
-def _size_of(place: str) -> int:
-    """Bytes of a file, or of all files below a directory; what was deleted meanwhile counts nothing."""
-    path = Path(place)
-    files = [Path(at) / name for at, _, names in os.walk(path) for name in names] if path.is_dir() else [path]
-    size = 0
-    for file in files:
-        with suppress(FileNotFoundError):
-            size += file.stat().st_size
-    return size

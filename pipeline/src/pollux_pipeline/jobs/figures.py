@@ -12,22 +12,22 @@ from pollux_pipeline.jobs.latency import percentiles
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from pollux_pipeline.jobs.base import Result, Run
+    from pollux_pipeline.jobs.base import Run
 
 #: Ledgers whose throughput a report draws.
 _DRAWN = 4
 
 
-def figures(run: Run, messages: DataFrame, events: DataFrame, result: Result, sections: dict[str, Any]) -> None:
-    """Write `throughput`, `latency`, `by_address`, `by_broker`; add totals to the result, rows to the sections."""
-    totals = messages.agg(
-        count_where("sent_ms is not null").alias("sent"),
-        count_where("confirmed_ms is not null").alias("confirmed"),
-        f.sum("received").alias("received"),
-    ).first()
-    if totals is not None:
-        result.facts |= {name: int(value or 0) for name, value in totals.asDict().items()}
-    sections["faults"] = run.first(
+def figures(run: Run, messages: DataFrame, events: DataFrame, sections: dict[str, Any]) -> None:
+    """Write `throughput`, `latency`, `by_address`, `by_broker`; add rows and totals to the sections."""
+    sections["totals"] = run.ask(
+        messages.agg(
+            count_where("sent_ms is not null").alias("sent"),
+            count_where("confirmed_ms is not null").alias("confirmed"),
+            f.sum("received").alias("received"),
+        )
+    )
+    sections["faults"] = run.ask(
         events.filter("kind = 'F'").select("ledger", f.col("time").alias("at_ms"), "text").orderBy("ledger", "at_ms"),
         200,
     )
@@ -47,12 +47,12 @@ def figures(run: Run, messages: DataFrame, events: DataFrame, result: Result, se
         .agg(count_where("kind = 'C'").alias("confirmed"), count_where("kind = 'R'").alias("received"))
     )
     throughput = run.write("throughput", throughput)
-    sections["throughput"] = run.first(throughput.orderBy("ledger", "at_ms"), 400 * _DRAWN)
+    sections["throughput"] = run.ask(throughput.orderBy("ledger", "at_ms"), 400 * _DRAWN)
     address = f.coalesce(f.nullif(f.col("group"), f.lit("")), f.nullif("producer", f.lit("")), f.lit("(unknown)"))
     named = messages.withColumn("address", f.coalesce(f.nullif(f.expr("get(receptions, 0).queue"), f.lit("")), address))
     spent = {name: f.col(f"{name}_ms") for name in ("confirm", "receive")}
     latency = run.write("latency", percentiles(named, "address", spent, (0.5, 0.9, 0.99, 0.999)))
-    sections["latency"] = run.first(latency.orderBy("address"))
+    sections["latency"] = run.ask(latency.orderBy("address"))
     by_address = run.write(
         "by_address",
         named.groupBy("address").agg(
@@ -63,11 +63,11 @@ def figures(run: Run, messages: DataFrame, events: DataFrame, result: Result, se
             count_where("state = 'phantom'").alias("phantom"),
         ),
     )
-    sections["by_address"] = run.first(by_address.orderBy(f.desc("lost"), f.desc("duplicated"), "address"))
+    sections["by_address"] = run.ask(by_address.orderBy(f.desc("lost"), f.desc("duplicated"), "address"))
     by_broker = run.write(
         "by_broker",
         events.filter("kind in ('C', 'R')")
         .groupBy(f.coalesce(f.nullif("broker", f.lit("")), f.lit("(unknown)")).alias("broker"))
         .agg(count_where("kind = 'C'").alias("confirmed"), count_where("kind = 'R'").alias("received")),
     )
-    sections["by_broker"] = run.first(by_broker.orderBy("broker"))
+    sections["by_broker"] = run.ask(by_broker.orderBy("broker"))

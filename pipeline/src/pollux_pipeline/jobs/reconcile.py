@@ -37,6 +37,8 @@ KINDS = (
 )
 #: What is told of messages and is no finding.
 TOLD = ("stuck", "explained", "order_unknown")
+#: Sections that hold a row of figures for the result.
+_FACTS = ("in_queues", "followed", "totals")
 #: Damage that is no finding: what every crash leaves behind, and what a broker says of its own trail.
 _TOLD_DAMAGE = (*NORMAL_DAMAGE, "trail-lost")
 
@@ -61,14 +63,14 @@ def reconcile(run: Run) -> Result:
         rows = run.stage("journal", state.journal(run.spark, inputs.journals))
         damage.append(state.damage(rows))
         records = run.stage("effective", state.effective(rows))
-        stuck = _waiting(run, rows, records, result, sections)
+        stuck = _waiting(run, rows, records, sections)
         found += [_stored_twice(records), _phantom_acks(rows, records)]
         began.append(clocks.of_journals(rows))
     if inputs.audits:
         run.step("reading audit trails")
         trail = run.stage("trail", evidence.trails(run.spark, inputs.audits))
         damage.append(evidence.damage(trail))
-        fates, served = _trails(run, trail, result, sections)
+        fates, served = _trails(run, trail, sections)
         began.append(clocks.of_trails(served))
     if damage:
         found.append(_damaged(run, damage, sections))
@@ -80,7 +82,7 @@ def reconcile(run: Run) -> Result:
         queues = run.options.get("queues") or []
         entries = events.filter("kind in ('S', 'C', 'R')")
         sources = run.write("ledgers", table(run.spark, numbered(inputs.ledgers), "ledger int, file string"))
-        sections["ledgers"] = run.first(sources.orderBy("ledger"))
+        sections["ledgers"] = run.ask(sources.orderBy("ledger"))
         several = len(inputs.ledgers) > 1
         if several:
             of = f.broadcast(activations.nodes(lives).withColumnRenamed("node", "of"))
@@ -94,11 +96,11 @@ def reconcile(run: Run) -> Result:
         if several:
             found += [_order_unknown(judged), activations.uncompared(lives)]
         run.step("counting")
-        figures(run, messages, events, result, sections)
+        figures(run, messages, events, sections)
         told = activations.of_ledgers(lives, messages, events)
     if told is not None or served is not None:
         both = run.write("activations", activations.joined(run.spark, told, served))
-        sections["activations"] = run.first(both.orderBy("node", "epoch", "broker"), 200)
+        sections["activations"] = run.ask(both.orderBy("node", "epoch", "broker"), 200)
     run.step("writing findings")
     _findings(run, found, result, sections)
     result.report = page.write_reconcile(run.output / "report.html", result, sections)
@@ -115,7 +117,10 @@ def _findings(run: Run, found: list[DataFrame], result: Result, sections: dict[s
     ranked = findings.withColumns(
         {"rank": f.row_number().over(kind.orderBy("time", "id", "queue", "detail")), "number": f.count("*").over(kind)}
     )
-    examples = run.first(ranked.filter("rank <= 20").orderBy("finding", "rank"), 20 * len((*KINDS, *TOLD)))
+    examples = run.ask(ranked.filter("rank <= 20").orderBy("finding", "rank"), 20 * len((*KINDS, *TOLD)))
+    run.answer()
+    for row in (row for name in _FACTS for row in sections.get(name, ())):
+        result.facts |= {name: int(value or 0) for name, value in row.items()}
     counts = {one["finding"]: one.pop("number") for one in examples if one.pop("rank")}
     result.findings = {name: counts.get(name, 0) for name in KINDS}
     result.facts |= {name: counts.get(name, 0) for name in TOLD}
@@ -352,14 +357,13 @@ def _disordered(violations: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def _trails(
-    run: Run, trail: DataFrame, result: Result, sections: dict[str, Any]
+    run: Run, trail: DataFrame, sections: dict[str, Any]
 ) -> tuple[DataFrame, DataFrame]:
     """What became of the messages whose duplicate ids are known, and the lives that the brokers tell of."""
     fates = run.write("fates", evidence.fates(trail), spread="message_id")
     events = run.write("lifecycle", evidence.lifecycle(trail))
-    sections["trail"] = run.first(run.write("trail", evidence.throughput(trail)).orderBy("at_ms"), 400)
-    counted = fates.agg(f.count("*").alias("n")).first()
-    result.facts["followed_in_queues"] = int(counted.n) if counted is not None else 0
+    sections["trail"] = run.ask(run.write("trail", evidence.throughput(trail)).orderBy("at_ms"), 400)
+    sections["followed"] = run.ask(fates.agg(f.count("*").alias("followed_in_queues")))
     return evidence.by_id(fates), evidence.activations(events)
 
 
@@ -369,7 +373,7 @@ def _damaged(run: Run, parts: list[DataFrame], sections: dict[str, Any]) -> Data
     for part in parts[1:]:
         every = every.unionByName(part)
     damage = run.write("damage", every)
-    sections["damage"] = run.first(damage.orderBy("file", "offset"))
+    sections["damage"] = run.ask(damage.orderBy("file", "offset"))
     none = f.lit(None).cast("string")
     return damage.filter(~f.col("damage").isin(*_TOLD_DAMAGE)).select(
         f.lit("damage").alias("finding"),
@@ -385,7 +389,7 @@ def _damaged(run: Run, parts: list[DataFrame], sections: dict[str, Any]) -> Data
 
 
 def _waiting(
-    run: Run, rows: DataFrame, records: DataFrame, result: Result, sections: dict[str, Any]
+    run: Run, rows: DataFrame, records: DataFrame, sections: dict[str, Any]
 ) -> DataFrame:
     """The ids (duplicate ids) of messages that wait in a queue."""
     messages = rows.filter(
@@ -407,9 +411,8 @@ def _waiting(
     depth = waiting.groupBy(f.coalesce("queue", f.col("queue_id").cast("string")).alias("queue")).agg(
         f.count("*").alias("messages"), f.sum("size").alias("bytes")
     )
-    sections["waiting"] = run.first(depth.orderBy(f.desc("messages"), "queue"))
-    counted = waiting.agg(f.count("*").alias("n")).first()
-    result.facts["waiting_in_queues"] = int(counted.n) if counted is not None else 0
+    sections["waiting"] = run.ask(depth.orderBy(f.desc("messages"), "queue"))
+    sections["in_queues"] = run.ask(waiting.agg(f.count("*").alias("waiting_in_queues")))
     return waiting.filter("duplicate_id is not null").select(f.col("duplicate_id").alias("id")).distinct()
 
 

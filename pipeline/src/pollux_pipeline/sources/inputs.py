@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,10 @@ class Inputs:
     ledgers: tuple[str, ...]
     #: Directories with audit trails.
     audits: tuple[str, ...] = ()
+
+    def size(self) -> int:
+        """Bytes of all files; what is deleted meanwhile counts nothing."""
+        return sum(_size_of(Path(place)) for place in {*self.journals, *self.ledgers, *self.audits})
 
 
 def find(paths: list[str]) -> Inputs:
@@ -74,3 +79,12 @@ def is_torn(path: str) -> bool:
             return False
         stream.seek(-1, os.SEEK_END)
         return stream.read() != b"\n"
+
+
+def _size_of(path: Path) -> int:
+    files = [Path(at) / name for at, _, names in os.walk(path) for name in names] if path.is_dir() else [path]
+    size = 0
+    for file in files:
+        with suppress(FileNotFoundError):
+            size += file.stat().st_size
+    return size
