@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pollux.formats.audit import AuditError, Event, Flag, Kind, Messages, decode_header, decode_messages, scan
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.schemas import AUDIT
-from pollux_pipeline.sources.journal import paths_of
+from pollux_pipeline.sources.journal import check_options, paths_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 #: Rows of a record batch at most.
 BATCH_ROWS = 65_536
+OPTIONS = ("path", "paths", "columns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +81,12 @@ class AuditSource(DataSource):
 
     def reader(self, schema: StructType) -> AuditReader:
         """For `spark.read`."""
+        check_options(self.options, OPTIONS)
         return AuditReader(paths_of(self.options), schema)
 
     def streamReader(self, schema: StructType) -> AuditStreamReader:  # noqa: N802  (Spark's name)
         """For `spark.readStream`."""
+        check_options(self.options, OPTIONS)
         return AuditStreamReader(paths_of(self.options), schema)
 
 

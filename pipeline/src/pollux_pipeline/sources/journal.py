@@ -19,6 +19,7 @@ other query on the same loaded DataFrame, which then silently lacks rows (docs/d
 
 from __future__ import annotations
 
+import difflib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,8 +38,8 @@ from pollux_pipeline.errors import InputError
 from pollux_pipeline.schemas import JOURNAL, journal_schema
 from pollux_pipeline.sources.files import Part, Plan, Problem, directories, plan, plan_directory
 from pollux_pipeline.sources.filters import Condition, Conditions, parse_conditions, split
-from pollux_pipeline.sources.reading import problem_rows, read_part
-from pollux_pipeline.sources.scan import PADDING, scan
+from pollux_pipeline.sources.reading import contents, problem_rows, read_part
+from pollux_pipeline.sources.scan import scan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 PARTITION_BYTES = 16 << 20
+OPTIONS = ("path", "paths", "columns", "where", "pushdown", "partitionBytes", "live", "maxFilesPerTrigger")
 
 
 class JournalPartition(InputPartition):
@@ -80,6 +82,7 @@ class JournalSource(DataSource):
 
     def reader(self, schema: StructType) -> JournalReader:
         """For `spark.read`."""
+        check_options(self.options, OPTIONS)
         pushing = self.options.get("pushdown", "false").lower() == "true"
         make = PushingJournalReader if pushing else JournalReader
         size = int(self.options.get("partitionBytes", PARTITION_BYTES))
@@ -87,9 +90,21 @@ class JournalSource(DataSource):
 
     def streamReader(self, schema: StructType) -> JournalStreamReader:  # noqa: N802  (Spark's name)
         """For `spark.readStream`."""
+        check_options(self.options, OPTIONS)
         files = int(self.options.get("maxFilesPerTrigger", 0))
         live = self.options.get("live", "true").lower() != "false"
         return JournalStreamReader(paths_of(self.options), _checked(schema), live=live, files_per_trigger=files)
+
+
+def check_options(options: Mapping[str, str], known: Sequence[str]) -> None:
+    """Raise InputError where one is given that the source does not have: it would have no effect."""
+    there = {name.lower() for name in known}
+    for name in options:
+        if name.lower() not in there:
+            near = difflib.get_close_matches(name.lower(), there, n=1)
+            meant = [one for one in known if one.lower() in near]
+            hint = f"did you mean {meant[0]}? " if meant else ""
+            raise InputError(f"option {name!r} is not known: {hint}The options are {', '.join(known)}")
 
 
 def paths_of(options: Mapping[str, str]) -> list[str]:
@@ -201,10 +216,10 @@ def committed_end(parts: list[Part], *, live: bool) -> Position | None:
     """
     for part in reversed(parts):
         try:
-            data = Path(part.path).read_bytes()
+            data, size = contents(Path(part.path))
         except FileNotFoundError:
             continue
-        found = scan(data + bytes(PADDING), part.salt, 0, len(data), final=True, whole=False)
+        found = scan(data, part.salt, 0, size, final=True, whole=False)
         if not len(found.positions):
             continue
         end = found.last_batch[0] if live and found.last_batch[0] >= 0 else found.end

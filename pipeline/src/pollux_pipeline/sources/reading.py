@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 #: Rows of a record batch at most: bounds what a worker and the JVM hold at once.
 BATCH_ROWS = 65_536
+_ZEROS = bytes(1 << 20)
 
 
 def problem_rows(problems: Iterable[Problem], schema: pa.Schema, conditions: Conditions) -> Iterator[pa.RecordBatch]:
@@ -56,11 +59,8 @@ def read_part(part: Part, schema: pa.Schema, conditions: Conditions) -> Iterator
 
 
 def _segment(part: Part, schema: pa.Schema, conditions: Conditions) -> Iterator[pa.RecordBatch]:
-    with Path(part.path).open("rb") as stream:
-        data = stream.read()
-    size = len(data)
+    data, size = contents(Path(part.path))
     end = size if part.end is None else min(part.end, size)
-    data += bytes(PADDING)
     found = scan(data, part.salt, part.start, end, final=part.final, whole=part.end is None)
     records = conditions.select(Records(data, found.positions, part))
     for start in range(0, len(records), BATCH_ROWS):
@@ -76,6 +76,23 @@ def _segment(part: Part, schema: pa.Schema, conditions: Conditions) -> Iterator[
         words = f"the file lost {part.size - size} bytes while it was read"
         problems.append(_problem(part, size, part.size - size, "cut", words))
     yield from problem_rows(problems, schema, conditions)
+
+
+def contents(path: Path) -> tuple[bytes, int]:
+    """A file's bytes with PADDING zeros behind them, and how many they are without.
+
+    Segments are made at full length and filled later: blocks of zeros take no memory here, for what is not written to
+    such a map is the system's one page of zeros.
+    """
+    with path.open("rb", buffering=0) as stream:
+        expected = os.fstat(stream.fileno()).st_size
+        data = mmap.mmap(-1, expected + PADDING, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        size = 0
+        while size < expected and (block := stream.read(min(len(_ZEROS), expected - size))):
+            if block != _ZEROS[: len(block)]:
+                data[size : size + len(block)] = block
+            size += len(block)
+    return cast("bytes", data), size  # what is asked of it here it does as bytes do
 
 
 def _problem(part: Part, offset: int, length: int, damage: str, detail: str) -> Problem:
