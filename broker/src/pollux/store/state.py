@@ -262,15 +262,15 @@ class State:
             self.page_ends.update(records.decode_page_ends(record))
         elif kind == RecordType.SEGMENT_END:
             self.reach = max(self.reach, U64.unpack_from(record, records.FIELDS)[0])
+        elif kind == RecordType.PAGE_DONE:
+            store, page = PAIR.unpack_from(record, records.FIELDS)
+            self._page_done(store, page, location)
         elif kind == RecordType.LINK:
             taken = records.decode_link(record)
             if flags & TX:
                 self._transaction(record).links.append(taken)
             else:
                 self._take_link(*taken)
-        elif kind == RecordType.PAGE_DONE:
-            store, page = PAIR.unpack_from(record, records.FIELDS)
-            self._page_done(store, page, location)
 
     def _fold_queue(self, kind: int, record: memoryview) -> None:
         (queue_id,) = U64.unpack_from(record, records.FIELDS)
