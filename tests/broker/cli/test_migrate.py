@@ -128,6 +128,22 @@ def test_java_stores_become_pem_with_the_same_password(artemis: Artemis) -> None
         load_pem_private_key((etc / "server.pem").read_bytes(), None)
 
 
+def test_what_is_included_and_revoked_is_taken_over(artemis: Artemis) -> None:
+    shutil.copy(CORPUS / "jks" / "server.jks", artemis.etc)
+    (artemis.etc / "revoked.crl").write_bytes(b"a list")
+    (artemis.etc / "name.xml").write_text("<name>pollux</name>")
+    include = '<xi:include xmlns:xi="http://www.w3.org/2001/XInclude" href="name.xml"/>'
+    parameters = f";sslEnabled=true;keyStorePath=server.jks;keyStorePassword={STORE_PASSWORD};crlPath=revoked.crl"
+    artemis.write(parameters=parameters)
+    text = (artemis.etc / "broker.xml").read_text()
+    (artemis.etc / "broker.xml").write_text(text.replace("<name>castor</name>", include))
+    found = artemis.migrate(code=EXIT_FAILED)  # the list is none, and nobody asks for certificates of clients
+    assert found["differs"][0] == f"what {artemis.etc}/name.xml holds is in broker.xml itself"
+    assert (artemis.target / "etc" / "revoked.crl").read_bytes() == b"a list"
+    assert "<name>pollux</name>" in (artemis.target / "etc" / "broker.xml").read_text()
+    assert ["crlPath" in each for each in found["decisions"]] == [True]
+
+
 @pytest.mark.parametrize("password", ["other", ""])
 def test_a_store_that_another_password_opens_is_a_decision(artemis: Artemis, password: str) -> None:
     shutil.copy(CORPUS / "jks" / "server.jks", artemis.etc)

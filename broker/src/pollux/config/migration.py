@@ -166,7 +166,8 @@ class Migration:
             _remove(element)
             return
         changed: dict[str, str | None] = {}
-        for path, password in (("keyStorePath", "keyStorePassword"), ("trustStorePath", "trustStorePassword")):
+        files = (("keyStorePath", "keyStorePassword"), ("trustStorePath", "trustStorePassword"), ("crlPath", ""))
+        for path, password in files:
             if path in values:
                 name = self._store(values[path], values.get(password), f"{what}: {path}")
                 if name is not None:
