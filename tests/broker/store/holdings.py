@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
     from pollux.message import Message
-    from pollux.store.pages import PagedMessage
+    from pollux.store.address_pages import PagedMessage
     from pollux.store.recovered import Recovered
     from pollux.store.storage import Storage
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from harness.lossy_disk import LossyDisk
     from pollux.message import Message
+    from pollux.store.address_pages import AddressPages
     from pollux.store.checkpointer import Job, Result
-    from pollux.store.pages import AddressPages
     from pollux.store.port import Files
     from pollux.store.recovered import Damage
     from pollux.store.settings import StoreSettings

@@ -14,7 +14,7 @@ from pollux.formats import records
 from pollux.formats.segments import frame
 
 if TYPE_CHECKING:
-    from pollux.store.pages import AddressPages
+    from pollux.store.address_pages import AddressPages
 
 
 async def drain(pages: AddressPages, queue_id: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 While an address pages, all its new messages follow into the pages, so that their order is kept. Every
 queue reads the pages at its own pace, a page at a time; when all of them have read everything, new messages stay
-in memory again. The files and what is acknowledged of them are the store's (:mod:`pollux.store.pages`).
+in memory again. The files and what is acknowledged of them are the store's (:mod:`pollux.store.address_pages`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pollux.message import Message
     from pollux.routing.queue import Queue
     from pollux.routing.space import AddressSpace
-    from pollux.store.pages import AddressPages
+    from pollux.store.address_pages import AddressPages
     from pollux.store.storage import Storage
 
 log = logging.getLogger("pollux.pages")
