@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
+from py4j.protocol import Py4JError
 
 from harness.histories import History
 from harness.journals import JournalFile
 from harness.spark_cluster import SHORT_LIVED, UNCOMPILED
 from pollux.formats.ledger import Confirmed, Received, Sent
-from pollux_pipeline.cli import Progress, running_tasks
+from pollux_pipeline.cli import Progress, Spark, execute, running_tasks
+from pollux_pipeline.errors import InputError
+from pollux_pipeline.session import check_master
+from pollux_pipeline.sources.inputs import Inputs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pollux.formats.ledger import Entry
+    from pollux_pipeline.jobs.base import Result, Run
 
 PIPELINE = (sys.executable, "-m", "pollux_pipeline.cli")
 #: For little data.
@@ -138,3 +146,74 @@ def test_on_a_terminal_a_long_step_says_how_far_it_is(
 
 def test_spark_says_how_many_of_its_tasks_are_done(spark: SparkSession) -> None:
     assert running_tasks(spark) == (0, 0), "nothing runs between queries"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), (1, "its JVM ended in the middle; most often")),
+        (Py4JError("java.lang.OutOfMemoryError: Java heap space"), (1, "--memory 2g is not enough for this input")),
+        (PermissionError(13, "Permission denied", "/srv/out"), (2, "pollux-pipeline job: /srv/out: Permission denied")),
+        (KeyboardInterrupt(), (130, "pollux-pipeline job: interrupted; run it again, it starts over")),
+    ],
+)
+def test_each_end_has_its_code_and_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    expected: tuple[int, str],
+) -> None:
+    monkeypatch.setattr("pollux_pipeline.session.build_session", lambda *_, **__: Mock())
+
+    def job(_run: Run) -> Result:
+        raise error
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            execute(job, lambda: Inputs((), ()), tmp_path / "out", spark=Spark("local[2]", "2g", None), as_json=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    told = capsys.readouterr().err.splitlines()
+    assert (ended.value.code, len(told)) == (expected[0], 2)
+    assert expected[1] in told[1]
+
+
+def test_ctrl_c_is_one_line_and_ends_with_130(tmp_path: Path) -> None:
+    """The terminal sends it to all processes of the command at once, Spark's JVM and workers too."""
+    ledger = History(CONVERSATION * 200).write(tmp_path / "ledger.txt")
+    words = [*PIPELINE, "reconcile", "-i", str(ledger), "-o", str(tmp_path / "out"), *SMALL]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        seen = ""
+        for line in process.stderr:
+            seen += line
+            if "reading ledgers" in line:
+                break
+        os.killpg(process.pid, signal.SIGINT)
+        after = process.stderr.read()
+    assert process.returncode == 130, seen + after
+    assert after == "pollux-pipeline reconcile: interrupted; run it again, it starts over\n"
+    assert not (tmp_path / "out" / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("master", "words"),
+    [
+        ("lokal[2]", "is none of local[N], spark://HOST:PORT"),
+        ("spark://127.0.0.1", "is none of local[N], spark://HOST:PORT"),
+        ("spark://127.0.0.1:{free}", "no master answers (127.0.0.1:{free}: Connection refused)"),
+    ],
+)
+def test_a_master_that_is_not_there_is_told_at_once(master: str, words: str) -> None:
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))  # and nobody listens
+        free = place.getsockname()[1]
+        with pytest.raises(InputError, match=re.escape(words.format(free=free))):
+            check_master(master.format(free=free))
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[2,4]", "yarn", "k8s://https://10.0.0.1:443"])
+def test_a_master_that_spark_has_to_ask_is_left_to_it(master: str) -> None:
+    check_master(master)

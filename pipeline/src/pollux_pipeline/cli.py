@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
+import signal
+import subprocess
 import sys
 import threading
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from urllib.parse import unquote
 
 import typer
 
@@ -18,19 +23,22 @@ from pollux_pipeline.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from pyspark.sql import SparkSession
 
     from pollux_pipeline.jobs.base import Result, Run
     from pollux_pipeline.sources.inputs import Inputs
 
-EXIT_CLEAN, EXIT_FAILED, EXIT_USAGE, EXIT_FINDINGS = 0, 1, 2, 3
+EXIT_CLEAN, EXIT_FAILED, EXIT_USAGE, EXIT_FINDINGS, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+#: Seconds that Spark's JVM gets to end by itself.
+_LAST_WORDS = 10.0
 
 app = typer.Typer(
     name="pollux-pipeline",
     help="What happened to every message: jobs over Pollux journals and ledgers, on Spark.",
     epilog=(
-        "Exit codes: 0 clean; 1 Spark failed; 2 bad input or usage; 3 findings (see the report). "
+        "Exit codes: 0 clean; 1 Spark failed; 2 bad input or usage; 3 findings (see the report); 130 interrupted. "
         "Needs Java 17 or newer."
     ),
     no_args_is_help=True,
@@ -134,13 +142,16 @@ def execute(
     name = getattr(job, "__name__", "job")
     progress = Progress(name)
     try:
-        result = _run(job, inputs(), output, options or {}, progress, spark=spark)
+        result = _run(job, inputs(), local(output, "--output"), options or {}, progress, spark=spark)
     except InputError as error:
         progress.done()
         _stop(f"pollux-pipeline {name}: {error}", EXIT_USAGE)
     except OSError as error:
         progress.done()
         _stop(f"pollux-pipeline {name}: {error.filename or output}: {error.strerror or error}", EXIT_USAGE)
+    except KeyboardInterrupt:
+        progress.done()
+        _stop(f"pollux-pipeline {name}: interrupted; run it again, it starts over", EXIT_INTERRUPTED)
     progress.done()
     if as_json:
         sys.stdout.write(json.dumps(result.as_dict(), indent=2, default=str) + "\n")
@@ -172,15 +183,46 @@ def _run(
     session = build_session(spark.master, memory=spark.memory, settings=settings, size=inputs.size() or None)
     from pyspark.errors import PySparkException
 
+    signal.signal(signal.SIGINT, _interrupted)
     progress.watch(lambda: running_tasks(session))
     try:
-        return job(Run(session, inputs, output.absolute(), options, progress.tell))
-    except (PySparkException, Py4JError) as error:
+        result = job(Run(session, inputs, output.absolute(), options, progress.tell))
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         progress.done()
-        _failed(error)
-    finally:
+        _abandon(session)
+        raise
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        progress.done()
+        with suppress(PySparkException, Py4JError, OSError):  # there may be no JVM any more
+            session.stop()
+        _failed(error, spark.memory)
+    except BaseException:
         progress.done()
         session.stop()
+        raise
+    progress.done()
+    session.stop()
+    return result
+
+
+def _interrupted(_number: int, _frame: FrameType | None) -> NoReturn:
+    """In place of Spark's handler, which cancels its jobs first: each of them tells that with a trace, as py4j does."""
+    logging.disable(logging.CRITICAL)
+    raise KeyboardInterrupt
+
+
+def _abandon(session: SparkSession) -> None:
+    """End Spark without waiting for what it does, and without its words about that."""
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, OSError):
+        session.sparkContext.setLogLevel("OFF")
+    gateway = session.sparkContext._gateway  # noqa: SLF001
+    if (process := getattr(gateway, "proc", None)) is not None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_LAST_WORDS)
 
 
 def running_tasks(session: SparkSession) -> tuple[int, int]:
@@ -196,9 +238,16 @@ def running_tasks(session: SparkSession) -> tuple[int, int]:
     return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
 
 
-def _failed(error: Exception) -> NoReturn:
+def _failed(error: Exception, memory: str) -> NoReturn:
     """Spark's own failures: the one line of a long text that says something."""
+    from py4j.protocol import Py4JNetworkError
+
     text = str(error)
+    if "OutOfMemoryError" in text:
+        _stop(f"pollux-pipeline: Spark failed: --memory {memory} is not enough for this input: give more", EXIT_FAILED)
+    if isinstance(error, (ConnectionError, Py4JNetworkError)):
+        words = f"its JVM ended in the middle; most often it had too little memory (--memory {memory}): give more"
+        _stop(f"pollux-pipeline: Spark failed: {words}", EXIT_FAILED)
     if "InputError: " in text:
         _stop(f"pollux-pipeline: {text.rpartition('InputError: ')[2].splitlines()[0]}", EXIT_USAGE)
     # py4j's first line names only the call; what went wrong is the next one.
@@ -221,10 +270,24 @@ def quiet_spark() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
 
 
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # as a Path is written: of several slashes one is left
+
+
+def local(path: Path, option: str) -> Path:
+    """A path on this machine, which may be given as file:///...; InputError for a URI of anything else."""
+    match = _URI.fullmatch(str(path))
+    if match is None:
+        return path
+    if match[1].lower() == "file":
+        return Path("/", unquote(match[2]))
+    remedy = "only local paths and file:// work: mount it, or copy it"
+    raise InputError(f"{option} {match[1]}://{match[2]}: {remedy}")
+
+
 def _found(paths: list[Path]) -> Callable[[], Inputs]:
     from pollux_pipeline.sources.inputs import find
 
-    return lambda: find([str(path) for path in paths])
+    return lambda: find([str(local(path, "--input")) for path in paths])
 
 
 @app.callback()
@@ -263,7 +326,7 @@ def _sides(a: Path, b: Path, options: dict[str, Any]) -> Callable[[], Inputs]:
         from pollux_pipeline.jobs.pair import check_sides
         from pollux_pipeline.sources.inputs import Inputs
 
-        options["sides"] = check_sides(a, b)
+        options["sides"] = check_sides(local(a, "--a"), local(b, "--b"))
         return Inputs((options["sides"]["a"], options["sides"]["b"]), ())
 
     return check
@@ -376,7 +439,7 @@ def main() -> None:
     try:
         app()
     except KeyboardInterrupt:
-        _stop("pollux-pipeline: interrupted; run it again, it starts over", EXIT_FAILED)
+        _stop("pollux-pipeline: interrupted; run it again, it starts over", EXIT_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 OLDEST_JAVA = 17
 #: What the JVM of the driver may take; jobs bring it a row for each life or segment at most, never one for a message.
 DRIVER_MEMORY = "2g"
+#: Seconds within which a standalone master must take a connection.
+_ANSWERS = 5.0
+_MASTER = re.compile(
+    r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|yarn|k8s://\S+"
+    r"|spark://(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d+(,(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d+)*"
+)
 
 
 def check_java() -> None:
@@ -37,6 +44,24 @@ def check_java() -> None:
         raise InputError(f"Spark needs Java {OLDEST_JAVA} or newer, {java} is version {match[1]}: {remedy}")
 
 
+def check_master(master: str) -> None:
+    """Raise InputError where Spark could not start on a master: what it says itself does not tell why, or late."""
+    if not _MASTER.fullmatch(master):
+        known = "local[N], spark://HOST:PORT[,HOST:PORT], yarn, k8s://URL"
+        raise InputError(f"--master {master}: is none of {known}")
+    if not master.startswith("spark://"):
+        return
+    reasons = []
+    for place in master.removeprefix("spark://").split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), _ANSWERS):
+                return
+        except OSError as error:
+            reasons.append(f"{place}: {error.strerror or error}")
+    raise InputError(f"--master {master}: no master answers ({'; '.join(reasons)}): is it running there?")
+
+
 def build_session(
     master: str = "local[*]",
     *,
@@ -50,6 +75,7 @@ def build_session(
     `settings`: Spark properties that win over ours. `size`: bytes of input it is for; None: not known.
     """
     check_java()
+    check_master(master)
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

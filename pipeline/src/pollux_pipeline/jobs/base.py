@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType
 
+from pollux_pipeline.jobs.manifest import Manifest
 from pollux_pipeline.tuning import STRETCH
 
 if TYPE_CHECKING:
@@ -94,7 +95,10 @@ class Result:
 
 
 class Run:
-    """One run of a job. Tables are written under the output directory; `result.json` comes last."""
+    """One run of a job. Tables are written under the output directory; `result.json` comes last.
+
+    Raises InputError where something would be replaced there that no run of ours has written.
+    """
 
     def __init__(
         self,
@@ -112,6 +116,8 @@ class Run:
         self._asked: list[tuple[DataFrame, list[dict[str, Any]]]] = []
         self._started = time.monotonic()
         output.mkdir(parents=True, exist_ok=True)
+        self.manifest = Manifest(output)
+        self.manifest.claim("report.html", "result.json")
         (output / "result.json").unlink(missing_ok=True)
 
     def step(self, text: str) -> None:
@@ -141,6 +147,7 @@ class Run:
         return self._write(f"{_STAGE}/{name}", frame)
 
     def _write(self, name: str, frame: DataFrame) -> DataFrame:
+        self.manifest.claim(name.partition("/")[0])
         path = str(self.output / name)
         frame.write.mode("overwrite").option("partitionOverwriteMode", "static").parquet(path)
         return self.spark.read.schema(frame.schema).parquet(path)
@@ -182,6 +189,7 @@ class Run:
 
     def finish(self, result: Result) -> Result:
         """Delete what was needed on the way and write result.json. A run without it did not finish."""
+        self.manifest.claim(_STAGE)
         shutil.rmtree(self.output / _STAGE, ignore_errors=True)
         result.facts["seconds"] = round(time.monotonic() - self._started, 3)
         path = self.output / "result.json"

@@ -83,7 +83,7 @@ def split_brain(run: Run) -> Result:
     ]
     steps = (
         f"<p>Keep {keep} ({escape(run.options['sides'][keep])}), start its broker, then:</p>"
-        f"<pre>pollux journal apply-plan {escape(str(path))}</pre>"
+        f"<pre>pollux journal apply-plan {escape(str(path))} --url http://HOST:8161</pre>"
     )
     result.report = page.write(
         run.output / "report.html",
@@ -219,6 +219,7 @@ def _write_plan(run: Run, plan: DataFrame, header: dict[str, Any]) -> Path:
     parts = run.output / "_stage" / "plan"
     ordered = plan.orderBy("op", "queue", "message_id")
     ordered.select(f.to_json(f.struct(*plan.columns)).alias("value")).write.mode("overwrite").text(str(parts))
+    run.manifest.claim("plan.jsonl")
     path = run.output / "plan.jsonl"
     unfinished = path.with_suffix(".tmp")
     with unfinished.open("wb") as target:

@@ -1,0 +1,61 @@
+"""What runs of ours have written into an output directory. Only that is replaced; what somebody else put there stays.
+
+`_pollux.json` there: `{"pollux_pipeline": 1, "wrote": [NAME, ...]}`. A name is in it before the first byte is written.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from pollux_pipeline.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAME = "_pollux.json"
+_FILES = ("report.html", "result.json", "plan.jsonl")
+
+
+class Manifest:
+    """The names that runs of ours have written in `directory`. Raises InputError when its file is not one."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path = directory / NAME
+        self._names = self._read()
+
+    def _read(self) -> set[str]:
+        try:
+            told = json.loads(self._path.read_bytes())
+            return {str(name) for name in told["wrote"]}
+        except FileNotFoundError:
+            return self._of_010()
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"--output {self._path}: is not a manifest of pollux-pipeline: {error!r}") from error
+
+    def _of_010(self) -> set[str]:
+        """What 0.1.0 left, which wrote no manifest: a result that names its job, and tables that Spark finished."""
+        try:
+            told = json.loads((self._directory / "result.json").read_bytes())
+        except (FileNotFoundError, ValueError):
+            return set()
+        if not isinstance(told, dict) or told.get("format") != 1 or not {"job", "findings", "facts"} <= told.keys():
+            return set()
+        tables = {path.parent.name for path in self._directory.glob("*/_SUCCESS")}
+        return tables | {name for name in _FILES if (self._directory / name).exists()}
+
+    def claim(self, *names: str) -> None:
+        """Say that a run writes these. Raises InputError where one is there that no run of ours has written."""
+        for name in names:
+            path = self._directory / name
+            if name in self._names or not path.exists() or (path.is_dir() and not any(path.iterdir())):
+                continue
+            remedy = "give another directory, or move it away"
+            raise InputError(f"--output {path}: is there, and pollux-pipeline did not write it: {remedy}")
+        if self._names.issuperset(names):
+            return
+        self._names.update(names)
+        unfinished = self._path.with_suffix(".tmp")
+        unfinished.write_text(json.dumps({"pollux_pipeline": 1, "wrote": sorted(self._names)}) + "\n")
+        unfinished.replace(self._path)
