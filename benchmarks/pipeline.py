@@ -4,9 +4,10 @@
 
 Journals and ledgers of the given sizes (millions of records and entries) are generated, then each measurement runs in a
 process of its own: a scan with pruned columns, first cold and then warm (the same session again); `reconcile` of the
-ledger; and the same reconcile in one process with pyarrow and pandas. Memory: "peak" is the highest resident size of
-the JVM (in local mode driver and executors are one: it fills what it may have), "held" what its heap still holds after
-the job and a collection (what a driver would keep of the input), "driver" the highest resident size of Python's driver.
+ledger; and the same reconcile in one process with pyarrow and pandas, and with DuckDB, the oracle of the tests.
+Memory: "peak" is the highest resident size of the JVM (in local mode driver and executors are one: it fills what it may
+have), "held" what its heap still holds after the job and a collection (what a driver would keep of the input), "driver"
+the highest resident size of Python's driver.
 "CPU s" is what the JVM, Python's workers and the driver used together: where other work runs at the same time it says
 what the seconds do not. Sizes are measured in the order given; the table is written after each.
 """
@@ -23,14 +24,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 from rich.console import Console
 from rich.table import Table
 
 from harness.journals import large_journal
+from harness.oracle import judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,13 +70,13 @@ def large_ledger(path: Path, entries: int) -> None:
 # -- what runs in processes of their own ---------------------------------------------------------------------------
 
 
-def measured_session(master: str) -> Any:
-    """A quiet session."""
+def measured_session(master: str, size: int | None = None) -> Any:
+    """A quiet session, for so many bytes of input."""
     from pollux_pipeline.cli import quiet_spark
     from pollux_pipeline.session import build_session
 
     quiet_spark()
-    return build_session(master, memory=MEMORY)
+    return build_session(master, memory=MEMORY, size=size)
 
 
 def memory_of_jvm(session: Any) -> int:
@@ -127,9 +131,10 @@ def reconcile(master: str, ledger: str, output: str) -> dict[str, Any]:
     from pollux_pipeline.jobs.reconcile import reconcile as job
     from pollux_pipeline.sources.inputs import find
 
-    session = measured_session(master)
+    inputs = find([ledger])
+    session = measured_session(master, inputs.size())
     began, used = time.perf_counter(), cpu_seconds()
-    result = job(Run(session, find([ledger]), Path(output)))
+    result = job(Run(session, inputs, Path(output)))
     seconds, cpu = time.perf_counter() - began, cpu_seconds() - used
     memory = {"jvm": memory_of_jvm(session), "held": heap_held(session)}
     return {"seconds": seconds, "cpu": cpu, "findings": result.findings, **memory}
@@ -162,7 +167,20 @@ def pandas(_: str, ledger: str, __: str) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - began, "cpu": cpu_seconds() - used, "findings": found}
 
 
-STEPS = {"scan": scan, "reconcile": reconcile, "pandas": pandas}
+def with_duckdb(_: str, ledger: str, __: str) -> dict[str, Any]:
+    """All findings, by the program for DuckDB that is the oracle of the tests."""
+    began, used = time.perf_counter(), cpu_seconds()
+    read = """create table lines as select row_number() over () as n, line from read_csv(
+        ?, columns={'line': 'VARCHAR'}, delim=chr(1), header=false, quote='', escape='', parallel=false)"""
+    with duckdb.connect() as connection:
+        connection.execute(read, [ledger])
+        counted = Counter(finding for finding, *_ in judge(connection))
+    names = ("lost", "duplicated", "phantom", "two_lives", "order_violations")
+    found = {name: counted[name] for name in names}
+    return {"seconds": time.perf_counter() - began, "cpu": cpu_seconds() - used, "findings": found}
+
+
+STEPS = {"scan": scan, "reconcile": reconcile, "pandas": pandas, "duckdb": with_duckdb}
 
 
 def in_process(step: str, master: str, path: Path, output: Path) -> dict[str, Any]:
@@ -199,11 +217,16 @@ def measure(sizes: list[float], master: str, directory: Path, console: Console) 
             judged = in_process("reconcile", master, work / "ledger.txt", work / "out")
             console.print(f"{size:g} M: with pandas")
             alone = in_process("pandas", master, work / "ledger.txt", work / "out")
+            console.print(f"{size:g} M: with DuckDB")
+            other = in_process("duckdb", master, work / "ledger.txt", work / "out")
         finally:
             shutil.rmtree(work, ignore_errors=True)
         for name in ("lost", "duplicated", "order_violations"):
             if judged["findings"][name] != alone["findings"][name]:
                 raise SystemExit(f"{name}: reconcile {judged['findings'][name]}, pandas {alone['findings'][name]}")
+        for name, count in other["findings"].items():
+            if judged["findings"][name] != count:
+                raise SystemExit(f"{name}: reconcile {judged['findings'][name]}, DuckDB {count}")
         row = [
             f"{size:g} M",
             f"{load:.1f}",
@@ -219,6 +242,9 @@ def measure(sizes: list[float], master: str, directory: Path, console: Console) 
             f"{alone['seconds']:.1f}",
             f"{alone['cpu']:.1f}",
             mebibytes(alone["driver"]),
+            f"{other['seconds']:.1f}",
+            f"{other['cpu']:.1f}",
+            mebibytes(other["driver"]),
         ]
         yield size, row
 
@@ -226,6 +252,7 @@ def measure(sizes: list[float], master: str, directory: Path, console: Console) 
 HEADERS = (
     *("size", "load before", "scan cold, records/s", "scan warm, records/s", "scan warm, records/CPU s", "reconcile s"),
     *("reconcile CPU s", "entries/s", "peak MiB", "held MiB", "driver MiB", "pandas s", "pandas CPU s", "pandas MiB"),
+    *("DuckDB s", "DuckDB CPU s", "DuckDB MiB"),
 )
 
 

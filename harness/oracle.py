@@ -67,4 +67,9 @@ def findings(ledger: Path, queues: Sequence[str] = ()) -> list[tuple[Any, ...]]:
     lines = pa.table({"n": range(len(whole)), "line": whole})
     with duckdb.connect() as connection:
         connection.register("lines", lines)
-        return connection.execute(_FINDINGS, {"queues": list(queues)}).fetchall()
+        return judge(connection, queues)
+
+
+def judge(connection: duckdb.DuckDBPyConnection, queues: Sequence[str] = ()) -> list[tuple[Any, ...]]:
+    """The same of a table `lines` (n, line)."""
+    return connection.execute(_FINDINGS, {"queues": list(queues)}).fetchall()

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import tables
+from pollux.formats import ledger
 from pollux_pipeline.cli import app
 from pollux_pipeline.jobs.reconcile import KINDS
 from pollux_pipeline.schemas import AUDIT, JOURNAL
+from pollux_pipeline.sources import audit, journal
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField
@@ -53,3 +55,20 @@ def test_every_table_that_is_written_is_described_and_no_other() -> None:
         row = next(line for line in TEXT.splitlines() if line.startswith(f"| `{command.name} "))
         named = set(re.findall(r"`([a-z_]+)`", row.rsplit("|", 2)[1]))
         assert named >= {name.partition("/")[2] for name in tables.documented() if name.startswith(f"{command.name}/")}
+
+
+def test_the_example_of_a_ledger_is_one_to_the_byte() -> None:
+    text = (ROOT / "docs" / "ledger-format.md").read_text(encoding="utf-8")
+    example = text.split("```\n")[1]
+    entries = list(ledger.decode(example))
+    assert [type(entry).__name__ for entry in entries] == ["Sent", "Confirmed", "Fault", "Received"]
+    assert ledger.HEADER + "".join(map(ledger.encode, entries)) == example
+    fields = {one: len(fields) for one, *fields in (line.split("\t") for line in example.splitlines()[1:])}
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if re.match(r"\| \d \|", line)]
+    described = {kind: sum(bool(row[n].strip()) for row in rows) for n, kind in enumerate("SCRF", start=1)}
+    assert described == {kind: count + 1 for kind, count in fields.items()}
+
+
+def test_every_option_of_the_sources_is_described() -> None:
+    for name in (*journal.OPTIONS, *audit.OPTIONS):
+        assert f"`{name}`" in TEXT
