@@ -136,7 +136,7 @@ def write_reconcile(path: Path, result: Result, found: Mapping[str, Any]) -> Pat
         sections.append(("Damage", table(found["damage"], ("file", "offset", "length", "damage", "detail"))))
     if len(clocks) > 1:
         sections.append(("Ledgers, each with a clock of its own", table(found["ledgers"])))
-    sections.append(("Findings (up to 20 of each kind; all are in findings/)", table(found["examples"])))
+    sections.insert(0, ("Findings (up to 20 of each kind; all are in findings/)", table(found["examples"])))
     return write(path, result, sections, title="reconciliation")
 
 
@@ -162,8 +162,8 @@ def _noted(rows: Sequence[Mapping[str, Any]], activations: Sequence[Mapping[str,
     live = [one for one in activations if one["live_at"] is not None]
     marks = sorted((float(one["live_at"]), f"{one['broker']}, epoch {one['epoch']}", svg.BAD) for one in live)[-12:]
     words = "Messages" if messages else "Clients that connected and disconnected"
-    plot = _over_time(rows, names, marks, unit=f"{'messages' if messages else 'clients'}/s", description=words)
-    return plot + f'<p class="muted">From {escape(clock(rows[0]["at_ms"]))} UTC.</p>'
+    unit = f"{'messages' if messages else 'clients'}/s"
+    return _over_time(rows, names, marks, unit=unit, description=words, dated=True)
 
 
 def _throughput(rows: Sequence[Mapping[str, Any]], marks: Sequence[tuple[float, str, str]]) -> str:
@@ -178,6 +178,7 @@ def _over_time(
     *,
     unit: str,
     description: str,
+    dated: bool = False,
 ) -> str:
     """Rates in stretches of equal width (`at_ms`, `width_ms`); those without a row are zero."""
     width = float(rows[0]["width_ms"])
@@ -189,7 +190,7 @@ def _over_time(
         name: [by_time[index][name] * 1000 / width if index in by_time else 0.0 for index in range(count + 1)]
         for name in names
     }
-    return svg.lines(times, series, marks, unit=unit, description=description)
+    return svg.lines(times, series, marks, unit=unit, description=description, dated=dated)
 
 
 def _latency(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from html import escape
 from math import floor, log10
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 COLOURS = ("#1f77b4", "#e07b00", "#2ca02c", "#9467bd", "#8c564b", "#17becf")
 BAD = "#d62728"
 _WIDTH, _HEIGHT = 1000, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 15, 30, 36
 _BAR = 22
+#: Rows of marks' texts, and the width that a letter of theirs takes.
+_ROWS, _LETTER = 8, 7
 _LABEL = 230
 
 
@@ -32,8 +35,10 @@ def lines(
     *,
     unit: str,
     description: str,
+    dated: bool = False,
 ) -> str:
-    """Lines over time (milliseconds; the axis counts seconds from the first). `marks`: (time, text, colour)."""
+    """Lines over time: milliseconds, of which the axis shows seconds from the first; or with `dated`, milliseconds
+    since the epoch, of which it shows the time of day. `marks`: (time, text, colour)."""
     if not times:
         return '<p class="muted">nothing to plot</p>'
     start, end = times[0], max(times[-1], times[0] + 1)
@@ -56,22 +61,12 @@ def lines(
     span = (end - start) / 1000
     interval = nice(span / 8)
     for tick in range(int(span / interval) + 1):
-        at = x(start + tick * interval * 1000)
-        parts.append(
-            f'<text x="{at:.1f}" y="{bottom + 16}" text-anchor="middle" fill="#777">{tick * interval:,.6g}</text>'
-        )
-    parts.append(f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end" fill="#777">seconds</text>')
-    for index, (time, text, colour) in enumerate(marks):
-        at = x(time)
-        parts.append(
-            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{bottom}" stroke="{colour}" stroke-dasharray="4 3"/>'
-        )
-        anchor = "end" if at > _WIDTH * 0.75 else "start"
-        offset = -4 if anchor == "end" else 4
-        row = _TOP + 12 + 14 * (index % 4)
-        parts.append(
-            f'<text x="{at + offset:.1f}" y="{row}" text-anchor="{anchor}" fill="{colour}">{escape(text[:60])}</text>'
-        )
+        passed = start + tick * interval * 1000
+        said = f"{_moment(passed):%H:%M:%S}" if dated else f"{tick * interval:,.6g}"
+        parts.append(f'<text x="{x(passed):.1f}" y="{bottom + 16}" text-anchor="middle" fill="#777">{said}</text>')
+    below = f"{_moment(start):%Y-%m-%d}, UTC" if dated else "seconds"
+    parts.append(f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end" fill="#777">{below}</text>')
+    parts += _marks([(x(time), text, colour) for time, text, colour in marks], bottom)
     for index, (name, values) in enumerate(series.items()):
         colour = COLOURS[index % len(COLOURS)]
         points = " ".join(f"{x(time):.1f},{y(value):.1f}" for time, value in zip(times, values, strict=True))
@@ -79,6 +74,31 @@ def lines(
         parts.append(f'<rect x="{_LEFT + 10 + 190 * index}" y="6" width="12" height="10" fill="{colour}"/>')
         parts.append(f'<text x="{_LEFT + 26 + 190 * index}" y="15">{escape(name)} ({escape(unit)})</text>')
     return _svg(_HEIGHT, parts, description)
+
+
+def _moment(milliseconds: float) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def _marks(marks: Sequence[tuple[float, str, str]], bottom: int) -> Iterator[str]:
+    """Lines with their texts, each in the first row where it covers no other; one without room is only a title."""
+    taken: list[list[tuple[float, float]]] = [[] for _ in range(_ROWS)]
+    for at, whole, colour in marks:
+        yield (
+            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{bottom}" stroke="{colour}" stroke-dasharray="4 3">'
+            f"<title>{escape(whole)}</title></line>"
+        )
+        text = whole[:60]
+        anchor, begin, away = "start", at + 4, at + 4
+        if at > _WIDTH * 0.75:
+            anchor, begin, away = "end", at - 4 - len(text) * _LETTER, at - 4
+        end = begin + len(text) * _LETTER
+        free = (n for n, others in enumerate(taken) if all(end <= left or begin >= right for left, right in others))
+        if (row := next(free, None)) is None:
+            continue
+        taken[row].append((begin, end))
+        y = _TOP + 12 + 14 * row
+        yield f'<text x="{away:.1f}" y="{y}" text-anchor="{anchor}" fill="{colour}">{escape(text)}</text>'
 
 
 def bars(rows: Sequence[tuple[str, Mapping[str, float]]], *, description: str, bad: Sequence[str] = ()) -> str:
