@@ -11,6 +11,7 @@ from pollux.cli import (
     addresses,
     audit,
     broker,
+    cluster,
     connections,
     drill,
     ha,
@@ -64,6 +65,7 @@ drill.register(app)
 app.add_typer(queues.app, name="queue")
 app.add_typer(addresses.app, name="address")
 app.add_typer(connections.app, name="connection")
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(users.app, name="user")
 app.add_typer(journal.app, name="journal")
 app.add_typer(stores.app, name="store")

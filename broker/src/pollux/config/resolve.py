@@ -91,11 +91,18 @@ def _indexes_of(configuration: Configuration) -> _Indexes:
     return made
 
 
+#: Addresses of the broker's own, such as the store-and-forward queues of a cluster; no setting applies to them.
+INTERNAL_PREFIX = "$.artemis.internal."
+_INTERNAL = AddressSettings(max_delivery_attempts=-1, max_size_bytes=16 << 20, auto_delete_queues=False)
+
+
 def resolve_address_settings(configuration: Configuration, address: str) -> AddressSettings:
     """Merge every matching ``<address-setting>``, from the least to the most specific.
 
     Callers cache the result for each address: the cost is proportional to the number of patterns.
     """
+    if address.startswith(INTERNAL_PREFIX):
+        return _INTERNAL
     merged: dict[str, Any] = {"id_cache_size": -1}
     for setting in _indexes_of(configuration).addresses.matching(address):
         merged.update(setting.values)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.config.address_settings import DiskFullPolicy
 from pollux.engine.memory import DUPLICATE_IDS
-from pollux.errors import AddressFullError, DiskFullError
+from pollux.engine.spreading import Forward, Spread
+from pollux.errors import AddressFullError, DiskFullError, LimitError
 from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Message
 from pollux.routing.lifecycle import expiration
 from pollux.routing.paging import Verdict, admit, rejects
@@ -68,6 +69,9 @@ class Intake:
         self._trail = trail
         self._wall_ms = wall_ms
         self._keep_unrouted = keep_unrouted
+        #: Where a message goes, and what is done with it then; a cluster replaces both.
+        self._route: Callable[[Message], Sequence[Queue] | Spread] = space.route
+        self._keep: Callable[..., None] = self._store
         self.routed_total = 0
         #: Routing type -> names messages were sent to -> their accounts; the address manager clears it when something
         #: changes.
@@ -95,9 +99,9 @@ class Intake:
             if verdict is Verdict.DROP:
                 return
             paged = verdict is Verdict.PAGE
-        queues = self._space.route(message)
+        queues = self._route(message)
         if queues:
-            self._store(account, message, queues, 0, paged=paged)
+            self._keep(account, message, queues, 0, paged=paged)
         else:
             self._unrouted(account, message)
 
@@ -214,11 +218,70 @@ class Intake:
     def take_all(self, admitted: Iterable[Admitted], tx: int) -> None:
         """Route and write what :meth:`admit_all` returned, within the transaction ``tx``."""
         for account, message, paged in admitted:
-            queues = self._space.route(message)
+            queues = self._route(message)
             if queues:
-                self._store(account, message, queues, tx, paged=paged)
+                self._keep(account, message, queues, tx, paged=paged)
             else:
                 self._unrouted(account, message)
+
+    # -- in a cluster
+
+    def spread_over(self, route: Callable[[Message], Sequence[Queue] | Spread]) -> None:
+        """Ask ``route`` from now on where messages go: some go to other nodes."""
+        self._route = route
+        self._keep = self._keep_spread
+
+    def _keep_spread(
+        self, account: Account, message: Message, queues: Sequence[Queue] | Spread, tx: int, *, paged: bool = False
+    ) -> None:
+        if not isinstance(queues, Spread):
+            self._store(account, message, queues, tx, paged=paged)
+            return
+        if message.durable and self._storage.full:
+            account.forget(message.duplicate_id)
+            raise DiskFullError("the disk is full: nothing is forwarded until there is room")
+        total = self.routed_total + 1
+        alone = len(queues.forwards) == 1 and not queues.queues and message.duplicate_id is None
+        together = tx or (0 if alone else self._storage.next_id())
+        for forward in queues.forwards:
+            self.forward(forward, together)
+        if queues.queues:
+            self._store(account, message, queues.queues, together, paged=paged)
+        elif message.duplicate_id is not None and message.durable:
+            self._storage.append_duplicate_id(account.name, message.duplicate_id, together)
+        if together and not tx:
+            self._storage.append_commit(together)
+        self.routed_total = total
+
+    def forward(self, forward: Forward, tx: int) -> None:
+        """Write what goes to another node, to a page where its queue has no room."""
+        account = self._accounts.of(forward.queue.address)
+        paged = self._full(account) is Verdict.PAGE
+        self._store(account, forward.message, (forward.queue,), tx, paged=paged)
+
+    def take(self, message: Message, queues: Sequence[Queue], tx: int) -> bool:
+        """Write what another node sent for these queues. False: its id was seen here before, or its address drops it.
+
+        Whether the address is full is for the caller to look at: what was sent is taken.
+        """
+        account = self._accounts.of(message.address)
+        try:
+            if message.duplicate_id is not None and not account.is_new(
+                message.duplicate_id, self._memory.user(DUPLICATE_IDS)
+            ):
+                return False
+        except LimitError:
+            pass  # there is no room for more ids; the message has another number that is looked at
+        verdict = self._full(account)
+        if verdict is Verdict.DROP:
+            return False
+        self._store(account, message, queues, tx, paged=verdict is Verdict.PAGE)
+        return True
+
+    def _full(self, account: Account) -> Verdict:
+        accounts = self._accounts
+        crowding = accounts.crowding(account)
+        return admit(account.settings, account.gauge, accounts.total, account.pages, crowding=crowding)
 
     def reachable(self, message: Message) -> bool:
         """Return whether a queue takes this message, or is made for it. Raises what :meth:`send` would."""

@@ -39,6 +39,7 @@ from pollux.engine.share import Share
 from pollux.engine.transaction import Transaction
 from pollux.engine.wakeups import Wakeups
 from pollux.errors import InvalidRequestError, NoSuchQueueError, PolluxError
+from pollux.formats.audit import Event
 from pollux.message import RoutingType
 from pollux.routing.queue import Queue, queue_of
 from pollux.store.bindings import INCOMPLETE
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
     from pollux.config.model import Configuration
+    from pollux.engine.spreading import Forward
     from pollux.routing.consumer import Consumer, Rights
     from pollux.routing.reference import MessageReference
     from pollux.routing.space import Address, AddressSpace
@@ -91,6 +93,8 @@ class PostOffice:
         self.problems: list[str] = []
         #: (kind, key) -> value of everything ``storage.put`` kept before this start.
         self.recovered: dict[tuple[str, str], bytes] = {}
+        #: What was taken in of a cluster's links before this start: key -> [(life, number)].
+        self.links: dict[str, list[tuple[bytes, int]]] = {}
         self.acknowledged_total = 0
         self._transactions: WeakSet[Transaction] = WeakSet()
         self._large_files = LargeFiles(storage.large)
@@ -146,6 +150,11 @@ class PostOffice:
         self.send = self._intake.send
         self.open = self._intake.open
         self.reachable = self._intake.reachable
+        self.forward = self._intake.forward
+        self.take = self._intake.take
+        self.spread_over = self._intake.spread_over
+        #: Told of a queue that a consumer came to, or left.
+        self.consumers_changed: Callable[[Queue], None] = lambda _queue: None
         self.dead_letters = DeadLetters(
             storage=storage,
             space=space,
@@ -172,6 +181,7 @@ class PostOffice:
     def restore(self, recovered: Recovered) -> None:
         """Make addresses, queues and contents of what the store recovered; before the first client."""
         self.recovered = recovered.bindings
+        self.links = recovered.links
         self._large_files.restore(recovered)
         start = Restart(
             recovered,
@@ -298,6 +308,17 @@ class PostOffice:
         self.storage.lost_body(message, str(error))
         self.wake(queue)
 
+    def hand_over(self, queue: Queue, moves: Sequence[tuple[MessageReference, Forward]]) -> None:
+        """Move messages that a consumer of ``queue`` holds to other nodes, each in one transaction with its copy."""
+        tx = self.storage.next_id()
+        for _, forward in moves:
+            self._intake.forward(forward, tx)
+        references = [reference for reference, _ in moves]
+        if queue.trail is not None:
+            queue.trail.left(Event.MOVED, references, moves[0][1].queue.address)
+        self._departures.discard(queue, queue.acknowledge(references), tx)
+        self.storage.append_commit(tx)
+
     # -- transactions
 
     def begin(self, origin: int = 0) -> Transaction:
@@ -362,12 +383,14 @@ class PostOffice:
         queue.unused_since = 0
         self.due.plan(queue)
         self.wake(queue)
+        self.consumers_changed(queue)
 
     def detach(self, queue: Queue, consumer: Consumer, *, failed: bool = False) -> None:
         """Put back into the queue what a consumer held that is gone."""
         held = queue.remove_consumer(consumer)
         if held:
             self.release(held, failed=failed)
+        self.consumers_changed(queue)
         if not queue.consumers:
             queue.unused_since = self.wall_ms()
             if queue.purge_on_no_consumers:

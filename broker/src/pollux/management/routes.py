@@ -151,7 +151,7 @@ class Api:
         """Let the preferred broker, which must be running, have the store again."""
         return json_response(await self._activation().failback(), status=202)
 
-    async def cluster(self, _request: web.Request) -> web.Response:
+    async def active_passive(self, _request: web.Request) -> web.Response:
         """What all brokers of an active-passive cluster are, as each says itself."""
         activation = self._node.activation
         return json_response(await activation.cluster() if activation is not None else STANDALONE)
@@ -173,6 +173,11 @@ class Api:
         if activation is None:
             raise InvalidRequestError("this broker has no ha-policy: there is nobody to hand over to")
         return activation
+
+    async def cluster(self, _request: web.Request) -> web.Response:
+        """The cluster connection: links to and from other nodes, and where their queues are; name null without one."""
+        found = self._node.cluster
+        return json_response(found.describe() if found is not None else views.NO_CLUSTER)
 
     async def reload(self, _request: web.Request) -> web.Response:
         """Read configuration and users again; tells what needs a restart."""

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 MAXIMUM_BODY = 64 * 1024
 
 
+#: In place of a cluster connection's description where there is none.
+NO_CLUSTER: dict[str, Any] = {"name": None, "links": [], "incoming": [], "routes": [], "moved": {}}
+
+
 def camel(name: str) -> str:
     """``max_consumers`` -> ``maxConsumers``."""
     head, *rest = name.split("_")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from pollux.audit import Trail
+    from pollux.cluster.connection.service import Cluster
     from pollux.config.acceptors import AcceptorSettings
     from pollux.config.model import Configuration
     from pollux.config.users import Users
@@ -86,6 +87,8 @@ class Node:
             else ()
         )
         self._timers: list[asyncio.Task[None]] = []
+        #: The cluster connection while it serves; None without one.
+        self.cluster: Cluster | None = None
 
     # -- start
 
@@ -140,11 +143,15 @@ class Node:
         if any(acceptor.speaks("MQTT") for acceptor in self.configuration.acceptors):
             # Stored sessions expire and their wills fall due whether or not an MQTT client ever connects.
             mqtt.start(self._services(engine, self.configuration.acceptors[0].settings), self._loop)
-        await self._acceptors.open(
-            lambda settings: self._services(engine, settings),
-            engine.post.memory,
-            activation.hub if activation is not None else None,
-        )
+        hub = activation.hub if activation is not None else None
+        if self.configuration.cluster_connections and activation is None:
+            from pollux.cluster.connection.service import Cluster
+
+            self.cluster = await Cluster.make(self.configuration, self.node_id, engine.post)
+            hub = self.cluster.hub
+        await self._acceptors.open(lambda settings: self._services(engine, settings), engine.post.memory, hub)
+        if self.cluster is not None:
+            self.cluster.start()
         self._start_timers(engine)
         self.engine = engine
         self.state = "live"
@@ -315,6 +322,8 @@ class Node:
         engine = self._opened
         if engine is None:
             return True
+        if self.cluster is not None:
+            await bounded(self.cluster.stop(), STEP_TIMEOUT, "cluster connection")
         await bounded(engine.post.close(), STEP_TIMEOUT, "post office")
         if self.state == "failed":
             return True  # what failed is not written to again

@@ -13,6 +13,8 @@ def features(configuration: Configuration) -> frozenset[str]:
     """Return the features beyond a single broker that this version provides for ``configuration``."""
     built = {"shared-store", "database-store"}
     if not configuration.in_ha_group:
+        if configuration.cluster_connections:
+            built |= {"cluster-connections", "core-protocol"}
         return frozenset(built)
     if configuration.active_passive is not None:
         built |= {"active-passive", "core-protocol"}

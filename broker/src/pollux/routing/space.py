@@ -119,8 +119,8 @@ def _takes_everything(queue: Queue) -> bool:
     )
 
 
-def _takes(queue: Queue, message: Message) -> bool:
-    """Does the queue take this message?"""
+def takes(queue: Queue, message: Message) -> bool:
+    """Return whether the queue takes this message."""
     if not queue.attributes.enabled:
         return False
     if queue.attributes.purge_on_no_consumers and not queue.consumer_count:
@@ -137,6 +137,8 @@ class AddressSpace:
         self.wildcards = wildcards or WildcardSyntax()
         #: Whether the queue of a pattern gets what is sent to an address that matches; see :attr:`Queue.readers`.
         self.admits: Callable[[Queue, str], bool] = lambda _queue, _address: True
+        #: Told of a queue that came or went, or was changed (None: any of them).
+        self.on_change: Callable[[Queue | None], None] = lambda _queue: None
         self._resolve = settings
         self._settings: dict[str, AddressSettings] = {}
         self._addresses: dict[str, Address] = {}
@@ -238,6 +240,7 @@ class AddressSpace:
         address.used = True
         address.unused_since = 0
         self._changed(address, queue.name)
+        self.on_change(queue)
 
     def remove_queue(self, name: str) -> Queue:
         """Unbind a queue."""
@@ -248,6 +251,7 @@ class AddressSpace:
         address = self._addresses[queue.address]
         address.queues.remove(queue)
         self._changed(address, queue.name)
+        self.on_change(queue)
         return queue
 
     def _changed(self, address: Address, queue: str = "") -> None:
@@ -261,6 +265,7 @@ class AddressSpace:
     def changed(self) -> None:
         """Attributes of a queue or address (filter, enabled, routing types ...) were changed."""
         self._routes.clear()
+        self.on_change(None)
 
     def queues_of(self, address: str) -> Iterator[Queue]:
         """All queues a message for ``address`` could go to."""
@@ -281,7 +286,7 @@ class AddressSpace:
             candidates = [] if message.routing_type is RoutingType.MULTICAST else anycast
             if message.routing_type is not RoutingType.ANYCAST:
                 candidates = candidates + route.multicast
-        return (queue for queue in candidates if _takes(queue, message))
+        return (queue for queue in candidates if takes(queue, message))
 
     def route(self, message: Message) -> list[Queue]:
         """The queues this message goes to (``message.address`` may be fully qualified). Do not change the list.
@@ -295,7 +300,7 @@ class AddressSpace:
         if fixed is not None:
             return fixed
         if route.named is not None:
-            return [route.named] if _takes(route.named, message) else []
+            return [route.named] if takes(route.named, message) else []
         queues: list[Queue] = []
         if message.routing_type is not RoutingType.MULTICAST:
             for address, candidates in route.anycast:
@@ -303,12 +308,12 @@ class AddressSpace:
                 count = len(candidates)
                 for step in range(count):
                     queue = candidates[(turn + step) % count]
-                    if _takes(queue, message):
+                    if takes(queue, message):
                         address.turn = (turn + step + 1) % count
                         queues.append(queue)
                         break
         if message.routing_type is not RoutingType.ANYCAST:
-            queues.extend([queue for queue in route.multicast if _takes(queue, message)])
+            queues.extend([queue for queue in route.multicast if takes(queue, message)])
         return queues
 
     def _route(self, name: str) -> _Route:

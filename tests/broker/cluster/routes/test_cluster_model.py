@@ -8,7 +8,7 @@ import pytest
 
 from harness.cluster_model import Cluster, Without
 
-SEEDS = range(120)
+SEEDS = range(80)
 
 
 @pytest.mark.parametrize("first", range(0, len(SEEDS), 10))

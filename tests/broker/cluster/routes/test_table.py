@@ -45,6 +45,20 @@ def test_a_path_with_a_broken_link_further_on_counts_as_not_connected() -> None:
     assert best.peer == B
 
 
+def test_a_peer_that_is_there_again_and_tells_the_same() -> None:
+    made = table()
+    made.hear(A, Teller().all([record(A)]))
+    made.disconnected(A)
+    made.connected(A)
+    best = made.path((A, "q"))
+    assert best is not None
+    assert not best.connected
+    assert made.hear(A, Teller().all([record(A)])) == {(A, "q")}
+    best = made.path((A, "q"))
+    assert best is not None
+    assert best.connected
+
+
 def test_what_is_further_than_max_hops_is_not_known() -> None:
     made = table(hops=1)
     made.hear(A, Teller().all([record(A), record(C, A, C)]))

@@ -53,7 +53,10 @@ class RoutingTable:
 
     def hear(self, peer: bytes, telling: Telling) -> set[Key]:
         """Take what a peer tells; return the queues to which the path is another one now."""
-        return self._review(self.listener(peer).hear(telling))
+        listener = self.listener(peer)
+        changed = listener.hear(telling)
+        # With a whole telling a peer is there again: paths through it are connected, also where nothing else changed.
+        return self._review(changed | listener.records.keys() if telling.whole else changed)
 
     def connected(self, peer: bytes) -> None:
         """The peer is reachable from now on; it tells everything anew."""

@@ -1,0 +1,279 @@
+"""A link from another node: takes its messages in, and tells it of this node's queues.
+
+A message and the number up to which the link's messages were taken in are one transaction. It is confirmed when that is
+on disk, and as many bytes are granted again then, unless the address is full.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from pollux.cluster.connection import payloads
+from pollux.cluster.connection.forwarded import taken
+from pollux.cluster.connection.local import Prefixes
+from pollux.cluster.connection.payloads import Kind, Payloads
+from pollux.cluster.routes.numbers import Number
+from pollux.cluster.routes.records import Teller
+from pollux.errors import PolluxError
+from pollux.logs import event
+from pollux.wire.core.frames import CoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pollux.cluster.connection.forwarded import Forwarded
+    from pollux.cluster.connection.owner import Owner
+    from pollux.cluster.link import Conversation
+    from pollux.cluster.routes.records import Key, QueueRecord, Telling
+    from pollux.message import Message
+    from pollux.store.large import LargeMessage, LargeWriter
+
+logger = logging.getLogger("pollux.cluster")
+
+#: Seconds after which it is looked again whether an address has room.
+_LOOK_AGAIN = 0.05
+
+
+class IncomingLink:
+    """The channel that a peer opened to send by."""
+
+    def __init__(self, cluster: Owner, conversation: Conversation, channel: int, content: dict[str, Any]) -> None:
+        """Raises ValueError, in words for the peer, when it is not to be accepted."""
+        try:
+            self.node = bytes.fromhex(content["node_id"])
+            self.name = str(content["name"])[:255]
+            connection = content["connection"]
+            self._prefixes = Prefixes(str(content["addresses"])[:65536])
+            self._hops = int(content["hops"])
+            window = int(content["window"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise ValueError(f"OPEN cannot be read: {error!r}") from error
+        if len(self.node) != 16:
+            raise ValueError("a node id has 16 bytes")
+        if connection != cluster.settings.name:
+            raise ValueError(
+                f"this broker's cluster-connection is {cluster.settings.name!r}, not {connection!r}: give both one name"
+            )
+        if self.node == cluster.node and self.name != cluster.name:
+            raise ValueError(
+                f"broker {self.name!r} has the node id of broker {cluster.name!r}: its data directory is a copy"
+            )
+        self.key = f"{connection}/{self.node.hex()}"
+        self.taken = 0
+        self._window = max(1, min(window, cluster.settings.window))
+        self._cluster = cluster
+        self._conversation = conversation
+        self._channel = channel
+        self._payloads = Payloads()
+        self._teller = Teller()
+        self._told_all = False
+        self._dirty: set[Key] = set()
+        self._out: deque[bytes] = deque()
+        self._ended = False
+        #: The body of a large message that comes, and the bytes of it that were not granted again yet.
+        self._body: LargeWriter | None = None
+        self._owed = 0
+
+    def begin(self) -> None:
+        """Accept it: say what was taken in before, and tell everything when there is credit."""
+        numbers = [[number.life, number.value] for number in self._cluster.taken_of(self.key).numbers]
+        cluster = self._cluster
+        self._conversation.accept(self._channel, node_id=cluster.node.hex(), name=cluster.name, taken=numbers)
+        self._conversation.grant(self._channel, self._window)
+        event(logger, logging.INFO, "cluster link from", broker=self.name, node=self.node.hex())
+
+    # -- what is told
+
+    def changed(self, keys: Iterable[Key]) -> None:
+        """Tell of these queues."""
+        self._dirty.update(keys)
+        self._flush()
+
+    def digest(self) -> None:
+        """Tell what all that was told amounts to."""
+        if self._told_all and not self._dirty:
+            self._tell(self._teller.digest())
+
+    def credited(self) -> None:
+        """More may be told than before."""
+        self._flush()
+
+    def _flush(self) -> None:
+        conversation = self._conversation
+        while not self._ended and conversation.credit(self._channel):
+            if self._out:
+                conversation.send(self._channel, self._out.popleft())
+            elif not self._told_all:
+                self._told_all = True
+                self._dirty.clear()
+                self._tell(self._teller.all(self._records().values()))
+            elif self._dirty:
+                keys, self._dirty = self._dirty, set()
+                telling = self._teller.changes(self._records(), keys)
+                if telling is not None:
+                    self._tell(telling)
+            else:
+                return
+
+    def _tell(self, telling: Telling) -> None:
+        self._out.extend(payloads.telling(telling, self._conversation.room()))
+
+    def _records(self) -> dict[Key, QueueRecord]:
+        records = self._cluster.local.records
+        return {key: record for key, record in records.items() if self._hops and record.address in self._prefixes}
+
+    # -- what is taken in
+
+    def data(self, payload: bytes) -> None:
+        """Take messages, or tell everything again."""
+        try:
+            found = self._payloads.decode(payload)
+            if found is None or found[0] is Kind.AGAIN:
+                if found is not None:
+                    self._told_all = False
+                    self._flush()
+                self._conversation.grant(self._channel, len(payload))
+                return
+        except CoreError as error:
+            self._conversation.stop(error.code, str(error))
+            return
+        kind, content = found
+        if kind is Kind.BODY:
+            self._take_body(content, len(payload))  # type: ignore[arg-type]  # decoded as such
+            return
+        if kind is not Kind.MESSAGES:
+            self._conversation.stop("protocol", f"{kind.name} from the side that sends messages")
+            return
+        try:
+            self._take(content, len(payload))  # type: ignore[arg-type]  # decoded as such
+        except Exception as error:
+            logger.exception("messages of a cluster link could not be stored")
+            self._conversation.stop("failed", repr(error))
+
+    def _take_body(self, data: bytes, size: int) -> None:
+        """Write a piece of a large message; as much is granted again when it is written."""
+        try:
+            if self._body is None:
+                self._body = self._cluster.post.storage.large.create()
+            self._body.write(data)
+        except PolluxError as error:
+            self._conversation.stop("busy", str(error))
+            return
+        self._owed += size
+        if self._body.full:
+            self._body.on_drain(self._grant_owed)
+        else:
+            self._grant_owed()
+
+    def _grant_owed(self) -> None:
+        owed, self._owed = self._owed, 0
+        if owed and not self._ended:
+            self._conversation.grant(self._channel, owed)
+
+    def _finish_body(self, one: Forwarded) -> LargeMessage | None:
+        """Return the body of a large message, None for another one. Raises ValueError when it is not what was sent."""
+        body, self._body = self._body, None
+        if one.large is None and body is None:
+            return None
+        if one.large is None or body is None:
+            raise ValueError("a body without a large message, or one without a body")
+        large = body.finish(durable=one.durable)
+        if one.large[0] != large.size or one.large[1] not in (None, large.checksum):
+            self._cluster.post.storage.large.delete(large.id)
+            raise ValueError(f"a body of {large.size} bytes is not the one of {one.large[0]} that was sent")
+        return large
+
+    def _take(self, sent: tuple[Forwarded, ...], size: int) -> None:
+        cluster = self._cluster
+        storage, numbers = cluster.post.storage, cluster.taken_of(self.key)
+        if storage.full:
+            self._conversation.stop("busy", "the disk is full")
+            return
+        tx = storage.next_id()
+        last: dict[bytes, int] = {}
+        addresses = set()
+        for one in sent:
+            number = Number(one.life, one.number)
+            last[one.life] = max(one.number, last.get(one.life, 0))
+            if not numbers.is_new(number):
+                self._forget_body()
+                continue
+            numbers.take(number)
+            self.taken += 1
+            addresses.add(one.address)
+            try:
+                message = taken(one, self._finish_body(one))
+            except ValueError as error:
+                event(logger, logging.ERROR, "a forwarded message cannot be read", broker=self.name, reason=error)
+                continue
+            self._place(message, one, tx)
+        for life, number_ in last.items():
+            storage.append_link(self.key, life, number_, tx)
+        storage.append_commit(tx)
+        cluster.post.when_stable(lambda error: self._stored(error, last, addresses, size))
+
+    def _place(self, message: Message, one: Forwarded, tx: int) -> None:
+        """Put a message where its sender wanted it; where that is gone, route it anew: it is lost in no case."""
+        cluster = self._cluster
+        space = cluster.post.space
+        queues = [queue for name in one.queues if (queue := space.queue(name)) is not None]
+        kept = False
+        if not queues:
+            try:
+                kept = cluster.place_again(message, one.visited, tx)
+            except PolluxError as error:
+                event(
+                    logger,
+                    logging.ERROR,
+                    "a forwarded message has no queue here any more",
+                    address=message.address,
+                    queues=", ".join(one.queues),
+                    reason=error,
+                )
+        elif cluster.post.take(message, queues, tx):
+            kept = True
+            cluster.arrived(queues, message)
+        if not kept and message.large is not None:
+            cluster.post.storage.large.delete(message.large.id)
+
+    def _forget_body(self) -> None:
+        body, self._body = self._body, None
+        if body is not None:
+            body.abort()
+
+    def _stored(self, error: Exception | None, last: dict[bytes, int], addresses: set[str], size: int) -> None:
+        if error is not None or self._ended:
+            return
+        for life, number in last.items():
+            self._out.append(payloads.confirm(life, number))
+        self._flush()
+        self._go_on(addresses, size)
+
+    def _go_on(self, addresses: set[str], size: int) -> None:
+        """Let the peer send as much again, once there is room where it went."""
+        if self._ended:
+            return
+        full = {address for address in addresses if not self._cluster.post.writable(address)}
+        if full:
+            self._cluster.loop.call_later(_LOOK_AGAIN, self._go_on, full, size)
+        else:
+            self._conversation.grant(self._channel, size)
+
+    # -- the rest of a handler
+
+    def accepted(self, content: dict[str, Any]) -> None:
+        """Nothing was opened from here."""
+
+    def closed(self, code: str, text: str) -> None:
+        """The peer is gone."""
+        self._ended = True
+        self._forget_body()
+        self._cluster.left(self.node, self)
+        event(logger, logging.INFO, "cluster link from a broker ended", broker=self.name, reason=f"{code}: {text}")
+
+    def end(self, reason: str) -> None:
+        """Another connection of the same peer takes its place: nothing that still comes by this one counts."""
+        self._ended = True
+        self._conversation.stop("stopping", reason)

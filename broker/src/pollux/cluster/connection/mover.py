@@ -1,0 +1,167 @@
+"""Redistribution: a consumer of a queue that takes what nobody here wants and somebody elsewhere does.
+
+What that is, :mod:`pollux.cluster.routes.moves` decides, for each message and again whenever something changes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from pollux.cluster.connection.local import demand
+from pollux.cluster.connection.spread import matches
+from pollux.cluster.routes.moves import HOLD, Demand, Elsewhere, Moves
+from pollux.message import RoutingType
+from pollux.routing.selector import Selector
+
+if TYPE_CHECKING:
+    from pollux.cluster.connection.spread import Spreading
+    from pollux.cluster.routes.table import RoutingTable
+    from pollux.engine.post_office import PostOffice
+    from pollux.message import Message
+    from pollux.routing.queue import Queue
+    from pollux.routing.reference import MessageReference
+
+#: Messages taken at a time.
+_CREDIT = 200
+#: Messages remembered that were moved here lately.
+_REMEMBERED = 100_000
+
+
+class Mover:
+    """Redistribution of one queue. ``delay``: redistribution-delay in seconds, not negative."""
+
+    priority = -(1 << 31)
+    browsing = False
+    no_local = False
+    origin = 0
+    #: Nobody takes it for a consumer of a client.
+    moves_messages = True
+
+    def __init__(
+        self, queue: Queue, delay: float, *, post: PostOffice, table: RoutingTable, spreading: Spreading
+    ) -> None:
+        self.credit = _CREDIT
+        self.moved = 0
+        #: Lets through what is to be moved.
+        self.selector: Selector | None = Selector("to be moved", lambda message: self.target(message) is not None)
+        self._queue = queue
+        self._moves = Moves(delay)
+        self._post = post
+        self._table = table
+        self._spreading = spreading
+        self._attached = False
+        self._taken: list[MessageReference] = []
+        self._inputs: tuple[Demand, list[Elsewhere]] | None = None
+        #: Message id -> when it was moved here (the loop's clock).
+        self._arrived: OrderedDict[int, float] = OrderedDict()
+
+    def arrived(self, message: Message, now: float) -> None:
+        """Note that a message came from another node."""
+        self._arrived[message.id] = now
+        if len(self._arrived) > _REMEMBERED:
+            self._arrived.popitem(last=False)
+
+    def review(self, now: float) -> float | None:
+        """Look whether something is to be moved; return when to look again, None: when something changes."""
+        queue = self._queue
+        multicast = queue.routing_type is RoutingType.MULTICAST
+        group = (queue.address, queue.name if multicast else "")
+        here = demand(queue)
+        elsewhere = [
+            Elsewhere(
+                key[0],
+                key[1],
+                Demand(path.record.consumers > 0, frozenset(text for text, _ in path.record.filtered)),
+                connected=path.connected,
+                filter=path.record.filter,
+                free=self._spreading.free(key, path.record),
+            )
+            for key, path in self._table.group(group).items()
+            if path.peer in self._spreading.outlets
+        ]
+        again = self._moves.update(here, elsewhere, now)
+        held = False
+        while self._arrived:
+            first, at = next(iter(self._arrived.items()))
+            if at > now - HOLD:
+                again = at + HOLD if again is None else min(again, at + HOLD)
+                break
+            del self._arrived[first]
+            held = True
+        ready = self._moves.ready(now)
+        inputs = (here, [one._replace(free=0) for one in elsewhere])
+        if self._attached and (not ready or held or inputs != self._inputs):
+            self._detach()
+        if ready and not self._attached and self._movable():
+            self._attached = True
+            self._post.attach(queue, self)
+        self._inputs = inputs
+        return again
+
+    def _movable(self) -> bool:
+        """Whether another consumer does no harm: of some queues it would be the only one, or one too many."""
+        attributes = self._queue.attributes
+        return not (
+            attributes.exclusive
+            or attributes.non_destructive
+            or attributes.purge_on_no_consumers
+            or attributes.consumers_before_dispatch > 1
+            or self._queue.no_local_origin
+            or 0 <= attributes.max_consumers <= self._queue.consumer_count
+        )
+
+    def target(self, message: Message) -> Elsewhere | None:
+        """Return where a message goes. Groups stay: they are moved as a whole or not at all."""
+        if message.group is not None:
+            return None
+        now = self._post.loop.time()
+        return self._moves.target(lambda text: matches(text, message), self._arrived.get(message.id), now)
+
+    # -- the queue's consumer
+
+    def deliver(self, references: list[MessageReference]) -> None:
+        """Take what nobody wants here."""
+        self.credit -= len(references)
+        if not self._taken:
+            self._post.loop.call_soon(self._hand_over)
+        self._taken += references
+
+    def queue_deleted(self, _queue: Queue) -> None:
+        """The queue is gone, and what it held."""
+        self._attached = False
+        self._taken = []
+
+    def _hand_over(self) -> None:
+        references, self._taken = self._taken, []
+        if not self._attached:
+            return
+        moves = []
+        stay = []
+        for reference in references:
+            target = self.target(reference.message)
+            try:
+                if target is None or (reference.message.durable and self._post.storage.full):
+                    raise KeyError  # noqa: TRY301  (it stays, as one without a way)
+                moves.append((reference, self._spreading.forward(reference.message, target.node, (target.queue,))))
+            except KeyError:
+                stay.append(reference)
+        if moves:
+            self._post.hand_over(self._queue, moves)
+            self.moved += len(moves)
+        self.credit = _CREDIT
+        if stay:
+            self._post.release(stay, failed=False)
+        else:
+            self._post.wake(self._queue)
+
+    def _detach(self) -> None:
+        self._attached = False
+        self._taken = []
+        self._post.detach(self._queue, self)
+        self.credit = _CREDIT
+
+    def stop(self) -> None:
+        """Move nothing any more."""
+        if self._attached:
+            self._detach()

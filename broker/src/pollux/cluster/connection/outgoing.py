@@ -1,0 +1,355 @@
+"""A link to another node: connects, hears which queues it has, and sends what waits for it.
+
+One task for each peer, retried alone and for ever: what one of them refuses stops no other. To its store-and-forward
+queue the link is a consumer. A message stays there until the peer has said that it is on its disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from pollux.cluster.connection import payloads
+from pollux.cluster.connection.forwarded import to_send
+from pollux.cluster.connection.payloads import Kind, Payloads
+from pollux.cluster.connection.settings import PURPOSE
+from pollux.cluster.connector import UnreachableError
+from pollux.errors import PolluxError
+from pollux.logs import event
+from pollux.wire.core.frames import CoreError
+
+if TYPE_CHECKING:
+    from pollux.cluster.connection.forwarded import Forwarded
+    from pollux.cluster.connection.owner import Owner
+    from pollux.cluster.link import Conversation
+    from pollux.cluster.link.connecting import CoreLink
+    from pollux.config.acceptors import Endpoint
+    from pollux.routing.queue import Queue
+    from pollux.routing.reference import MessageReference
+    from pollux.routing.selector import Selector
+
+logger = logging.getLogger("pollux.cluster")
+
+#: Messages that may be sent and not confirmed.
+_IN_FLIGHT = 2000
+#: Messages and bytes in one payload.
+_BATCH, _BATCH_BYTES = 200, 128 << 10
+#: Bytes of a large message's body in one payload.
+_PIECE = 64 << 10
+
+
+class OutgoingLink:
+    """The link to one peer. It is the handler of its channel, and the consumer of the queue that it drains."""
+
+    priority = 0
+    selector: Selector | None = None
+    browsing = False
+    no_local = False
+    origin = 0
+
+    def __init__(self, cluster: Owner, name: str, endpoints: tuple[Endpoint, ...]) -> None:
+        self.name = name
+        self.endpoints = endpoints
+        self.credit = 0
+        #: The peer's node id and name, as it said them last; empty before.
+        self.node = b""
+        self.broker = ""
+        self.connected = False
+        #: Why it is not.
+        self.reason = "not connected yet"
+        self.sent = 0
+        self.confirmed = 0
+        self._cluster = cluster
+        self._queue: Queue | None = None
+        self._link: CoreLink | None = None
+        self._channel = 0
+        self._payloads = Payloads()
+        self._waiting: deque[MessageReference] = deque()
+        #: By life, in the order of their numbers.
+        self._in_flight: dict[bytes, deque[tuple[int, MessageReference]]] = {}
+        self._bytes = 0
+        #: By life: the highest number that this process sent; what the peer had when it accepted this connection; the
+        #: last one sent over it. And what was sent over earlier ones and not confirmed.
+        self._highest: dict[bytes, int] = {}
+        self._taken: dict[bytes, int] = {}
+        self._last: dict[bytes, int] = {}
+        self._open: set[tuple[bytes, int]] = set()
+        self._payloads_out: deque[bytes] = deque()
+        #: Sends the body of a large message; and what it waits for: credit.
+        self._body: asyncio.Task[None] | None = None
+        self._more = asyncio.Event()
+        self._planned = False
+        self._told = ""
+        self._useless = False
+
+    # -- connecting
+
+    async def run(self) -> None:
+        """Connect, and again whenever the connection is gone; until cancelled, or it leads to this node itself."""
+        settings = self._cluster.settings
+        wait = settings.retry
+        try:
+            while not self._useless:
+                if self.node and self._cluster.reached_by(self.node):
+                    await asyncio.sleep(settings.longest_retry)
+                    continue
+                for endpoint in self.endpoints:
+                    if await self._connection(endpoint):
+                        wait = settings.retry
+                    if self._useless:
+                        return
+                await asyncio.sleep(wait)
+                wait = min(wait * settings.multiplier, settings.longest_retry)
+        finally:
+            self._lost("stopped")
+            if self._link is not None:
+                self._link.close("the broker stops")
+
+    async def _connection(self, endpoint: Endpoint) -> bool:
+        """Hold one connection until it ends; return whether there was one."""
+        cluster = self._cluster
+        try:
+            link = await cluster.connector.connect(endpoint, cluster.settings.call_timeout)
+        except UnreachableError as error:
+            self._unreachable(str(error), error.remedy)
+            return False
+        peer = link.conversation.peer
+        node = peer.node_id if peer is not None else b""
+        other = cluster.reached_by(node)
+        if other or node == cluster.node:
+            # Before OPEN: a node takes one link of each peer, the last one.
+            self.node = node
+            self._useless = node == cluster.node
+            self.reason = "it leads to this broker itself" if self._useless else f"it leads where {other} does"
+            link.close("another link leads there")
+            return False
+        self._link = link
+        self._payloads = Payloads()
+        self._channel = link.conversation.open(
+            self,
+            PURPOSE,
+            connection=cluster.settings.name,
+            node_id=cluster.node.hex(),
+            name=cluster.name,
+            hops=cluster.settings.hops,
+            addresses=cluster.settings.address,
+            window=cluster.settings.window,
+        )
+        await link.over
+        self._link = None
+        return self.reason == ""
+
+    def _unreachable(self, reason: str, remedy: str = "") -> None:
+        self.reason = reason
+        if reason != self._told:
+            self._told = reason
+            level = logging.WARNING if remedy else logging.INFO
+            event(logger, level, "cluster link is down", connector=self.name, reason=reason, remedy=remedy or None)
+
+    # -- the channel
+
+    def accepted(self, content: dict[str, Any]) -> None:
+        """Begin: the peer said who it is, and what it has of this link."""
+        try:
+            node = bytes.fromhex(content["node_id"])
+            if len(node) != 16:
+                self._end(CoreError("protocol", f"a node id of {len(node)} bytes"))
+                return
+            taken = {bytes(life): int(number) for life, number in content["taken"]}
+            broker = str(content["name"])
+        except (LookupError, TypeError, ValueError) as error:
+            self._end(CoreError("protocol", f"the answer to OPEN cannot be read: {error!r}"))
+            return
+        self.node, self.broker, self._taken, self._last = node, broker, taken, dict(taken)
+        self.connected, self.reason, self._told = True, "", ""
+        event(logger, logging.INFO, "cluster link is up", connector=self.name, broker=broker, node=node.hex())
+        self._grant(self._cluster.settings.window)
+        self._queue = self._cluster.opened(node)
+        self.credit = _IN_FLIGHT
+        self._cluster.post.attach(self._queue, self)
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many messages were sent and not confirmed."""
+        return sum(map(len, self._in_flight.values()))
+
+    def _grant(self, size: int) -> None:
+        if self._link is not None:
+            self._link.conversation.grant(self._channel, size)
+
+    def data(self, payload: bytes) -> None:
+        """Take what the peer tells, or what it has stored."""
+        self._grant(len(payload))
+        try:
+            found = self._payloads.decode(payload)
+        except CoreError as error:
+            self._end(error)
+            return
+        if found is None:
+            return
+        kind, content = found
+        if kind is Kind.TELLING:
+            if self._cluster.heard(self.node, content):  # type: ignore[arg-type]  # decoded as such
+                self._send_payload(bytes((Kind.AGAIN,)))
+        elif kind is Kind.CONFIRM:
+            self._confirmed(*content)  # type: ignore[misc]  # decoded as such
+        else:
+            self._end(CoreError("protocol", f"{kind.name} from the side that takes messages"))
+
+    def _send_payload(self, payload: bytes) -> None:
+        if self._link is not None and self._link.conversation.credit(self._channel):
+            self._link.conversation.send(self._channel, payload)
+
+    def credited(self) -> None:
+        """More may be sent."""
+        self._more.set()
+        self._plan()
+
+    def closed(self, code: str, text: str) -> None:
+        """The connection is gone, or the peer does not want it."""
+        self._lost(f"{code}: {text}" if text else code)
+        if self._link is not None:
+            self._link.close("the link is closed")
+
+    def _end(self, error: CoreError) -> None:
+        if self._link is not None:
+            self._link.conversation.stop(error.code, str(error))
+
+    def _lost(self, reason: str) -> None:
+        was = self.connected
+        if self._body is not None:
+            self._body.cancel()
+            self._body = None
+        self.connected = False
+        self.credit = 0
+        self._waiting.clear()
+        for life, flight in self._in_flight.items():
+            self._open.update((life, number) for number, _ in flight)
+        self._in_flight.clear()
+        self._payloads_out.clear()
+        self._bytes = 0
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            self._cluster.post.detach(queue, self)
+        if was:
+            self._cluster.lost(self.node)
+        if not self._useless:
+            self._unreachable(reason)
+
+    # -- the queue's consumer
+
+    def deliver(self, references: list[MessageReference]) -> None:
+        """Take messages that wait for the peer."""
+        self.credit -= len(references)
+        self._waiting += references
+        self._plan()
+
+    def queue_deleted(self, _queue: Queue) -> None:
+        """Somebody deleted the queue: begin anew, which makes it again."""
+        self._queue = None
+        self._waiting.clear()
+        self._in_flight.clear()
+        self._end(CoreError("failed", "the store-and-forward queue was deleted"))
+
+    def _plan(self) -> None:
+        if not self._planned:
+            self._planned = True
+            self._cluster.loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._planned = False
+        while self._link is not None and self._body is None:
+            if not self._payloads_out:
+                if not self._waiting or self._bytes >= self._cluster.settings.unconfirmed:
+                    return
+                batch, large = self._batch()
+                if large is not None:
+                    self._body = self._cluster.loop.create_task(self._send_body(self._link.conversation, large, batch))
+                elif batch:
+                    self._payloads_out.extend(payloads.messages(batch, self._link.conversation.room()))
+                continue
+            if not self._link.conversation.credit(self._channel):
+                return
+            self._link.conversation.send(self._channel, self._payloads_out.popleft())
+
+    async def _send_body(self, conversation: Conversation, reference: MessageReference, batch: list[Forwarded]) -> None:
+        """Send the body of a large message bit by bit, then the message; others wait for it, and keep their order."""
+        post, message = self._cluster.post, reference.message
+        assert message.large is not None  # noqa: S101  (why this is called)
+        reader = post.storage.large.open(message.large)
+        try:
+            while data := await reader.read(min(_PIECE, conversation.room() - 1)):
+                while not conversation.credit(self._channel):
+                    self._more.clear()
+                    await self._more.wait()
+                conversation.send(self._channel, bytes((Kind.BODY,)) + data)
+            self._payloads_out.extend(payloads.messages(batch, conversation.room()))
+        except PolluxError as error:  # the file is gone, or is not what it was
+            self._in_flight[batch[0].life].pop()
+            post.set_aside(reference, error)
+            self._end(CoreError("failed", str(error)))
+        finally:
+            reader.close()
+            self._body = None
+        self._plan()
+
+    def _batch(self) -> tuple[list[Forwarded], MessageReference | None]:
+        """Return what is sent next; what the peer has, or is no message of this link, is done with at once.
+
+        A large message is returned alone, with its reference.
+        """
+        batch: list[Forwarded] = []
+        size = 0
+        done: list[MessageReference] = []
+        large: MessageReference | None = None
+        while self._waiting and len(batch) < _BATCH and size < _BATCH_BYTES:
+            if batch and self._waiting[0].message.large is not None:
+                break
+            reference = self._waiting.popleft()
+            one = to_send(reference.message)
+            if one is None:
+                self._cluster.post.reject([reference])
+                self.credit += 1
+            elif one.number > self._last.get(one.life, 0):
+                self._last[one.life] = one.number
+                self._highest[one.life] = max(one.number, self._highest.get(one.life, 0))
+                self._open.discard((one.life, one.number))
+                self._in_flight.setdefault(one.life, deque()).append((one.number, reference))
+                self._bytes += reference.message.size
+                size += len(one.data)
+                batch.append(one)
+                if reference.message.large is not None:
+                    large = reference
+                    break
+            elif one.number <= self._taken.get(one.life, 0) and self._was_sent(one):
+                self._open.discard((one.life, one.number))
+                done.append(reference)
+            else:
+                self._cluster.renumber(self.node, reference)  # later ones went before it
+                self.credit += 1
+        self.sent += len(batch)
+        self._done(done)
+        return batch, large
+
+    def _was_sent(self, one: Forwarded) -> bool:
+        """Whether it was sent before this connection: by this process, or by one before it."""
+        return (one.life, one.number) in self._open or one.number > self._highest.get(one.life, 0)
+
+    def _confirmed(self, life: bytes, number: int) -> None:
+        flight = self._in_flight.get(life)
+        done = []
+        while flight and flight[0][0] <= number:
+            reference = flight.popleft()[1]
+            self._bytes -= reference.message.size
+            done.append(reference)
+        self.confirmed += len(done)
+        self._done(done)
+        self._plan()
+
+    def _done(self, references: list[MessageReference]) -> None:
+        if references and self._queue is not None:
+            self._cluster.post.acknowledge(references)
+            self.credit += len(references)
+            self._cluster.post.wake(self._queue)

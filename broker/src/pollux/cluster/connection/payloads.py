@@ -1,0 +1,100 @@
+"""The payloads of DATA on a cluster link: a byte that says what it is, and msgpack. See docs/core-protocol.md."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pollux.cluster.connection.forwarded import Forwarded
+from pollux.cluster.routes.records import Telling
+from pollux.wire.core.frames import CoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: Bytes of a message that was cut to pieces: more is no message.
+MAXIMUM_MESSAGE = 256 << 20
+_NODE = 16
+
+
+class Kind(IntEnum):
+    """What a payload is."""
+
+    TELLING = 1
+    CONFIRM = 2
+    AGAIN = 3
+    MESSAGES = 4
+    PART = 5
+    BODY = 6
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_telling = msgspec.msgpack.Decoder(Telling).decode
+_confirm = msgspec.msgpack.Decoder(tuple[bytes, int]).decode
+_messages = msgspec.msgpack.Decoder(tuple[Forwarded, ...]).decode
+
+
+def telling(one: Telling, room: int) -> Iterator[bytes]:
+    """Return the payloads of a telling; ``room``: bytes of the largest."""
+    yield from _cut(Kind.TELLING, _encode(one), room)
+
+
+def confirm(life: bytes, number: int) -> bytes:
+    """Return the payload that confirms messages up to a number."""
+    return bytes((Kind.CONFIRM,)) + _encode((life, number))
+
+
+def messages(listed: Sequence[Forwarded], room: int) -> Iterator[bytes]:
+    """Return the payloads of messages; ``room``: bytes of the largest."""
+    yield from _cut(Kind.MESSAGES, _encode(listed), room)
+
+
+def _cut(kind: Kind, encoded: bytes, room: int) -> Iterator[bytes]:
+    size = room - 1
+    last = max(0, (len(encoded) - 1) // size) * size
+    for start in range(0, last, size):
+        yield bytes((Kind.PART,)) + encoded[start : start + size]
+    yield bytes((kind,)) + encoded[last:]
+
+
+class Payloads:
+    """Puts payloads together and decodes them. Every error is one of the peer: CoreError."""
+
+    def __init__(self) -> None:
+        self._parts = bytearray()
+
+    def decode(self, payload: bytes) -> tuple[Kind, object] | None:
+        """Return what a payload is and says; None when more of it comes."""
+        try:
+            kind = Kind(payload[0])
+            if kind is Kind.PART:
+                self._parts += payload[1:]
+                if len(self._parts) > MAXIMUM_MESSAGE:
+                    raise CoreError("protocol", f"a message of more than {MAXIMUM_MESSAGE} bytes")
+                return None
+            if kind is Kind.BODY:
+                return kind, payload[1:]
+            body: bytes | memoryview = memoryview(payload)[1:]
+            if self._parts:
+                body, self._parts = bytes(self._parts) + bytes(body), bytearray()
+            return kind, self._content(kind, body)
+        except (IndexError, ValueError, RecursionError) as error:  # msgspec's are ValueErrors
+            raise CoreError("protocol", f"a payload of a cluster link cannot be read: {error}") from error
+
+    @staticmethod
+    def _content(kind: Kind, body: bytes | memoryview) -> object:
+        if kind is Kind.TELLING:
+            told = _telling(body)
+            if any(len(node) != _NODE for record in told.records for node in (record.owner, *record.path)):
+                raise ValueError("a node id is not of 16 bytes")
+            return told
+        if kind is Kind.CONFIRM:
+            return _confirm(body)
+        if kind is Kind.MESSAGES:
+            listed = _messages(body)
+            if any(len(one.life) != 8 or not one.queues for one in listed):
+                raise ValueError("a message has no number, or is for no queue")
+            return listed
+        return None

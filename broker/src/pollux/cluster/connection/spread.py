@@ -1,0 +1,205 @@
+"""Which nodes get a message: asks :mod:`pollux.cluster.routes`, and makes the copies for those elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pollux.cluster.connection.forwarded import renumbered, stored
+from pollux.cluster.connection.local import takers
+from pollux.cluster.routes.choice import Candidate, choose
+from pollux.engine.spreading import Forward, Spread
+from pollux.message import RoutingType
+from pollux.routing.address import FQQN_SEPARATOR, WildcardIndex
+from pollux.routing.selector import SelectorError, parse
+from pollux.routing.space import takes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pollux.cluster.routes.choice import Balancing
+    from pollux.cluster.routes.numbers import Numbering
+    from pollux.cluster.routes.records import Key, QueueRecord
+    from pollux.cluster.routes.table import Path, RoutingTable
+    from pollux.message import Message
+    from pollux.routing.queue import Queue
+    from pollux.routing.space import AddressSpace
+
+#: Names for which it is remembered that other nodes have queues, or none.
+_NAMES = 20_000
+_UNKNOWN: tuple[str, ...] = ("unknown",)
+
+
+class Outlet(NamedTuple):
+    """Where messages for another node wait, and who numbers them."""
+
+    queue: Queue
+    numbering: Numbering
+
+
+class Spreading:
+    """Answers for the post office where a message goes. ``outlets``: by node id."""
+
+    def __init__(self, space: AddressSpace, table: RoutingTable, node: bytes, balancing: Balancing) -> None:
+        self.outlets: dict[bytes, Outlet] = {}
+        self._space = space
+        self._table = table
+        self._node = node
+        self._balancing = balancing
+        #: The addresses of other nodes' queues.
+        self._addresses: set[str] = set()
+        self._patterns: WildcardIndex[str] = WildcardIndex(space.wildcards)
+        #: Name of a message -> addresses elsewhere that it may be for, most of them none.
+        self._names: dict[str, tuple[str, ...]] = {}
+        self._turns: dict[tuple[str, str], int] = {}
+        #: Messages sent to a queue since its record was heard.
+        self._sent: dict[Key, tuple[int, int]] = {}
+
+    def learned(self) -> None:
+        """The table of routes is another one now."""
+        addresses = {address for address, _ in self._table.groups}
+        if addresses == self._addresses:
+            return
+        self._addresses = addresses
+        self._names.clear()
+        self._patterns = WildcardIndex(self._space.wildcards)
+        if self._space.wildcards.routing:
+            for address in addresses:
+                if self._space.wildcards.is_wildcard(address):
+                    self._patterns.add(address, address)
+
+    def route(self, message: Message) -> Sequence[Queue] | Spread:
+        """Return where a message goes."""
+        name = message.address
+        found = self._names.get(name, _UNKNOWN)
+        if found is _UNKNOWN:
+            found = self._elsewhere(name)
+        if not found:
+            return self._space.route(message)
+        return self.spread(message, found)
+
+    def again(self, message: Message, visited: tuple[bytes, ...]) -> Sequence[Queue] | Spread:
+        """Route a message anew whose queue is gone, not to a node where it was."""
+        return self.spread(message, self._elsewhere(message.address), visited)
+
+    def _elsewhere(self, name: str) -> tuple[str, ...]:
+        address = name.partition(FQQN_SEPARATOR)[0]
+        found = [address] if address in self._addresses else []
+        if self._patterns.count:
+            found += [one for one in self._patterns.find(address) if one != address]
+        if len(self._names) >= _NAMES:
+            self._names.clear()
+        self._names[name] = tuple(found)
+        return self._names[name]
+
+    def spread(
+        self, message: Message, elsewhere: Iterable[str], visited: tuple[bytes, ...] = ()
+    ) -> Sequence[Queue] | Spread:
+        """Choose a queue of each group that the message is for."""
+        name, _, named = message.address.partition(FQQN_SEPARATOR)
+        groups: dict[tuple[str, str], list[Queue]] = {}
+        for address in self._space.matching(name):
+            for queue in address.queues:
+                if (named and queue.name != named) or (
+                    address.wildcard and not self._space.admits(queue, message.address)
+                ):
+                    continue
+                multicast = queue.routing_type is RoutingType.MULTICAST
+                groups.setdefault((address.name, queue.name if multicast else ""), []).append(queue)
+        wanted = set(elsewhere)
+        for group in self._table.groups:
+            if group[0] in wanted:
+                groups.setdefault(group, [])
+        queues: list[Queue] = []
+        far: dict[bytes, list[str]] = {}
+        for group, here in groups.items():
+            multicast = bool(group[1])
+            if named or message.routing_type in (None, RoutingType.MULTICAST if multicast else RoutingType.ANYCAST):
+                others = [
+                    (key, path)
+                    for key, path in self._table.group(group).items()
+                    if path.peer in self.outlets and key[0] not in visited and (not named or key[1] == named)
+                ]
+                chosen = self._choose(message, group, here, others)
+                if isinstance(chosen, tuple):
+                    far.setdefault(chosen[0], []).append(chosen[1])
+                elif chosen is not None:
+                    queues.append(chosen)
+        if not far:
+            return queues
+        return Spread(queues, [self.forward(message, node, tuple(names), visited) for node, names in far.items()])
+
+    def _choose(
+        self, message: Message, group: tuple[str, str], here: list[Queue], others: list[tuple[Key, Path]]
+    ) -> Queue | Key | None:
+        """Return a queue of this node, or which one of another node's, gets the message; None: no one."""
+        candidates = [self._local(queue, message) for queue in here]
+        candidates += [self._remote(key, path, message) for key, path in others]
+        if not candidates:
+            return None
+        turn = self._turns.get(group, 0)
+        at = choose(self._balancing, candidates, turn % len(candidates), multicast=bool(group[1]))
+        if at < 0:
+            return None
+        self._turns[group] = at + 1
+        if at < len(here):
+            return here[at]
+        key, path = others[at - len(here)]
+        version, sent = self._sent.get(key, (0, 0))
+        known = path.record.version
+        self._sent[key] = (known, sent + 1 if version == known else 1)
+        return key
+
+    @staticmethod
+    def _local(queue: Queue, message: Message) -> Candidate:
+        free = -queue.waiting
+        wanted = False
+        for consumer in takers(queue):
+            free += max(0, consumer.credit)
+            wanted = wanted or consumer.selector is None or consumer.selector.matches(message)
+        return Candidate(local=True, takes=takes(queue, message), wanted=wanted, free=free)
+
+    def _remote(self, key: Key, path: Path, message: Message) -> Candidate:
+        return Candidate(
+            local=False,
+            connected=path.connected,
+            takes=not path.record.filter or matches(path.record.filter, message),
+            wanted=wanted_by(path.record, message),
+            free=self.free(key, path.record),
+        )
+
+    def free(self, key: Key, record: QueueRecord) -> int:
+        """Return how many messages a queue's consumers can take, less what waits there and was sent since."""
+        version, sent = self._sent.get(key, (0, 0))
+        return record.credit - record.backlog - (sent if version == record.version else 0)
+
+    def forward(
+        self, message: Message, owner: bytes, queues: tuple[str, ...], visited: tuple[bytes, ...] = ()
+    ) -> Forward:
+        """Return the copy of a message for queues of another node. Raises KeyError when there is no way to it."""
+        path = self._table.path((owner, queues[0]))
+        if path is None:
+            raise KeyError(owner.hex())
+        outlet = self.outlets[path.peer]
+        number = outlet.numbering.next()
+        return Forward(
+            outlet.queue,
+            stored(message, outlet.queue.address, number, queues, (*visited, self._node)),
+        )
+
+    @staticmethod
+    def renumbered(copy: Message, outlet: Outlet) -> Forward:
+        """Return another copy of one that waits, with the next number."""
+        return Forward(outlet.queue, renumbered(copy, outlet.numbering.next()))
+
+
+def wanted_by(record: QueueRecord, message: Message) -> bool:
+    """Return whether a queue has a consumer that may have the message."""
+    return record.consumers > 0 or any(matches(text, message) for text, _ in record.filtered)
+
+
+def matches(text: str, message: Message) -> bool:
+    """Return whether a filter that another node told of lets a message through."""
+    try:
+        return parse(text, strict=False).matches(message)
+    except SelectorError:  # of a version that knows more
+        return False

@@ -1,0 +1,25 @@
+"""What goes to other nodes of a cluster, as the post office sees it: copies for the queues from which they are sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pollux.message import Message
+    from pollux.routing.queue import Queue
+
+
+class Forward(NamedTuple):
+    """A copy for another node, and the store-and-forward queue it waits in. Its address is that queue's."""
+
+    queue: Queue
+    message: Message
+
+
+class Spread(NamedTuple):
+    """A message goes to queues of this node, to others, or both. All of it is written in one transaction."""
+
+    queues: Sequence[Queue]
+    forwards: Sequence[Forward]

@@ -1,0 +1,334 @@
+"""Links between nodes: what goes over them arrives once, in order, as it was, whatever breaks meanwhile."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from broker.cluster.connection.conftest import until
+from broker.engine.conftest import Receiver, message
+from pollux.cluster.connection.forwarded import ROUTE_TO
+from pollux.config.address_settings import AddressFullPolicy
+from pollux.message import RoutingType
+from pollux.routing.selector import parse
+from pollux.routing.spec import QueueSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from broker.cluster.connection.conftest import Node
+
+    Make = Callable[..., Awaitable[list[Node]]]
+
+pytestmark = pytest.mark.asyncio
+
+
+async def pair(nodes: Make, **more: Any) -> tuple[Node, Node]:
+    """Two nodes with a queue `orders` each, the first one linked to the second."""
+    one, two = await nodes(**more)
+    for node in (one, two):
+        node.office.queue("orders")
+    one.reach(two)
+    await until(lambda: (two.id, "orders") in one.cluster.table.queues)
+    return one, two
+
+
+def known(one: Node, two: Node, name: str = "orders") -> bool:
+    path = one.cluster.table.path((two.id, name))
+    return path is not None and path.connected and path.record.has_consumers
+
+
+async def consumer(one: Node, two: Node, **attributes: Any) -> Receiver:
+    """A consumer at the second node, of which the first one knows."""
+    receiver = Receiver(**attributes)
+    two.post.attach(two.office.post.queue("orders"), receiver)
+    await until(lambda: known(one, two))
+    return receiver
+
+
+async def test_a_message_arrives_as_it_was(nodes: Make) -> None:
+    one, two = await pair(nodes)
+    receiver = await consumer(one, two)
+    sent = message(b"body", priority=7, timestamp=5, duplicate_id=b"dup", group="g", last_value="v", user="alice")
+    sent.annotations = {"a": 1}
+    one.post.send(sent)
+    (got,) = await receiver.wait(1)
+    names = ("encoding", "address", "data", "durable", "priority", "timestamp", "duplicate_id", "group", "last_value")
+    assert [getattr(got.message, name) for name in names] == [getattr(sent, name) for name in names]
+    assert ROUTE_TO not in (got.message.annotations or {})
+    assert got.message.annotations == sent.annotations
+    two.post.acknowledge([got])
+    await until(lambda: one.cluster.outgoing[0].confirmed == 1)
+    assert not one.post.message_count(one.cluster.spreading.outlets[two.id].queue)
+
+
+async def test_a_producers_duplicate_is_known_where_it_arrived_and_where_it_was_sent(nodes: Make) -> None:
+    one, two = await pair(nodes)
+    receiver = await consumer(one, two)
+    one.post.send(message(b"1", duplicate_id=b"d"))
+    await receiver.wait(1)
+    one.post.send(message(b"again", duplicate_id=b"d"))
+    two.post.send(message(b"and again", duplicate_id=b"d"))
+    one.post.send(message(b"2"))
+    await receiver.wait(2)
+    assert receiver.bodies == [b"1", b"2"]
+    await one.reopen()
+    one.post.send(message(b"after a restart", duplicate_id=b"d"))
+    await one.office.stable()
+    assert one.post.message_count(one.post.queue("orders")) == 0
+
+
+def _half(receiver: Receiver, number: int) -> bool:
+    return len(receiver.got) > number // 2
+
+
+async def test_a_link_that_breaks_again_and_again_loses_and_doubles_nothing(nodes: Make) -> None:
+    one, two = await pair(nodes)
+    receiver = await consumer(one, two)
+    connector = one.connectors[two.id]
+    for number in range(300):
+        one.post.send(message(str(number).encode()))
+        if number % 25 == 0:
+            one.post.when_stable(None)
+            await until(partial(_half, receiver, number))
+            connector.links[-1].cut()
+            await until(lambda: known(one, two))
+    await receiver.wait(300)
+    bodies = [int(body) for body in receiver.bodies]
+    assert sorted(bodies) == list(range(300))
+    assert len(connector.links) > 5
+
+
+async def test_what_was_taken_in_is_known_after_a_restart_of_the_receiver(nodes: Make) -> None:
+    """The confirm is lost, and the receiver killed: the sender sends it again, and it is left out."""
+    one, two = await pair(nodes)
+    await consumer(one, two, credit=0)
+    link = one.connectors[two.id].links[-1]
+    link.ends[1].cut = True  # nothing comes back any more
+    one.connectors[two.id].allowed.clear()
+    one.post.send(message(b"once"))
+    await until(lambda: two.post.message_count(two.post.queue("orders")) == 1)
+    link.cut()
+    await two.reopen()
+    one.connectors[two.id].allowed.set()
+    await until(lambda: not one.post.message_count(one.cluster.spreading.outlets[two.id].queue))
+    await two.office.stable()
+    assert two.post.message_count(two.post.queue("orders")) == 1
+    assert two.cluster.incoming[one.id].taken == 0
+
+
+async def test_what_waits_outlives_a_restart_of_the_sender_which_knows_the_queues_again(nodes: Make) -> None:
+    one, two = await pair(nodes)
+    two.post.create_queue(QueueSpec("kept", "news", routing_type=RoutingType.MULTICAST))
+    await until(lambda: (two.id, "kept") in one.cluster.table.queues)
+    await one.reopen()
+    path = one.cluster.table.path((two.id, "kept"))
+    assert path is not None
+    assert not path.connected
+    one.post.send(message(b"waits", "news", routing_type=RoutingType.MULTICAST))
+    await one.reopen()
+    one.reach(two)
+    await until(lambda: two.post.message_count(two.post.queue("kept")) == 1)
+
+
+async def test_a_large_message_goes_in_pieces_and_others_keep_their_place(nodes: Make) -> None:
+    one, two = await pair(nodes)
+    receiver = await consumer(one, two)
+    writer = one.post.storage.large.create()
+    for _ in range(40):
+        writer.write(b"x" * 100_000)
+    large = message(b"head")
+    large.large = writer.finish()
+    one.post.send(message(b"before"))
+    one.post.send(large)
+    one.post.send(message(b"after"))
+    got = await receiver.wait(3)
+    assert receiver.bodies == [b"before", b"head", b"after"]
+    body = got[1].message.large
+    assert body is not None
+    assert body.size == 4_000_000
+    reader = two.post.storage.large.open(body)
+    assert b"".join([piece async for piece in reader]) == b"x" * 4_000_000
+    reader.close()
+    await until(lambda: one.cluster.outgoing[0].confirmed == 3)
+    await one.office.stable()
+    await until(lambda: not list((one.office.configuration.large_messages_directory).glob("*.msg")))
+
+
+async def test_a_message_larger_than_a_frame(nodes: Make) -> None:
+    one, two = await pair(nodes)
+    receiver = await consumer(one, two)
+    one.post.send(message(b"y" * 3_000_000))
+    one.post.send(message(b"small"))
+    await receiver.wait(2)
+    assert list(map(len, receiver.bodies)) == [3_000_000, 5]
+
+
+async def test_a_queue_that_is_gone_when_a_message_arrives(nodes: Make) -> None:
+    """ANYCAST: it goes to another queue of the address, else one is made for it."""
+    one, two = await pair(nodes)
+    await consumer(one, two)
+    one.connectors[two.id].allowed.clear()
+    one.connectors[two.id].links[-1].ends[0].cut = True  # it is sent, and does not arrive
+    one.post.delete_queue("orders")
+    one.post.send(message(b"anycast"))
+    await one.office.stable()
+    one.connectors[two.id].links[-1].cut()
+    two.post.delete_queue("orders")
+    one.connectors[two.id].allowed.set()
+    await until(lambda: not one.post.message_count(one.cluster.spreading.outlets[two.id].queue))
+    assert two.post.message_count(two.post.queue("orders")) == 1
+
+
+async def test_a_full_address_holds_its_link_and_goes_on(nodes: Make) -> None:
+    one, two = await nodes(producer_window_size=2000)
+    two.office.settings("orders", max_size_bytes=30_000, address_full_policy=AddressFullPolicy.BLOCK)
+    await two.reopen()
+    two.office.queue("orders")
+    one.office.queue("orders")
+    one.reach(two)
+    await until(lambda: (two.id, "orders") in one.cluster.table.queues)
+    receiver = await consumer(one, two, credit=0)
+    for number in range(40):
+        one.post.send(message(b"z" * 20_000 + str(number).encode()))
+    await until(lambda: not two.post.writable("orders"))
+    await one.office.stable()
+    assert two.post.message_count(two.post.queue("orders")) < 20
+    receiver.credit = 1000
+    two.post.wake(two.post.queue("orders"))
+    taken = 0
+    while taken < 40:
+        got = await receiver.wait(taken + 1)
+        two.post.acknowledge(got[taken:])
+        taken = len(got)
+    assert taken == 40
+
+
+async def test_somebody_who_sends_to_the_links_queue_gets_a_dead_letter(nodes: Make) -> None:
+    one, two = await pair(nodes)
+    outlet = one.cluster.spreading.outlets[two.id].queue
+    one.post.send(message(b"not of a link", outlet.name))
+    await until(lambda: one.post.dead_letters.dropped == 1)
+    receiver = await consumer(one, two)
+    one.post.send(message(b"goes on"))
+    await receiver.wait(1)
+
+
+async def test_a_copied_data_directory_and_another_name_are_refused(
+    nodes: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = await nodes()
+    two.cluster.node = one.id
+    link = one.reach(two)
+    await until(lambda: "is a copy" in link.reason)
+    two.cluster.node = two.id
+    await until(lambda: link.connected)
+    one.connectors[two.id].links[-1].cut()
+    two.cluster.settings = type(two.cluster.settings)(*["other", *list(_values(two.cluster.settings))[1:]])
+    await until(lambda: "give both one name" in link.reason)
+    assert "cluster link refused" in caplog.text
+
+
+def _values(settings: Any) -> list[Any]:
+    return [getattr(settings, name) for name in settings.__struct_fields__]
+
+
+async def test_a_link_to_oneself_ends_and_a_second_one_to_a_node_too(nodes: Make) -> None:
+    one, two = await nodes()
+    first = one.reach(two)
+    await until(lambda: first.connected)
+    second = one.reach(two)
+    await until(lambda: second.reason == "it leads where node2 does")
+    own = one.reach(one)
+    await until(lambda: own.reason == "it leads to this broker itself")
+    assert first.connected
+
+
+async def test_by_filter_and_only_what_a_filter_lets_through(nodes: Make) -> None:
+    one, two = await pair(nodes)
+    receiver = await consumer(one, two, selector=parse("JMSPriority > 5"))
+    one.post.send(message(b"low"))
+    one.post.send(message(b"high", priority=9))
+    await receiver.wait(1)
+    await one.office.stable()
+    assert receiver.bodies == [b"high"]
+    assert one.post.message_count(one.post.queue("orders")) == 1
+
+
+async def test_a_topic_goes_to_each_subscription_once(nodes: Make) -> None:
+    one, two = await nodes()
+    for node, names in ((one, ("a", "shared")), (two, ("b", "c", "shared"))):
+        for name in names:
+            node.post.create_queue(QueueSpec(name, "news.#", routing_type=RoutingType.MULTICAST))
+    one.reach(two)
+    await until(lambda: len(one.cluster.table.queues) == 3)
+    for number in range(4):
+        one.post.send(message(str(number).encode(), "news.today", routing_type=RoutingType.MULTICAST))
+    await until(lambda: two.post.message_count(two.post.queue("c")) == 4)
+    counts = {name: node.post.message_count(node.post.queue(name)) for node, name in ((one, "a"), (two, "b"))}
+    assert counts == {"a": 4, "b": 4}
+    shared = [node.post.message_count(node.post.queue("shared")) for node in (one, two)]
+    assert sum(shared) == 4
+    assert one.cluster.outgoing[0].sent == 4
+
+
+async def test_an_address_that_is_excluded_is_not_told_of(nodes: Make) -> None:
+    one, two = await nodes(address="orders,!orders.private")
+    for name in ("orders.public", "orders.private", "news"):
+        two.office.queue(name)
+    one.reach(two)
+    await until(lambda: (two.id, "orders.public") in one.cluster.table.queues)
+    assert set(one.cluster.table.queues) == {(two.id, "orders.public")}
+
+
+async def test_a_queue_that_comes_and_goes_is_told_of(nodes: Make) -> None:
+    one, two = await pair(nodes)
+    two.office.queue("later")
+    await until(lambda: (two.id, "later") in one.cluster.table.queues)
+    two.post.delete_queue("later")
+    await until(lambda: (two.id, "later") not in one.cluster.table.queues)
+
+
+async def test_a_backlog_moves_and_what_nobody_wants_stays(nodes: Make) -> None:
+    one, two = await pair(nodes)
+    for number in range(10):
+        one.post.send(message(str(number).encode(), priority=9 if number % 2 else 1))
+    await one.office.stable()
+    receiver = Receiver(selector=parse("JMSPriority > 5"))
+    two.post.attach(two.post.queue("orders"), receiver)
+    await receiver.wait(5)
+    assert receiver.bodies == [b"1", b"3", b"5", b"7", b"9"]
+    assert one.post.message_count(one.post.queue("orders")) == 5
+
+
+async def test_strict_and_off_move_nothing(nodes: Make) -> None:
+    one, two = await pair(nodes, balancing="OFF")
+    one.post.send(message(b"stays"))
+    await one.office.stable()
+    await consumer(one, two)
+    one.cluster._review_movers()
+    assert not one.cluster._movers
+    assert one.post.message_count(one.post.queue("orders")) == 1
+
+
+async def test_a_message_out_of_its_place_gets_a_new_number(nodes: Make) -> None:
+    """However it came about: what comes after a later one was sent is not taken for what the peer has."""
+    one, two = await pair(nodes)
+    receiver = await consumer(one, two)
+    link = one.cluster.outgoing[0]
+    outlet = one.cluster.spreading.outlets[two.id].queue
+    one.connectors[two.id].allowed.clear()
+    one.post.delete_queue("orders")
+    one.connectors[two.id].links[-1].cut()
+    for body in (b"1", b"2"):
+        one.post.forward(one.cluster.spreading.forward(message(body), two.id, ("orders",)), 0)
+    await one.office.stable()
+    first, second = outlet.iterate()
+    first.message.annotations, second.message.annotations = second.message.annotations, first.message.annotations
+    one.connectors[two.id].allowed.set()
+    await receiver.wait(2)
+    await until(lambda: not one.post.message_count(outlet))
+    assert sorted(receiver.bodies) == [b"1", b"2"]
+    assert link.connected

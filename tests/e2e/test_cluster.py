@@ -1,0 +1,175 @@
+"""Clusters of real brokers on one host: produced on one node, consumed on another, and kill -9 of either meanwhile."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness import stomp
+from harness.broker import PASSWORD, USER
+from harness.cluster import ClusterNode, Nodes
+from harness.failover import wait_until
+from harness.loadclient.target import Target
+from harness.traffic import (
+    AmqpConsumer,
+    AmqpProducer,
+    Consumer,
+    Ledger,
+    MqttConsumer,
+    MqttProducer,
+    Producer,
+    StompConsumer,
+    StompProducer,
+    now,
+)
+from pollux.formats.ledger import Confirmed, Fault, check
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.traffic import Worker
+
+KILLS = 4
+
+
+class Traffic:
+    """A producer of each protocol at one node, a consumer of each at another, and their ledger."""
+
+    def __init__(self, directory: Path, source: ClusterNode, sink: ClusterNode) -> None:
+        self.ledger = Ledger(directory / "ledger")
+        here, there = (Target("127.0.0.1", node.port, USER, PASSWORD) for node in (source, sink))
+        kinds: list[tuple[Any, Any, str]] = [
+            (AmqpProducer, AmqpConsumer, "load.amqp"),
+            (StompProducer, StompConsumer, "load.stomp"),
+            (MqttProducer, MqttConsumer, "load/topic"),
+        ]
+        self.consumers: list[Consumer] = [
+            consumer(f"{place}-consumer", there, place, self.ledger) for _, consumer, place in kinds
+        ]
+        self.producers: list[Producer] = [
+            producer(place.replace("/", "."), here, place, self.ledger, seed)
+            for seed, (producer, _, place) in enumerate(kinds)
+        ]
+        self.consumers[-1].open().close()  # the subscription exists from now on
+        for one in self.consumers:
+            one.start()
+        wait_until(lambda: self._known(source, sink), "the producers' node knows of the consumers")
+        for worker in self.producers:
+            worker.start()
+
+    @staticmethod
+    def _known(source: ClusterNode, sink: ClusterNode) -> bool:
+        routes = [route for route in source.cluster["routes"] if route["node"] == sink.name and route["consumers"]]
+        return len(routes) == 3
+
+    def confirmed(self) -> int:
+        """How many messages were confirmed."""
+        return sum(type(entry) is Confirmed for entry in list(self.ledger.entries))
+
+    def fault(self, what: str) -> None:
+        """Note what is done to a broker."""
+        self.ledger.add(Fault(now(), what))
+
+    def finish(self, nodes: Nodes) -> None:
+        """Stop, drain, and judge: nothing lost, invented or given twice."""
+        for producer in self.producers:
+            producer.stop()
+
+        def drained() -> bool:
+            quiet = min(time.monotonic() - consumer.last_activity for consumer in self.consumers)
+            return quiet > 1.0 and not any(node.messages() for node in nodes.all)
+
+        wait_until(drained, "every queue of every node is drained")
+        workers: list[Worker] = [*self.consumers, *self.producers]
+        for worker in workers:
+            worker.stop()
+        self.ledger.close()
+        assert not [error for worker in workers for error in worker.errors]
+        verdict = check(self.ledger.entries)
+        assert verdict.confirmed
+        assert verdict.lost == (), f"{verdict}: {verdict.lost[:10]}"
+        assert verdict.phantom == (), str(verdict)
+        assert verdict.duplicated == (), f"{verdict}: {verdict.duplicated[:10]}"
+        for node in nodes.all:
+            assert "Traceback" not in node.log.read_text(), node.log_tail(20_000)
+
+
+@pytest.mark.parametrize("victim", ["producers' node", "consumers' node", "either"])
+def test_kill_9_during_traffic_loses_and_doubles_nothing(tmp_path: Path, victim: str) -> None:
+    choice = random.Random(victim)  # noqa: S311  (a test's reproducible choice)
+    with Nodes(tmp_path, 3 if victim == "either" else 2) as nodes:
+        source, sink = nodes.all[:2]
+        traffic = Traffic(tmp_path, source, sink)
+        for kill in range(KILLS):
+            before = traffic.confirmed()
+            wait_until(lambda before=before: traffic.confirmed() > before + 100, "traffic flows")  # type: ignore[misc]
+            node = {"producers' node": source, "consumers' node": sink}.get(victim) or choice.choice(nodes.all)
+            traffic.fault(f"kill -9 number {kill + 1}: {node.name}")
+            node.kill()
+            node.start()
+        traffic.finish(nodes)
+
+
+def test_each_way_of_spreading(tmp_path: Path) -> None:
+    """OFF keeps everything here, STRICT takes turns, ON_DEMAND goes where somebody takes it."""
+    found = {}
+    for way in ("OFF", "STRICT", "ON_DEMAND"):
+        setting = f"<message-load-balancing>{way}</message-load-balancing>"
+        with Nodes(tmp_path / way, 2, connection=setting) as nodes:
+            one, two = nodes.all
+            with stomp.connect(two) as receiver, stomp.connect(one) as sender:
+                receiver.subscribe("orders")
+                wait_until(lambda one=one: one.routes("orders").get("node1", {}).get("consumers"), "known")  # type: ignore[misc]
+                for number in range(4):
+                    sender.send("orders", str(number))
+                found[way] = [receiver.message().body for _ in range({"OFF": 0, "STRICT": 2}.get(way, 4))]
+                receiver.silence()
+                assert one.messages() == ({} if way == "ON_DEMAND" else {"orders": 4 - len(found[way])})
+    assert found == {"OFF": [], "STRICT": ["0", "2"], "ON_DEMAND": ["0", "1", "2", "3"]} or found["STRICT"] == [
+        "1",
+        "3",
+    ]
+
+
+def test_a_backlog_moves_to_who_takes_it_also_by_filter(tmp_path: Path) -> None:
+    with Nodes(tmp_path, 2) as nodes:
+        one, two = nodes.all
+        with stomp.connect(one) as sender, stomp.connect(two) as receiver:
+            for number in range(10):
+                sender.send("orders", str(number), colour="red" if number % 2 else "blue")
+            assert one.messages() == {"orders": 10}
+            receiver.subscribe("orders", selector="colour = 'red'")
+            assert [receiver.message().body for _ in range(5)] == ["1", "3", "5", "7", "9"]
+            receiver.silence()
+            wait_until(lambda: one.messages() == {"orders": 5}, "the others stay")
+            assert one.cluster["moved"] == {"orders": 5}
+            receiver.subscribe("orders", identifier="2")
+            assert [receiver.message().body for _ in range(5)] == ["0", "2", "4", "6", "8"]
+
+
+def test_what_waits_for_a_node_outlives_restarts_of_both(tmp_path: Path) -> None:
+    with Nodes(tmp_path, 2) as nodes:
+        one, two = nodes.all
+        with stomp.connect(two) as receiver:
+            receiver.subscribe("other")
+        two.api(
+            "/api/v1/queues", method="POST", body={"name": "kept", "address": "news.all", "routingType": "MULTICAST"}
+        )
+        wait_until(lambda: one.routes("kept"), "known")
+        two.kill()
+        wait_until(lambda: not one.links(), "it is gone")
+        with stomp.connect(one) as sender:
+            sender.send("news.all", "first", persistent="true", **{"destination-type": "MULTICAST"})
+        one.kill()
+        one.start()
+        with stomp.connect(one) as sender:
+            sender.send("news.all", "second", persistent="true", **{"destination-type": "MULTICAST"})
+        assert sum(one.messages().values()) == 2
+        two.start()
+        with stomp.connect(two) as receiver:
+            receiver.subscribe("news.all::kept")
+            assert [receiver.message().body for _ in range(2)] == ["first", "second"]
+        wait_until(lambda: not one.messages() and not two.messages(), "nothing waits any more")
