@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import example, given
@@ -55,14 +55,14 @@ class World:
         )
         #: Names of queues -> bodies of the messages they got.
         self.got: dict[str, list[bytes]] = {}
-        store = self.post._intake._store  # what was decided, before the disk
+        store = self.post._intake._keep  # what was decided, before the disk
 
         def noted(account: Any, sent: Any, queues: Any, *rest: Any, **named: Any) -> None:
             for queue in queues:
                 self.got.setdefault(queue.name, []).append(sent.data)
             store(account, sent, queues, *rest, **named)
 
-        self.post._intake._store = cast("Any", noted)  # type: ignore[method-assign]
+        self.post._intake._keep = noted
 
     def bind(self, name: str, queue: str, kind: RoutingType) -> None:
         self.post.create_queue(QueueSpec(queue, name, routing_type=kind, durable=False, temporary=True))

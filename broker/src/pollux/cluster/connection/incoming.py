@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pollux.cluster.connection.owner import Owner
     from pollux.cluster.link import Conversation
     from pollux.cluster.routes.records import Key, QueueRecord, Telling
-    from pollux.message import Message
     from pollux.store.large import LargeMessage, LargeWriter
 
 logger = logging.getLogger("pollux.cluster")
@@ -108,10 +107,10 @@ class IncomingLink:
             elif not self._told_all:
                 self._told_all = True
                 self._dirty.clear()
-                self._tell(self._teller.all(self._records().values()))
+                self._tell(self._teller.all(self._records(self._cluster.local.records).values()))
             elif self._dirty:
                 keys, self._dirty = self._dirty, set()
-                telling = self._teller.changes(self._records(), keys)
+                telling = self._teller.changes(self._records(keys), keys)
                 if telling is not None:
                     self._tell(telling)
             else:
@@ -120,9 +119,14 @@ class IncomingLink:
     def _tell(self, telling: Telling) -> None:
         self._out.extend(payloads.telling(telling, self._conversation.room()))
 
-    def _records(self) -> dict[Key, QueueRecord]:
-        records = self._cluster.local.records
-        return {key: record for key, record in records.items() if self._hops and record.address in self._prefixes}
+    def _records(self, keys: Iterable[Key]) -> dict[Key, QueueRecord]:
+        """Return the records of these queues that the peer wants to hear."""
+        known = self._cluster.local.records
+        return {
+            key: record
+            for key in keys
+            if (record := known.get(key)) is not None and self._hops and record.address in self._prefixes
+        }
 
     # -- what is taken in
 
@@ -146,11 +150,7 @@ class IncomingLink:
         if kind is not Kind.MESSAGES:
             self._conversation.stop("protocol", f"{kind.name} from the side that sends messages")
             return
-        try:
-            self._take(content, len(payload))  # type: ignore[arg-type]  # decoded as such
-        except Exception as error:
-            logger.exception("messages of a cluster link could not be stored")
-            self._conversation.stop("failed", repr(error))
+        self._take(content, len(payload))  # type: ignore[arg-type]  # decoded as such
 
     def _take_body(self, data: bytes, size: int) -> None:
         """Write a piece of a large message; as much is granted again when it is written."""
@@ -194,28 +194,38 @@ class IncomingLink:
         tx = storage.next_id()
         last: dict[bytes, int] = {}
         addresses = set()
+        failed = ""
         for one in sent:
             number = Number(one.life, one.number)
-            last[one.life] = max(one.number, last.get(one.life, 0))
-            if not numbers.is_new(number):
+            if numbers.is_new(number):
+                try:
+                    self._place(one, tx)
+                except Exception as error:
+                    # It comes again by the next connection: its number is not taken.
+                    logger.exception("a forwarded message could not be stored")
+                    failed = repr(error)
+                    break
+                numbers.take(number)
+                self.taken += 1
+                addresses.add(one.address)
+            else:
                 self._forget_body()
-                continue
-            numbers.take(number)
-            self.taken += 1
-            addresses.add(one.address)
-            try:
-                message = taken(one, self._finish_body(one))
-            except ValueError as error:
-                event(logger, logging.ERROR, "a forwarded message cannot be read", broker=self.name, reason=error)
-                continue
-            self._place(message, one, tx)
-        for life, number_ in last.items():
-            storage.append_link(self.key, life, number_, tx)
+            last[one.life] = max(one.number, last.get(one.life, 0))
+        for life, highest in last.items():
+            storage.append_link(self.key, life, highest, tx)
         storage.append_commit(tx)
+        if failed:
+            self._conversation.stop("failed", failed)
+            return
         cluster.post.when_stable(lambda error: self._stored(error, last, addresses, size))
 
-    def _place(self, message: Message, one: Forwarded, tx: int) -> None:
+    def _place(self, one: Forwarded, tx: int) -> None:
         """Put a message where its sender wanted it; where that is gone, route it anew: it is lost in no case."""
+        try:
+            message = taken(one, self._finish_body(one))
+        except ValueError as error:
+            event(logger, logging.ERROR, "a forwarded message cannot be read", broker=self.name, reason=error)
+            return
         cluster = self._cluster
         space = cluster.post.space
         queues = [queue for name in one.queues if (queue := space.queue(name)) is not None]

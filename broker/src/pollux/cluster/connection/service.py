@@ -42,6 +42,8 @@ logger = logging.getLogger("pollux.cluster")
 
 #: Seconds: changes of that time are told together; everything is looked at; a digest is told.
 _TOGETHER, _LOOK, _DIGEST = 0.005, 1.0, 30.0
+#: So many queues are looked at, then that pause is made (seconds): very many take longer, never all the processor.
+_SOME, _PAUSE = 200, 0.01
 
 
 class Cluster:
@@ -124,13 +126,18 @@ class Cluster:
             mover.stop()
 
     async def _look(self) -> None:
-        """Look at everything once a second, so that nothing depends on an event."""
+        """Look at every queue now and then, some at a time, so that nothing depends on an event."""
         digest = self.loop.time() + _DIGEST
         while True:
             await asyncio.sleep(_LOOK)
             try:
-                self._all_dirty = True
-                self._changed()
+                queues = list(self.post.space.queues)
+                for start in range(0, len(queues), _SOME):
+                    self._dirty.update(queue for queue in queues[start : start + _SOME] if not queue.spec.internal)
+                    self._changed()
+                    await asyncio.sleep(_PAUSE)
+                for gone in [each for each in self._movers if self.post.space.queue_by_id(each) is None]:
+                    del self._movers[gone]
                 if self.loop.time() >= digest:
                     digest = self.loop.time() + _DIGEST
                     for link in self.incoming.values():
@@ -249,7 +256,8 @@ class Cluster:
             return
         self.spreading.learned()
         addresses = {path.record.address for key in changed if (path := self.table.path(key)) is not None}
-        self._redistribute([queue for queue in self.post.space.queues if queue.address in addresses])
+        found = [one for name in addresses if (one := self.post.space.address(name)) is not None]
+        self._redistribute([queue for address in found for queue in address.queues])
 
     def renumber(self, node: bytes, reference: MessageReference) -> None:
         """Forward a message anew that cannot be sent in order any more."""
@@ -269,8 +277,6 @@ class Cluster:
                 again = mover.review(now)
                 if again is not None and again < now + _LOOK:
                     soonest = again if soonest is None else min(soonest, again)
-        for gone in [each for each in self._movers if self.post.space.queue_by_id(each) is None]:
-            del self._movers[gone]
         if soonest is not None:
             if self._timer is not None:
                 self._timer.cancel()
