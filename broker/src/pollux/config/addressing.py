@@ -1,11 +1,12 @@
 """Addresses and queues created at start, and how patterns of addresses are written."""
 
+from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.config.kinds import LONG_MAX, Boolean, Duration, Integer, Text
+from pollux.config.kinds import LONG_MAX, Boolean, Duration, Enumeration, Integer, Text
 from pollux.config.markers import Attribute, Derived, Element, Listed, Read
 from pollux.message import RoutingType
 
@@ -83,6 +84,31 @@ class AddressConfig(Struct, frozen=True):
     name: str
     routing_types: frozenset[RoutingType] = frozenset()
     queues: tuple[QueueConfig, ...] = ()
+    line: int = 0
+
+
+class DivertRouting(StrEnum):
+    """Say which routing type the copy of a divert has: one of them, none (STRIP) or that of the message (PASS)."""
+
+    ANYCAST = "ANYCAST"
+    MULTICAST = "MULTICAST"
+    STRIP = "STRIP"
+    PASS = "PASS"  # noqa: S105  (no password)
+
+
+class Divert(Struct, frozen=True):
+    """Messages for one address that go to another one as well, or instead."""
+
+    name: Annotated[str, Text(required=True), Attribute(required=True), "Unique name."]
+    address: Annotated[
+        str, Text(required=True), Element(required=True), "Address, or pattern, to look at."
+    ]
+    forwarding_address: Annotated[str, Text(required=True), Element(required=True), "Where messages go."]
+    exclusive: Annotated[bool, Boolean(), "Messages go there instead; else a copy goes there as well."] = False
+    filter: Annotated[str | None, Read(FilterShape), "Only messages this JMS selector accepts."] = None
+    routing_type: Annotated[DivertRouting, Enumeration(values=DivertRouting), "Routing type of what goes there."] = (
+        DivertRouting.STRIP
+    )
     line: int = 0
 
 

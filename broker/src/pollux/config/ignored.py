@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.config.acceptors import AcceptorSettings, ConnectorSettings
 from pollux.config.address_settings import AddressSettingShape
+from pollux.config.addressing import Divert
 from pollux.config.model import Configuration
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ _ACCEPTOR = _TRANSPORT | {
 _IGNORED: dict[type[Any], Mapping[str, str]] = {
     Configuration: _CORE,
     AddressSettingShape: _ADDRESS_SETTING,
+    Divert: {"routing-name": "a divert has no binding that could need another name"},
     AcceptorSettings: _ACCEPTOR,
     ConnectorSettings: _TRANSPORT,
 }

@@ -23,7 +23,7 @@ from pollux.config.address_settings import (
     DiskFullPolicy,
     PageFullPolicy,
 )
-from pollux.config.addressing import AddressConfig, AddressShape, QueueConfig, WildcardAddresses
+from pollux.config.addressing import AddressConfig, AddressShape, Divert, QueueConfig, WildcardAddresses
 from pollux.config.clustering import (
     BroadcastGroup,
     ClusterConnection,
@@ -477,6 +477,9 @@ class Configuration(Redacted, frozen=True):
         Listed("address", wrapper="addresses"),
         Read(AddressShape),
         "Addresses and queues created at start.",
+    ] = ()
+    diverts: Annotated[
+        tuple[Divert, ...], Listed("divert", wrapper="diverts"), "Messages that go elsewhere as well, or instead."
     ] = ()
     broadcast_groups: Annotated[
         tuple[BroadcastGroup, ...],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.config.acceptors import AcceptorSettings, ConnectorSettings, TransportShape
 from pollux.config.address_settings import AddressSettingShape
+from pollux.config.addressing import Divert
 from pollux.config.clustering import ClusterConnection, ConnectionRouter
 from pollux.config.extensions import Extensions, SecuritySettingsShape
 from pollux.config.model import Configuration, DatabaseStore
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _CLASSES = "Java classes cannot be loaded"
-_CORE_ROUTING = "routing between addresses by configuration is not provided"
 _REMOTE = "connections to other brokers of this kind are not provided"
 _RBAC = "the management API checks the permissions manage and browse"
 _TUNNEL = "tunnels are not provided"
@@ -35,7 +35,6 @@ _CORE = {
     "log-delegate-factory-class-name": _CLASSES,
     "remoting-incoming-interceptors": _CLASSES,
     "remoting-outgoing-interceptors": _CLASSES,
-    "diverts": _CORE_ROUTING,
     "queues": "write addresses with anycast or multicast queues instead",
     "lock-coordinators": "lock coordinators are not provided",
     "bridges": _REMOTE,
@@ -52,7 +51,7 @@ _CORE = {
 }
 
 _ADDRESS_SETTING = {
-    "config-delete-diverts": _CORE_ROUTING,
+    "config-delete-diverts": "a divert that is gone from the file is gone after a restart",
     "retroactive-message-count": "retroactive addresses are not provided",
 }
 
@@ -122,6 +121,7 @@ _REFUSED: dict[type[Any], Mapping[str, str]] = {
         "data-source-class-name": _CLASSES,
         "data-source-properties": _CLASSES,
     },
+    Divert: {"transformer": _CLASSES, "transformer-class-name": _CLASSES},
     ConnectionRouter: {"key-transformer": _CLASSES},
     ClusterConnection: {"@uri": "write the parameters as elements"},
     Extensions: {},

@@ -58,6 +58,7 @@ def names_are_unique(configuration: Configuration, report: Report) -> None:
     unique(
         report, "queue", ((queue.name, queue.line) for address in configuration.addresses for queue in address.queues)
     )
+    unique(report, "divert", ((item.name, item.line) for item in configuration.diverts))
     unique(report, "address-setting match", ((item.match, item.line) for item in configuration.address_settings))
     unique(report, "security-setting match", ((item.match, item.line) for item in configuration.security_settings))
     unique(
@@ -236,6 +237,22 @@ def _sizes(setting: AddressSetting, merged: AddressSettings, report: Report) -> 
             line("page_limit_bytes", "page_limit_messages"),
             f"{setting.match!r}: page-limit-bytes and page-limit-messages need a page-full-policy",
         )
+
+
+def diverts_go_elsewhere(configuration: Configuration, report: Report) -> None:
+    """Refuse a divert whose messages would come back, or would be less durable than a message without one."""
+    plain, transactional = configuration.journal_sync_non_transactional, configuration.journal_sync_transactional
+    if configuration.diverts and plain and not transactional:
+        report.error_at(
+            report.line("diverts"),
+            "<diverts> need journal-sync-transactional: a message and its copies are written as one transaction",
+        )
+    for divert in configuration.diverts:
+        if pattern_of(configuration, divert.address).matches(divert.forwarding_address):
+            report.error_at(
+                divert.line,
+                f"divert {divert.name!r}: its forwarding-address {divert.forwarding_address!r} is its address as well",
+            )
 
 
 def _delays(setting: AddressSetting, merged: AddressSettings, report: Report) -> None:
@@ -425,6 +442,7 @@ GENERAL_RULES: tuple[Rule, ...] = (
     wildcards_are_usable,
     matches_are_patterns,
     address_settings_are_consistent,
+    diverts_go_elsewhere,
     security_makes_sense,
     tls_is_complete,
     acceptors_are_consistent,

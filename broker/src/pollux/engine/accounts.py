@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pollux.config.address_settings import AddressSettings
+    from pollux.engine.diverts import Rule
     from pollux.engine.memory import User
 
 
@@ -28,12 +29,13 @@ _FIRST_IDS = 32
 class Account:
     """One address: what it holds in memory and in pages, its settings, who waits for it.
 
-    ``careful``: a message for it needs more than its route (a limit is near, pages, expiry settings).
+    ``careful``: a message for it needs more than its route (a limit is near, pages, expiry settings, diverts).
     """
 
     __slots__ = (
         "careful",
         "counted_ids",
+        "diverts",
         "duplicates",
         "gauge",
         "name",
@@ -49,6 +51,8 @@ class Account:
         self.gauge = Gauge()
         self.pages = PageUsage()
         self.careful = False
+        #: What takes messages from here to elsewhere.
+        self.diverts: tuple[Rule, ...] = ()
         #: In the order in which they came (a dict for quick removal).
         self.waiters: dict[Callable[[], None], None] = {}
         self.duplicates: DuplicateCache | None = None
@@ -75,7 +79,13 @@ class Account:
 
     def reconsider(self) -> None:
         """Decide anew whether the short way of a message is enough."""
-        self.careful = self.special or self.pages.active or self.gauge.full
+        self.careful = self.special or self.pages.active or self.gauge.full or bool(self.diverts)
+
+    def divert(self, rules: tuple[Rule, ...]) -> None:
+        """Let these diverts look at messages for it."""
+        if rules != self.diverts:
+            self.diverts = rules
+            self.reconsider()
 
     def is_new(self, duplicate_id: bytes, holder: User) -> bool:
         """Remember a duplicate id, for which ``holder`` accounts; False when the address has seen it.

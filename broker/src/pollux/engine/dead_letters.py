@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from pollux.engine.copies import ORIGINAL_ADDRESS, ORIGINAL_ROUTING, copy_of, origin_of
 from pollux.errors import DiskFullError, PolluxError
 from pollux.formats.audit import Event
-from pollux.message import Message, RoutingType
+from pollux.message import RoutingType
 from pollux.routing.lifecycle import dead_letter_queue, expiry_queue
 from pollux.routing.spec import QueueSpec
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pollux.engine.departures import Departures
     from pollux.engine.due import DueQueues
     from pollux.engine.share import Share
+    from pollux.message import Message
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
     from pollux.routing.space import AddressSpace
@@ -32,10 +34,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pollux.dead_letters")
 
-ORIGINAL_ADDRESS = "_AMQ_ORIG_ADDRESS"
-ORIGINAL_QUEUE = "_AMQ_ORIG_QUEUE"
-ORIGINAL_ID = "_AMQ_ORIG_MESSAGE_ID"
-ORIGINAL_ROUTING = "_AMQ_ORIG_ROUTING_TYPE"
 ACTUAL_EXPIRY = "_AMQ_ACTUAL_EXPIRY"
 
 
@@ -112,7 +110,7 @@ class DeadLetters:
         target = settings.dead_letter_address
         if target:
             self._create(dead_letter_queue(settings, message.address.partition("::")[0]))
-            copy = _copy(message, target, _origin(message, None))
+            copy = copy_of(message, target, origin_of(message, None))
             if self._find_place(copy) and self._route(copy, 0):
                 return True
         self.dropped += 1
@@ -203,7 +201,7 @@ class DeadLetters:
         known = message.annotations or {}
         back = known.get(ORIGINAL_ADDRESS) == target and known.get(ORIGINAL_ROUTING) in tuple(RoutingType)
         routing_type = RoutingType(int(known[ORIGINAL_ROUTING])) if back else None
-        copy = _copy(message, target, {**_origin(message, queue), **notes}, routing_type)
+        copy = copy_of(message, target, {**origin_of(message, queue), **notes}, routing_type)
         if notes:
             copy.expiration = 0
         return copy
@@ -243,38 +241,3 @@ class DeadLetters:
             self._address_manager.create_queue(spec)
         except PolluxError as error:
             log.error("queue %s for undeliverable messages cannot be created: %s", spec.name, error)  # noqa: TRY400
-
-
-def _copy(
-    message: Message, target: str, notes: dict[str, str | int | bytes], routing_type: RoutingType | None = None
-) -> Message:
-    """Return the same message for another address, with the broker's notes on it. It has no id yet."""
-    twin = Message(
-        message.encoding,
-        target,
-        message.data,
-        durable=message.durable,
-        priority=message.priority,
-        expiration=message.expiration,
-        timestamp=message.timestamp,
-        group=message.group,
-        group_sequence=message.group_sequence,
-        last_value=message.last_value,
-        large=message.large,
-        user=message.user,
-    )
-    twin.routing_type = routing_type
-    twin.annotations = {**message.annotations, **notes} if message.annotations else dict(notes)
-    return twin
-
-
-def _origin(message: Message, queue: Queue | None) -> dict[str, str | int | bytes]:
-    known = message.annotations or {}
-    notes: dict[str, str | int | bytes] = {
-        ORIGINAL_ADDRESS: known.get(ORIGINAL_ADDRESS, message.address),
-        ORIGINAL_ID: known.get(ORIGINAL_ID, message.id),
-    }
-    if queue is not None:
-        notes[ORIGINAL_QUEUE] = known.get(ORIGINAL_QUEUE, queue.name)
-        notes[ORIGINAL_ROUTING] = known.get(ORIGINAL_ROUTING, int(queue.routing_type))
-    return notes

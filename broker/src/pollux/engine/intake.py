@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.config.address_settings import DiskFullPolicy
+from pollux.engine.diverts import of_message
 from pollux.engine.memory import DUPLICATE_IDS
 from pollux.engine.spreading import Forward, Spread
 from pollux.errors import AddressFullError, DiskFullError, LimitError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pollux.engine.accounts import Account, Accounts
     from pollux.engine.address_manager import AddressManager
     from pollux.engine.arrivals import Arrivals
+    from pollux.engine.diverts import Diverts, Rule
     from pollux.engine.large_files import LargeFiles
     from pollux.engine.memory import Memory
     from pollux.engine.pages import Pages
@@ -33,11 +35,12 @@ if TYPE_CHECKING:
 
 
 class Admitted(NamedTuple):
-    """A message that may be sent, its account, and whether it goes to a page."""
+    """A message that may be sent, its account, and whether it goes to a page. ``away``: only its copies are routed."""
 
     account: Account
     message: Message
     paged: bool
+    away: bool = False
 
 
 class Intake:
@@ -57,6 +60,7 @@ class Intake:
         trail: Trail,
         wall_ms: Callable[[], int],
         keep_unrouted: Callable[[Message], bool],
+        diverts: Diverts,
     ) -> None:
         self._storage = storage
         self._space = space
@@ -69,6 +73,7 @@ class Intake:
         self._trail = trail
         self._wall_ms = wall_ms
         self._keep_unrouted = keep_unrouted
+        self._diverts = diverts
         #: Where a message goes, and what is done with it then; a cluster replaces both.
         self._route: Callable[[Message], Sequence[Queue] | Spread] = space.route
         self._keep: Callable[..., None] = self._store
@@ -95,6 +100,9 @@ class Intake:
             return
         paged = False
         if account.careful or self._accounts.pressure or message.duplicate_id is not None:
+            if account.diverts:
+                self._send_diverted(message)
+                return
             verdict = self._admit(account, message)
             if verdict is Verdict.DROP:
                 return
@@ -105,6 +113,15 @@ class Intake:
         else:
             self._unrouted(account, message)
 
+    def _send_diverted(self, message: Message) -> None:
+        """Send a message and its copies as one: all of them are on disk, or none is."""
+        admitted = self.admit_all([message])
+        if not admitted:
+            return
+        tx = self._storage.next_id()
+        self.take_all(admitted, tx)
+        self._storage.append_commit(tx)
+
     def open(self, name: str, routing_type: RoutingType | None, user: str | None) -> None:
         """Create what messages of ``user`` for ``name`` need; raises what :meth:`send` would."""
         if name not in self._sendable[routing_type]:
@@ -113,6 +130,7 @@ class Intake:
     def _open(self, name: str, routing_type: RoutingType | None, user: str | None = None) -> Account:
         """Have messages for ``name`` be routed as far as settings allow; return its account."""
         account = self._accounts.get(self._address_manager.ensure_sendable(name, routing_type, user))
+        account.divert(self._diverts.at(account.name))
         self._address_manager.remember(name, routing_type, account)
         return account
 
@@ -192,24 +210,35 @@ class Intake:
             trail.unrouted()
         kept = account.settings.send_to_dla_on_no_route and self._keep_unrouted(message)
         if not kept and message.large is not None:
-            self._storage.large.delete(message.large.id)
+            self._large_files.hold(message.large.id, 1)
+            self._large_files.release(message.large.id)  # unless a copy of it needs it
 
     def admit_all(self, messages: Sequence[Message]) -> list[Admitted]:
         """Check all messages of a transaction; return those to be sent. Raises as :meth:`send`, then none is taken."""
         admitted: list[Admitted] = []
         try:
             for message in messages:
-                account = self._account_of(message)
-                verdict = self._admit(account, message)
-                if verdict is not Verdict.DROP:
-                    admitted.append(Admitted(account, message, verdict is Verdict.PAGE))
+                self._admit_one(message, admitted, ())
             if messages:
                 self._require_room()
         except Exception:
-            for account, message, _ in admitted:
-                account.forget(message.duplicate_id)
+            for each in admitted:
+                each.account.forget(each.message.duplicate_id)
             raise
         return admitted
+
+    def _admit_one(self, message: Message, admitted: list[Admitted], taken: tuple[Rule, ...]) -> None:
+        """Check a message, and the copies that diverts make of it."""
+        account = self._account_of(message)
+        verdict = self._admit(account, message)
+        if verdict is Verdict.DROP:
+            return
+        rules = of_message(account.diverts, message, taken)
+        # A body in a file is shared by the copies: a page would give it up as if it had it alone.
+        paged = verdict is Verdict.PAGE and not (message.large is not None and (rules or taken))
+        admitted.append(Admitted(account, message, paged, any(rule.divert.exclusive for rule in rules)))
+        for rule in rules:
+            self._admit_one(rule.copy(message), admitted, (*taken, rule))
 
     def _require_room(self) -> None:
         if self._storage.full:
@@ -217,12 +246,20 @@ class Intake:
 
     def take_all(self, admitted: Iterable[Admitted], tx: int) -> None:
         """Route and write what :meth:`admit_all` returned, within the transaction ``tx``."""
-        for account, message, paged in admitted:
-            queues = self._route(message)
+        admitted = list(admitted)
+        files = [each.message.large.id for each in admitted if each.message.large is not None]
+        for file_id in files:
+            self._large_files.hold(file_id, 1)  # copies share it: none of them ends it before all are there
+        for account, message, paged, away in admitted:
+            queues: Sequence[Queue] | Spread = () if away else self._route(message)
             if queues:
                 self._keep(account, message, queues, tx, paged=paged)
-            else:
+            elif not away:
                 self._unrouted(account, message)
+            elif message.duplicate_id is not None:
+                self._storage.append_duplicate_id(account.name, message.duplicate_id, tx)
+        for file_id in files:
+            self._large_files.release(file_id)
 
     # -- in a cluster
 

@@ -27,6 +27,7 @@ from pollux.engine.arrivals import Arrivals
 from pollux.engine.cold import ColdMessages
 from pollux.engine.dead_letters import DeadLetters
 from pollux.engine.departures import Departures
+from pollux.engine.diverts import Diverts
 from pollux.engine.due import DueQueues
 from pollux.engine.intake import Intake
 from pollux.engine.large_files import LargeFiles
@@ -145,6 +146,7 @@ class PostOffice:
             large_files=self._large_files,
             trail=self.trail,
             wall_ms=wall_ms,
+            diverts=Diverts(configuration),
             keep_unrouted=lambda message: self.dead_letters.unrouted(message),  # noqa: PLW0108  (made below)
         )
         self.send = self._intake.send

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from pollux.engine.dead_letters import ORIGINAL_ADDRESS, ORIGINAL_QUEUE
+from pollux.engine.copies import ORIGINAL_ADDRESS, ORIGINAL_QUEUE
 from pollux.routing.reference import MessageReference
 from pollux.routing.selector import Selector, parse
 

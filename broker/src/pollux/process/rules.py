@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 
 @add_rule
 def selectors_parse(configuration: Configuration, report: Report) -> None:
-    """Refuse a queue's filter that is no JMS selector."""
-    for address in configuration.addresses:
-        for queue in address.queues:
-            if queue.filter is None:
-                continue
+    """Refuse the filter of a queue or divert that is no JMS selector."""
+    filters = [
+        (f"queue {queue.name!r}", queue.filter, queue.line)
+        for address in configuration.addresses
+        for queue in address.queues
+    ]
+    filters += [(f"divert {divert.name!r}", divert.filter, divert.line) for divert in configuration.diverts]
+    for what, text, line in filters:
+        if text is not None:
             try:
-                parse(queue.filter)
+                parse(text)
             except SelectorError as error:
-                report.error_at(queue.line, f"queue {queue.name!r}: {error}")
+                report.error_at(line, f"{what}: {error}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollux.engine.dead_letters import ORIGINAL_ADDRESS
+from pollux.engine.copies import ORIGINAL_ADDRESS
 from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Encoding
 from pollux.wire.decoders import content_of
 from pollux.wire.mqtt import properties as p
