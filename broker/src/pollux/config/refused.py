@@ -29,7 +29,7 @@ _CORE = {
     "amqp-use-core-subscription-naming": "subscription queues are named as AMQP clients expect",
     "uuid-namespace": "temporary queues take the settings of their addresses",
     "temporary-queue-namespace": "temporary queues take the settings of their addresses",
-    "management-address": "management by messages is not provided; use the HTTP API (px:management)",
+    "management-address": "management requests (AMQP) go to activemq.management, and to no other address",
     "management-notification-address": "notifications are not provided; use the log and the metrics",
     "password-codec": "masked passwords use the key of px:security's key-file",
     "log-delegate-factory-class-name": _CLASSES,

@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from pollux.engine.ownership import require_owner
 from pollux.engine.reading_rights import rights_of
-from pollux.engine.security import Permission
+from pollux.engine.security import MANAGEMENT_ADDRESS, Permission
 from pollux.errors import InvalidRequestError, NoSuchQueueError, PolluxError
 from pollux.message import RoutingType
 from pollux.protocols.amqp.consumer import Consumer
 from pollux.protocols.amqp.coordinator import CAPABILITIES, Coordinator
+from pollux.protocols.amqp.managing import MAX_REQUEST, ManagementLink
 from pollux.protocols.amqp.producer import Producer
 from pollux.protocols.amqp.subscription import NOTHING, Subscription
 from pollux.protocols.amqp.terminus import (
@@ -72,6 +73,14 @@ def _attach_coordinator(session: AmqpSession, pointer: Pointer, attach: Attach) 
     coordinator.replenish()
 
 
+def _attach_management(session: AmqpSession, pointer: Pointer, attach: Attach) -> None:
+    _require(session, Permission.manage, MANAGEMENT_ADDRESS)
+    link = ManagementLink(session, pointer, attach.name)
+    session.add_link(link)
+    session.opened().answer(pointer, attach, max_message_size=MAX_REQUEST)
+    link.replenish()
+
+
 def _attach_producer(session: AmqpSession, pointer: Pointer, attach: Attach) -> None:
     target = target_of(attach.target or [None] * 7)
     address: str | None = None
@@ -83,6 +92,9 @@ def _attach_producer(session: AmqpSession, pointer: Pointer, attach: Attach) -> 
         address = temporary = _create_temporary(session, routing_type)
     elif target.address is not None:
         node = node_of(target.address, target.capabilities, session.settings)
+        if node.address == MANAGEMENT_ADDRESS:
+            _attach_management(session, pointer, attach)
+            return
         routing_type = node.routing_type
         address = node.address if node.queue is None else f"{node.address}::{node.queue}"
         _require(session, Permission.send, node.address, node.queue)

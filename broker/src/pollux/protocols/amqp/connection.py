@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pollux.engine.post_office import PostOffice
+    from pollux.engine.security import Identity
     from pollux.protocols.amqp.blocked import BlockedAddresses
     from pollux.protocols.amqp.reading import Reading
     from pollux.protocols.amqp.settings import AmqpSettings
@@ -96,8 +97,8 @@ class Connection(Protocol):
     def stable(self, batch: list[tuple[Confirmed, list[Pointer]]]) -> None:
         """Confirm these deliveries once everything so far is durable."""
 
-    def anonymous_address(self, name: str) -> str:
-        """Return where a message on an anonymous link goes. Raises NotPermittedError."""
+    def proven(self) -> Identity:
+        """Return who the client is."""
 
     def schedule_flush(self) -> None:
         """Write all output of the engine at the end of this turn of the loop."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollux.errors import LimitError, NoSuchAddressError, PolluxError, SendError
+from pollux.engine.security import MANAGEMENT_ADDRESS
+from pollux.errors import InvalidRequestError, LimitError, NoSuchAddressError, PolluxError, SendError
 from pollux.message import Encoding, Message, RoutingType
 from pollux.protocols.amqp.conditions import condition_of
 from pollux.protocols.amqp.large import LargeReceiver
+from pollux.protocols.amqp.managing import manage, relay_address
 from pollux.protocols.amqp.subscription import delete_temporary
 from pollux.wire.amqp.codec import DecodeError
 from pollux.wire.amqp.links import IncomingLink
@@ -134,7 +136,13 @@ class Producer(IncomingLink):
         address = self.address
         header = plain_header(data) if address is not None else None
         if header is None or address is None:
-            session.post.send(self._inspected(data), transaction)
+            message = self._inspected(data)
+            if address is None and message.address == MANAGEMENT_ADDRESS:
+                if transaction is not None:
+                    raise InvalidRequestError("a management request is not part of a transaction")
+                manage(session, message)
+                return
+            session.post.send(message, transaction)
             return
         message = Message(
             _AMQP, address, data, durable=header[0], priority=header[1], timestamp=session.now, origin=session.origin
@@ -184,7 +192,7 @@ class Producer(IncomingLink):
             address = inspected.to
             if not address:
                 raise NoSuchAddressError("a message on an anonymous link has no 'to'")
-            address = session.anonymous_address(address)
+            address = relay_address(session, address)
             if not session.post.writable(address):
                 self._wait_for(address)
         now = session.now

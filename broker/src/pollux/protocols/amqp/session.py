@@ -12,7 +12,6 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from pollux.engine.memory import LINK
-from pollux.engine.security import Permission
 from pollux.errors import LimitError, PolluxError
 from pollux.protocols.amqp.attach import attach_link
 from pollux.protocols.amqp.blocked import BlockedAddresses
@@ -24,7 +23,6 @@ from pollux.protocols.amqp.phases import CONNECTION, ENDING, Phase
 from pollux.protocols.amqp.producer import Producer
 from pollux.protocols.amqp.reading import Reading
 from pollux.protocols.amqp.settings import settings_of
-from pollux.protocols.amqp.terminus import node_of
 from pollux.protocols.amqp.transactions import Transactions
 from pollux.protocols.base import Session
 from pollux.transitions import follow
@@ -473,12 +471,6 @@ class AmqpSession(Session):
     def log(self, text: str, *values: object) -> None:
         """Log a line about this connection."""
         _log.info("connection %s: " + text, self.origin, *values)
-
-    def anonymous_address(self, name: str) -> str:
-        """Return where a message on an anonymous link goes. Raises NotPermittedError."""
-        node = node_of(name, (), self.settings)
-        self.services.security.check(self.proven(), Permission.send, node.address, node.queue)
-        return node.address if node.queue is None else f"{node.address}::{node.queue}"
 
     def steal(self, queue: str) -> None:
         """Take a subscription's place from the links that this client has on its queue (2.6.1)."""

@@ -1,0 +1,229 @@
+"""What a management request asks for, done: attributes and operations of queues, addresses and the broker.
+
+The names are Artemis's (its QueueControl, AddressControl and ActiveMQServerControl), as far as clients use them and
+there is such a thing here; all others are refused by name. Who may ask, and how a request and its answer look in a
+protocol, is the protocol's. The HTTP API (:mod:`pollux.management`) has everything else, and lists of any length.
+"""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+from pollux.errors import InvalidRequestError, LimitError, NoSuchAddressError
+from pollux.message import RoutingType
+from pollux.routing.spec import QueueSpec
+from pollux.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pollux.engine.post_office import PostOffice
+    from pollux.routing.queue import Queue
+    from pollux.routing.space import Address
+
+    Value = str | int | bool | list[str] | None
+
+#: Names in one answer: a list of all queues of a large broker would be megabytes for each request.
+MAX_NAMES = 10_000
+_TYPES = {each.name: each for each in RoutingType}
+
+
+def answer(post: PostOffice, resource: str, name: str, parameters: Sequence[Any], *, attribute: bool) -> Value:
+    """Do what is asked of ``resource`` (``broker``, ``address.NAME``, ``queue.NAME``) and return the result.
+
+    ``name`` is an attribute's, or an operation's with its ``parameters``; an attribute's getter is an operation too.
+    What was changed is durable in ``when_stable``. Raises PolluxError.
+    """
+    kind, _, which = resource.partition(".")
+    getters: Mapping[str, Callable[[], Value]]
+    operations: Mapping[str, Callable[..., Value]]
+    if kind == "queue" and which:
+        getters, operations = _of_queue(post, post.queue(which))
+    elif kind == "address" and which:
+        found = post.address(which)
+        if found is None:
+            raise NoSuchAddressError(f"address {which!r} does not exist")
+        getters, operations = _of_address(post, found), {}
+    elif resource == "broker":
+        getters, operations = _of_broker(post), _operations(post)
+    else:
+        raise InvalidRequestError(f"{resource[:80]!r} is no resource: broker, address.NAME or queue.NAME")
+    getter = getters.get(_plain(name))
+    if getter is not None and not parameters:
+        return getter()
+    operation = None if attribute else operations.get(name)
+    if operation is None:
+        kind_of = "attribute" if attribute else "operation"
+        raise InvalidRequestError(
+            f"{kind} has no {kind_of} {name[:80]!r} (of these parameters) here; see the HTTP API (px:management)"
+        )
+    try:
+        signature(operation).bind(*parameters)
+    except TypeError:
+        raise InvalidRequestError(f"{name} does not take {len(parameters)} parameters here") from None
+    return operation(*parameters)
+
+
+def _plain(name: str) -> str:
+    """``getMessageCount`` and ``MessageCount`` -> ``messageCount``; ``isPaused`` -> ``paused``."""
+    for prefix in ("get", "is"):
+        if name.startswith(prefix) and name[len(prefix) : len(prefix) + 1].isupper():
+            name = name[len(prefix) :]
+            break
+    return name[:1].lower() + name[1:]
+
+
+def _names(found: Sequence[str]) -> list[str]:
+    if len(found) > MAX_NAMES:
+        raise LimitError(f"there are {len(found)} names, and an answer has {MAX_NAMES} at most: use the HTTP API")
+    return sorted(found)
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise InvalidRequestError(f"{what} is not a name")
+    return value
+
+
+def _flag(value: object, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequestError(f"{what} is neither true nor false")
+    return value
+
+
+def _routing_type(value: object) -> RoutingType:
+    found = _TYPES.get(value.strip().upper()) if isinstance(value, str) else None
+    if found is None:
+        raise InvalidRequestError(f"a routing type is one of {', '.join(_TYPES)}")
+    return found
+
+
+# -- queues
+
+
+def _of_queue(
+    post: PostOffice, queue: Queue
+) -> tuple[Mapping[str, Callable[[], Value]], Mapping[str, Callable[..., Value]]]:
+    counters = queue.counters
+
+    def pause(*, paused: bool) -> None:
+        post.address_manager.pause_queue(queue, paused=paused)
+
+    return {
+        "name": lambda: queue.name,
+        "address": lambda: queue.address,
+        "iD": lambda: queue.id,
+        "routingType": lambda: queue.routing_type.name,
+        "durable": lambda: queue.durable,
+        "temporary": lambda: queue.temporary,
+        "paused": lambda: queue.paused,
+        "exclusive": lambda: queue.exclusive,
+        "filter": lambda: queue.selector.text if queue.selector is not None else None,
+        "user": lambda: queue.user,
+        "messageCount": lambda: post.message_count(queue),
+        "consumerCount": lambda: queue.consumer_count,
+        "deliveringCount": lambda: queue.delivering,
+        "scheduledCount": lambda: queue.scheduled,
+        "messagesAdded": lambda: counters.added,
+        "messagesAcknowledged": lambda: counters.acknowledged,
+        "messagesExpired": lambda: counters.expired,
+        "messagesKilled": lambda: counters.killed,
+    }, {
+        "countMessages": lambda: post.message_count(queue),
+        "removeAllMessages": lambda: post.purge(queue),
+        "pause": lambda: pause(paused=True),
+        "resume": lambda: pause(paused=False),
+    }
+
+
+# -- addresses
+
+
+def _of_address(post: PostOffice, address: Address) -> Mapping[str, Callable[[], Value]]:
+    return {
+        "address": lambda: address.name,
+        "routingTypes": lambda: sorted(each.name for each in address.routing_types),
+        "queueNames": lambda: _names([queue.name for queue in address.queues]),
+        "queueCount": lambda: len(address.queues),
+        "messageCount": lambda: sum(post.message_count(queue) for queue in address.queues),
+        "paging": lambda: post.accounts.get(address.name).pages.active,
+    }
+
+
+# -- the broker
+
+
+def _of_broker(post: PostOffice) -> Mapping[str, Callable[[], Value]]:
+    space = post.space
+    return {
+        "version": lambda: VERSION,
+        "started": lambda: True,
+        "queueCount": lambda: len(space.queues),
+        "addressCount": lambda: len(space.addresses),
+        "queueNames": lambda: _names([queue.name for queue in space.queues]),
+        "addressNames": lambda: _names([address.name for address in space.addresses]),
+        "totalMessageCount": lambda: sum(post.message_count(queue) for queue in space.queues),
+        "totalConsumerCount": lambda: sum(queue.consumer_count for queue in space.queues),
+    }
+
+
+def _operations(post: PostOffice) -> Mapping[str, Callable[..., Value]]:
+    def create_address(name: object, types: object) -> str:
+        found = [_routing_type(each) for each in types.split(",")] if isinstance(types, str) else []
+        return post.address_manager.create_address(_text(name, "the address"), found or (_routing_type(types),)).name
+
+    def delete_address(name: object, force: object = False) -> None:
+        post.address_manager.delete_address(_text(name, "the address"), force=_flag(force, "force"))
+
+    def create_queue(configuration: object, ignore_if_exists: object = False) -> str:
+        spec = _spec(configuration)
+        if _flag(ignore_if_exists, "ignoreIfExists") and (known := post.space.queue(spec.name)) is not None:
+            return known.name
+        return post.create_queue(spec).name
+
+    def destroy_queue(name: object, remove_consumers: object = False) -> None:
+        removing = _flag(remove_consumers, "removeConsumers")
+        post.delete_queue(_text(name, "the queue"), if_unused=not removing)
+
+    return {
+        "createAddress": create_address,
+        "deleteAddress": delete_address,
+        "createQueue": create_queue,
+        "destroyQueue": destroy_queue,
+    }
+
+
+#: Fields of Artemis's queue configuration in JSON, and what they are here.
+_FIELDS: Mapping[str, tuple[str, type]] = {
+    "durable": ("durable", bool),
+    "filter-string": ("selector", str),
+    "max-consumers": ("max_consumers", int),
+    "exclusive": ("exclusive", bool),
+    "last-value": ("last_value", bool),
+    "last-value-key": ("last_value_key", str),
+    "non-destructive": ("non_destructive", bool),
+    "purge-on-no-consumers": ("purge_on_no_consumers", bool),
+    "ring-size": ("ring_size", int),
+    "auto-delete": ("auto_delete", bool),
+}
+
+
+def _spec(given: object) -> QueueSpec:
+    """Return the queue that a configuration describes; what is not honoured here is refused."""
+    if not isinstance(given, dict):
+        raise InvalidRequestError("createQueue wants one queue configuration, as JSON: use it, or the HTTP API")
+    values = {key: value for key, value in given.items() if value is not None}
+    name = _text(values.pop("name", None), "the queue")
+    address = _text(values.pop("address", name), "the address")
+    routing_type = values.pop("routing-type", None)
+    fields: dict[str, Any] = {}
+    for key, value in values.items():
+        field, kind = _FIELDS.get(key, ("", object))
+        if not field:
+            raise InvalidRequestError(f"createQueue: {str(key)[:80]!r} is not known here")
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise InvalidRequestError(f"createQueue: {key} is no {kind.__name__}")
+        fields[field] = value
+    kind_of = None if routing_type is None else _routing_type(routing_type)
+    return QueueSpec(name=name, address=address, routing_type=kind_of, **fields)
