@@ -34,10 +34,8 @@ def group_problems(
     return lines
 
 
-def rebuild(
-    topology: Mapping[str, Any], host: str, hostvars: Mapping[str, Any], variable: str, asked: Sequence[str]
-) -> list[str]:
-    """Return why the copy of ``host`` must not be set aside; empty when another member serves with the newest data."""
+def rebuild_asked(topology: Mapping[str, Any], host: str, asked: Sequence[str]) -> list[str]:
+    """Return why, by the inventory alone, ``host`` has no copy to set aside when the hosts in ``asked`` are asked."""
     broker = topology["brokers"].get(host)
     if broker is None:
         named = f"there is no broker {host!r}" if host else "rebuild_confirm is not set"
@@ -48,7 +46,18 @@ def rebuild(
     missing = [member for member in group["members"] if member not in asked]
     if missing:
         return [f"--limit leaves out {', '.join(missing)}, which must be asked"]
-    lines = []
+    return []
+
+
+def rebuild(
+    topology: Mapping[str, Any], host: str, hostvars: Mapping[str, Any], variable: str, asked: Sequence[str]
+) -> list[str]:
+    """Return why the copy of ``host`` must not be set aside; empty when another member serves with the newest data."""
+    lines = rebuild_asked(topology, host, asked)
+    if lines:
+        return lines
+    broker = topology["brokers"][host]
+    group = topology["groups"][broker["group"]]
     states = {member: str(said_by(hostvars, member, variable).get("state", "not asked")) for member in group["members"]}
     if states[host] in ("live", "activating", "unreachable"):
         remedy = "stop it first" if states[host] == "unreachable" else "a backup is another one"
@@ -68,6 +77,35 @@ def rebuild(
             " certain; wait, or see pollux activation list"
         )
     return lines
+
+
+def rebuild_members(topology: Mapping[str, Any], host: str) -> list[str]:
+    """Return the members of the group of ``host``, which are asked before its copy is set aside; none of no broker."""
+    broker = topology["brokers"].get(host)
+    return list(topology["groups"][broker["group"]]["members"]) if broker is not None else []
+
+
+def rebuild_plan(
+    topology: Mapping[str, Any], host: str, hostvars: Mapping[str, Any], variable: str, force: bool
+) -> dict[str, Any]:
+    """Return whom ``host`` copies from (``live``), and whether that is ``needed``; :func:`rebuild` has no objection."""
+    states = {one: said_by(hostvars, one, variable)["state"] for one in rebuild_members(topology, host)}
+    return {
+        "live": next(one for one, state in states.items() if state == "live"),
+        "needed": states[host] != "ready" or force,
+    }
+
+
+def rebuild_refusal(topology: Mapping[str, Any], host: str, hostvars: Mapping[str, Any], variable: str) -> str:
+    """Return why the new copy of ``host`` is worth nothing: its live does not count on it. Empty when it does."""
+    for live in rebuild_members(topology, host):
+        said = said_by(hostvars, live, variable)
+        if said.get("state") == "live":
+            backups = (said["status"]["activation"].get("replication") or {}).get("backups") or []
+            if any(one.get("name") == host and one.get("state") == "in sync" for one in backups):
+                return ""
+            return f"{live} says of its backups: {backups}"
+    return f"nobody is live in the group of {host}"
 
 
 def switchover_groups(topology: Mapping[str, Any], asked: str) -> list[str]:
@@ -125,6 +163,10 @@ class FilterModule:
         return {
             "pollux_group_problems": group_problems,
             "pollux_rebuild": rebuild,
+            "pollux_rebuild_asked": rebuild_asked,
+            "pollux_rebuild_members": rebuild_members,
+            "pollux_rebuild_plan": rebuild_plan,
+            "pollux_rebuild_refusal": rebuild_refusal,
             "pollux_switchover_groups": switchover_groups,
             "pollux_switchover_refusal": switchover_refusal,
             "pollux_hands_back": hands_back,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.pollux.bundle.plugins.plugin_utils.answers import said as said_by
+
 
 def recovery(topology: Mapping[str, Any], asked: Mapping[str, Any], analysts: Sequence[str]) -> dict[str, Any]:
     """Return what to do, with ``problems`` (lines; when there are any, the rest is not to be used).
@@ -51,6 +53,29 @@ def recovery(topology: Mapping[str, Any], asked: Mapping[str, Any], analysts: Se
     }
 
 
+def refusal(
+    topology: Mapping[str, Any], asked: Mapping[str, Any], analysts: Sequence[str], hosts: Sequence[str]
+) -> list[str]:
+    """Return why :func:`recovery` must not begin with the ``hosts`` of this run, line by line; empty when it may."""
+    found = recovery(topology, asked, analysts)
+    problems = list(found["problems"])
+    missing = [host for host in found.get("members", []) if host not in hosts]
+    if missing:
+        problems.append(f"--limit leaves out {', '.join(missing)}, which must be stopped too")
+    return ["Nothing was changed.", *problems] if problems else []
+
+
+def replays(
+    found: Mapping[str, Any], server: str, hostvars: Mapping[str, Any], variable: str, asked: Sequence[str]
+) -> str:
+    """Return who replays the plan: whoever is live already (this was run before), else ``server``, which is started.
+
+    ``found`` is what :func:`recovery` says; ``variable`` names what holds the answer of a broker that was asked.
+    """
+    members = [host for host in found["members"] if host in asked]
+    return next((host for host in members if said_by(hostvars, host, variable).get("state") == "live"), server)
+
+
 def _problems(
     group: Mapping[str, Any], brokers: Mapping[str, Any], sides: Mapping[str, Any], *, shared: bool
 ) -> list[str]:
@@ -84,4 +109,8 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        return {"pollux_recovery": recovery}
+        return {
+            "pollux_recovery": recovery,
+            "pollux_recovery_refusal": refusal,
+            "pollux_recovery_replays": replays,
+        }

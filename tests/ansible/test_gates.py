@@ -73,6 +73,46 @@ def test_what_is_not_safe_is_refused(given: dict[str, Any], why: str) -> None:
     assert why in refusals(**given)
 
 
+def test_what_the_inventory_refuses_is_refused_before_anybody_is_asked() -> None:
+    topology = {
+        "brokers": {name: {"group": "twins"} for name in "ab"},
+        "groups": {"twins": {"members": ["a", "b"], "policy": "replication"}},
+    }
+    assert gates.rebuild_asked(topology, "b", ["a", "b"]) == []
+    for host, asked in (("", "ab"), ("c", "ab"), ("b", "b")):
+        assert len(gates.rebuild_asked(topology, host, list(asked))) == 1
+    assert gates.rebuild_members(topology, "b") == ["a", "b"]
+    assert gates.rebuild_members(topology, "c") == []
+
+
+@pytest.mark.parametrize(
+    ("state", "force", "needed"), [("ready", False, False), ("ready", True, True), ("x", False, True)]
+)
+def test_a_copy_in_sync_is_kept_unless_that_is_not_wanted(state: str, force: bool, needed: bool) -> None:
+    topology = {"brokers": {name: {"group": "twins"} for name in "ab"}, "groups": {"twins": {"members": ["a", "b"]}}}
+    plan = gates.rebuild_plan(topology, "b", answers(a="live", b=state), "answer", force)
+    assert plan == {"live": "a", "needed": needed}
+
+
+@pytest.mark.parametrize(
+    ("backups", "why"),
+    [
+        ([{"name": "b", "state": "in sync"}], ""),
+        ([{"name": "b", "state": "copying"}], "a says of its backups: [{'name': 'b', 'state': 'copying'}]"),
+        ([{"name": "c", "state": "in sync"}], "a says of its backups"),
+        ([], "a says of its backups: []"),
+        (None, "nobody is live in the group of b"),
+    ],
+)
+def test_a_new_copy_counts_when_the_live_says_so(backups: list[Any] | None, why: str) -> None:
+    topology = {"brokers": {name: {"group": "twins"} for name in "ab"}, "groups": {"twins": {"members": ["a", "b"]}}}
+    said = answers(a="ready" if backups is None else "live", b="ready")
+    said["a"]["answer"]["status"] = {"activation": {"replication": {"backups": backups}}}
+    found = gates.rebuild_refusal(topology, "b", said, "answer")
+    assert found.startswith(why)
+    assert bool(found) == bool(why)
+
+
 def site(preferred: str = "live", members: int = 2) -> dict[str, Any]:
     """A group twins of a, which is preferred, b and so on, and a group of one broker, alone."""
     names = "abc"[:members]

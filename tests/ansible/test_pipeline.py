@@ -356,6 +356,23 @@ def test_what_cannot_be_recovered_is_refused() -> None:
     assert "pollux_pipeline has no host" in told[0]
 
 
+def test_a_run_that_leaves_out_a_member_is_refused() -> None:
+    topology = {"groups": {"twins": GROUP}, "brokers": MEMBERS}
+    asked = {"confirm": "twins", "sides": {}, "keep": "auto"}
+    assert recovery.refusal(topology, asked, ["castor"], ["castor", "pollux"]) == []
+    told = ["Nothing was changed.", "--limit leaves out pollux, which must be stopped too"]
+    assert recovery.refusal(topology, asked, ["castor"], ["castor"]) == told
+    assert "is no group" in recovery.refusal(topology, {**asked, "confirm": "x"}, ["castor"], ["castor"])[1]
+
+
+def test_the_plan_is_replayed_by_who_is_live_already() -> None:
+    said = {"castor": {"answer": {"state": "ready"}}, "pollux": {"answer": {"state": "live"}}}
+    found = recover()
+    assert recovery.replays(found, "castor", said, "answer", ["castor", "pollux"]) == "pollux"
+    assert recovery.replays(found, "castor", said, "answer", ["castor"]) == "castor"
+    assert recovery.replays(found, "castor", {}, "answer", ["castor", "pollux"]) == "castor"
+
+
 def test_a_lock_that_somebody_holds_is_seen(tmp_path: Path) -> None:
     side = load("roles/broker/library/pollux_side.py")
     free, held = tmp_path / "free", tmp_path / "held"
@@ -399,8 +416,11 @@ def test_a_plan_is_summed_up_without_its_messages(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = plan.summary(path)
     assert {name: found[name] for name in ("keep", "send", "remove", "large", "left_out")} == {
-        "keep": "b", "send": 3, "remove": 1,
-        "large": 1, "left_out": 1,
+        "keep": "b",
+        "send": 3,
+        "remove": 1,
+        "large": 1,
+        "left_out": 1,
     }
     assert found["lines"] == ["news: 0 to send, 1 to remove", "orders: 3 to send, 0 to remove"]
     assert "c2VjcmV0" not in json.dumps(found)
