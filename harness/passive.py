@@ -39,6 +39,8 @@ class Broker(Member):
             "ha-replicate": "all",
             "link-heartbeat-interval": HEARTBEAT,
             "link-maintenance-interval": 0.1,
+            # So long a backup whose primary was killed can be promoted: a busy machine is no reason to refuse it.
+            "ha-backup-timeout": 60,
             **options,
         }
         self.qpidd = directory / "qpidd.conf"

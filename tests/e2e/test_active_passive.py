@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
+from proton import Message, ProtonException
 
-from harness import traffic
+from harness import amqp, traffic
 from harness.failover import wait_until
 from harness.passive import Cluster
 from pollux.formats.ledger import Confirmed
@@ -20,6 +22,8 @@ from pollux.ha.copies import local
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from harness.passive import Broker
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -211,3 +215,73 @@ def test_a_primary_that_stood_still_is_replaced_and_confirms_nothing_when_it_wak
         first.spawn()
         first.wait_for_status("ready")
         cluster.finish()
+
+
+def test_all_kinds_of_queues_are_on_the_backup_as_they_are_on_the_primary(tmp_path: Path) -> None:
+    """Declared, filled, consumed and deleted before and after the backup joined (test_replication, test_send_receive).
+
+    Of the kinds of test_lvq, test_ring, test_priority and test_exclusive_queue. What a consumer holds when the primary
+    dies is available again (test_backup_acquired).
+    """
+    kinds: dict[str, dict[str, object]] = {
+        "last": {"lastValue": True, "lastValueKey": "key"},
+        "ring": {"ringSize": 5},
+        "plain": {},
+        "exclusive": {"exclusive": True},
+        "priority": {},
+        "early": {},
+        "gone": {},
+        "empty": {},
+    }
+    with Cluster(tmp_path, 2) as cluster:
+        first, second = cluster.brokers
+        first.spawn()
+        second.spawn()
+        for broker in (first, second):
+            broker.wait_for_status("joining")
+        first.promote()
+        for name, settings in kinds.items():
+            queue = {"name": name, "address": name, "routingType": "ANYCAST", "durable": True, **settings}
+            first.api("/api/v1/queues", method="POST", body=queue)
+        send(first, "early", [f"early {number}" for number in range(20)])
+        second.wait_for_status("ready")
+        first.api("/api/v1/queues/gone", method="DELETE")
+        with suppress(ProtonException), amqp.connect(first) as connection:
+            for name in ("last", "ring", "plain", "exclusive", "priority"):
+                sender = connection.create_sender(name)
+                for number in range(20):
+                    priority = number % 10 if name == "priority" else 4
+                    properties = {"key": f"k{number % 3}"}
+                    sender.send(Message(f"{name} {number}", durable=True, priority=priority, properties=properties))
+            receiver = connection.create_receiver("plain", credit=10)
+            for _ in range(8):
+                receiver.receive(timeout=30)
+                receiver.accept()
+            held = connection.create_receiver("priority", credit=5)
+            first_held = [held.receive(timeout=30).body for _ in range(5)]
+            assert first_held[:2] == ["priority 9", "priority 19"]
+            before = {one["name"]: (one["messages"], one["durable"]) for one in first.queues()}
+            first.kill()
+            second.promote()
+        second.wait_for_status("active")
+        after = {one["name"]: (one["messages"], one["durable"]) for one in second.queues()}
+        assert {name: after[name] for name in before if before[name][1]} == {
+            name: found for name, found in before.items() if found[1]
+        }
+        assert "gone" not in after
+        with amqp.connect(second) as connection:
+            assert bodies(connection, "ring") == [f"ring {number}" for number in range(15, 20)]
+            assert sorted(bodies(connection, "last")) == ["last 17", "last 18", "last 19"]
+            assert bodies(connection, "priority")[:5] == first_held
+            assert len(bodies(connection, "plain")) == before["plain"][0]
+
+
+def send(broker: Broker, queue: str, texts: list[str]) -> None:
+    with amqp.connect(broker) as connection:
+        sender = connection.create_sender(queue)
+        for text in texts:
+            sender.send(Message(text, durable=True))
+
+
+def bodies(connection: Any, queue: str) -> list[Any]:
+    return amqp.bodies(amqp.drain(connection.create_receiver(queue, credit=100)))

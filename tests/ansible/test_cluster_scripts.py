@@ -1,0 +1,259 @@
+"""The OCF agent and the LSB scripts of active-passive clusters: every action, and every exit code, without a cluster.
+
+The program `pollux` is a stand-in that says what the test has written; its process is a real one.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from lxml import etree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FILES = Path(__file__).parents[2] / "roles/broker/files"
+AGENT = FILES / "ocf/broker"
+QPIDD, PRIMARY = FILES / "lsb/qpidd", FILES / "lsb/qpidd-primary"
+#: `status` has the status; `hung`, `refuse`, `broken`, `deaf` make it hang, refuse, end at once, or ignore SIGTERM.
+STAND_IN = """#!/bin/sh
+cd {directory}
+case "$1 $2" in
+run*)
+    [ -e broken ] && exit 1
+    echo joining >status
+    [ -e deaf ] && trap '' TERM || trap 'kill $!; rm -f status; exit 0' TERM
+    while :; do sleep 1000 & wait; done ;;
+esac
+[ -e hung ] && exit 3
+[ -s status ] || exit 3
+case "$2 $3" in
+ping*) ;;
+"status --is-primary") grep -qxE 'active|recovering' status ;;
+status*) cat status ;;
+promote*) [ -e refuse ] && {{ echo "Refused: still catching up"; exit 2; }}; echo recovering >status ;;
+demote*) [ -e refuse ] && exit 2; echo joining >status ;;
+esac
+"""
+
+
+class Machine:
+    """A directory with a stand-in and a broker.xml, and the scripts on it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.pollux = directory / "pollux"
+        self.pollux.write_text(STAND_IN.format(directory=directory))
+        self.pollux.chmod(0o755)
+        self.config = directory / "broker.xml"
+        self.config.write_text("<configuration/>")
+        self.pidfile = directory / "pid"
+        self.said = ""
+        self.environment = {
+            **os.environ,
+            "POLLUX_AGENT_STEP": "0.02",
+            "OCF_RESKEY_binary": str(self.pollux),
+            "OCF_RESKEY_config": str(self.config),
+            "OCF_RESKEY_pidfile": str(self.pidfile),
+            "OCF_RESKEY_log": str(directory / "log"),
+            "OCF_RESKEY_CRM_meta_timeout": "30000",
+            "POLLUX": str(self.pollux),
+            "POLLUX_CONFIG": str(self.config),
+            "POLLUX_PIDFILE": str(self.pidfile),
+            "POLLUX_LOG": str(directory / "log"),
+            "POLLUX_SYSCONFIG": str(directory / "none"),
+            "POLLUX_QPIDD_CONF": str(directory / "none"),
+        }
+
+    def __call__(self, script: Path, action: str, **environment: str) -> int:
+        """Run an action; its exit code."""
+        done = subprocess.run(
+            [script, action],
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        self.said = done.stdout + done.stderr
+        return done.returncode
+
+    def flag(self, name: str, *, on: bool = True) -> None:
+        """Have the stand-in do something, or not."""
+        (self.directory / name).touch() if on else (self.directory / name).unlink()
+
+    def becomes(self, status: str) -> None:
+        """Have the broker say this."""
+        (self.directory / "status").write_text(f"{status}\n")
+
+    @property
+    def number(self) -> int:
+        """The process id."""
+        return int(self.pidfile.read_text())
+
+    def kill(self) -> None:
+        """Kill the process, and wait until it is gone."""
+        watched = os.pidfd_open(self.number)
+        try:
+            os.killpg(self.number, signal.SIGKILL)
+            assert select.select([watched], [], [], 30.0)[0]
+        finally:
+            os.close(watched)
+
+    def runs(self) -> bool:
+        """Whether the process is there."""
+        try:
+            return str(self.config).encode() in Path(f"/proc/{self.number}/cmdline").read_bytes()
+        except (OSError, ValueError):
+            return False
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    found = Machine(tmp_path)
+    yield found
+    if found.runs():
+        found.kill()
+
+
+def test_the_metadata_is_what_a_cluster_reads(machine: Machine) -> None:
+    """As any user, with nothing installed or configured."""
+    assert machine(AGENT, "meta-data", OCF_RESKEY_binary="/none", OCF_RESKEY_config="/none") == 0
+    root = etree.fromstring(machine.said.encode(), etree.XMLParser(load_dtd=False, no_network=True))
+    assert (root.get("name"), root.findtext("version")) == ("broker", "1.1")
+    for parameter in root.iter("parameter"):
+        assert {"unique", "required"} <= set(parameter.attrib)
+        assert parameter.xpath("content/@default")
+        assert parameter.findtext("shortdesc")
+    monitors = [one for one in root.iter("action") if one.get("name") == "monitor"]
+    assert len({one.get("interval") for one in monitors}) == len(monitors) == 2
+    assert all(one.get("timeout") for one in root.iter("action"))
+
+
+def test_validation_tells_what_is_wrong_where(machine: Machine) -> None:
+    assert machine(AGENT, "validate-all") == 0
+    assert machine(AGENT, "validate-all", OCF_RESKEY_binary="/none") == 5
+    assert "/none is not there" in machine.said
+    for parameter in ("config", "qpidd_conf", "user"):
+        assert machine(AGENT, "validate-all", **{f"OCF_RESKEY_{parameter}": "/none"}) == 2
+        assert machine.said.startswith(f"ocf:pollux:broker: {parameter}:")
+        assert machine(AGENT, "start", **{f"OCF_RESKEY_{parameter}": "/none"}) == 2
+
+
+def test_the_sequence_of_ocf_tester(machine: Machine) -> None:
+    """A lone fresh broker; each action twice."""
+    assert [machine(AGENT, one) for one in ("stop", "monitor")] == [0, 7]
+    assert machine(AGENT, "monitor", OCF_RESKEY_binary="/none") == 7
+    assert [machine(AGENT, one) for one in ("start", "monitor", "notify", "demote")] == [0, 0, 0, 0]
+    assert [machine(AGENT, one) for one in ("promote", "monitor", "demote", "monitor", "demote")] == [0, 8, 0, 0, 0]
+    assert [machine(AGENT, one) for one in ("promote", "promote", "monitor", "demote", "stop")] == [0, 0, 8, 0, 0]
+    assert [machine(AGENT, one) for one in ("start", "start", "monitor", "stop", "stop", "monitor")] == [
+        *(0, 0, 0, 0, 0, 7)
+    ]
+    assert [machine(AGENT, one) for one in ("promote", "demote", "reload", "")] == [7, 7, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [("joining", 0), ("catchup", 0), ("ready", 0), ("recovering", 8), ("active", 8)]
+)
+def test_each_status_is_a_role(machine: Machine, status: str, code: int) -> None:
+    """A broker that does not answer is a failed one of the role it had."""
+    assert machine(AGENT, "start") == 0
+    machine.becomes(status)
+    assert machine(AGENT, "monitor") == code
+    machine.flag("hung")
+    assert machine(AGENT, "monitor") == (9 if code == 8 else 1)
+    assert machine(AGENT, "stop") == 0
+    assert machine(AGENT, "monitor") == 7
+
+
+def test_a_refused_promotion_is_an_error_and_says_why(machine: Machine) -> None:
+    assert machine(AGENT, "start") == 0
+    machine.flag("refuse")
+    assert machine(AGENT, "promote") == 1
+    assert "Refused: still catching up" in machine.said
+    assert machine(AGENT, "monitor") == 0
+    machine.becomes("active")
+    assert machine(AGENT, "demote") == 1
+
+
+def test_a_broker_that_ends_at_once_was_not_started(machine: Machine) -> None:
+    machine.flag("broken")
+    assert machine(AGENT, "start") == 1
+    assert machine(QPIDD, "start") == 1
+    assert "it ended" in machine.said
+
+
+def test_a_broker_that_does_not_end_is_killed_within_the_time(machine: Machine) -> None:
+    """A stop that fails is a fencing."""
+    machine.flag("deaf")
+    for script, more in ((AGENT, {"OCF_RESKEY_CRM_meta_timeout": "1500"}), (QPIDD, {"POLLUX_STOP_SECONDS": "1"})):
+        assert machine(script, "start") == 0
+        assert machine.runs()
+        assert machine(script, "stop", **more) == 0
+        assert not machine.runs()
+
+
+def test_a_process_with_the_number_of_another_one_is_not_ours(machine: Machine) -> None:
+    """The machine was started anew, and the number is somebody else's now: that one is left alone."""
+    machine.pidfile.write_text(f"{os.getpid()}\n")
+    assert machine(AGENT, "monitor") == 7
+    assert machine(AGENT, "stop") == 0
+    machine.pidfile.write_text(f"{os.getpid()}\n")
+    assert machine(QPIDD, "status") == 1
+    assert machine(QPIDD, "stop") == 0
+
+
+def test_the_broker_script_has_the_codes_of_lsb(machine: Machine) -> None:
+    assert machine(QPIDD, "status") == 3
+    assert [machine(QPIDD, one) for one in ("stop", "condrestart", "start", "start", "status")] == [0, 0, 0, 0, 0]
+    first = machine.number
+    assert machine(QPIDD, "condrestart") == 0
+    assert machine.number != first
+    assert machine(QPIDD, "restart") == 0
+    machine.flag("hung")
+    assert machine(QPIDD, "status") == 1
+    machine.flag("hung", on=False)
+    machine.kill()
+    assert machine(QPIDD, "status") == 1
+    assert "its pid file is there" in machine.said
+    assert [machine(QPIDD, one) for one in ("reload", "force-reload", "")] == [3, 3, 2]
+    assert machine(QPIDD, "status", POLLUX="/none") == 5
+    assert machine(QPIDD, "status", POLLUX_CONFIG="/none") == 4
+
+
+def test_a_primary_is_not_stopped_by_the_brokers_script(machine: Machine) -> None:
+    """rgmanager stops everything before it starts anything."""
+    assert machine(QPIDD, "start") == 0
+    machine.becomes("active")
+    assert machine(QPIDD, "stop") == 0
+    assert "stop qpidd-primary" in machine.said
+    assert machine.runs()
+
+
+def test_the_primarys_script_promotes_and_demotes(machine: Machine) -> None:
+    assert [machine(PRIMARY, one) for one in ("status", "stop", "condrestart")] == [3, 0, 0]
+    assert [machine(PRIMARY, one) for one in ("start", "status")] == [0, 0]
+    assert machine(PRIMARY, "stop") == 0
+    assert machine.runs(), "it waits"
+    assert machine(PRIMARY, "status") == 3
+    assert machine(PRIMARY, "restart") == 0
+    assert machine(PRIMARY, "status") == 0
+    machine.flag("hung")
+    assert machine(PRIMARY, "status") == 1
+    machine.flag("hung", on=False)
+    machine.flag("refuse")
+    assert machine(PRIMARY, "stop") == 0
+    assert not machine.runs(), "it would not be demoted"
+    assert machine(PRIMARY, "start") != 0
+    assert "Refused" in machine.said
+    assert [machine(PRIMARY, one) for one in ("reload", "force-reload", "")] == [3, 3, 2]
+    assert machine(PRIMARY, "status", POLLUX="/none") == 5
+    assert machine(PRIMARY, "status", QPIDD_INIT="/none") == 5
+    assert machine(PRIMARY, "status", POLLUX_CONFIG="/none") == 4
