@@ -17,7 +17,7 @@ from pollux.cli.output import CommandError, Result
 from pollux.process.exits import EXIT_USAGE
 
 app = typer.Typer(
-    help="Active-passive clusters, for their resource manager and for people.",
+    help="Active-passive clusters under a resource manager.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -181,7 +181,10 @@ def demote(
     ] = False,
     distinct: Distinct = False,
 ) -> Result:
-    """Have the primary serve no more: it ends this life, and begins anew as joining."""
+    """Have the primary serve no more.
+
+    It ends this life, and begins anew as joining.
+    """
 
     def work(one: api.Client) -> Result:
         if not cluster_manager:
