@@ -10,6 +10,7 @@ import pytest
 
 from harness.databases import DATABASES, postgresql
 from harness.failover import BACKUP, PRIMARY, Group
+from harness.postgresql import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,3 +107,22 @@ def test_a_single_broker_keeps_its_store_in_a_database_and_shares_it_with_nobody
         first.start()
         group.wait_for_confirms(30)
         group.finish()
+
+
+def test_a_live_goes_on_when_the_server_is_killed_and_back_within_its_lease(tmp_path: Path) -> None:
+    """A commit whose answer was lost is found out; the end of all sessions moves no backup to take over."""
+    with running() as server:
+        core = STORE.format(url=server.jdbc(), driver="org.postgresql.Driver", login="<jdbc-user>pollux</jdbc-user>")
+        own = "<px:lease-guard>15000</px:lease-guard>"
+        with Group(tmp_path, PRIMARY.format(""), BACKUP.format(""), core=core, own=own) as group:
+            live, backup = group.members
+            group.begin()
+            for _ in range(2):
+                group.fault("PostgreSQL is killed")
+                server.stop()
+                server.start()
+                group.wait_for_confirms(30)
+            backup.wait_for("ready")
+            group.finish()
+            assert live.activation["epoch"] == 1
+            assert backup.phase == "ready"

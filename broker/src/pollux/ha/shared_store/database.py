@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pollux.ha.members import MEMBERS
 from pollux.ha.shared_store.place import identity_of
+from pollux.ha.store_layout import LIVE_LOCK
 from pollux.store.files import make_directories
 from pollux.store.locks import FileLocks
 from pollux.store.sql.configured import target_of
@@ -46,6 +47,8 @@ class DatabasePlace:
         if self.database.is_sqlite:
             (self._directory / MEMBERS).mkdir(mode=0o750, parents=True, exist_ok=True)
         self.database.prepare()
+        if isinstance(self.locks, SqlLocks):
+            self.locks.keep(but=LIVE_LOCK)
 
     def check(self) -> str:
         """Return that it is a database: whoever reaches it may share it."""
@@ -75,6 +78,8 @@ class DatabasePlace:
 
     def close(self) -> None:
         """End the connections, and with them all that this process is seen to hold."""
+        if isinstance(self.locks, SqlLocks):
+            self.locks.stop()
         if self._session is not None:
             self._session.close()
         self.database.close()

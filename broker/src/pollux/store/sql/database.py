@@ -274,27 +274,41 @@ class Database:
                 time.sleep(_RETRY_SECONDS)
 
     def session(self, begin: Callable[[Connection], object]) -> Connection:
-        """Return a connection of the caller's own, in which ``begin`` was done, outside of transactions."""
-        connection: Connection | None = None
-        try:
-            connection = self._reading.connect()
+        """Return a connection of the caller's own, in which ``begin`` was done, outside of transactions.
+
+        It is none of the pool's: closing it ends the session. Raises OSError.
+        """
+
+        def work(connection: Connection) -> Connection:
+            connection.detach()
             begin(connection)
-        except SQLAlchemyError as error:
-            if connection is not None:
-                connection.close()
-            raise self._as_os_error(error) from None
-        return connection
+            return connection
+
+        return self._retried(work, keep=True)
 
     def look(self, work: Callable[[Connection], Result]) -> Result:
         """Read. ``work`` may be called several times. Raises OSError."""
+        return self._retried(work)
+
+    def _retried(self, work: Callable[[Connection], Result], *, keep: bool = False) -> Result:
+        """Do what changes nothing, again when the connection is lost. ``keep``: leave the connection open."""
         deadline = self._clock() + self.target.timeout
         while True:
+            connection: Connection | None = None
+            done = False
             try:
-                with self._reading.connect() as connection:
-                    return work(connection)
+                connection = self._reading.connect()
+                result = work(connection)
+                done = True
             except SQLAlchemyError as error:
                 if not is_lost(error) or self._clock() >= deadline:
                     raise self._as_os_error(error) from None
+            finally:
+                if connection is not None and not (keep and done):
+                    with suppress(SQLAlchemyError):
+                        connection.close()
+            if done:
+                return result
             time.sleep(_RETRY_SECONDS)
 
     def _as_os_error(self, error: SQLAlchemyError) -> OSError:

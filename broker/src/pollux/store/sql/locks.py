@@ -9,6 +9,7 @@ holder's last sign of life: that ends every session, and says nothing of anybody
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import threading
 import time
@@ -30,12 +31,22 @@ if TYPE_CHECKING:
 
     from pollux.store.sql.database import Database
 
+logger = logging.getLogger("pollux.store")
+
 #: The database's clock now, milliseconds; now() would be that of the transaction's beginning.
 _NOW: ColumnElement[int] = literal_column("CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)")
 _STARTED: ColumnElement[int] = literal_column("CAST(EXTRACT(EPOCH FROM pg_postmaster_start_time()) * 1000 AS BIGINT)")
 #: How often somebody who waits looks, seconds.
 WAIT_SECONDS = 0.1
 _RETRY_SECONDS = 0.01
+#: How often within its time a lock that is only held is renewed.
+_RENEWALS = 4
+
+
+def _is_free(connection: Connection, key: int) -> bool:
+    """Whether no session has this advisory lock; if so we have it until the transaction's end, as others may."""
+    wanted = text("SELECT pg_try_advisory_xact_lock_shared(:key)")
+    return bool(connection.execute(wanted, {"key": key}).scalar_one())
 
 
 class Session:
@@ -122,8 +133,28 @@ class SqlLocks:
         self._database = database
         self._session = session
         self._expiration = int(expiration * 1000)
+        self._stopped = threading.Event()
         self.table = database.tables.locks
         self.where = f"{database.where} {self.table.name}"
+
+    def keep(self, *, but: str) -> None:
+        """Renew all that this process holds from now on, in a thread, ``but`` one lock that is renewed when proven."""
+        threading.Thread(target=self._keep, args=(but,), name="pollux-locks", daemon=True).start()
+
+    def _keep(self, but: str) -> None:
+        locks = self.table
+        held = update(locks).where(locks.c.session == self._session.key, locks.c.name != but)
+        change = held.values(renewed=_NOW, expires=_NOW + self._expiration)
+        while not self._stopped.wait(self._expiration / 1000 / _RENEWALS):
+            try:
+                self._session.ensure()
+                self._database.change(lambda connection: connection.execute(change))
+            except OSError as error:
+                logger.debug("%s: the locks cannot be renewed now: %s", self.where, error)
+
+    def stop(self) -> None:
+        """Renew nothing any more."""
+        self._stopped.set()
 
     def _values(self, nonce: str, holder: str | None) -> dict[str, Any]:
         return {
@@ -154,30 +185,34 @@ class SqlLocks:
 
     def acquire(self, name: str, nonce: str, holder: str) -> bool:
         """Take a lock for a holder, or renew it; False when another has it. Raises OSError."""
-        self._session.ensure()
         locks = self.table
         row = select(locks.c.holder, locks.c.session, locks.c.renewed, (locks.c.expires > _NOW).label("counts")).where(
             locks.c.name == name, locks.c.nonce == nonce
         )
 
-        def work(connection: Connection) -> bool:
+        def work(connection: Connection) -> bool | None:
             found = connection.execute(row.with_for_update()).first()
             if found is None:
                 return False
             if found.holder not in (None, holder) and found.counts and self._lives(connection, found):
                 return False
-            taken = update(locks).where(locks.c.name == name).values(self._values(nonce, holder))
-            connection.execute(taken)
+            if _is_free(connection, self._session.key):
+                # The server was restarted since we looked: this would be a sign of life of one who seems to have died.
+                return None
+            connection.execute(update(locks).where(locks.c.name == name).values(self._values(nonce, holder)))
             return True
 
-        return self._database.change(work)
+        while True:
+            self._session.ensure()
+            done = self._database.change(work)
+            if done is not None:
+                return done
 
     def _lives(self, connection: Connection, row: Any) -> bool:
         """Whether the session of a lock's holder is there, or nobody can tell."""
         if row.renewed <= connection.execute(select(_STARTED)).scalar_one():
             return True  # the server ended every session when it was started
-        ended = text("SELECT pg_try_advisory_xact_lock_shared(:key)")
-        return row.session == self._session.key or not connection.execute(ended, {"key": row.session}).scalar_one()
+        return row.session == self._session.key or not _is_free(connection, row.session)
 
     def release(self, name: str, holder: str) -> None:
         """Let go of a lock. Raises OSError."""

@@ -1,0 +1,173 @@
+"""How long a lock in PostgreSQL holds: by its time, by its holder's session, and after a restart of the server."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from sqlalchemy import text
+
+from harness.postgresql import running
+from pollux.store.sql.database import Database, Target
+from pollux.store.sql.locks import Session, SqlLocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: Nobody waits so long here; and a time that is soon over, seconds.
+FAR, SOON_OVER = 600.0, 0.05
+PATIENCE = 30
+
+
+class Process(NamedTuple):
+    """What one broker has."""
+
+    database: Database
+    session: Session
+    locks: SqlLocks
+
+    @classmethod
+    def on(cls, database: Database, expiration: float) -> Process:
+        session = Session(database)
+        return cls(database, session, SqlLocks(database, session, expiration))
+
+
+@pytest.fixture
+def processes(databases: Callable[..., Database]) -> Iterator[Callable[[float], Process]]:
+    """What makes a process whose locks expire after so many seconds, all on one database."""
+    made: list[Process] = []
+
+    def make(expiration: float) -> Process:
+        target = made[0].database.target if made else "postgresql"
+        made.append(Process.on(databases(target), expiration))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.session.close()
+
+
+def wait_until_over(process: Process, name: str) -> None:
+    """Wait until the time of a lock is over, by the database's clock."""
+    deadline = time.monotonic() + PATIENCE
+    while (found := process.locks.probe(name)) is not None and found.locked:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_lock_is_free_when_its_holders_session_ends(processes: Callable[[float], Process]) -> None:
+    """Breaks when the end of a session says nothing: then the lock holds for ten minutes more."""
+    live, backup = processes(FAR), processes(FAR)
+    assert live.locks.open("a").try_lock()
+    woken = threading.Event()
+    wait = backup.locks.wait("a", woken.set)
+    assert not woken.wait(0.3)
+    live.session.close()
+    assert woken.wait(PATIENCE)
+    lock = wait.take()
+    assert lock is not None
+    assert lock.try_lock()
+
+
+def test_a_holder_whose_session_was_ended_keeps_the_lock_if_nobody_took_it(
+    processes: Callable[[float], Process],
+) -> None:
+    live, backup = processes(FAR), processes(FAR)
+    lock = live.locks.open("a")
+    assert lock.try_lock()
+    ended = text("SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory' AND objid = :key")
+    low = live.session.key & 0xFFFFFFFF
+    backup.database.look(lambda connection: connection.execute(ended, {"key": low}).scalar_one())
+    assert lock.try_lock()
+    assert not backup.locks.open("a").try_lock()
+
+
+def test_a_lock_whose_time_is_over_is_taken_and_its_holder_knows(processes: Callable[[float], Process]) -> None:
+    live, backup = processes(SOON_OVER), processes(FAR)
+    old = live.locks.open("a")
+    assert old.try_lock()
+    wait_until_over(backup, "a")
+    new = backup.locks.open("a")
+    assert new.try_lock()
+    assert not old.try_lock()
+    assert old.is_current()  # it is the same lock, and another's
+    with pytest.raises(OSError, match="another process has the store"):
+        live.database.begin_life(old.holds)
+    backup.database.begin_life(new.holds)
+    assert backup.database.epoch == 1
+
+
+def test_a_lock_whose_time_is_over_is_still_its_holders_if_nobody_took_it(
+    processes: Callable[[float], Process],
+) -> None:
+    live, backup = processes(SOON_OVER), processes(FAR)
+    lock = live.locks.open("a")
+    assert lock.try_lock()
+    wait_until_over(backup, "a")
+    assert lock.try_lock()
+
+
+def test_a_restart_of_the_server_ends_sessions_and_says_nothing_of_their_holders() -> None:
+    """Breaks when the end of a session counts although the server ended it: a backup would take a live's lock."""
+    with running() as server:
+        both = [Process.on(Database(Target(server.url(), timeout=PATIENCE)), expiration) for expiration in (5.0, FAR)]
+        live = both[0]
+        live.database.prepare()
+        lock, other = (one.locks.open("a") for one in both)
+        assert lock.try_lock()
+        server.stop()
+        server.start()
+        assert not other.try_lock()
+        assert lock.try_lock()  # it has a session again, and has given a sign of life since the restart
+        assert not other.try_lock()
+        live.session.close()
+        assert other.try_lock()
+        for one in both:
+            one.session.close()
+            one.database.close()
+
+
+def test_a_sign_of_life_is_given_only_with_a_session(
+    processes: Callable[[float], Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is restarted between the two would else have a holder that seems to have died since."""
+    live, backup = processes(FAR), processes(FAR)
+    lock = live.locks.open("a")
+    assert lock.try_lock()
+    ensure = live.session.ensure
+    ended: list[str] = []
+
+    def ends_once() -> None:
+        ensure()
+        if not ended:
+            ended.append("once")
+            live.session.close()
+
+    monkeypatch.setattr(live.session, "ensure", ends_once)
+    assert lock.try_lock()
+    assert ended
+    assert not backup.locks.open("a").try_lock()
+
+
+def test_a_lock_holds_as_long_as_its_process_lives_unless_its_holder_has_to_prove_it(
+    processes: Callable[[float], Process],
+) -> None:
+    """Breaks when nobody renews what is held only: a member would seem to have ended after a while."""
+    live, backup = processes(1.0), processes(FAR)
+    held, proven = live.locks.open("members/a.lock"), live.locks.open("live.lock")
+    assert held.try_lock()
+    assert proven.try_lock()
+    live.locks.keep(but="live.lock")
+    try:
+        wait_until_over(backup, "live.lock")
+        over = time.monotonic() + 1.0
+        while time.monotonic() < over:
+            found = backup.locks.probe("members/a.lock")
+            assert found is not None
+            assert found.locked
+            time.sleep(0.05)
+    finally:
+        live.locks.stop()
+    wait_until_over(backup, "members/a.lock")
