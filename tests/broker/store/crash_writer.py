@@ -2,6 +2,8 @@
 
 Usage: python -m tests.broker.store.crash_writer DIRECTORY SEED, in the repository's root.
 
+Where the files are is in the environment (FILES, a handle in hexadecimal); on the disk if it is not there.
+
 Lines on standard output, flushed: ``+ ID`` message confirmed,
 ``- ID`` acknowledgement confirmed, ``s ID`` message sent, ``a ID`` acknowledgement sent, ``t FIRST LAST`` a
 transaction's messages confirmed, ``u FIRST LAST`` one sent, ``k KEY VALUE`` binding confirmed.
@@ -18,14 +20,23 @@ from pathlib import Path
 import uvloop
 
 from harness.store import message_of, settings_in
+from pollux.store.handles import files_of
+from pollux.store.sql.files import SqlFiles
 from pollux.store.storage import Storage
+
+FILES = "POLLUX_TEST_FILES"
 
 
 async def main(directory: Path, seed: int) -> None:
     draw = random.Random(seed)  # noqa: S311  (a reproducible test, no secret)
     loop = asyncio.get_running_loop()
     settings = settings_in(directory, journal_file_size=64 << 10, journal_compact_min_files=3)
-    storage = await Storage.open(settings, loop=loop, on_failure=lambda error: sys.exit(f"failed: {error}"))
+    files = files_of(bytes.fromhex(os.environ.get(FILES, "")))
+    if isinstance(files, SqlFiles):
+        files._database.begin_life()
+    storage = await Storage.open(
+        settings, loop=loop, on_failure=lambda error: sys.exit(f"failed: {error}"), files=files
+    )
     recovered = await storage.recover()
     held = [one for priorities in recovered.queues.values() for ids in priorities.values() for one in ids]
     out = sys.stdout.fileno()

@@ -8,11 +8,23 @@ import random
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.databases import DATABASES
 from harness.store import contents, opened, settings_in
 from pollux.formats.names import checkpoint_key
+from pollux.store.files import DISK, names_in
+from pollux.store.sql.files import SqlFiles
+
+from .crash_writer import FILES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pollux.store.port import Files
+    from pollux.store.sql.database import Database
 
 ROOT = Path(__file__).parents[3]
 KILLS = int(os.environ.get("POLLUX_STORE_KILLS", "25"))
@@ -65,13 +77,13 @@ class Ledger:
             assert whole <= recovered or not whole & recovered, "half a transaction"
 
 
-def has_checkpoint(directory: Path, epoch: int) -> bool:
+def has_checkpoint(directory: Path, files: Files, epoch: int) -> bool:
     """Whether a life after this epoch wrote one: the checkpointer of a killed life may end when it counts no more."""
-    keys = [checkpoint_key(path.name) for path in directory.rglob("*.checkpoint")]
+    keys = [checkpoint_key(name) for name in names_in(files, directory / "journal")]
     return any(key is not None and key[0] > epoch for key in keys)
 
 
-async def life(directory: Path, seed: int, seconds: float, *, checkpoint_after: int | None) -> bytes:
+async def life(directory: Path, files: Files, seed: int, seconds: float, *, checkpoint_after: int | None) -> bytes:
     """Run the writer and kill it after a while; not before there is a checkpoint of an epoch after the one given."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -81,6 +93,7 @@ async def life(directory: Path, seed: int, seconds: float, *, checkpoint_after: 
         str(seed),
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT,
+        env={**os.environ, FILES: files.handle().hex()},
     )
     assert process.stdout is not None
     # The first line says that recovery is over: kill from then on.
@@ -88,7 +101,7 @@ async def life(directory: Path, seed: int, seconds: float, *, checkpoint_after: 
     reading = asyncio.ensure_future(process.stdout.read())
     await asyncio.wait([reading], timeout=seconds)
     deadline = time.monotonic() + 60
-    while checkpoint_after is not None and not has_checkpoint(directory, checkpoint_after):
+    while checkpoint_after is not None and not has_checkpoint(directory, files, checkpoint_after):
         assert time.monotonic() < deadline, "a minute of writing made no checkpoint"
         await asyncio.wait([reading], timeout=0.05)
     assert process.returncode is None, "the writer ended by itself"
@@ -99,14 +112,22 @@ async def life(directory: Path, seed: int, seconds: float, *, checkpoint_after: 
 
 
 @pytest.mark.processes
-async def test_kill_the_writer_at_random_points(tmp_path: Path) -> None:
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("kind", "kills"), [("disk", KILLS), ("sqlite", KILLS // 8), ("postgresql", KILLS // 8)])
+async def test_kill_the_writer_at_random_points(
+    kind: str, kills: int, databases: Callable[..., Database], tmp_path: Path
+) -> None:
+    database = databases(kind) if kind in DATABASES else None
+    files = SqlFiles(database, tmp_path) if database is not None else DISK
     draw = random.Random(20_261_120)  # noqa: S311  (a reproducible test, no secret)
     ledger = Ledger()
     checkpoints = epoch = 0
-    for number in range(KILLS):
-        wanted = epoch if number >= KILLS // 2 else None
-        ledger.read(await life(tmp_path, number, draw.uniform(0.0, 0.5), checkpoint_after=wanted))
-        async with opened(settings_in(tmp_path, journal_file_size=64 << 10), crash=True) as one:
+    for number in range(kills):
+        wanted = epoch if number >= kills // 2 else None
+        ledger.read(await life(tmp_path, files, number, draw.uniform(0.0, 0.5), checkpoint_after=wanted))
+        if database is not None:
+            database.begin_life()
+        async with opened(settings_in(tmp_path, journal_file_size=64 << 10), crash=True, files=files) as one:
             found = contents(one.recovered).get(1, [])
             ledger.check(found)
             assert {damage.kind for damage in one.recovered.damage} <= {"torn-tail"}
@@ -116,5 +137,5 @@ async def test_kill_the_writer_at_random_points(tmp_path: Path) -> None:
                 assert ("k", "key") in one.recovered.bindings
             bodies = await one.storage.read_messages(found)
             assert [message.id if message else None for message in bodies] == found
-    assert checkpoints >= KILLS - KILLS // 2
-    assert len(ledger.confirmed) > 100 * KILLS
+    assert checkpoints >= kills - kills // 2
+    assert len(ledger.confirmed) > (100 if database is None else 10) * kills

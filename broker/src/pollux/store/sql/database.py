@@ -114,6 +114,7 @@ class Database:
             "keepalives_count": 3,
             "tcp_user_timeout": milliseconds,
             "application_name": f"pollux {os.getpid()}",
+            "cursor_factory": _binary_cursor(),
             "options": " ".join(f"-c {name}={value}" for name, value in limits.items()),
         }
 
@@ -316,6 +317,18 @@ class Database:
         if isinstance(error, IntegrityError):
             number = errno.EEXIST  # somebody else made what has this name
         return OSError(number, _words(error), self.where)
+
+
+def _binary_cursor() -> type[Any]:
+    """Return a cursor that gets bytes as they are: as text they would be twice as long, and have to be decoded."""
+    import psycopg
+
+    class BinaryCursor(psycopg.Cursor[Any]):
+        def __init__(self, *values: Any, **options: Any) -> None:
+            super().__init__(*values, **options)
+            self.format = psycopg.pq.Format.BINARY
+
+    return BinaryCursor
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
