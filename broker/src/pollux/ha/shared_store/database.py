@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pollux.ha.members import MEMBERS
+from pollux.ha.shared_store import filesystem
+from pollux.ha.shared_store.filesystem import StoreDirectoryError
 from pollux.ha.shared_store.place import identity_of
 from pollux.ha.store_layout import LIVE_LOCK
 from pollux.store.files import make_directories
 from pollux.store.locks import FileLocks
 from pollux.store.sql.configured import target_of
-from pollux.store.sql.database import Database
+from pollux.store.sql.database import Database, DatabaseError
 from pollux.store.sql.files import SqlFiles
 from pollux.store.sql.locks import Session, SqlLock, SqlLocks
 
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
     from pollux.ha import peers
     from pollux.ha.store_layout import SharedStoreLayout
     from pollux.store.port import Files, NodeLock, NodeLocks
+
+
+_FUSE = ("sshfs", "glusterfs", "ceph", "s3fs", "rclone")
+#: File systems on which processes of several machines could meet, where SQLite's locks and shared memory do not hold.
+NETWORK = ("nfs", "cifs", "smb", "9p", "gfs", "ocfs", "ceph", "lustre", "afs", *(f"fuse.{name}" for name in _FUSE))
 
 
 class DatabasePlace:
@@ -43,12 +50,30 @@ class DatabasePlace:
             self.locks = SqlLocks(self.database, self._session, store.jdbc_lock_expiration / 1000)
 
     def look(self) -> None:
-        """Make the tables, and see whether they are this store's. Raises DatabaseError."""
+        """Make the tables, and see whether they are this store's. Raises StoreDirectoryError, DatabaseError."""
         if self.database.is_sqlite:
+            self._check_directory(Path(self.database.path).parent)
             (self._directory / MEMBERS).mkdir(mode=0o750, parents=True, exist_ok=True)
-        self.database.prepare()
+        try:
+            self.database.prepare()
+        except OSError as error:
+            raise DatabaseError(
+                f"{self.database.where}: the store in this database cannot be used: {error.strerror}"
+            ) from error
         if isinstance(self.locks, SqlLocks):
             self.locks.keep(but=LIVE_LOCK)
+
+    @staticmethod
+    def _check_directory(directory: Path) -> None:
+        if not directory.is_dir():
+            raise StoreDirectoryError(f"{directory}: is not a directory; make it, and give it to the broker's user")
+        filesystem.check_access(directory)
+        kind = filesystem.check_kind(directory)
+        if kind.startswith(NETWORK):
+            raise StoreDirectoryError(
+                f"{directory} is on {kind}: SQLite is for brokers of one machine; put it on a local disk, or take"
+                " PostgreSQL"
+            )
 
     def check(self) -> str:
         """Return that it is a database: whoever reaches it may share it."""
