@@ -60,3 +60,16 @@ def test_findings_are_the_first_section(tmp_path: Path) -> None:
     headings = re.findall(r"<h2>(.*?)</h2>", text)
     assert headings[0].startswith("Findings")
     assert len(headings) == 3
+
+
+def test_a_table_that_no_page_is_wide_enough_for_is_turned() -> None:
+    rows = [{f"column_{number}": f"{row}.{number}" for number in range(20)} for row in range(6)]
+    lines = re.findall(r"<tr>(.*?)</tr>", page.table(rows))
+    assert {line.count("<td") + line.count("<th") for line in lines} == {5, 3}, "a name, and four rows, then two"
+    assert "column 7</th><td>0.7</td><td>1.7</td><td>2.7</td><td>3.7</td>" in "".join(lines)
+    assert page.table([]) == '<p class="muted">none</p>'
+
+
+def test_a_table_that_fits_is_left_as_it_is() -> None:
+    lines = re.findall(r"<tr>(.*?)</tr>", page.table([{"a": 1, "b": "x"}]))
+    assert lines == ["<th class=n>a</th><th>b</th>", "<td class=n>1</td><td>x</td>"]

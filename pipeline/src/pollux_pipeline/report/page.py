@@ -26,8 +26,12 @@ h1{font-size:1.5em;margin-bottom:.2em} h2{font-size:1.15em;margin-top:2em}
 td,th{padding:.2em 1.1em .2em 0;text-align:left;vertical-align:top;overflow-wrap:anywhere}td:not(.n){min-width:7.5em}
 th{border-bottom:1px solid #ccc;vertical-align:bottom;overflow-wrap:normal}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}td.n{white-space:nowrap}
+.turned th{border:0;white-space:nowrap}
 svg{width:100%;height:auto;font:12px system-ui,sans-serif}.muted{color:#777}
 """
+
+#: Columns that fit on a page that is 1200 pixels wide, and rows beside each other where there are more.
+_WIDE, _TURNED = 12, 4
 
 
 def number(value: Any) -> str:
@@ -55,10 +59,12 @@ def cards(values: Mapping[str, Any], *, bad: Iterable[str] = ()) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
-    """Rows as a table; numbers to the right."""
+    """Rows as a table; numbers to the right. With more columns than a page is wide for, rows become columns."""
     if not rows:
         return '<p class="muted">none</p>'
     names = list(columns or rows[0])
+    if len(names) > _WIDE:
+        return "".join(_turned(rows[start : start + _TURNED], names) for start in range(0, len(rows), _TURNED))
     numeric = {name for name in names if all(isinstance(row[name], (int, float, type(None))) for row in rows)}
 
     def cell(tag: str, name: str, text: str) -> str:
@@ -67,6 +73,16 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = Non
     head = "".join(cell("th", name, name.replace("_", " ")) for name in names)
     body = "".join(f"<tr>{''.join(cell('td', name, number(row[name])) for name in names)}</tr>" for row in rows)
     return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _turned(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    lines = (
+        f"<tr><th>{escape(name.replace('_', ' '))}</th>"
+        + "".join(f"<td>{escape(number(row[name]))}</td>" for row in rows)
+        + "</tr>"
+        for name in names
+    )
+    return f'<div class="scroll"><table class="turned">{"".join(lines)}</table></div>'
 
 
 def write(path: Path, result: Result, sections: Iterable[tuple[str, str]], *, title: str) -> Path:
