@@ -70,9 +70,7 @@ class Replica(Member):
         connectors = "".join(
             f'<connector name="c{each}">tcp://127.0.0.1:{port}</connector>' for each, port in enumerate(reach)
         )
-        refs = "".join(
-            f"<connector-ref>c{each}</connector-ref>" for each in range(len(ports)) if each != number
-        )
+        refs = "".join(f"<connector-ref>c{each}</connector-ref>" for each in range(len(ports)) if each != number)
         own = (
             f"<connectors>{connectors}</connectors><cluster-user>twins</cluster-user>"
             f"<cluster-password>{CLUSTER_PASSWORD}</cluster-password><cluster-connections><cluster-connection name='c'>"
@@ -128,9 +126,7 @@ SILENCE = "<check-period>1000</check-period><connection-ttl>30000</connection-tt
 class Pair(Group):
     """Members that copy each other's data."""
 
-    def __init__(
-        self, directory: Path, manager: str, *roles: str, relayed: bool = False, **more: Any
-    ) -> None:
+    def __init__(self, directory: Path, manager: str, *roles: str, relayed: bool = False, **more: Any) -> None:
         """`relayed`: the members reach each other through `relays`, which can be cut. `more` is for the members."""
         super().__init__(directory)
         ports = [free_port() for _ in roles]

@@ -163,7 +163,6 @@ def test_a_backup_that_cannot_say_who_it_is_does_not_follow(tmp_path: Path) -> N
     assert (told.member.role, preferred(told), told.ready) == ("live", True, False)
 
 
-
 def test_members_of_all_versions_understand_each_others_roles() -> None:
     """What is said between brokers does not change with the words that operators read."""
     assert [role.told for role in Role] == ["primary", "backup", "peer"]

@@ -55,9 +55,7 @@ async def make(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
 
 def said(caplog: pytest.LogCaptureFixture, message: str) -> list[str]:
     """The reasons in the log's lines with this message."""
-    return [
-        str(getattr(record, "fields", {}).get("reason")) for record in caplog.records if record.message == message
-    ]
+    return [str(getattr(record, "fields", {}).get("reason")) for record in caplog.records if record.message == message]
 
 
 def files_in(peer: Peer) -> dict[str, bytes]:

@@ -100,9 +100,7 @@ class Divert(Struct, frozen=True):
     """Messages for one address that go to another one as well, or instead."""
 
     name: Annotated[str, Text(required=True), Attribute(required=True), "Unique name."]
-    address: Annotated[
-        str, Text(required=True), Element(required=True), "Address, or pattern, to look at."
-    ]
+    address: Annotated[str, Text(required=True), Element(required=True), "Address, or pattern, to look at."]
     forwarding_address: Annotated[str, Text(required=True), Element(required=True), "Where messages go."]
     exclusive: Annotated[bool, Boolean(), "Messages go there instead; else a copy goes there as well."] = False
     filter: Annotated[str | None, Read(FilterShape), "Only messages this JMS selector accepts."] = None

@@ -400,9 +400,7 @@ class Configuration(Redacted, frozen=True):
     cluster_user: Annotated[str, Text(required=True), "User of connections between brokers."] = (
         "ACTIVEMQ.CLUSTER.ADMIN.USER"
     )
-    cluster_password: Annotated[str, Password(), "Password of connections between brokers."] = (
-        "CHANGE ME!!"  # noqa: S105  (Artemis's default, which is refused wherever it would be used)
-    )
+    cluster_password: Annotated[str, Password(), "Password of connections between brokers."] = "CHANGE ME!!"  # noqa: S105  (Artemis's default, which is refused wherever it would be used)
     # -- health
     critical_analyzer: Annotated[bool, Boolean(), "Watch that the broker responds to itself."] = True
     critical_analyzer_timeout: Annotated[int, Duration(minimum=1), "Silence that is critical."] = 120000
@@ -425,9 +423,9 @@ class Configuration(Redacted, frozen=True):
         Needs("network-check"),
         "The same with web servers: any answer to a GET counts.",
     ] = ()
-    network_check_period: Annotated[
-        int, Duration(minimum=1), Needs("network-check"), "Pause between two checks."
-    ] = 10000
+    network_check_period: Annotated[int, Duration(minimum=1), Needs("network-check"), "Pause between two checks."] = (
+        10000
+    )
     network_check_timeout: Annotated[
         int, Duration(minimum=1, maximum=60000), Needs("network-check"), "How long one check waits for an answer."
     ] = 1000

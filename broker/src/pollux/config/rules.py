@@ -332,9 +332,7 @@ def _connector_tls(connector: Connector, report: Report) -> None:
             if any((*given, settings.trust_all)):
                 report.error_at(connector.line, f"{what} has TLS parameters but not sslEnabled=true")
         elif settings.trust_all and settings.crl_path:
-            report.error_at(
-                connector.line, f"{what} has a crlPath and trustAll=true, which looks at no certificate"
-            )
+            report.error_at(connector.line, f"{what} has a crlPath and trustAll=true, which looks at no certificate")
         elif settings.trust_all:
             report.warning_at(
                 connector.line,

@@ -160,8 +160,7 @@ def _make_table(shape: type[Any]) -> Table:
     entries = tuple(
         entry
         for field in fields(shape)
-        if field.name not in _INTERNAL
-        and (entry := _entry(field, uri=issubclass(shape, _URI_CLASSES))) is not None
+        if field.name not in _INTERNAL and (entry := _entry(field, uri=issubclass(shape, _URI_CLASSES))) is not None
     )
     return Table(
         shape=shape,

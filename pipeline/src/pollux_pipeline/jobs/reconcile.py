@@ -144,9 +144,7 @@ def _malformed(events: DataFrame) -> DataFrame:
     )
 
 
-def _messages(
-    entries: DataFrame, queues: list[str], stuck: DataFrame | None, fates: DataFrame | None
-) -> DataFrame:
+def _messages(entries: DataFrame, queues: list[str], stuck: DataFrame | None, fates: DataFrame | None) -> DataFrame:
     """The life of each message: one row for each id. `entries`: the events of messages, spread by their ids."""
     sent = f.struct("ledger", "time", "producer", "group", "sequence")
     confirmed = f.struct("order", "time", "node", "broker", "epoch")
@@ -154,18 +152,15 @@ def _messages(
     is_s, is_c, is_r = f.col("kind") == "S", f.col("kind") == "C", f.col("kind") == "R"
     fresh = is_r & ~f.col("redelivered")
     unmarked = f.when(fresh, f.struct("order", "node", "epoch"))
-    by_place = (
-        entries.groupBy("id", "queue", "ledger")
-        .agg(
-            f.collect_list(f.when(is_s, sent)).alias("sends"),
-            f.min(f.when(is_c, confirmed)).alias("confirmed"),
-            f.max(f.when(is_c, f.col("time"))).alias("confirmed_last"),
-            f.min(f.when(is_r, got)).alias("first"),
-            f.min(unmarked).alias("fresh_first"),
-            f.max(unmarked).alias("fresh_last"),
-            f.count_if(is_r).alias("count"),
-            f.count_if(fresh).alias("fresh"),
-        )
+    by_place = entries.groupBy("id", "queue", "ledger").agg(
+        f.collect_list(f.when(is_s, sent)).alias("sends"),
+        f.min(f.when(is_c, confirmed)).alias("confirmed"),
+        f.max(f.when(is_c, f.col("time"))).alias("confirmed_last"),
+        f.min(f.when(is_r, got)).alias("first"),
+        f.min(unmarked).alias("fresh_first"),
+        f.max(unmarked).alias("fresh_last"),
+        f.count_if(is_r).alias("count"),
+        f.count_if(fresh).alias("fresh"),
     )
     receptions = f.struct("queue", "ledger", "first", "fresh_first", "fresh_last", "count", "fresh")
     confirms = f.struct("ledger", f.col("confirmed.*"), f.col("confirmed_last").alias("last"))
@@ -356,9 +351,7 @@ def _disordered(violations: DataFrame, messages: DataFrame) -> DataFrame:
 # -- journals and trails -------------------------------------------------------------------------------------------
 
 
-def _trails(
-    run: Run, trail: DataFrame, sections: dict[str, Any]
-) -> tuple[DataFrame, DataFrame]:
+def _trails(run: Run, trail: DataFrame, sections: dict[str, Any]) -> tuple[DataFrame, DataFrame]:
     """What became of the messages whose duplicate ids are known, and the lives that the brokers tell of."""
     fates = run.write("fates", evidence.fates(trail), spread="message_id")
     events = run.write("lifecycle", evidence.lifecycle(trail))
@@ -388,9 +381,7 @@ def _damaged(run: Run, parts: list[DataFrame], sections: dict[str, Any]) -> Data
     )
 
 
-def _waiting(
-    run: Run, rows: DataFrame, records: DataFrame, sections: dict[str, Any]
-) -> DataFrame:
+def _waiting(run: Run, rows: DataFrame, records: DataFrame, sections: dict[str, Any]) -> DataFrame:
     """The ids (duplicate ids) of messages that wait in a queue."""
     messages = rows.filter(
         (rows.record_type == "MESSAGE") & rows.kind.isin("journal", "bodies", "page") & ~rows.fenced

@@ -51,9 +51,7 @@ def split_brain(run: Run) -> Result:
     removals = _removals(compared, keep, other)
     plan = run.write("plan", sends.unionByName(removals, allowMissingColumns=True), spread="message_id")
     addresses = plan.groupBy("op", "address").agg(f.count("*").alias("n"), count_where("data is null").alias("bare"))
-    counted = addresses.groupBy("op").agg(
-        f.sum("n").alias("n"), f.sum("bare").alias("bare"), f.max("n").alias("most")
-    )
+    counted = addresses.groupBy("op").agg(f.sum("n").alias("n"), f.sum("bare").alias("bare"), f.max("n").alias("most"))
     counts = {row.op: row for row in counted.collect()}
     sent, removed = (counts[op].n if op in counts else 0 for op in ("send", "remove"))
     header = {
