@@ -309,7 +309,8 @@ UDP = "<group-address>231.7.7.7</group-address><group-port>9876</group-port>"
         ),
         (
             (
-                "<store><database-store><message-table-name>m</message-table-name><bindings-table-name>b</bindings-table-name>"
+                "<store><database-store><jdbc-connection-url>jdbc:sqlite:/a</jdbc-connection-url>"
+                "<message-table-name>m</message-table-name><bindings-table-name>b</bindings-table-name>"
                 "<large-message-table-name>l</large-message-table-name><page-store-table-name>p</page-store-table-name>"
                 "<jdbc-lock-renew-period>20000</jdbc-lock-renew-period></database-store></store>"
             ),
