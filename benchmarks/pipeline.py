@@ -185,8 +185,10 @@ STEPS = {"scan": scan, "reconcile": reconcile, "pandas": pandas, "duckdb": with_
 
 def in_process(step: str, master: str, path: Path, output: Path) -> dict[str, Any]:
     """Run a step in a process of its own; its answer and its highest resident size."""
-    command = [sys.executable, __file__, "--step", step, "--master", master, str(path), str(output)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    place = Path(__file__).parents[1]
+    command = [sys.executable, "-m", "benchmarks.pipeline", "--step", step, "--master", master]
+    command += [str(path.absolute()), str(output.absolute())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=place)
     if done.returncode != 0:
         raise SystemExit(f"{step} failed:\n{done.stderr[-2000:]}")
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
