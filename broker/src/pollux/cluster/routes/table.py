@@ -114,7 +114,7 @@ class RoutingTable:
 
     def _review(self, keys: Iterable[Key]) -> set[Key]:
         changed = set()
-        for key in keys:
+        for key in sorted(keys):  # so that one history is one history
             before, now = self._best.get(key), min(self._paths(key), key=_preference, default=None)
             if now == before:
                 continue
