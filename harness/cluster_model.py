@@ -157,7 +157,9 @@ class Node:
     # -- messages
 
     def route(self, message: Message) -> None:
-        others = [(key, path) for key, path in self.table.group(GROUP).items() if key[0] not in message.visited]
+        others = [
+            (key, path) for key, path in self.table.group(GROUP).items() if not {key[0], path.peer} & {*message.visited}
+        ]
         here = Candidate(local=True, wanted=any(map(message.passes, self.consumers)), free=len(self.consumers))
         candidates = [here] + [
             Candidate(
