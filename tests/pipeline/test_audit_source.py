@@ -65,12 +65,43 @@ def test_damage(tmp_path: Path) -> None:
     newest.write_bytes(newest.read_bytes()[:-2])
     (tmp_path / "x-20261121T000000000Z-000001.audit").write_bytes(b"PLXAUD\r\n\x09\x00" + bytes(30))
     found = [(one["file"][-12:], one["damage"], one["offset"]) for one in rows(tmp_path) if one["damage"]]
+    # One bad block is told once.
     assert found == [
         (older.name[-12:], "corrupt", ends[1]),
-        (older.name[-12:], "corrupt", ends[2]),
         (newest.name[-12:], "torn-tail", ends[1]),
         ("000001.audit", "unknown-version", 0),
     ]
+
+
+def test_what_a_kill_leaves_is_no_damage(tmp_path: Path) -> None:
+    """An empty file, a header that is not whole, a block under way: of each process the last file may have one.
+
+    Breaks when a later process of the same broker makes its predecessor's torn tail a finding.
+    """
+    first, _ = trail(tmp_path, 1, events=2)
+    first = first.rename(tmp_path / "castor-20261121T000000000Z-000001.audit")
+    first.write_bytes(first.read_bytes()[:-2])
+    second = tmp_path / "castor-20261121T000001000Z-000001.audit"
+    second.write_bytes(first.read_bytes()[:30])
+    (tmp_path / "castor-20261121T000002000Z-000001.audit").write_bytes(b"")
+    found = [(one["file"], one["damage"]) for one in rows(tmp_path) if one["damage"]]
+    assert found == [(str(first), "torn-tail"), (str(second), "torn-tail")]
+    whole, _ = trail(tmp_path / "later", 1)
+    offset = AuditStreamReader([str(tmp_path)], AUDIT).latestOffset({}, ReadAllAvailable())
+    assert offset[str(second)] == 0
+    second.write_bytes(whole.read_bytes())  # the header of a broker that was only slow
+    reader = AuditStreamReader([str(tmp_path)], AUDIT)
+    parts = reader.partitions(offset, reader.latestOffset(offset, ReadAllAvailable()))
+    read = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+    assert [row["event"] for row in read if row["file"] == str(second)][-1] == "activation"
+
+
+def test_blocks_that_are_gone_are_told(tmp_path: Path) -> None:
+    path, ends = trail(tmp_path, 1, events=3)
+    data = path.read_bytes()
+    path.write_bytes(data[: ends[1]] + data[ends[2] :])
+    found = [(one["damage"], one["detail"]) for one in rows(tmp_path) if one["damage"]]
+    assert found == [("corrupt", "1 blocks are missing before this one")]
 
 
 def test_a_stream_reads_each_block_once_and_waits_for_whole_ones(tmp_path: Path) -> None:

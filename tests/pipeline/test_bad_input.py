@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ from crc32c import crc32c
 
 from harness.histories import History
 from harness.journals import JournalFile
-from harness.parted_stores import PARTED
+from harness.parted_stores import PARTED, drawn
 from pollux.store.compare.verdict import compare
 from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.jobs.compare_journals import compare_journals
@@ -29,7 +30,7 @@ DAY = 86_400_000
 JUDGED = (
     *("a copy", "went on in the same life", "both served and stopped", "consumed and folded", "folded on both"),
     *("went on alone, stopped", "went on alone, the other folded", "a checkpoint within a segment"),
-    "one snapshot twice",
+    *("one snapshot twice", "an ancestor, killed", "an ancestor, stopped", "parted and stopped"),
 )
 
 
@@ -107,9 +108,7 @@ def test_epochs_order_lives_not_clocks(spark: SparkSession, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", JUDGED)
-def test_compare_journals_says_what_pollux_journal_compare_says(
-    spark: SparkSession, tmp_path: Path, name: str
-) -> None:
+def test_compare_journals_says_what_pollux_journal_compare_says(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """The same stores, read by other code: the verdict, and for the queue who accepted how much alone.
 
     Breaks, for one, when what is behind a checkpoint of the other side counts as something the other side has had, or
@@ -125,3 +124,17 @@ def test_compare_journals_says_what_pollux_journal_compare_says(
     (told,) = found.queues
     same = (told.messages_a, told.messages_b, told.only_a, told.only_b)
     assert (row.messages_a, row.messages_b, row.only_a, row.only_b) == same
+
+
+@pytest.mark.parametrize("seed", [1, 6])
+def test_what_two_journals_have_had_is_known_whatever_stops_fold_away(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    """Random lives before and after two stores part; most stop in order, so that their records are gone."""
+    newest, drawn_row = asyncio.run(drawn(tmp_path, Random(seed)))  # noqa: S311
+    sides = check_sides(tmp_path / "a", tmp_path / "b")
+    result = compare_journals(Run(spark, Inputs((), ()), tmp_path / "out", {"sides": sides}))
+    (row,) = spark.read.parquet(str(tmp_path / "out" / "queues")).collect()
+    found = {name: row[name] for name in ("messages_a", "messages_b", "only_a", "only_b") if row[name]}
+    found |= {f"taken_by_{side}": n for side in "ab" if (n := row[f"consumed_by_{side}_only"])}
+    assert (result.facts["newest"], found) == (newest, drawn_row)

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from harness.journals import NODE, JournalFile
+from pollux.formats.records import page, segment_end
 from pollux.formats.segments import HEADER_SIZE
 from pollux.store import inspect
 from pollux_pipeline.errors import InputError
@@ -62,6 +63,8 @@ def journal(tmp_path: Path) -> Path:
         first.commit(5, 1)
         first.acks(7, ids[:1])
         first.write()
+    first.add(page(11, 1 << 24, "ünïcode"))
+    first.add(segment_end(first.sequence + 1))
     first.close()
     ends = {(1, number): 4096 for number in range(1, first.sequence)} | dict([first.end()])
     second = JournalFile(directory, epoch=2, first=first.sequence + 1, size=4096, salt=99, ends=ends)
@@ -97,6 +100,10 @@ def test_rows_are_what_the_brokers_own_reader_says(spark: SparkSession, journal:
                 one["messages"],
                 one["messages"][0],
             )
+        if one["type"] == "PAGE":
+            assert (row.store, row.page, row.address) == (one["store"], one["page"], one["address"])
+        if one["type"] == "SEGMENT_END":
+            assert row.number == one["next"]
         if one["type"] in ("BATCH", "COMMIT"):
             assert row["count"] == one.get("size", one.get("records"))
 
@@ -108,6 +115,18 @@ def test_columns_are_pruned_and_unknown_ones_refused(spark: SparkSession, journa
     assert "body" not in read(spark, journal).columns
     with pytest.raises(PySparkException, match="colour"):
         read(spark, journal, columns="colour").collect()
+
+
+def test_a_segment_that_the_one_before_it_names_and_is_not_there_is_told(tmp_path: Path) -> None:
+    """Breaks when only a gap among the segments that there are says that one is missing."""
+    one = JournalFile(tmp_path, size=4096)
+    one.message("a", [7])
+    one.add(segment_end(2))
+    one.close()
+    assert damage(tmp_path) == [("missing-segment", tmp_path.name, 0)]
+    next_one = JournalFile(tmp_path, first=2, size=4096)
+    next_one.close()
+    assert damage(tmp_path) == []
 
 
 CONDITIONS = (

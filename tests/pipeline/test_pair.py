@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as f
 
-from pollux_pipeline.jobs.pair import Lives, Told
+from pollux_pipeline.jobs.pair_lives import Lives, Told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -38,8 +38,8 @@ app = typer.Typer(
     name="pollux-pipeline",
     help="What happened to every message: jobs over Pollux journals and ledgers, on Spark.",
     epilog=(
-        "Exit codes: 0 clean; 1 Spark failed; 2 bad input or usage; 3 findings (see the report); 130 interrupted. "
-        "Needs Java 17 or newer."
+        "Exit codes: 0 no findings; 1 Spark failed; 2 bad input or usage; 3 findings (see the report); 130 interrupted"
+        ". Needs Java 17 or newer."
     ),
     no_args_is_help=True,
     add_completion=True,
@@ -160,7 +160,7 @@ def execute(
         if result.report is not None:
             sys.stdout.write(f"report: {result.report}\n")
     sys.stdout.flush()
-    sys.exit(EXIT_CLEAN if result.clean else EXIT_FINDINGS)
+    sys.exit(EXIT_FINDINGS if result.found else EXIT_CLEAN)
 
 
 def _run(

@@ -56,7 +56,7 @@ def table(spark: SparkSession, rows: Iterable[tuple[Any, ...]], columns: str) ->
 
 @dataclass(slots=True)
 class Result:
-    """What a job found. `findings`: name -> how many; all zero is clean."""
+    """What a job found. `findings`: name -> how many; all zero is clean, unless a part of the history was not seen."""
 
     job: str
     output: Path
@@ -64,11 +64,23 @@ class Result:
     #: Figures that are neither good nor bad.
     facts: dict[str, Any] = field(default_factory=dict)
     report: Path | None = None
+    #: Behind what the history begins that was seen, where checkpoints have folded the rest away.
+    compacted: str = ""
+
+    @property
+    def found(self) -> bool:
+        """Whether there is something to look into."""
+        return any(self.findings.values())
 
     @property
     def clean(self) -> bool:
-        """Whether there is nothing to look into."""
-        return not any(self.findings.values())
+        """Whether there is nothing to look into, and everything was seen."""
+        return not self.found and not self.compacted
+
+    @property
+    def word(self) -> str:
+        """clean, findings, or compacted: nothing was found in what is left of the history."""
+        return "findings" if self.found else "compacted" if self.compacted else "clean"
 
     @property
     def verdict(self) -> str:
@@ -77,16 +89,17 @@ class Result:
         facts = ", ".join(
             f"{value:,} {name.replace('_', ' ')}" for name, value in self.facts.items() if type(value) is int
         )
-        return f"{self.job}: {'clean' if self.clean else 'FINDINGS: ' + ', '.join(found)}" + (
-            f" ({facts})" if facts else ""
-        )
+        parts = [f"FINDINGS: {', '.join(found)}"] if found else []
+        parts += [f"history compacted before {self.compacted}"] if self.compacted else []
+        return f"{self.job}: {'; '.join(parts) or 'clean'}" + (f" ({facts})" if facts else "")
 
     def as_dict(self) -> dict[str, Any]:
         """For --json and result.json."""
         return {
             "format": 1,
             "job": self.job,
-            "result": "clean" if self.clean else "findings",
+            "result": self.word,
+            "compacted_before": self.compacted or None,
             "findings": self.findings,
             "facts": self.facts,
             "output": str(self.output),

@@ -9,6 +9,7 @@ from pyspark.sql import functions as f
 
 from pollux_pipeline.jobs import pair as pairs
 from pollux_pipeline.jobs.base import Result, Run, count_where
+from pollux_pipeline.jobs.pair_lives import SIDES
 from pollux_pipeline.report import page, svg
 
 if TYPE_CHECKING:
@@ -23,15 +24,17 @@ def compare_journals(run: Run) -> Result:
     compared = run.stage("compared", pairs.compared(pair))
     queues = run.write("queues", _queues(compared))
     ends = ends_of(pair, compared)
-    told = verdict(ends)
+    told = verdict(ends, pair.compacted)
     result.findings = {
         "diverged": int(told["newest"] == "diverged"),
+        "unknown": int(told["newest"] == "unknown"),
         "damage": pair.damaged,
     }
+    result.compacted = pair.compacted
     result.facts = told | {"a": run.options["sides"]["a"], "b": run.options["sides"]["b"]}
     sections = [
         ("Verdict", f"<p>{escape(result.facts['answer'])}</p>"),
-        ("Where they end", page.table([_end(side, ends[side]) for side in pairs.SIDES])),
+        ("Where they end", page.table([_end(side, ends[side]) for side in SIDES])),
     ]
     shown = run.first(queues.orderBy(f.desc(f.col("only_a") + f.col("only_b")), "queue"), 200)
     bars = [(one["queue"], {"only a": one["only_a"], "only b": one["only_b"]}) for one in shown[:20]]
@@ -44,7 +47,7 @@ def compare_journals(run: Run) -> Result:
 def ends_of(pair: pairs.Pair, compared: DataFrame) -> dict[str, Any]:
     """What `verdict` judges: the ends of each side, how many messages of queues it has or had that the other never had,
     and whether its checkpoint holds something else than the other side does. `compared`: as of `pair.compared`."""
-    counts = [count_where(f"only = '{side}'").alias(side) for side in pairs.SIDES]
+    counts = [count_where(f"only = '{side}'").alias(side) for side in SIDES]
     differing = count_where("coalesce(a_live, false) != coalesce(b_live, false)")
     (found,) = compared.agg(*counts, differing.alias("differing")).collect()
     return {
@@ -53,9 +56,15 @@ def ends_of(pair: pairs.Pair, compared: DataFrame) -> dict[str, Any]:
     }
 
 
-def verdict(ends: dict[str, Any]) -> dict[str, Any]:
-    """`newest` (a, b, same or diverged) and the answer in words."""
-    alone = {side: _wrote_alone(ends[side]) for side in pairs.SIDES}
+def verdict(ends: dict[str, Any], compacted: str = "") -> dict[str, Any]:
+    """`newest` (a, b, same, diverged or unknown) and the answer in words. `compacted`: as of `pair.Pair`."""
+    alone = {side: _wrote_alone(ends[side]) for side in SIDES}
+    if compacted and not all(end["alone"] or end["alone_lives"] for end in ends.values()):
+        words = (
+            f"history compacted before {compacted}, by a version that kept no note of it: which side has had what the "
+            "other has cannot be told. Keep both"
+        )
+        return {"newest": "unknown", "answer": words}
     if not alone["a"] and not alone["b"]:
         return {"newest": "same", "answer": "both hold the same records: start either"}
     told = {
@@ -103,8 +112,9 @@ def _queues(compared: DataFrame) -> DataFrame:
         count_where("b_live").alias("messages_b"),
         count_where("only = 'a'").alias("only_a"),
         count_where("only = 'b'").alias("only_b"),
-        count_where("a_live and b_live is not null and not b_live").alias("consumed_by_b_only"),
-        count_where("b_live and a_live is not null and not a_live").alias("consumed_by_a_only"),
+        # No trace of a message that the other side has had: it was consumed there, and compacted.
+        count_where("a_live and only is null and not coalesce(b_live, false)").alias("consumed_by_b_only"),
+        count_where("b_live and only is null and not coalesce(a_live, false)").alias("consumed_by_a_only"),
         f.timestamp_millis(f.max("a_timestamp")).alias("newest_a"),
         f.timestamp_millis(f.max("b_timestamp")).alias("newest_b"),
         f.when(count_where("only = 'a'") > count_where("only = 'b'"), "a")

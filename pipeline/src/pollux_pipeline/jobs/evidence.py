@@ -51,9 +51,7 @@ def node_key(node: Column | str) -> Column:
 
 def damage(rows: DataFrame) -> DataFrame:
     """Stretches of trails that cannot be read, and what a broker says it could not write."""
-    unread = rows.filter("damage is not null").select(
-        "node_id", "file", "epoch", "offset", "damage", "detail"
-    )
+    unread = rows.filter("damage is not null").select("node_id", "file", "epoch", "offset", "damage", "detail")
     unwritten = rows.filter("event = 'audit-lost'").select(
         *("node_id", "file", "epoch", "offset"),
         f.lit("trail-lost").alias("damage"),

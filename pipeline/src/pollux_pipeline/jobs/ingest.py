@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.jobs import evidence
 from pollux_pipeline.jobs.base import NORMAL_DAMAGE, Result, Run, count_where
 from pollux_pipeline.report import page, svg
-from pollux_pipeline.schemas import journal_schema
+from pollux_pipeline.schemas import AUDIT, journal_schema
 from pollux_pipeline.sources.ledger import read_ledgers
 
 if TYPE_CHECKING:
@@ -50,13 +51,14 @@ def ingest(run: Run) -> Result:
     if inputs.ledgers:
         run.step("reading ledgers")
         lines = read_ledgers(run.spark, inputs.ledgers).drop("at")
-        named = lines.withColumn("ledger", f.regexp_replace("file", "[^A-Za-z0-9._-]+", "_"))
+        place = f.concat(f.lit("file:"), "file")
+        named = lines.withColumn("ledger", f.regexp_replace(place, "[^A-Za-z0-9._-]+", "_"))
         writer = named.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
         writer.partitionBy("ledger").parquet(str(run.output / "ledger"))
     sections: list[tuple[str, str]] = []
     if (run.output / "journal").is_dir():
         run.step("counting")
-        records = run.spark.read.parquet(lake)
+        records = _table(run, "journal", journal_schema())
         days = records.groupBy("date", "node").agg(
             f.count("*").alias("records"),
             count_where("record_type = 'MESSAGE'").alias("messages"),
@@ -64,10 +66,8 @@ def ingest(run: Run) -> Result:
             count_where("damage is not null").alias("damage"),
         )
         shown = run.first(days.orderBy(f.desc("date"), "node"), 400)
-        plot = svg.bars(
-            [(f"{one['date']} {one['node'][:8]}", {"messages": one["messages"]}) for one in shown[:20]],
-            description="Messages of each day and node",
-        )
+        rows = [(f"{one['date']} {one['node'][:8]}", {"messages": one["messages"]}) for one in shown[:20]]
+        plot = svg.bars(rows, description="Messages of each day and node") if rows else ""
         sections.append(("What the lake holds", plot + page.table(shown)))
         result.facts["records"] = sum(one["records"] for one in shown)
         damage = records.filter(f.col("damage").isNotNull())
@@ -79,6 +79,12 @@ def ingest(run: Run) -> Result:
         _events(run, result, sections)
     result.report = page.write(run.output / "report.html", result, sections, title="the lake")
     return run.finish(result)
+
+
+def _table(run: Run, name: str, schema: StructType) -> DataFrame:
+    """A table of the lake. It may be empty: nothing was new yet, or `archive` has packed all of its days."""
+    columns = StructType(schema.fields).add("date", "date").add("node", "string").add("batch", "integer")
+    return run.spark.read.schema(columns).parquet(str(run.output / name))
 
 
 def _journals(run: Run, lake: str) -> None:
@@ -131,7 +137,7 @@ def _append(run: Run, stream: DataFrame, time: Column, place: str, checkpoint: s
 
 def _events(run: Run, result: Result, sections: list[tuple[str, str]]) -> None:
     """What the lake's trails tell: when brokers became live, and how many events of each kind there are."""
-    events = run.spark.read.parquet(str(run.output / "audit"))
+    events = _table(run, "audit", AUDIT)
     days = events.groupBy("date", "node").agg(
         f.count("*").alias("events"),
         count_where("queue is not null").alias("message_events"),

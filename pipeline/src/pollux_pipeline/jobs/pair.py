@@ -6,12 +6,12 @@ directory both take the next epoch, and so give the same ids to different messag
 epoch *and* the salt of its segments, and a message by its id within its life.
 
 What there is one row of for each life or segment is few, however long a journal is: it is brought here in one query and
-judged by plain code. Only what there is one row of for each record or message is Spark's.
+judged by plain code (`pair_lives`). Only what there is one row of for each record or message is Spark's.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
@@ -19,17 +19,16 @@ from pyspark.sql import functions as f
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.jobs import state
 from pollux_pipeline.jobs.base import NORMAL_DAMAGE, count_where, table
+from pollux_pipeline.jobs.pair_lives import SIDES, Known, Told
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql import Column, DataFrame
 
     from pollux_pipeline.jobs.base import Run
 
-SIDES = ("a", "b")
-_OTHER = {"a": "b", "b": "a"}
 _COLUMNS = (
     *("file", "kind", "node_id", "epoch", "segment", "salt", "offset", "length", "checksum", "record_type", "fenced"),
     *("folded", "tx", "message_id", "queue_id", "message_ids", "queue_ids", "address", "priority", "timestamp", "size"),
@@ -56,117 +55,14 @@ class Pair:
     #: null also where the other side's journal cannot tell whether it has had that place), had (the other side has had
     #: it, though no place tells).
     messages: DataFrame
+    #: life_epoch, newest_a, newest_b: the highest id of a message that a side is known to have had.
+    newest: DataFrame
     damage: DataFrame
     #: How much of it is a finding.
     damaged: int
     node_id: str
-
-
-@dataclass(slots=True)
-class Told:
-    """What one side's files tell of lives and segments."""
-
-    nodes: set[str] = field(default_factory=set)
-    #: Lives of which anything is left.
-    epochs: set[int] = field(default_factory=set)
-    #: Of the lives that segments and bindings tell of.
-    salts: dict[int, int] = field(default_factory=dict)
-    segments: dict[int, set[int]] = field(default_factory=dict)
-    #: What the START record of each life says.
-    starts: dict[int, Row | None] = field(default_factory=dict)
-    #: What the newest sound checkpoint ends with.
-    folded: tuple[int, int] | None = None
-    damaged: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Lives:
-    """Which lives are shared and which are a side's alone.
-
-    Sides part once: what comes before a shared life is shared, what comes behind one that is not is not. Where no salt
-    is left (a stopped broker compacts its journal), a life is shared when both sides are at least that old.
-    """
-
-    #: Epochs whose salts are known on both sides: the newest of one salt, all of two.
-    last_shared: int | None
-    parted: frozenset[int]
-    #: Of the side that is older.
-    newest: int | None
-
-    @classmethod
-    def of(cls, told: Mapping[str, Told]) -> Lives:
-        """What the two sides tell."""
-        a, b = (told[side] for side in SIDES)
-        both = a.salts.keys() & b.salts.keys()
-        same = {epoch for epoch in both if a.salts[epoch] == b.salts[epoch]}
-        newest = [max(side.epochs) for side in (a, b) if side.epochs]
-        return cls(max(same, default=None), frozenset(both - same), min(newest, default=None))
-
-    def shared(self, epoch: int) -> bool:
-        """Whether both sides had the life of this epoch."""
-        if epoch in self.parted:
-            return False
-        if self.last_shared is not None and epoch <= self.last_shared:
-            return True
-        if self.parted and epoch >= min(self.parted):
-            return False
-        return self.newest is not None and epoch <= self.newest
-
-    def life(self, epoch: Column) -> Column:
-        """The same of a column: shared or alone."""
-        shared, alone = f.lit("shared"), f.lit("alone")
-        # What has parted is `alone` by the first one's epoch, but for lives that one which is shared comes behind.
-        odd = [one for one in self.parted if self.last_shared is not None and one < self.last_shared]
-        found = f.when(epoch.isin(odd), alone)
-        if self.last_shared is not None:
-            found = found.when(epoch <= self.last_shared, shared)
-        if self.parted:
-            found = found.when(epoch >= min(self.parted), alone)
-        if self.newest is not None:
-            found = found.when(epoch <= self.newest, shared)
-        return found.otherwise(alone)
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What the other side knows of a segment.
-
-    `how` is `has` (it has the segment too), `passed` (it had all of it before compaction took it away), `until` (its
-    next life began with the segment's first `until` bytes), `never`, or `unknown`: nothing over there tells any more.
-    Holds for segments of shared lives; those of a life of its own the other side never saw.
-    """
-
-    epoch: int
-    segment: int
-    how: str
-    until: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is judged here, not by Spark: few rows, of each side."""
-
-    told: dict[str, Told]
-    lives: Lives
-    #: What the other side knows of each segment.
-    seen: dict[str, list[Seen]]
-
-    @classmethod
-    def of(cls, told: dict[str, Told]) -> Known:
-        """What follows from what the two sides tell."""
-        return cls(told, Lives.of(told), {side: _seen(told[side], told[_OTHER[side]]) for side in SIDES})
-
-    def passed(self, side: str) -> bool:
-        """Whether the other side has had all that this one's newest checkpoint holds."""
-        return _checkpoint_seen(self.told[side], self.told[_OTHER[side]]) == "passed"
-
-    def has_more(self, side: str) -> bool:
-        """Whether this side's checkpoint holds what the other is not known to have had, in a life that both had."""
-        mine, other = self.told[side].folded, self.told[_OTHER[side]].folded
-        if mine is None or self.passed(side):
-            return False
-        there_too = other is not None and other >= mine
-        return not there_too and self.lives.shared(mine[0])
+    #: Behind what the history begins without which not everything can be told; empty: everything can.
+    compacted: str = ""
 
 
 def load(run: Run) -> Pair:
@@ -185,7 +81,8 @@ def load(run: Run) -> Pair:
     run.step("telling messages apart")
     messages = run.stage("messages", _messages(run, rows, known, ends))
     damage = run.write("damage", state.damage(rows, "side"))
-    return Pair(ends, messages, damage, sum(one.damaged for one in told.values()), node)
+    damaged = sum(one.damaged for one in told.values())
+    return Pair(ends, messages, _newest(run, messages, told), damage, damaged, node, known.compacted)
 
 
 def check_sides(a: Path, b: Path) -> dict[str, str]:
@@ -213,6 +110,11 @@ def _told(rows: DataFrame) -> dict[str, Told]:
         f.collect_set(where(_RECORD, f.col("segment"))).alias("segments"),
         f.min(where(f"{_RECORD} and record_type = 'START'", f.struct(began.alias("began")))).alias("start"),
         f.max(where("kind = 'checkpoint' and damage is null", f.col("segment"))).alias("folded"),
+        f.max(where("record_type = 'FOLDED'", f.from_json("properties", "unknown array<bigint>")["unknown"])).alias(
+            "unknown"
+        ),
+        f.collect_list(where("record_type = 'LIFE'", f.from_json("properties", state.LIFE))).alias("lives"),
+        f.max(where(_RECORD, f.struct("segment", (f.col("offset") + f.col("length")).alias("end")))).alias("last"),
         count_where(f"damage not in ({normal})").alias("damaged"),
     )
     told = {side: Told() for side in SIDES}
@@ -231,6 +133,13 @@ def _told(rows: DataFrame) -> dict[str, Told]:
             side.starts[row.epoch] = row.start.began
         if row.folded is not None:
             side.folded = max((row.epoch, row.folded), side.folded or (0, 0))
+            side.unknown = tuple(row.unknown) if row.unknown else None
+        side.lives |= {life.epoch: life for life in row.lives}
+        if row.last is not None:
+            side.last[row.epoch] = tuple(row.last)
+    for side in told.values():
+        side.salts |= {epoch: life.salt for epoch, life in side.lives.items()}
+        side.epochs |= side.lives.keys()
     return told
 
 
@@ -248,68 +157,6 @@ def _node(told: Mapping[str, Told], paths: Mapping[str, str]) -> str:
     if nodes["a"] != nodes["b"]:
         raise InputError(f"the journals are of different nodes: a of {nodes['a']}, b of {nodes['b']}")
     return nodes["a"]
-
-
-def _seen(mine: Told, other: Told) -> list[Seen]:
-    """What the other side knows of each segment of this one."""
-    return [
-        _seen_of(epoch, segment, other, _following(epoch, other))
-        for epoch in sorted(mine.segments)
-        for segment in sorted(mine.segments[epoch])
-    ]
-
-
-def _following(epoch: int, other: Told) -> Row | None:
-    """What the other side's next life behind this one began with."""
-    later = [start for start in other.starts if start > epoch]
-    return other.starts[min(later)] if later else None
-
-
-def _seen_of(epoch: int, segment: int, other: Told, began: Row | None) -> Seen:
-    key = (epoch, segment)
-    theirs = other.segments.get(epoch, set())
-    if segment in theirs:
-        return Seen(*key, "has")
-    until = _until(epoch, segment, began)
-    if until is not None:
-        # Also of a segment that is folded and deleted: the checkpoint does not tell at which byte it ended.
-        return Seen(*key, "until", until)
-    if other.folded is not None and other.folded[0] == epoch and other.folded >= key:
-        return Seen(*key, "passed")
-    if theirs and max(theirs) > segment:
-        return Seen(*key, "passed")
-    if began is not None:
-        return _seen_by_start(epoch, segment, began)
-    return Seen(*key, "unknown" if other.folded is not None and other.folded > key else "never")
-
-
-def _until(epoch: int, segment: int, began: Row | None) -> int | None:
-    """Where the segment ended when the next life began with it; None when it does not say so."""
-    ends = began.ends or () if began is not None else ()
-    return next((end[2] for end in ends if end[:2] == [epoch, segment]), None)
-
-
-def _seen_by_start(epoch: int, segment: int, began: Row) -> Seen:
-    """What the START record of the next life says of a segment that it did not begin with."""
-    if began.checkpoint is None:
-        return Seen(epoch, segment, "never")
-    origin = tuple(began.checkpoint[1:3])
-    if origin[0] > epoch:
-        return Seen(epoch, segment, "unknown")
-    return Seen(epoch, segment, "passed" if origin >= (epoch, segment) else "never")
-
-
-def _checkpoint_seen(mine: Told, other: Told) -> str | None:
-    """What the other side knows of the segment that the newest checkpoint ends with; None: there is no checkpoint.
-
-    A checkpoint does not tell at which byte its last segment ended: only who has `passed` it has had all that it holds.
-    """
-    if mine.folded is None:
-        return None
-    epoch, segment = mine.folded
-    if max(other.segments.get(epoch, ()), default=segment) > segment:
-        return "passed"
-    return _seen_of(epoch, segment, other, _following(epoch, other)).how
 
 
 def _ends(run: Run, rows: DataFrame, known: Known) -> dict[str, dict[str, Any]]:
@@ -404,9 +251,24 @@ def _placed(run: Run, messages: DataFrame, known: Known) -> DataFrame:
     passed = [side for side in SIDES if known.passed(side)]
     compacted = f.col("position").isNull() & f.col("compacted") & f.col("side").isin(passed)
     earlier = f.col("life_epoch") < f.lit(known.lives.last_shared).cast("bigint")
+    # Where the records of a life end says nothing of what is in pages.
     had = f.coalesce(compacted, f.lit(False)) | f.coalesce(earlier, f.lit(False))
+    for side in SIDES:
+        if epochs := known.had(side):
+            whole = f.col("compacted") & (f.col("side") == side) & f.col("life_epoch").isin(*epochs)
+            had |= f.coalesce(whole, f.lit(False))
     marked = messages.join(f.broadcast(unknown), at, "left").withColumns({"placed": placed, "had": had})
     return marked.drop(*unknown.columns, "compacted")
+
+
+def _newest(run: Run, messages: DataFrame, told: Mapping[str, Told]) -> DataFrame:
+    """The highest id of a message of each life that each side tells of, in its files or in its checkpoint's history."""
+    noted = [(side, epoch, life.newest) for side in SIDES for epoch, life in told[side].lives.items()]
+    every = messages.select("side", "life_epoch", "message_id").unionByName(
+        table(run.spark, noted, "side string, life_epoch bigint, message_id bigint")
+    )
+    newest = [f.max(f.when(f.col("side") == side, f.col("message_id"))).alias(f"newest_{side}") for side in SIDES]
+    return every.groupBy("life_epoch").agg(*newest)
 
 
 def compared(pair: Pair) -> DataFrame:
@@ -419,8 +281,6 @@ def compared(pair: Pair) -> DataFrame:
     messages = pair.messages
     # Queue ids may differ between the sides for queues made after the split; names do not.
     queue = f.coalesce("queue", f.concat(f.lit("#"), f.col("queue_id").cast("string")))
-    newest = [f.max(f.when(f.col("side") == side, f.col("message_id"))).alias(f"newest_{side}") for side in SIDES]
-    known = messages.groupBy("life_epoch").agg(*newest)
     columns = (
         *("live", "message_id", "queue_id", "position", "placed", "had", "duplicate_id", "address", "timestamp"),
         *("size", "first"),
@@ -433,7 +293,7 @@ def compared(pair: Pair) -> DataFrame:
         )
 
     every = of("a").join(of("b"), ["queue", "uid", "life", "life_epoch"], "full")
-    every = every.join(f.broadcast(known), "life_epoch", "left")
+    every = every.join(f.broadcast(pair.newest), "life_epoch", "left")
 
     def only(side: str, other: str) -> Column:
         behind = f.when(

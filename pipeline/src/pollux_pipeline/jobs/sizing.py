@@ -38,13 +38,15 @@ def sizing(run: Run) -> Result:
         f.count("*").alias("messages"), f.sum("size").alias("bytes")
     )
     throughput = run.write("throughput", throughput)
-    addresses = messages.groupBy("address").agg(
-        f.count("*").alias("messages"),
-        f.sum("size").alias("bytes"),
-        f.max("size").alias("largest"),
+    marks = state.checkpoints(rows)
+    counted = run.stage("counted", _counted(rows, messages, marks))
+    addresses = counted.groupBy("address").agg(
+        f.sum("messages").alias("messages"),
+        f.sum("bytes").alias("bytes"),
+        f.max("largest").alias("largest"),
         f.count_distinct("node_id").alias("nodes"),
     )
-    addresses = run.write("addresses", addresses)
+    addresses = run.write("addresses", addresses.filter("messages > 0"))
     depth = run.write("depth", _depth(rows), spread="queue")
     partitions = run.write("partitions", _partitions(addresses))
     totals = throughput.agg(
@@ -53,16 +55,22 @@ def sizing(run: Run) -> Result:
         f.percentile_approx("messages", 0.99).alias("p99"),
         f.count("*").alias("seconds"),
     ).first()
+    (every,) = counted.agg(f.sum("messages").alias("messages"), f.sum("gone").alias("gone")).collect()
+    gone = int(every.gone or 0)
+    result.compacted = _compacted_before(marks, gone)
     peak = int(totals.peak or 0) if totals is not None else 0
     load = int(run.options.get("load") or 0) or peak
     capacity = int(run.options.get("capacity") or CAPACITY)
     spread = {row.pairs: row.skew for row in partitions.collect()}
     pairs = next((n for n in _PAIRS if load / n * spread.get(n, 1.0) <= capacity), None)
+    # Of messages without times no second is known to be the busiest.
+    known = load > 0 or not result.compacted
     result.facts = {
-        "messages": int(totals.messages or 0) if totals is not None else 0,
-        "busiest_second": peak,
-        "load": load,
-        "pairs": pairs if pairs is not None else math.ceil(load / capacity),
+        "messages": int(every.messages or 0),
+        "without_times": gone,
+        "busiest_second": peak if peak or not result.compacted else None,
+        "load": load if known else None,
+        "pairs": (pairs if pairs is not None else math.ceil(load / capacity)) if known else None,
     }
     result.findings = {"one_address_too_busy": int(pairs is None)}
     over_time = run.first(throughput.orderBy("second"), 2000)
@@ -82,6 +90,12 @@ def sizing(run: Run) -> Result:
     advice = f"<p>{load:,} messages/s at {capacity:,} messages/s for each pair: " + (
         f"<b>{pairs}</b> pair(s).</p>" if pairs else "more pairs do not help, one address is too busy.</p>"
     )
+    if result.compacted:
+        advice += (
+            f"<p>History compacted before {result.compacted}: {gone:,} messages are counted without their times.</p>"
+        )
+    if not known:
+        advice = advice.partition("</p>")[2] + "<p>No load is known: give one.</p>"
     sections = [
         ("How many pairs", advice + page.table(run.first(partitions.orderBy("pairs")))),
         ("Throughput", lines),
@@ -90,6 +104,44 @@ def sizing(run: Run) -> Result:
     ]
     result.report = page.write(run.output / "report.html", result, sections, title="sizing")
     return run.finish(result)
+
+
+def _counted(rows: DataFrame, messages: DataFrame, marks: DataFrame) -> DataFrame:
+    """node_id, address, messages, bytes, largest; `gone`: how many of them have no record any more.
+
+    What a checkpoint has counted is taken from there, also where its segments are still there, and so is counted once.
+    """
+    newer = f.col("unknown").isNull() | (f.struct("epoch", "segment") > f.col("unknown"))
+    noted = f.coalesce((f.col("kind") == "journal") & f.col("folded") & f.col("upto").isNotNull() & newer, f.lit(False))
+    each = messages.join(f.broadcast(marks), "node_id", "left").groupBy("node_id", "address", noted.alias("noted"))
+    left = each.agg(f.count("*").alias("messages"), f.sum("size").alias("bytes"), f.max("size").alias("largest"))
+    by_life = state.lives(rows).select("node_id", f.inline("counted")).groupBy("node_id", "address")
+    told = by_life.agg(
+        f.sum("messages").alias("messages"), f.sum("bytes").alias("bytes"), f.max("largest").alias("largest")
+    )
+    here = left.filter("noted").select(
+        "node_id",
+        "address",
+        f.lit(0).cast("bigint").alias("messages"),
+        f.lit(0).cast("bigint").alias("bytes"),
+        "largest",
+        (-f.col("messages")).alias("gone"),
+    )
+    none = f.lit(0).cast("bigint")
+    return (
+        left.filter("not noted")
+        .drop("noted")
+        .withColumn("gone", none)
+        .unionByName(told.withColumn("gone", f.col("messages")))
+        .unionByName(here)
+    )
+
+
+def _compacted_before(marks: DataFrame, gone: int) -> str:
+    """Where what is left of the journals begins; empty when nothing is gone. There is a row for each checkpoint."""
+    places = sorted((row.node_id, *row.upto) for row in marks.collect() if gone or row.unknown)
+    words = [f"epoch {epoch}, segment {segment + 1} of node {node[:8]}" for node, epoch, segment in places]
+    return ", ".join(words[:3]) + (f" and of {len(words) - 3} more" if len(words) > 3 else "")
 
 
 def _depths(rows: list[dict[str, Any]], queues: list[str]) -> str:

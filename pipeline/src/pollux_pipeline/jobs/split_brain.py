@@ -11,7 +11,6 @@ docs/pipeline.md describes the plan's format.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,9 @@ from pyspark.sql import functions as f
 from pollux_pipeline.jobs import pair as pairs
 from pollux_pipeline.jobs.base import Result, Run, count_where
 from pollux_pipeline.jobs.compare_journals import ends_of, verdict
+from pollux_pipeline.jobs.pair_lives import SIDES
 from pollux_pipeline.report import page, svg
+from pollux_pipeline.sources.files import walk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,9 +47,12 @@ def split_brain(run: Run) -> Result:
     if keep == "auto":
         keep = "a" if ends["a"]["alone"] > ends["b"]["alone"] else "b"
     other = "b" if keep == "a" else "a"
+    told = verdict(ends, pair.compacted)
     run.step("writing the merge plan")
-    sends = _sends(run, compared, pair.node_id, keep, other)
-    removals = _removals(compared, keep, other)
+    # Where it is not known what a side has had, there is nothing to plan with.
+    judged = compared if told["newest"] != "unknown" else compared.limit(0)
+    sends = _sends(run, judged, pair.node_id, keep, other)
+    removals = _removals(judged, keep, other)
     plan = run.write("plan", sends.unionByName(removals, allowMissingColumns=True), spread="message_id")
     addresses = plan.groupBy("op", "address").agg(f.count("*").alias("n"), count_where("data is null").alias("bare"))
     counted = addresses.groupBy("op").agg(f.sum("n").alias("n"), f.sum("bare").alias("bare"), f.max("n").alias("most"))
@@ -65,9 +69,10 @@ def split_brain(run: Run) -> Result:
     }
     path = _write_plan(run, plan, header)
     by_queue = run.write("by_queue", _by_queue(compared, keep, other))
-    told = verdict(ends)
+    result.compacted = pair.compacted
     result.findings = {
         "split": int(told["newest"] == "diverged"),
+        "unknown": int(told["newest"] == "unknown"),
         "to_send": sent,
         "to_remove": removed,
         "bodies_missing": counts["send"].bare if sent else 0,
@@ -103,7 +108,7 @@ def _named(compared: DataFrame) -> DataFrame:
     columns = ("queue", "uid", "life", "only")
     sides = [
         f.col(f"{side}_{name}")
-        for side in pairs.SIDES
+        for side in SIDES
         for name in (
             "live",
             "message_id",
@@ -177,9 +182,9 @@ def _base64(data: Column) -> Column:
 
 def _large_directory(path: str) -> str | None:
     """Where the files of large messages are, below a data directory."""
-    for place, _, names in os.walk(path):
+    for place, names in walk(path):
         if any(name.endswith(".msg") for name in names):
-            return place
+            return str(place)
     return None
 
 
@@ -200,7 +205,7 @@ def _removals(compared: DataFrame, keep: str, other: str) -> DataFrame:
 
 def _by_queue(compared: DataFrame, keep: str, other: str) -> DataFrame:
     return compared.groupBy("queue").agg(
-        *(f.count_if(f.col("only") == side).alias(f"accepted_by_{side}_alone") for side in pairs.SIDES),
+        *(f.count_if(f.col("only") == side).alias(f"accepted_by_{side}_alone") for side in SIDES),
         f.count_if((f.col("only") == other) & ~f.col(f"{other}_live")).alias("consumed_there_too"),
         f.count_if((f.col("only") == other) & f.col(f"{other}_live")).alias("waiting_there_alone"),
         f.count_if(f.col("only").isNull() & f.col(f"{keep}_live") & ~f.coalesce(f"{other}_live", f.lit(False))).alias(

@@ -169,6 +169,31 @@ def queue_names(rows: DataFrame) -> DataFrame:
     return put.groupBy("node_id", f.col("b.value.id").alias("queue_id")).agg(newest)
 
 
+#: What a LIFE row has as its properties.
+LIFE = (
+    "epoch bigint, salt bigint, created bigint, began bigint, ended bigint, `end` bigint, newest bigint, "
+    "counted array<struct<address string, messages bigint, bytes bigint, largest bigint>>"
+)
+
+
+def checkpoints(rows: DataFrame) -> DataFrame:
+    """One row for each checkpoint: node_id, upto (epoch and segment it ends with), and `unknown`, the same of what it
+    folded without a note of it, null where there is nothing of that kind."""
+    unknown = f.from_json("properties", "unknown array<bigint>")["unknown"]
+    place = f.struct(unknown[0].alias("epoch"), unknown[1].alias("segment"))
+    return rows.filter(rows.record_type == "FOLDED").select(
+        "node_id",
+        f.struct("epoch", "segment").alias("upto"),
+        f.when(unknown.isNotNull(), place).alias("unknown"),
+    )
+
+
+def lives(rows: DataFrame) -> DataFrame:
+    """One row for each life whose segments a checkpoint folded: node_id, and what docs/journal-format.md says of it."""
+    told = rows.filter(rows.record_type == "LIFE")
+    return told.select("node_id", f.from_json("properties", LIFE).alias("life")).select("node_id", "life.*")
+
+
 def damage(rows: DataFrame, *more: str) -> DataFrame:
     """The rows that tell of bytes which cannot be used. A torn tail is normal after a crash and comes with them.
     `more`: columns behind the usual ones."""

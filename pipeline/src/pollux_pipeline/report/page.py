@@ -18,7 +18,7 @@ _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1080px;margin:2em auto;padding:0 1em;color:#222;background:#fff}
 h1{font-size:1.5em;margin-bottom:.2em} h2{font-size:1.15em;margin-top:2em}
 .badge{display:inline-block;padding:.1em .7em;border-radius:.3em;color:#fff;font-weight:600}
-.good{background:#2ca02c}.found{background:#d62728}
+.good{background:#2ca02c}.found{background:#d62728}.part{background:#8a6d00}
 .cards{display:flex;flex-wrap:wrap;gap:.6em;margin:1em 0}
 .card{border:1px solid #ddd;border-radius:.4em;padding:.4em .9em;min-width:6em}
 .card b{display:block;font-size:1.4em;font-variant-numeric:tabular-nums}.bad{border-color:#d62728;background:#fdecec}
@@ -29,6 +29,8 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}td.n{white-space:no
 .turned th{border:0;white-space:nowrap}
 svg{width:100%;height:auto;font:12px system-ui,sans-serif}.muted{color:#777}
 """
+#: Of the words of a result.
+_BADGES = {"clean": "good", "findings": "found", "compacted": "part"}
 
 #: Columns that fit on a page that is 1200 pixels wide, and rows beside each other where there are more.
 _WIDE, _TURNED = 12, 4
@@ -87,11 +89,11 @@ def _turned(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
 
 def write(path: Path, result: Result, sections: Iterable[tuple[str, str]], *, title: str) -> Path:
     """Write a page: title with the verdict, figures, then sections of (heading, markup)."""
-    verdict = "clean" if result.clean else "findings"
+    verdict = "history compacted" if result.word == "compacted" else result.word
     facts = {name: value for name, value in result.facts.items() if isinstance(value, (int, float))}
     figures = {**result.findings, **facts}
     body = [
-        f'<h1>{escape(title)} <span class="badge {"good" if result.clean else "found"}">{verdict}</span></h1>',
+        f'<h1>{escape(title)} <span class="badge {_BADGES[result.word]}">{verdict}</span></h1>',
         f'<p class="muted">{escape(result.verdict)}</p>',
         cards(figures, bad=result.findings),
         *(f"<h2>{escape(heading)}</h2>\n{markup}" for heading, markup in sections if markup),

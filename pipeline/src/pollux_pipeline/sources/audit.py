@@ -12,7 +12,6 @@ appended to.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,9 +23,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from pollux.formats.audit import AuditError, Event, Flag, Kind, Messages, decode_header, decode_messages, scan
+from pollux.formats.audit import MAGIC, AuditError, Event, Flag, Kind, Messages, decode_header, decode_messages, scan
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.schemas import AUDIT
+from pollux_pipeline.sources.files import once, walk
 from pollux_pipeline.sources.journal import check_options, paths_of
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
+#: Where the map of a header begins.
+_LENGTH_END = 20
 #: Rows of a record batch at most.
 BATCH_ROWS = 65_536
 OPTIONS = ("path", "paths", "columns")
@@ -46,7 +48,7 @@ class Stretch:
     path: str
     start: int
     end: int
-    #: The newest file of its broker: an incomplete block at its end is a write under way.
+    #: The last file of a process: an incomplete block at its end is a write under way, or was cut off by a kill.
     newest: bool
 
 
@@ -96,9 +98,10 @@ def files_of(paths: Sequence[str]) -> list[Stretch]:
     for name in paths:
         if not Path(name).is_dir():
             raise InputError(f"{name}: is not a directory; give an audit directory or an instance's data directory")
-        found += [Path(place) / file for place, _, names in os.walk(name) for file in names if file.endswith(".audit")]
-    found.sort()
-    last = {(path.parent, path.name.rsplit("-", 2)[0]): path for path in found}
+        found += [place / file for place, names in walk(name) for file in names if file.endswith(".audit")]
+    found = [path for path in once(found) if path.is_file()]
+    # The last file of each process of a broker: it may have been killed while it wrote.
+    last = {(path.parent, path.name.rsplit("-", 1)[0]): path for path in found}
     newest = set(last.values())
     return [Stretch(str(path), 0, path.stat().st_size, path in newest) for path in found]
 
@@ -165,11 +168,18 @@ def _complete_end(stretch: Stretch) -> int:
     try:
         _, salt, end = decode_header(data, stretch.path)
     except AuditError:
-        return len(data)  # reported by the read
+        return 0 if _is_unfinished(data) else len(data)  # reported by the read
     for block in scan(data, end, salt):
         if block.damage != "torn":
             end = block.offset + block.length
     return end
+
+
+def _is_unfinished(data: bytes) -> bool:
+    """Whether a file ends within its header."""
+    if not MAGIC.startswith(data[: len(MAGIC)]):
+        return False
+    return len(data) < _LENGTH_END or len(data) < _LENGTH_END + int.from_bytes(data[16:20], "little") + 4
 
 
 def read_partition(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -204,12 +214,18 @@ def _read_file(stretch: Stretch) -> Iterator[tuple[dict[str, Any], int]]:
         yield {**where, "damage": "vanished", "detail": "deleted while it was read", "event": "DAMAGE", "offset": 0}, 1
         return
     except AuditError as error:
+        if not data:
+            return  # it was made and not written yet, or its broker was killed between the two
+        if stretch.newest and _is_unfinished(data):
+            words = f"{len(data)} bytes are no whole header"
+            yield {**where, "damage": "torn-tail", "detail": words, "event": "DAMAGE", "offset": 0}, 1
+            return
         kind = "unknown-version" if "format version" in str(error) else "bad-header"
         yield {**where, "damage": kind, "detail": str(error), "event": "DAMAGE", "offset": 0}, 1
         return
     where |= {"broker": about.get("broker"), "node_id": about.get("node_id"), "epoch": about.get("epoch")}
     names: list[str] = []
-    expected = 0
+    expected, damaged = 0, False
     for block in scan(data, begin, salt):
         wanted = block.offset >= stretch.start
         here = {**where, "offset": block.offset}
@@ -218,11 +234,13 @@ def _read_file(stretch: Stretch) -> Iterator[tuple[dict[str, Any], int]]:
             kind = "torn-tail" if normal else "corrupt"
             if wanted:
                 yield {**here, "event": "DAMAGE", "damage": kind, "detail": f"{block.length} bytes are no block"}, 1
+            damaged = True
             continue
-        if block.number != expected and wanted:
+        # What is not there any more, and was not told of as bytes that are no block.
+        if block.number != expected and wanted and not damaged:
             words = f"{block.number - expected} blocks are missing before this one"
             yield {**here, "event": "DAMAGE", "damage": "corrupt", "detail": words}, 1
-        expected = block.number + 1
+        expected, damaged = block.number + 1, False
         try:
             if block.kind == Kind.NAMES:
                 names += msgspec.msgpack.decode(block.payload, type=list[str])

@@ -110,14 +110,20 @@ class Records:
         return np.where(self._message, self._numbers(self._fields + 6, "<u2"), 0)
 
     @cached_property
+    def _page_made(self) -> Mask:
+        return self.is_type(_T.PAGE)
+
+    @cached_property
     def _address_at(self) -> Numbers:
-        return self._fields + np.where(self._message, _MESSAGE_FIXED + 8 * self._queue_count, 2)
+        behind = np.where(self._page_made, 16, 2)
+        return self._fields + np.where(self._message, _MESSAGE_FIXED + 8 * self._queue_count, behind)
 
     @cached_property
     def _address_length(self) -> Numbers:
         at = self._fields + np.where(self._message, 4, 0)
         holds = self._message | self.is_type(_T.DUPLICATE_ID)
-        return np.where(holds, self._numbers(at, "<u2"), 0)
+        told = np.where(holds, self._numbers(at, "<u2"), 0)
+        return np.where(self._page_made, self._ends - self._fields - 16, told)
 
     @cached_property
     def _data_at(self) -> Numbers:
@@ -202,7 +208,7 @@ class Records:
         return self._lists(starts, counts, self._message | referring)
 
     def _address(self) -> pa.Array:
-        valid = self._message | self.is_type(_T.DUPLICATE_ID)
+        valid = self._message | self._page_made | self.is_type(_T.DUPLICATE_ID)
         return self._bytes(self._address_at, self._address_length, valid, pa.string())
 
     def _small(self, offset: int, names: pa.Array) -> pa.Array:
@@ -242,7 +248,8 @@ class Records:
         return self._number_column(at, "<u4", outcome | batch | self.is_type(_T.DELIVERY_COUNT))
 
     def _number(self) -> pa.Array:
-        return self._number_column(self._fields + 4, "<u8", self.is_type(_T.BATCH))
+        at = self._fields + np.where(self.is_type(_T.BATCH), 4, 0)
+        return self._number_column(at, "<u8", self.is_type(_T.BATCH, _T.SEGMENT_END))
 
     def _store(self) -> pa.Array:
         if self._part.kind == "page":

@@ -5,7 +5,8 @@ the one that recovery would begin with. Headers and START records decide, by the
 ("Lives and fencing", "Recovery"), which bytes count. Unlike recovery nothing is refused: a file that cannot be used is
 reported as damage, and the others are read.
 
-Runs where the data source is planned (on the driver); reads a header of each file, never their records.
+Runs where the data source is planned (on the driver); reads a header of each file, and of the last segment the records,
+which say whether there is one more.
 """
 
 from __future__ import annotations
@@ -13,17 +14,32 @@ from __future__ import annotations
 import mmap
 import os
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pollux.errors import StoreError
 from pollux.formats import lives
 from pollux.formats.checkpoint import Checkpoint, decode_checkpoint
-from pollux.formats.lives import FoundSegment, Start
+from pollux.formats.lives import FoundSegment, Journal, Start
 from pollux.formats.names import BINDINGS_NAME, BODIES_NAME, PAGE_NAME, SEGMENT_NAME
-from pollux.formats.segments import HEADER_SIZE, FormatError, Kind, SegmentHeader, data_end, decode_header
+from pollux.formats.records import FIELDS, U64, RecordType
+from pollux.formats.segments import (
+    FRAME_SIZE,
+    HEADER_SIZE,
+    DamagedRange,
+    FormatError,
+    Kind,
+    SegmentHeader,
+    data_end,
+    decode_header,
+    records,
+)
 from pollux_pipeline.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 _NAMES = {Kind.JOURNAL: SEGMENT_NAME, Kind.BODIES: BODIES_NAME, Kind.BINDINGS: BINDINGS_NAME, Kind.PAGE: PAGE_NAME}
 #: Missing sequence numbers that are reported one by one; the rest as one row.
@@ -80,8 +96,40 @@ class Plan:
     problems: tuple[Problem, ...]
 
 
+def walk(top: Path | str) -> Iterator[tuple[Path, list[str]]]:
+    """Every directory at and below `top`, once, with the names in it that are no directories. Symbolic links are
+    followed, last: what lies below `top` itself is there under its own path."""
+    seen: set[tuple[int, int]] = set()
+    starts = [Path(top)]
+    while starts:
+        links: list[Path] = []
+        for start in starts:
+            for name, below, names in os.walk(start):
+                place = Path(name)
+                status = place.stat()
+                if (status.st_dev, status.st_ino) in seen:
+                    below.clear()
+                    continue
+                seen.add((status.st_dev, status.st_ino))
+                linked = {one for one in below if (place / one).is_symlink()}
+                links += [place / one for one in sorted(linked)]
+                below[:] = sorted(set(below) - linked)
+                yield place, sorted(names)
+        starts = links
+
+
+def once(paths: Iterable[Path]) -> list[Path]:
+    """The paths, sorted. Of those that lead to one thing only its own path, or else the first."""
+    found: dict[Path, Path] = {}
+    for path in sorted(paths):
+        real = path.resolve()
+        if real == path or real not in found:
+            found[real] = path
+    return sorted(found.values())
+
+
 def directories(paths: list[str]) -> list[Path]:
-    """Every directory at or below `paths` that holds files of a store, sorted. Raises InputError."""
+    """Every directory at or below `paths` that holds files of a store, sorted, each once. Raises InputError."""
     found: set[Path] = set()
     for name in paths:
         path = Path(name)
@@ -89,11 +137,11 @@ def directories(paths: list[str]) -> list[Path]:
             raise InputError(f"{path}: does not exist; give a journal directory or an instance's data directory")
         if not path.is_dir():
             raise InputError(f"{path}: is not a directory; give a journal directory or an instance's data directory")
-        for place, below, names in os.walk(path):
-            below[:] = sorted(one for one in below if one != "isolated")
-            if any(_kind_of(one) is not None or one.endswith(".checkpoint") for one in names):
-                found.add(Path(place))
-    return sorted(found)
+        for place, names in walk(path):
+            isolated = "isolated" in place.relative_to(path).parts
+            if not isolated and any(_kind_of(one) is not None or one.endswith(".checkpoint") for one in names):
+                found.add(place)
+    return once(found)
 
 
 def plan(paths: list[str]) -> Plan:
@@ -115,6 +163,10 @@ def plan_directory(directory: Path) -> Plan:
     for path in sorted(directory.iterdir()):
         kind = _kind_of(path.name)
         if kind is None:
+            continue
+        if not path.is_file() and (path.exists() or path.is_symlink()):
+            words = "leads to no file" if path.is_symlink() else "is no regular file"
+            problems.append(Problem(str(path), kind.name.lower(), "missing-segment", f"this name {words}"))
             continue
         try:
             with path.open("rb") as stream:
@@ -218,7 +270,7 @@ def _journal(directory: Path, segments: list[FoundSegment]) -> tuple[list[Part],
         )
         parts.append(part)
     problems += _short(parts, segments)
-    missing = lives.missing_sequences(arranged.chain, starts, folded[1])
+    missing = lives.missing_sequences(arranged.chain, starts, folded[1], _reach(arranged, checkpoint))
     unreadable = {segment.sequence for segment in segments if segment.header is None and not segment.unfinished}
     gone = [sequence for sequence in missing if sequence not in unreadable]
     words = "segment {} is missing; what it held is unknown"
@@ -241,6 +293,24 @@ def _journal(directory: Path, segments: list[FoundSegment]) -> tuple[list[Part],
             if body.live and body.name not in bodies and present.get(body.name) != body.salt
         ]
     return parts, problems
+
+
+def _reach(journal: Journal[FoundSegment], checkpoint: Checkpoint | None) -> int:
+    """The last segment that the one before it, or the checkpoint, says is there; 0: nothing says it."""
+    told = int(checkpoint.state.get("reach", 0)) if checkpoint is not None else 0
+    last = journal.chain[-1] if journal.chain else None
+    if last is not None and last.header is not None:
+        with suppress(FileNotFoundError):
+            data = last.path.read_bytes()
+            end = len(data) if last.limit is None else min(last.limit, len(data))
+            for entry in records(data, last.header.salt, end=end):
+                if not isinstance(entry, DamagedRange) and data[entry[0] + FRAME_SIZE] == RecordType.SEGMENT_END:
+                    told = max(told, U64.unpack_from(data, entry[0] + FIELDS)[0])
+    # What was made ahead and never written to is there too.
+    empty = {one.sequence for one in journal.empty if one.header is not None}
+    while told in empty:
+        told -= 1
+    return told
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 DAMAGE = "DAMAGE"
 CHECKPOINT = "CHECKPOINT"
 FOLDED = "FOLDED"
+LIFE = "LIFE"
 _OF_FILES = ("kind", "node_id", "epoch", "segment")
 PUSHED = (*_OF_FILES, "record_type", "timestamp")
 _NAMES = [RecordType(n).name if n in {int(t) for t in RecordType} else f"UNKNOWN({n})" for n in range(256)]

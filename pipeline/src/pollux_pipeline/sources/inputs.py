@@ -9,8 +9,10 @@ from pathlib import Path
 
 from pollux.formats.ledger import HEADER
 from pollux_pipeline.errors import InputError
-from pollux_pipeline.sources.files import directories
+from pollux_pipeline.sources.files import directories, once, walk
 
+#: What the tools call theirs.
+_NAME = "ledger.txt"
 _LEDGER_MAGIC = HEADER.partition(" ")[0].encode()
 
 
@@ -30,46 +32,61 @@ class Inputs:
 
 def find(paths: list[str]) -> Inputs:
     """Look at each path: a ledger file, or a directory with any of the three below it. Raises InputError."""
-    journals: list[str] = []
-    ledgers: list[str] = []
-    audits: list[str] = []
+    journals: list[Path] = []
+    ledgers: list[Path] = []
+    audits: list[Path] = []
     for name in paths:
         path = Path(name)
         if not path.exists():
             raise InputError(f"--input {path}: does not exist")
-        if path.is_file():
-            if not is_ledger(path):
+        if not path.is_dir():
+            if not path.is_file():
+                raise InputError(f"--input {path}: is neither a file nor a directory; copy what it gives into a file")
+            if not is_ledger(path, named=True):
                 raise InputError(f"--input {path}: is not a ledger; journals and trails are given as directories")
-            ledgers.append(str(path.absolute()))
+            ledgers.append(path.absolute())
             continue
         stores = directories([name])
-        journals += [str(one.absolute()) for one in stores]
+        journals += [one.absolute() for one in stores]
+        places = list(walk(path))
         found = [
-            Path(place) / file
-            for place, _, files in os.walk(path)
-            for file in files
-            if file.endswith((".txt", ".ledger")) and is_ledger(Path(place) / file)
+            (place / file).absolute()
+            for place, names in places
+            for file in names
+            if file.endswith((".txt", ".ledger"))
+            and is_ledger(place / file, named=file == _NAME or file.endswith(".ledger"))
         ]
-        ledgers += sorted(str(one.absolute()) for one in found)
-        trails = {place for place, _, files in os.walk(path) if any(file.endswith(".audit") for file in files)}
-        audits += sorted(str(Path(place).absolute()) for place in trails)
+        ledgers += found
+        trails = [place.absolute() for place, names in places if any(file.endswith(".audit") for file in names)]
+        audits += trails
         if not stores and not found and not trails:
             raise InputError(f"--input {path}: holds neither a journal nor a ledger nor an audit trail")
     for ledger in ledgers:
-        with Path(ledger).open("rb") as stream:
-            head = stream.read(len(HEADER))
-        if not HEADER.encode().startswith(head):
-            raise InputError(f"--input {ledger}: this Pollux reads ledgers of version 1, not {head[:40]!r}")
-    return Inputs(tuple(dict.fromkeys(journals)), tuple(dict.fromkeys(ledgers)), tuple(dict.fromkeys(audits)))
+        _check(ledger)
+    return Inputs(*(tuple(str(one) for one in once(kind)) for kind in (journals, ledgers, audits)))
 
 
-def is_ledger(path: Path) -> bool:
-    """Whether a file begins as a ledger does, of whichever version."""
+def _check(ledger: Path) -> None:
+    """Raise InputError for a ledger that cannot be read."""
+    with ledger.open("rb") as stream:
+        head = stream.read(len(HEADER))
+    if not HEADER.encode().startswith(head):
+        raise InputError(f"--input {ledger}: this Pollux reads ledgers of version 1, not {head[:40]!r}")
+    if ":" in ledger.name:
+        raise InputError(f"--input {ledger}: Spark reads no file with a colon in its name; give it another name")
+
+
+def is_ledger(path: Path, *, named: bool) -> bool:
+    """Whether a file begins as a ledger does, of whichever version. `named`: it is given, or named, as one, so that it
+    is one also when its writer was killed before the first line was complete, or has written nothing yet."""
     try:
+        if not path.is_file():  # who opens a pipe waits for its writer
+            return False
         with path.open("rb") as stream:
-            return stream.read(len(_LEDGER_MAGIC)) == _LEDGER_MAGIC
+            head = stream.read(len(_LEDGER_MAGIC))
     except OSError:
         return False
+    return head == _LEDGER_MAGIC or (named and _LEDGER_MAGIC.startswith(head))
 
 
 def is_torn(path: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 from pathlib import Path
@@ -10,16 +11,18 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
+from pollux.formats.history import decode_history
 from pollux.formats.segments import FormatError
 from pollux_pipeline.sources.columns import Records
 from pollux_pipeline.sources.files import Part, Problem, read_checkpoint
-from pollux_pipeline.sources.filters import CHECKPOINT, DAMAGE, FOLDED, Conditions
+from pollux_pipeline.sources.filters import CHECKPOINT, DAMAGE, FOLDED, LIFE, Conditions
 from pollux_pipeline.sources.scan import PADDING, scan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pollux.formats.checkpoint import Checkpoint
+    from pollux.formats.history import History
 
 #: Rows of a record batch at most: bounds what a worker and the JVM hold at once.
 BATCH_ROWS = 65_536
@@ -111,7 +114,7 @@ def _rows(rows: list[dict[str, Any]], schema: pa.Schema, conditions: Conditions)
 
 def _checkpoint(part: Part, schema: pa.Schema, conditions: Conditions) -> Iterator[pa.RecordBatch]:
     """What was in the queues: a row of type CHECKPOINT for each message of each queue, in queue order, and one of type
-    FOLDED for the checkpoint itself, which may hold nothing any more.
+    FOLDED for the checkpoint itself, which may hold nothing any more, and one of type LIFE for each life it folded.
 
     What the checkpoint keeps of undecided transactions and of pages comes as rows of the records it stands for.
     """
@@ -131,8 +134,20 @@ def _checkpoint(part: Part, schema: pa.Schema, conditions: Conditions) -> Iterat
     }
     if conditions.wants_row({**where, "record_type": CHECKPOINT, "timestamp": None}):
         yield from _queues(checkpoint, where, schema)
-    itself = {"record_type": FOLDED, "count": sum(count for *_, count in checkpoint.queues)}
-    yield from _rows([where | row for row in (itself, *_state(checkpoint.state))], schema, conditions)
+    history = decode_history(checkpoint.state, checkpoint.key[1:])
+    unknown = json.dumps({"unknown": history.unknown})
+    itself = {"record_type": FOLDED, "count": sum(count for *_, count in checkpoint.queues), "properties": unknown}
+    rows = [where | row for row in (itself, *_lives(history), *_state(checkpoint.state))]
+    yield from _rows(rows, schema, conditions)
+
+
+def _lives(history: History) -> Iterator[dict[str, Any]]:
+    for life in history.lives.values():
+        names = ("messages", "bytes", "largest")
+        counted = [{"address": address, **dict(zip(names, one, strict=True))} for address, one in life.counted.items()]
+        told = {name: getattr(life, name) for name in ("epoch", "salt", "created", "began", "ended", "end", "newest")}
+        messages = sum(counts[0] for counts in life.counted.values())
+        yield {"record_type": LIFE, "count": messages, "properties": json.dumps(told | {"counted": counted})}
 
 
 def _queues(checkpoint: Checkpoint, where: dict[str, Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -164,6 +179,11 @@ def _state(state: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for store, pages in state["pages_done"]:
         for page in pages:
             yield {"record_type": "PAGE_DONE", "store": store, "page": page}
+    for store, address, pages in state.get("page_files", ()):
+        for page in pages:
+            yield {"record_type": "PAGE", "store": store, "page": page, "address": address}
+    if reach := state.get("reach"):
+        yield {"record_type": "SEGMENT_END", "number": reach}
     for store, page, transactions in state["page_tx"]:
         for tx in transactions:
             yield {

@@ -1,0 +1,101 @@
+"""A clean stop folds the records away. What is judged then is what checkpoints noted, and nothing is guessed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.parted_stores import PARTED, without_history
+from harness.store import message_of, opened, settings_in, stable
+from pollux_pipeline.jobs.base import Run
+from pollux_pipeline.jobs.compare_journals import compare_journals
+from pollux_pipeline.jobs.ingest import ingest
+from pollux_pipeline.jobs.pair import check_sides
+from pollux_pipeline.jobs.sizing import sizing
+from pollux_pipeline.jobs.split_brain import split_brain
+from pollux_pipeline.sources.inputs import Inputs, find
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from pollux_pipeline.jobs.base import Result
+
+
+async def served(data: Path, lives: int) -> None:
+    """Lives that accept 30 orders and 2 others, consume most of them, and stop in order."""
+    for _ in range(lives):
+        async with opened(settings_in(data, journal_file_size=4 << 10, journal_compact_min_files=1)) as one:
+            for number in range(32):
+                message = message_of(one.storage, b"m" * 100, address="orders" if number < 30 else "other")
+                one.storage.append_message(message, [7])
+                if number < 28:
+                    one.storage.append_acks(7, [message.id])
+            await stable(one.storage)
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    return list(directory.rglob("*.checkpoint"))
+
+
+def test_sizing_counts_what_a_clean_stop_folded_away_and_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    """Breaks when a message is counted by its record and by the checkpoint both, or when the verdict is clean."""
+
+    def measured(name: str) -> tuple[Result, dict[str, tuple[int, int]]]:
+        result = sizing(Run(spark, find([str(tmp_path / "data")]), tmp_path / name, {}))
+        rows = spark.read.parquet(str(tmp_path / name / "addresses")).collect()
+        return result, {row.address: (row.messages, row.bytes) for row in rows}
+
+    asyncio.run(served(tmp_path / "data", 3))
+    # Nothing but a checkpoint is left for a lake, which is no failure.
+    assert not ingest(Run(spark, find([str(tmp_path / "data")]), tmp_path / "lake")).found
+    result, addresses = measured("out")
+    assert addresses == {"orders": (90, 9000), "other": (6, 600)}
+    assert (result.facts["messages"], result.clean, result.found) == (96, False, False)
+    assert result.facts["without_times"] > 60
+    assert result.verdict.startswith("sizing: history compacted before epoch 3, segment ")
+
+    for path in checkpoints(tmp_path / "data"):
+        without_history(path)
+    result, addresses = measured("old")
+    assert sum(count for count, _ in addresses.values()) == result.facts["messages"] < 96
+    assert result.verdict.startswith("sizing: history compacted before epoch 3, segment ")
+    if not result.facts["messages"]:
+        assert (result.facts["pairs"], result.facts["busiest_second"]) == (None, None)
+
+
+@pytest.mark.parametrize("name", ["an ancestor, killed", "an ancestor, stopped"])
+def test_what_a_version_before_folded_away_is_not_guessed(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """Its checkpoints have no history: an ancestor was called diverged, and what had been consumed was to be sent.
+
+    Breaks when the ids of messages that are left are taken for those of all that there were.
+    """
+    make, _ = PARTED[name]
+    asyncio.run(make(tmp_path))
+    for path in checkpoints(tmp_path):
+        without_history(path)
+    sides = check_sides(tmp_path / "a", tmp_path / "b")
+
+    def judged(job: Callable[[Run], Result], options: dict[str, Any]) -> Result:
+        return job(Run(spark, Inputs((), ()), tmp_path / job.__name__, {"sides": sides} | options))
+
+    result = judged(compare_journals, {})
+    assert (result.facts["newest"], result.findings) == ("unknown", {"diverged": 0, "unknown": 1, "damage": 0})
+    assert "history compacted before epoch 3, segment " in result.verdict
+    result = judged(split_brain, {"keep": "b"})
+    assert (result.findings["unknown"], result.findings["to_send"], result.findings["to_remove"]) == (1, 0, 0)
+
+
+def test_a_plan_for_two_that_stopped_in_order_sends_what_one_accepted_alone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Breaks when what the kept side consumed and folded away is taken for what it never had."""
+    make, _ = PARTED["parted and stopped"]
+    asyncio.run(make(tmp_path))
+    sides = check_sides(tmp_path / "a", tmp_path / "b")
+    result = split_brain(Run(spark, Inputs((), ()), tmp_path / "out", {"sides": sides, "keep": "b"}))
+    assert result.findings == {"split": 1, "unknown": 0, "to_send": 6, "to_remove": 5, "bodies_missing": 0, "damage": 0}
