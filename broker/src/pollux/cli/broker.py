@@ -72,6 +72,12 @@ def check(
     define: Define = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     qpidd_conf: QpiddConf = None,
+    key_stores: Annotated[
+        bool,
+        typer.Option(
+            "--key-stores/--without-key-stores", help="Read the key and trust stores, or not: they come later."
+        ),
+    ] = True,
 ) -> None:
     """Print every problem of a configuration as file:line: message. Exit code 0 without errors, 2 with errors.
 
@@ -81,7 +87,7 @@ def check(
 
     from pollux.process.judgement import judge
 
-    judgement = judge(file, {**os.environ, **_properties(define)}, qpidd=qpidd_conf)
+    judgement = judge(file, {**os.environ, **_properties(define)}, stores=key_stores, qpidd=qpidd_conf)
     problems, errors = judgement.problems, judgement.errors
     if as_json:
         print_json({"file": str(file), "valid": not errors, "problems": [_as_json(problem) for problem in problems]})
