@@ -18,6 +18,8 @@ from pollux.store.large import IN_FLIGHT_BYTES, LargeMessage, LargeWriter
 from pollux.store.verify import StoreLayout, verify
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pollux.store.storage import Storage
 
 CHUNK = b"0123456789abcdef" * 4096
@@ -280,6 +282,42 @@ async def test_a_file_outlives_the_acknowledgement_that_is_appended_after_its_en
         await files_in(settings.large_messages_directory, 0)
         assert files.seen == ["write", "unlink"]
         files.armed = b""
+
+
+class LateUnlink(FileOperations):
+    """Deletes a large message's file when it is told to, as a thread does that gets no processor until then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = threading.Event()
+
+    def unlink(self, path: Path) -> None:
+        if path.suffix == ".msg":
+            assert self.now.wait(20)
+        super().unlink(path)
+
+
+async def test_nothing_is_deleted_of_a_store_that_was_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when closing does not wait for threads: the same name was another store's file by then, and gone."""
+    files = LateUnlink()
+    settings = settings_in(tmp_path)
+    async with opened(settings, files=files) as one:
+        large = await write_large(one.storage, 3)
+        message = message_of(one.storage, CHUNK[:4096], large=large)
+        one.storage.append_message(message, [1])
+        await stable(one.storage)
+        one.storage.large.delete(large.id)
+        one.storage.append_acks(1, [message.id])
+        await stable(one.storage)
+        cold = one.storage._cold
+
+        def last_but_one(close: Callable[[], None] = cold.close) -> None:
+            close()
+            asyncio.get_running_loop().call_later(0.1, files.now.set)
+
+        monkeypatch.setattr(cold, "close", last_but_one)
+    assert files.now.is_set()
+    assert not files_below(settings.large_messages_directory, "*.msg")
 
 
 def flip(path: Path, offset: int) -> None:

@@ -609,6 +609,10 @@ class Storage:
         with suppress(OSError):
             self._bindings.close()
         self._cold.close()
+        if checkpoint:
+            # What is deleted of it after it was let go of could be somebody else's by then, under the same name.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.to_thread(self._file_threads.shutdown), CLOSE_SECONDS)
         self._file_threads.shutdown(wait=False)
         if not self.settings.persistence_enabled:
             await asyncio.to_thread(self._remove_volatile)
