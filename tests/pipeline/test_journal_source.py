@@ -111,7 +111,8 @@ def test_rows_are_what_the_brokers_own_reader_says(spark: SparkSession, journal:
 def test_columns_are_pruned_and_unknown_ones_refused(spark: SparkSession, journal: Path) -> None:
     frame = read(spark, journal, columns="size, address")
     assert frame.columns == ["size", "address"]
-    assert frame.filter("address = 'ünïcode'").count() == 60
+    # A page's record has its address too, and no size.
+    assert frame.filter("address = 'ünïcode' AND size IS NOT NULL").count() == 60
     assert "body" not in read(spark, journal).columns
     with pytest.raises(PySparkException, match="colour"):
         read(spark, journal, columns="colour").collect()

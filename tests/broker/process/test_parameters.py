@@ -70,6 +70,10 @@ EFFECTS = {
     ),
     "closeMqttConnectionOnPublishAuthorizationFailure": "mqtt/test_connect.py::test_publishing_without_permission",
     "allowLinkStealing": "mqtt/test_connect.py::test_takeover_may_be_forbidden",
+    "webSocketOrigins": "process/test_websocket.py::test_pages_of_other_sites_are_refused_where_sites_are_named",
+    "webSocketMaxFramePayloadLength": (
+        "process/test_websocket.py::test_a_broken_frame_ends_the_connection_with_its_code"
+    ),
     "autoStart": "process/test_parameters.py::test_an_acceptor_without_autostart_does_not_listen",
 }
 ENTRIES = {entry.name: entry for entry in table_of(AcceptorSettings).entries}
