@@ -83,7 +83,8 @@ def ingest(run: Run) -> Result:
 
 def _table(run: Run, name: str, schema: StructType) -> DataFrame:
     """A table of the lake. It may be empty: nothing was new yet, or `archive` has packed all of its days."""
-    columns = StructType(schema.fields).add("date", "date").add("node", "string").add("batch", "integer")
+    # A new list: a StructType keeps the one that it is given, and add() would lengthen that of everybody.
+    columns = StructType([*schema.fields]).add("date", "date").add("node", "string").add("batch", "integer")
     return run.spark.read.schema(columns).parquet(str(run.output / name))
 
 
