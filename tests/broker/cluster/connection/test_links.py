@@ -11,6 +11,7 @@ from broker.cluster.connection.conftest import until
 from broker.engine.conftest import Receiver, message
 from pollux.cluster.connection.forwarded import ROUTE_TO
 from pollux.config.address_settings import AddressFullPolicy
+from pollux.errors import LimitError
 from pollux.message import RoutingType
 from pollux.routing.selector import parse
 from pollux.routing.spec import QueueSpec
@@ -179,6 +180,35 @@ async def test_a_queue_that_is_gone_when_a_message_arrives(nodes: Make) -> None:
     two.post.delete_queue("orders")
     one.connectors[two.id].allowed.set()
     await until(lambda: not one.post.message_count(one.cluster.spreading.outlets[two.id].queue))
+    assert two.post.message_count(two.post.queue("orders")) == 1
+
+
+async def test_a_message_that_has_no_place_yet_stays_with_its_sender(
+    nodes: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when what cannot be placed is logged and confirmed: it is on no disk then."""
+    one, two = await pair(nodes)
+    await consumer(one, two)
+    one.connectors[two.id].allowed.clear()
+    one.connectors[two.id].links[-1].ends[0].cut = True  # it is sent, and does not arrive
+    one.post.delete_queue("orders")
+    one.post.send(message(b"anycast"))
+    await one.office.stable()
+    one.connectors[two.id].links[-1].cut()
+    two.post.delete_queue("orders")
+    place = two.cluster.place_again
+    refused: list[tuple[Any, ...]] = []
+
+    def place_again(*given: Any) -> bool:
+        if len(refused) < 2:
+            refused.append(given)
+            raise LimitError("too many queues")
+        return place(*given)
+
+    monkeypatch.setattr(two.cluster, "place_again", place_again)
+    one.connectors[two.id].allowed.set()
+    await until(lambda: not one.post.message_count(one.cluster.spreading.outlets[two.id].queue))
+    assert len(refused) == 2
     assert two.post.message_count(two.post.queue("orders")) == 1
 
 

@@ -220,33 +220,24 @@ class IncomingLink:
         cluster.post.when_stable(lambda error: self._stored(error, last, addresses, size))
 
     def _place(self, one: Forwarded, tx: int) -> None:
-        """Put a message where its sender wanted it; where that is gone, route it anew: it is lost in no case."""
-        try:
-            message = taken(one, self._finish_body(one))
-        except ValueError as error:
-            event(logger, logging.ERROR, "a forwarded message cannot be read", broker=self.name, reason=error)
-            return
+        """Put a message where its sender wanted it; where that is gone, route it anew: it is lost in no case.
+
+        Raises ValueError or PolluxError when it has no place here: its sender keeps it, and sends it again.
+        """
+        message = taken(one, self._finish_body(one))
         cluster = self._cluster
         space = cluster.post.space
         queues = [queue for name in one.queues if (queue := space.queue(name)) is not None]
         kept = False
-        if not queues:
-            try:
+        try:
+            if not queues:
                 kept = cluster.place_again(message, one.visited, tx)
-            except PolluxError as error:
-                event(
-                    logger,
-                    logging.ERROR,
-                    "a forwarded message has no queue here any more",
-                    address=message.address,
-                    queues=", ".join(one.queues),
-                    reason=error,
-                )
-        elif cluster.post.take(message, queues, tx):
-            kept = True
-            cluster.arrived(queues, message)
-        if not kept and message.large is not None:
-            cluster.post.storage.large.delete(message.large.id)
+            elif cluster.post.take(message, queues, tx):
+                kept = True
+                cluster.arrived(queues, message)
+        finally:
+            if not kept and message.large is not None:
+                cluster.post.storage.large.delete(message.large.id)
 
     def _forget_body(self) -> None:
         body, self._body = self._body, None
