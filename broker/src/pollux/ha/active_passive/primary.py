@@ -43,6 +43,8 @@ class Primary:
         self._journal = journal
         self._fence = fence
         self._marking = threading.RLock()
+        #: Tells copies that are not heirs any more apart from ours; the backups set it, who know who is in sync.
+        self.raise_sequence: Callable[[Callable[[dict[str, object]], None]], int]
 
     @property
     def marking(self) -> threading.RLock:
@@ -78,10 +80,6 @@ class Primary:
             tell(mark_of(self.state))
             return sequence
 
-    def raise_sequence(self, tell: Callable[[dict[str, object]], None]) -> int:
-        """Tell all copies that are not heirs any more apart from ours; see :class:`Backups`."""
-        raise NotImplementedError
-
     def fence(self, reason: str) -> None:
         """Confirm nothing any more."""
         self._fence(reason)
@@ -104,7 +102,7 @@ class Backups(replicas.Replicas):
         super().__init__(roots, settings, primary, **more)
         self.granted = Granted(settings.lease)
         self._primary = primary
-        primary.raise_sequence = self._raise  # type: ignore[method-assign]  # it needs to know who is in sync
+        primary.raise_sequence = self._raise
         self._addresses: dict[Link, str] = {}
         #: Heirs that are waited for at the beginning, and since when each has come no nearer.
         self.expected: dict[str, float] = {}
