@@ -101,3 +101,17 @@ def test_only_looks_that_succeed_follow_each_other_at_once(
     member._read_along()
     assert [timeout == 0 for timeout in rounds.waits] == [follows] * 4
     assert not member.has_read
+
+
+@pytest.mark.parametrize(
+    ("pace", "waits"), [(standby.SHARED_PACE, [0.4, 0.8, 1.0, 1.0]), (standby.OWN_PACE, [0.1] * 4)]
+)
+def test_a_copy_of_ones_own_is_looked_at_as_often_when_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: standby.Pace, waits: list[float]
+) -> None:
+    """Breaks when the first second of load after a quiet time is left to whoever takes over then."""
+    monkeypatch.setattr(standby, "Follower", lambda *_: Reader([], 0))
+    member = standby.StandbyPrefetch(tmp_path, 100, Spare(tmp_path, "m", 4096), lambda: None, pace=pace)
+    rounds = member._ended = Rounds(4)
+    member._read_along()
+    assert rounds.waits == waits

@@ -22,10 +22,15 @@ logger = logging.getLogger("pollux.ha")
 
 #: How often a waiting member sees to its spare segment, seconds.
 SPARE_PERIOD = 5.0
-#: How often a waiting member reads the journal along, and how rarely when nothing is written, seconds: its looks are
-#: questions to a server that the live needs, and what comes meanwhile is read in one go.
-FOLLOW_PERIOD = 0.2
-QUIET_PERIOD = 1.0
+#: Seconds between two looks at the journal, while something is written and at most when nothing is.
+Pace = tuple[float, float]
+#: In a store that others use too a look is questions to a server that the live needs; what comes meanwhile is read in
+#: one go.
+SHARED_PACE: Pace = (0.2, 1.0)
+#: A copy of one's own is looked at on one's own disk: after a quiet minute too, little is left for a takeover.
+OWN_PACE: Pace = (0.1, 0.1)
+#: After a look that failed, seconds.
+FAILED_PAUSE = 1.0
 #: A look that brings more records than this, or leaves pages unread, is followed by the next one at once: while it
 #: lasted much was written.
 FAR = 10_000
@@ -47,10 +52,12 @@ class StandbyPrefetch:
         *,
         paging: Path | None = None,
         files: Files = DISK,
+        pace: Pace = SHARED_PACE,
     ) -> None:
         self._make = partial(Follower, journal, id_cache_size, paging, files)
         self._follower = self._make()
         self._spare = spare
+        self._pace = pace
         self._on_first = on_first
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pollux-follow", daemon=True)
@@ -84,15 +91,15 @@ class StandbyPrefetch:
                 if repr(error) != said:
                     logger.exception("the journal cannot be read along")
                 said = repr(error)
-                self._ended.wait(QUIET_PERIOD)
+                self._ended.wait(FAILED_PAUSE)
 
     def _read_along(self) -> None:
         again = 0.0
-        pause = FOLLOW_PERIOD
+        pause, longest = self._pace
         looks = 0
         while not self._ended.is_set():
             before = self._follower.records
-            pause = FOLLOW_PERIOD if self._follower.poll() else min(2 * pause, QUIET_PERIOD)
+            pause = self._pace[0] if self._follower.poll() else min(2 * pause, longest)
             far = self._follower.records - before > FAR
             unread = self._follower.pages.behind
             looks += 1

@@ -50,7 +50,7 @@ from pollux.ha.copies.replicas import member_of
 from pollux.ha.lease import Right, boot_clock
 from pollux.ha.machine import STANDBY, Phase
 from pollux.ha.node_state import Activation as Entry
-from pollux.ha.standby import StandbyPrefetch
+from pollux.ha.standby import OWN_PACE, StandbyPrefetch
 from pollux.logs import event
 from pollux.store.journal_facts import newest_epoch, read_facts
 from pollux.store.spare import Spare
@@ -319,6 +319,7 @@ class ActivePassiveActivation(Activation):
                 self.spare,
                 lambda: None,
                 paging=configuration.paging_directory,
+                pace=OWN_PACE,
             )
             self._prefetch.start()
 

@@ -34,7 +34,7 @@ from pollux.ha.replication.member import Member, RefusedError
 from pollux.ha.replication.quorum import QuorumCoordinator
 from pollux.ha.replication.replicas import TWO_LIVES, Replicas
 from pollux.ha.replication.settings import SESSION_FILE, Role, make_coordinator, settings_of
-from pollux.ha.standby import StandbyPrefetch
+from pollux.ha.standby import OWN_PACE, StandbyPrefetch
 from pollux.logs import event
 from pollux.store.journal_facts import newest_epoch, read_facts
 from pollux.store.spare import Spare
@@ -364,6 +364,7 @@ class ReplicatedActivation(Activation):
                 self.spare,
                 self.member.wake,
                 paging=configuration.paging_directory,
+                pace=OWN_PACE,
             )
             self._prefetch.start()
         self.member.wake()
