@@ -234,8 +234,10 @@ class LossyDisk:
     own and cuts that wherever it likes. A process that is killed loses nothing here: :meth:`power_on` and go on.
     """
 
-    def __init__(self, root: Path, inner: Files | None = None) -> None:
+    def __init__(self, root: Path, inner: Files | None = None, *, syncs: bool = False) -> None:
+        """``syncs``: ``inner`` is synced too, as it keeps what is not only as long as the process lives."""
         self._inner = inner or FileOperations()
+        self._syncs = syncs
         self.root = root
         self.account = Account()
         self.events: list[Event] = []
@@ -378,7 +380,7 @@ class LossyDisk:
             if self.short_writes is not None and len(data) > 1:
                 data = memoryview(data)[: self.short_writes.randint(1, len(data))]
             data = bytes(self._fitting(inode, data, offset))
-            written = self._inner.write(fd, data, offset, sync=False)
+            written = self._inner.write(fd, data, offset, sync=sync and self._syncs)
             self._record(Event("write", inode, offset, data))
             if last:
                 raise PowerCutError
@@ -419,6 +421,8 @@ class LossyDisk:
         """All of the file's data, and its size, are durable; its name is not."""
         with self._lock:
             self._call()
+            if self._syncs:
+                self._inner.fsync(fd)
             self._record(Event("sync", self._open[fd]))
 
     def close(self, fd: int) -> None:
