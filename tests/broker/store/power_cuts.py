@@ -8,6 +8,7 @@ among the events. The next life begins on such a rest, or on the whole disk (its
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import pickle
 import random
 import shutil
@@ -26,9 +27,11 @@ from .lives import live, settings_of
 from .promises import Promises
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pollux.store.recovered import Damage
+
+    from .promises import Found
 
 #: Damage that a power cut alone explains: of writes that were never confirmed.
 _NORMAL = {"torn-tail", "late-writes"}
@@ -53,10 +56,19 @@ class InMemory(FileOperations):
         """Return at once."""
 
 
-def wrong_in(
-    directory: Path, promises: Promises, bodies: dict[int, bytes], loop: asyncio.AbstractEventLoop
-) -> list[str]:
-    """Recover what is left in ``directory`` and judge it."""
+class Recovered(NamedTuple):
+    """What recovery finds in a directory (None: it does not start), and what is wrong with it whatever was promised."""
+
+    found: Found | None
+    words: list[str]
+
+    def wrong(self, promises: Promises) -> list[str]:
+        """What is wrong with it after these promises."""
+        return [*(promises.wrong(self.found) if self.found is not None else ()), *self.words]
+
+
+def recover(directory: Path, bodies: dict[int, bytes], loop: asyncio.AbstractEventLoop) -> Recovered:
+    """Recover what is left in ``directory``."""
     settings = settings_of(directory)
     for path in (
         settings.journal_directory,
@@ -70,12 +82,11 @@ def wrong_in(
         recovered = storage._opening.replay()
         found, held, messages = holdings(storage, recovered)
     except StoreError as error:
-        return [f"it does not start: {error}"]
+        return Recovered(None, [f"it does not start: {error}"])
     finally:
         storage._bindings.close()
         storage._cold.reader.close()
-    words = promises.wrong(found)
-    words += [str(damage) for damage in recovered.damage if not explained(damage)]
+    words = [str(damage) for damage in recovered.damage if not explained(damage)]
     for message_id in {one.place[1] for one in held}:
         message = messages.get(message_id)
         if message is None:
@@ -86,7 +97,7 @@ def wrong_in(
                 words.append(f"large message {message_id}: its file is missing or not whole")
         elif message.data != bodies[message_id]:
             words.append(f"message {message_id} has another body")
-    return words
+    return Recovered(found, words)
 
 
 def explained(damage: Damage) -> bool:
@@ -115,21 +126,20 @@ class Recording(NamedTuple):
     bodies: dict[int, bytes]
 
 
-def cut(
-    recording: Recording,
-    seed: int,
-    points: int,
-    judge: Callable[[Path, Promises, dict[int, bytes], asyncio.AbstractEventLoop], list[str]] = wrong_in,
-) -> Iterator[Failure]:
-    """Cut the power ``points`` times at places spread over a recording; what is wrong then, by ``judge``."""
+def cut(recording: Recording, seed: int, points: int) -> Iterator[Failure]:
+    """Cut the power ``points`` times at places spread over a recording; what is wrong then.
+
+    Often the same is left, with more promised: that is recovered once, and judged each time.
+    """
     draw = random.Random(seed)  # noqa: S311
     events = recording.events
     positions = sorted(draw.randint(recording.adopted, len(events)) for _ in range(points))
     account, promises, done = Account(), recording.promises.copy(), 0
     loop = asyncio.new_event_loop()
-    base = scratch()
+    known: dict[bytes, Recovered] = {}
+    target = scratch()
     try:
-        for number, position in enumerate(positions):
+        for position in positions:
             for event in events[done:position]:
                 account.apply(event)
                 if event.kind == "note":
@@ -137,15 +147,26 @@ def cut(
             done = position
             one = draw.randrange(1 << 62)
             left = account.left(random.Random(one))  # noqa: S311
-            target = base / str(number)
-            target.mkdir()
-            materialise(left, target)
-            if words := judge(target, promises, recording.bodies, loop):
+            if (recovered := known.get(key := digest(left))) is None:
+                (target / "store").mkdir()
+                materialise(left, target / "store")
+                recovered = known[key] = recover(target / "store", recording.bodies, loop)
+                shutil.rmtree(target / "store")
+            if words := recovered.wrong(promises):
                 yield Failure(position, one, words)
-            shutil.rmtree(target)
     finally:
         loop.close()
-        shutil.rmtree(base)
+        shutil.rmtree(target)
+
+
+def digest(left: dict[str, bytes | None]) -> bytes:
+    """The same for the same names and contents."""
+    found = hashlib.blake2b(digest_size=16)
+    for name, content in left.items():
+        kind = "directory" if content is None else len(content)
+        found.update(f"{len(name)} {name} {kind} ".encode())
+        found.update(content or b"")
+    return found.digest()
 
 
 # -- chains of lives
@@ -223,6 +244,6 @@ def again(path: Path) -> list[str]:
     materialise(account.left(random.Random(failure.seed)), target)  # noqa: S311
     loop = asyncio.new_event_loop()
     try:
-        return wrong_in(target, promises, recording.bodies, loop)
+        return recover(target, recording.bodies, loop).wrong(promises)
     finally:
         loop.close()

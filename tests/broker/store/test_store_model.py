@@ -25,7 +25,7 @@ from pollux.store.sql.database import Database
 from pollux.store.sql.files import SqlFiles
 
 from .lives import WEIGHTS, begin, settings_of
-from .power_cuts import explained, scratch, wrong_in
+from .power_cuts import explained, recover, scratch
 from .promises import Found, Promises
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Store(RuleBasedStateMachine):
             self.promises.note(kind, value)  # type: ignore[arg-type]
         rest = self.base / "copy"
         self.copy(rest)
-        assert not wrong_in(rest, self.promises, self.bodies, self.runner.get_loop())
+        assert not recover(rest, self.bodies, self.runner.get_loop()).wrong(self.promises)
         shutil.rmtree(rest)
 
     @rule(kind=st.sampled_from(sorted(WEIGHTS)), seed=SEEDS)
