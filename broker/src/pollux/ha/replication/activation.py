@@ -13,16 +13,17 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pollux.cluster import discovery, topology
+from pollux.cluster import discovery
 from pollux.cluster.connector import check_connectors
 from pollux.cluster.discovery import Announcer, Discovered, Others
 from pollux.cluster.electorate import FIRST_LOOK, Electorate
 from pollux.cluster.link import CoreHub
 from pollux.cluster.votes import Candidacy, OwnVote
 from pollux.errors import PolluxError
-from pollux.ha import network_check, peers
-from pollux.ha.activation import Activation, history_view
+from pollux.ha import network_check
+from pollux.ha.activation import history_view
 from pollux.ha.copies import local
+from pollux.ha.copies.activation import Copy, CopyingActivation
 from pollux.ha.copies.backup_side import PURPOSE
 from pollux.ha.copies.follow_loop import FollowLoop
 from pollux.ha.copies.replicas import member_of
@@ -34,10 +35,8 @@ from pollux.ha.replication.member import Member, RefusedError
 from pollux.ha.replication.quorum import QuorumCoordinator
 from pollux.ha.replication.replicas import TWO_LIVES, Replicas
 from pollux.ha.replication.settings import SESSION_FILE, Role, make_coordinator, settings_of
-from pollux.ha.standby import OWN_PACE, StandbyPrefetch
 from pollux.logs import event
 from pollux.store.journal_facts import newest_epoch, read_facts
-from pollux.store.spare import Spare
 from pollux.wire.core import ClusterKey
 
 if TYPE_CHECKING:
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from pollux.ha.members import Member as MemberView
     from pollux.ha.replication.coordination import Coordinator
     from pollux.ha.replication.handover import HandOver
-    from pollux.store.follower import Follower
 
 logger = logging.getLogger("pollux.ha")
 
@@ -60,11 +58,10 @@ CLOSE_SESSION = 5.0
 ANSWER_LEAVES = 0.02
 
 
-class ReplicatedActivation(Activation):
+class ReplicatedActivation(CopyingActivation):
     """The activation of one broker process; the Listener of its :class:`~pollux.ha.replication.member.Member`."""
 
     policy = "replication"
-    exclusive = True
     _authority = "the coordination service"
 
     def __init__(self, host: Host) -> None:
@@ -74,13 +71,6 @@ class ReplicatedActivation(Activation):
             raise PolluxError("this broker has no <replication>")
         super().__init__(host, settings.role.value)
         self.settings = settings
-        self._configuration = configuration
-        self.roots = {
-            "journal": configuration.journal_directory,
-            "bindings": configuration.bindings_directory,
-            "large": configuration.large_messages_directory,
-            "paging": configuration.paging_directory,
-        }
         self.member = Member(
             configuration.journal_directory,
             self._coordinator,
@@ -106,15 +96,11 @@ class ReplicatedActivation(Activation):
             on_following=self._heard,
             cut_off=lambda: self._cut_off(self._loop.time()),
         )
-        self.files = self._replicas.files
-        self.spare = Spare(configuration.journal_directory, self.me.id, configuration.journal_file_size, self.files)
+        self._write_through(self._replicas)
         #: Who else there is; where this broker says that it is there, once it serves.
         self._others = Others(settings.endpoints)
         self._announcers: list[Announcer] = []
-        self._prefetch: StandbyPrefetch | None = None
         self._follow: FollowLoop | None = None
-        #: Who is followed, as it described itself.
-        self._live: dict[str, Any] | None = None
         self._in_sync = False
         #: The hand-over that is under way.
         self._hand_over: HandOver | None = None
@@ -162,16 +148,7 @@ class ReplicatedActivation(Activation):
 
     def _about(self) -> dict[str, Any]:
         """Return what other members are told of this one."""
-        return {
-            "id": self.me.id,
-            "name": self.me.name,
-            "host": self.me.host,
-            "pid": self.me.pid,
-            "role": self.settings.role.told,
-            "group": self.settings.group,
-            "management": self.management,
-            "clients": self.topology.mine.as_content(),
-        }
+        return {**super()._about(), "role": self.settings.role.told, "group": self.settings.group}
 
     @property
     def _sequence(self) -> int:
@@ -306,10 +283,6 @@ class ReplicatedActivation(Activation):
         except (PolluxError, OSError) as error:
             event(logger, logging.ERROR, "how long the activation took could not be written", reason=error)
 
-    def follower(self) -> Follower | None:
-        """Hand out what has read the copy along; None: nothing has, or it does not come to an end. Blocking."""
-        return self._prefetch.take() if self._prefetch is not None else None
-
     # -- the network check
 
     def _cut_off(self, since: float) -> str:
@@ -347,26 +320,12 @@ class ReplicatedActivation(Activation):
         self._cool()
         self.member.wake()
 
-    def _heard(self, content: dict[str, Any]) -> None:
-        """Note where clients find a live or a backup."""
-        self.topology.heard(topology.parse(str(content.get("id", ""))[:255], content.get("clients")))
-
     def _synced(self, _state: LocalState) -> None:
         self._in_sync = True
         self._votes_at_least()  # who is there now may be gone when it is needed
         if self._candidacy is not None:
             self._candidacy.synced()
-        if self.spare is not None:
-            configuration = self._configuration
-            self._prefetch = StandbyPrefetch(
-                configuration.journal_directory,
-                configuration.id_cache_size,
-                self.spare,
-                self.member.wake,
-                paging=configuration.paging_directory,
-                pace=OWN_PACE,
-            )
-            self._prefetch.start()
+        self._warm(self.member.wake)
         self.member.wake()
 
     def _live_lost(self, code: str, _reason: str) -> None:
@@ -381,11 +340,6 @@ class ReplicatedActivation(Activation):
     def _not_taken(self, code: str, text: str) -> None:
         if code == TWO_LIVES and self.member.right is None:
             self.refused(RefusedError(text))
-
-    def _cool(self) -> None:
-        if self._prefetch is not None:
-            self._prefetch.stop()
-            self._prefetch = None
 
     # -- while it serves
 
@@ -466,40 +420,22 @@ class ReplicatedActivation(Activation):
 
     # -- views
 
-    def store_view(self) -> peers.View:
-        """Return what other members are told. No two members of a replicated pair see the same store."""
-        state, position = self.member.state, self.machine.position
-        node = state.node_id if state is not None else ""
-        return peers.View(self.me.id, self.me.name, position.phase.value, position.epoch, node, None)
+    def _copy(self) -> Copy:
+        state, serves = self.member.state, self.machine.phase not in STANDBY
+        return Copy(
+            state.node_id if state is not None else None,
+            state.sequence if state is not None else None,
+            state.complete if state is not None else None,
+            serves,
+            bool(self._replicas.mirror.in_sync) if serves else self._in_sync,
+            self.member.coordinated,
+            self._electorate.view() if self._electorate is not None else None,
+        )
 
-    def view(self) -> dict[str, Any]:
-        """Return what the status shows: where this broker is and why, and who has copies."""
-        position = self.machine.position
-        state = self.member.state
-        serves = position.phase not in STANDBY
-        holder = self.me.name if serves and self.member.right is not None else (self._live or {}).get("name")
-        return {
-            "state": position.phase.value,
-            "role": self.me.role,
-            "policy": self.policy,
-            "node_id": state.node_id if state is not None else None,
-            "epoch": position.epoch,
-            "holder": holder,
-            "store_state": None,
-            "reason": position.reason,
-            "since": position.since,
-            "lease_left_ms": int(self.lease.left() * 1000),
-            "warnings": self._warnings(),
-            "replication": {
-                "sequence": state.sequence if state is not None else None,
-                "coordinated_sequence": self.member.coordinated,
-                "complete": state.complete if state is not None else None,
-                "in_sync": bool(self._replicas.mirror.in_sync) if serves else self._in_sync,
-                "standby_prefetch": None if serves else self._prefetch is not None and self._prefetch.has_read,
-                "backups": self._replicas.view(),
-                "quorum": self._electorate.view() if self._electorate is not None else None,
-            },
-        }
+    def _holder(self, copy: Copy) -> str | None:
+        """Return the name of who serves; a member that has given the right back is nobody's."""
+        serves = copy.serves and self.member.right is not None
+        return super()._holder(copy._replace(serves=serves))
 
     def _warnings(self) -> list[str]:
         found = [self._network.problem] if self._network is not None and self._network.problem else []
