@@ -22,6 +22,7 @@ def plan(topology: Mapping[str, Any]) -> list[str]:
             f"{', votes' if group['votes'] else ''}){kept}"
         )
         lines.append(f"  clients: {group['client_url']}")
+        lines += [f"  {line}" for line in group["cluster"].get("plan", [])]
         for host in group["members"]:
             broker = topology["brokers"][host]
             ports = ", ".join(f"{acceptor['name']} {acceptor['netloc']}" for acceptor in broker["acceptors"])

@@ -24,6 +24,11 @@ from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.ensemble i
     read_nodes,
 )
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.model import group_model, member_model
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.passive import (
+    check_passive,
+    passive_model,
+    virtual_model,
+)
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.placing import place
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.problems import Problem, merged
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.reading import ROLES, read, read_member
@@ -81,10 +86,14 @@ def topology(
         check_coordination(member, nodes, exists, problems)
         check_secrets(member, secrets, exists, problems)
     check_electorate(members, problems)
+    check_passive(by_group, problems)
     check_machines(members, problems)
     check_site(members, problems)
     voters = [member for member in members if votes(member)]
-    model_groups = {group: group_model(group, mates) for group, mates in by_group.items()}
+    model_groups = {
+        group: {**group_model(group, mates), **virtual_model(mates), "cluster": passive_model(group, mates)}
+        for group, mates in by_group.items()
+    }
     return {
         "brokers": {
             member.name: member_model(member, by_group[member.group], voters, connect_string) for member in members

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FILES = Path(__file__).parents[2] / "roles/broker/files"
 AGENT = FILES / "ocf/broker"
+TELL = FILES / "tell-manager"
 QPIDD, PRIMARY = FILES / "lsb/qpidd", FILES / "lsb/qpidd-primary"
 #: `status` has the status; `hung`, `refuse`, `broken`, `deaf` make it hang, refuse, end at once, or ignore SIGTERM.
 STAND_IN = """#!/bin/sh
@@ -33,11 +34,13 @@ run*)
 esac
 [ -e hung ] && exit 3
 [ -s status ] || exit 3
+[ "$1" = status ] && {{ printf '{{"activation": {{"active_passive": {{"status": "%s"}}}}}}' "$(cat status)"; exit; }}
 case "$2 $3" in
 ping*) ;;
 "status --is-primary") grep -qxE 'active|recovering' status ;;
 status*) cat status ;;
-promote*) [ -e refuse ] && {{ echo "Refused: still catching up"; exit 2; }}; echo recovering >status ;;
+promote*) [ -e refuse ] && {{ echo "Refused: still catching up"; exit 2; }}; shift 3
+    echo "$*" | sed 's/ *--pollux-exit-codes.*//' >promoted; echo recovering >status ;;
 demote*) [ -e refuse ] && exit 2; echo joining >status ;;
 esac
 """
@@ -156,7 +159,7 @@ def test_the_sequence_of_ocf_tester(machine: Machine) -> None:
     assert [machine(AGENT, one) for one in ("start", "start", "monitor", "stop", "stop", "monitor")] == [
         *(0, 0, 0, 0, 0, 7)
     ]
-    assert [machine(AGENT, one) for one in ("promote", "demote", "reload", "")] == [7, 7, 3, 3]
+    assert [machine(AGENT, one) for one in ("promote", "demote", "reload", "")] == [7, 0, 3, 3]
 
 
 @pytest.mark.parametrize(
@@ -181,6 +184,116 @@ def test_a_refused_promotion_is_an_error_and_says_why(machine: Machine) -> None:
     assert machine(AGENT, "monitor") == 0
     machine.becomes("active")
     assert machine(AGENT, "demote") == 1
+
+
+#: Stand-ins of pacemaker's programs: what they are asked is in `asked`, what they answer in files of their names.
+PACEMAKER = {
+    "crm_attribute": """#!/bin/sh
+echo "$*" >>{directory}/asked
+case "$*" in *pollux-discard*) cat {directory}/discard 2>/dev/null || exit 6 ;; esac
+""",
+    "crm_mon": """#!/bin/sh
+cat {directory}/mon
+# What it knows comes later: the next question is answered otherwise.
+[ -e {directory}/mon.next ] && mv {directory}/mon.next {directory}/mon
+exit 0
+""",
+}
+NODE = '<node name="{}" id="1" online="{}" standby="false" pending="false" unclean="{}" feature_set="3"/>'
+
+
+def under_pacemaker(machine: Machine, *nodes: tuple[str, str, str], fencing: bool = True) -> str:
+    """Put the stand-ins into PATH, as if called by a cluster of these nodes; what crm_mon says."""
+    for name, text in PACEMAKER.items():
+        path = machine.directory / name
+        path.write_text(text.format(directory=machine.directory))
+        path.chmod(0o755)
+    said = "\n".join(
+        [f'<cluster_options a="b" stonith-enabled="{str(fencing).lower()}"/>', *(NODE.format(*node) for node in nodes)]
+    )
+    (machine.directory / "mon").write_text(said)
+    machine.environment |= {
+        "PATH": f"{machine.directory}:{machine.environment['PATH']}",
+        "HA_RSCTMP": str(machine.directory),
+        "OCF_RESOURCE_INSTANCE": "pollux",
+        "OCF_RESKEY_CRM_meta_on_node": "a",
+        "OCF_RESKEY_members": "a=10.0.0.1:1 b=10.0.0.2:1 c=10.0.0.3:1",
+    }
+    return said
+
+
+def scores(machine: Machine) -> list[int]:
+    """The promotion scores that the cluster was told, in this order."""
+    path = machine.directory / "asked"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [int(line.split()[-1]) for line in lines if "--promotion" in line]
+
+
+def test_the_cluster_is_told_who_is_the_one_to_promote_and_only_when_that_changes(machine: Machine) -> None:
+    under_pacemaker(machine, ("a", "true", "false"))
+    assert machine(AGENT, "start") == 0
+    assert scores(machine) == [-1], "who joins and cannot ask the others is not promoted"
+    for status in ("catchup", "ready", "ready", "active", "active", "recovering"):
+        machine.becomes(status)
+        machine(AGENT, "monitor")
+    assert scores(machine) == [-1, 100, 1000]
+    machine.becomes("ready")
+    machine.flag("refuse")
+    assert machine(AGENT, "promote") == 1
+    assert scores(machine)[-2:] == [100, -1], "who was refused is not asked again at once"
+
+
+@pytest.mark.parametrize("fencing", [True, False])
+def test_whose_node_is_known_to_be_off_is_vouched_for_and_nobody_else(machine: Machine, *, fencing: bool) -> None:
+    """Once the fencing is over, which this node hears of a moment later; without fencing nothing is known."""
+    after = under_pacemaker(
+        machine, ("a", "true", "false"), ("b", "false", "false"), ("c", "true", "false"), fencing=fencing
+    )
+    (machine.directory / "mon.next").write_text(after)
+    if fencing:
+        line = NODE.format("b", "false", "false")
+        (machine.directory / "mon").write_text(after.replace(line, NODE.format("b", "false", "true")))
+    assert machine(AGENT, "start") == 0
+    machine.becomes("ready")
+    assert machine(AGENT, "promote") == 0
+    given = (machine.directory / "promoted").read_text().split()
+    assert given == (["--fenced", "10.0.0.2:1"] if fencing else [])
+
+
+def test_whose_data_an_operator_gives_up_is_passed_on(machine: Machine) -> None:
+    under_pacemaker(machine, ("a", "true", "false"))
+    (machine.directory / "discard").write_text("10.0.0.3:1\n")
+    assert machine(AGENT, "start") == 0
+    assert machine(AGENT, "promote") == 0
+    assert (machine.directory / "promoted").read_text().split() == ["--discard", "10.0.0.3:1"]
+
+
+def test_a_primary_that_hangs_is_ended_when_it_is_to_be_demoted(machine: Machine) -> None:
+    """It may serve, and cannot be asked; it has nothing to put in order, so it is killed at once."""
+    assert machine(AGENT, "start") == 0
+    assert machine(AGENT, "promote") == 0
+    machine.flag("deaf")
+    os.killpg(machine.number, signal.SIGSTOP)
+    machine.flag("hung")
+    assert machine(AGENT, "monitor") == 9
+    assert machine(AGENT, "demote") == 0
+    assert not machine.runs()
+
+
+def test_the_end_of_a_process_is_told_unless_it_was_asked_for(machine: Machine) -> None:
+    for name, text in (("crm_node", "echo a"), ("crm_resource", f'echo "$*" >>{machine.directory}/asked')):
+        path = machine.directory / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+    machine.environment |= {"PATH": f"{machine.directory}:{os.environ['PATH']}", "HA_RSCTMP": str(machine.directory)}
+    asked = machine.directory / "asked"
+    assert machine(TELL, "", SERVICE_RESULT="success") == 0
+    machine.flag("pollux-stopping")
+    assert machine(TELL, "", SERVICE_RESULT="signal") == 0
+    assert not asked.exists()
+    machine.flag("pollux-stopping", on=False)
+    assert machine(TELL, "", SERVICE_RESULT="signal") == 0
+    assert asked.read_text() == "--fail --resource pollux --node a\n"
 
 
 def test_a_broker_that_ends_at_once_was_not_started(machine: Machine) -> None:

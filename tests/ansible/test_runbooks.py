@@ -14,6 +14,7 @@ SPECIFICATIONS = "\n".join(path.read_text() for path in ROOT.glob("roles/*/meta/
 OPERATIONS = {"status.yml", "site.yml", "switchover.yml", "failback.yml", "drill.yml"}
 OPERATIONS |= {"rolling_restart.yml", "rolling_upgrade.yml"}
 OPERATIONS |= {"pipeline.yml", "recover_split_brain.yml", "restart_zookeeper.yml", "rebuild_backup.yml"}
+OPERATIONS |= {"recover_no_primary.yml"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -24,7 +25,8 @@ def test_what_a_page_names_exists(page: Path) -> None:
     assert {book for book in books if not (ROOT / "playbooks" / book).exists()} == set()
     targets = re.findall(r"\]\(([^)#]+)\)", text)
     assert [target for target in targets if not (page.parent / target).exists()] == []
-    variables = set(re.findall(r"`((?:broker|shared_store|topology|pipeline|zookeeper)_[a-z_]+)", text))
+    roles = "broker|shared_store|topology|pipeline|zookeeper|pacemaker|rgmanager|virtual_ip"
+    variables = set(re.findall(rf"`((?:{roles})_[a-z_]+)", text))
     assert {name for name in variables if f"      {name}:" not in SPECIFICATIONS} == set()
     options = set(re.findall(r"-e ([a-z_]+)=", text))
     plays = "\n".join(path.read_text() for path in (ROOT / "playbooks").glob("*.yml"))

@@ -89,7 +89,7 @@ def member_model(
     voting = votes(member)
     known = [*mates, *(voter for voter in voters if voter not in mates)] if voting else list(mates)
     policy = value["broker_ha_policy"]
-    shared, replicated = policy == "shared_store", policy == "replication"
+    shared, copied = policy == "shared_store", policy in ("replication", "active_passive")
     store = f"{value['shared_store_path'].rstrip('/')}/{member.group}" if shared else value["broker_data"]
     return {
         "name": member.name,
@@ -99,13 +99,15 @@ def member_model(
         "preferred": member.preferred,
         "start_order": mates.index(member),
         "members": len(mates),
+        # Brokers that a resource manager promotes know each other by ha-brokers-url, others by connectors.
+        "connected": len(mates) > 1 and policy != "active_passive",
         "address": member.address,
         "machine": member.machine,
         "acceptors": [
             {
                 "name": acceptor["name"],
                 "port": acceptor["port"],
-                "protocols": _protocols(acceptor, for_members=replicated and acceptor is member.acceptors[0]),
+                "protocols": _protocols(acceptor, for_members=copied and acceptor is member.acceptors[0]),
                 "tls": acceptor["tls"],
                 "parameters": dict(acceptor.get("parameters") or {}),
                 "netloc": netloc(value["broker_bind_address"], acceptor["port"]),
@@ -126,6 +128,7 @@ def member_model(
         "store": store,
         "zookeeper": (value["broker_zookeeper"] or connect_string) if asks_zookeeper(member) else "",
         "zookeeper_tls": asks_zookeeper(member) and value["broker_zookeeper_tls"],
+        "unit": value["broker_service_name"],
         "root": value["broker_root"],
         "etc": value["broker_etc"],
         "data": value["broker_data"],

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from .electorate import asks_zookeeper
+from .passive import with_pacemaker
 from .problems import Problem
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def check_secrets(member: Member, secrets: Mapping[str, Any], exists: Exists, pr
         found.append(("broker_zookeeper_password", value["broker_zookeeper_user"], password))
         if not password and "broker_zookeeper_password" not in member.given:
             missing.append("coordination_password")
+    if with_pacemaker(member) and not secrets.get("manager_key"):
+        missing.append("manager_key")
     if not (value["broker_users_key"] or "broker_users_key" in member.given or secrets.get("users_key")):
         missing.append("users_key")
     for user in value["broker_users"]:
@@ -100,6 +103,8 @@ def secrets_needed(members: Sequence[Member], nodes: Sequence[Member]) -> dict[s
     replicated = [member for member in members if asks_zookeeper(member)]
     if any(not member.value["broker_zookeeper_password"] for member in replicated):
         names.append("coordination_password")
+    if any(with_pacemaker(member) for member in members):
+        names.append("manager_key")
     if any(not node.value["zookeeper_quorum_password"] for node in nodes):
         names.append("ensemble_password")
     return {
