@@ -152,7 +152,7 @@ SUPPORTED = "docs/configuration.md lists what is supported"
         ),
         (
             "<cluster-connections><cluster-connection-uri/></cluster-connections>",
-            "<cluster-connection-uri> is not supported: write a cluster-connection element; " + SUPPORTED,
+            "<cluster-connection-uri> needs the attributes 'name' and 'address'",
         ),
         (
             '<cluster-connections><cluster-connection name="c"/></cluster-connections>',

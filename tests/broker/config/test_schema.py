@@ -10,7 +10,6 @@ import pytest
 
 from pollux.config.kinds import Directory, Enumeration
 from pollux.config.model import Configuration
-from pollux.config.refused import refused_in_list
 from pollux.config.schema import Entry, Table, places, reachable, table_of
 
 
@@ -52,7 +51,7 @@ OTHER_DEFAULTS = {
 
 
 class RefusedError(Exception):
-    """The path leads into something that is refused by name."""
+    """The path leads into something that is refused by name, or is another element's spelling."""
 
 
 def _resolve(path: str) -> Entry | str:
@@ -62,14 +61,14 @@ def _resolve(path: str) -> Entry | str:
     waiting_for_item = False
     for name in path.split("/")[1:]:
         if waiting_for_item and entry is not None:
-            if name in refused_in_list(entry.name):
+            if name == "cluster-connection-uri":  # it becomes the element that it stands for before it is read
                 raise RefusedError(name)
             assert name == entry.item, f"{path}: {name} is not the item of {entry.name}"
             waiting_for_item = False
             table = table_of(entry.nested) if entry.nested else None
             continue
         assert table is not None, f"{path}: {name} stands in a value"
-        if name in table.refused or name in table.ignored:
+        if name in table.refused or name in table.ignored or path.endswith("/cluster-connection/@uri"):
             raise RefusedError(name)
         if name.startswith("@"):
             assert name[1:] in table.attributes, f"{path} is unknown"

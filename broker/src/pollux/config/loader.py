@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from pollux.config import qpidd_conf
+from pollux.config import cluster_uris, qpidd_conf
 from pollux.config.active_passive import Level
 from pollux.config.convert import Converter
 from pollux.config.document import MAX_ELEMENTS, Document, DocumentError, Place, parse_document, read_document
@@ -181,6 +181,7 @@ class _Loader:
     def _core(self, core: etree._Element, parts: dict[str, Any]) -> Configuration | None:
         mask = next((child for child in core if split_tag(child)[1] == "mask-password"), None)
         self.reader.mask_all = mask is not None and (mask.text or "").strip() in ("true", "1")
+        cluster_uris.expand(core, self.report)
         parsed: Parsed = self.reader.read(core, Configuration, "core", _ARTEMIS)
         configuration = self.reader.build(parsed)
         if not isinstance(configuration, Configuration):

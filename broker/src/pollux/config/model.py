@@ -495,7 +495,7 @@ class Configuration(Redacted, frozen=True):
         tuple[ClusterConnection, ...],
         Listed("cluster-connection", wrapper="cluster-connections"),
         Needs("cluster-connections"),
-        "Clusters.",
+        "Clusters; cluster-connection-uri is the same as a URI.",
     ] = ()
     grouping_handler: Annotated[GroupingHandler | None, Needs("grouping-handler"), "Message groups in a cluster."] = (
         None

@@ -16,7 +16,6 @@ from pollux.config.kinds import Base, Directory, Files, Kind, Password
 from pollux.config.masking import MaskingError, is_masked, unmask
 from pollux.config.model import Feature
 from pollux.config.nearest import did_you_mean
-from pollux.config.refused import refused_in_list
 from pollux.config.schema import Entry, Table, places, table_of
 from pollux.config.substitution import substitute
 
@@ -209,7 +208,7 @@ class Reader:
             if namespace not in namespaces:
                 self._foreign(item, namespace, item_name, entry.name)
             elif item_name != entry.item and item_name not in entry.item_aliases:
-                self._unknown(item, item_name, entry.name, refused_in_list(entry.name), [entry.item])
+                self._unknown(item, item_name, entry.name, {}, [entry.item])
             else:
                 self._item(item, entry, parsed, namespaces)
 

@@ -15,7 +15,7 @@ from pollux.config.extensions import Extensions
 from pollux.config.ignored import ignored_in
 from pollux.config.manager import ZOOKEEPER_NUMBERS, ZOOKEEPER_TEXTS
 from pollux.config.model import Configuration
-from pollux.config.refused import refused_in, refused_in_list
+from pollux.config.refused import refused_in
 from pollux.config.schema import Entry, reachable, table_of
 
 if TYPE_CHECKING:
@@ -168,9 +168,6 @@ def _refused() -> Iterator[str]:
     for where, shape in _where():
         for name, reason in refused_in(shape):
             yield f"| {where} | `{name}` | {_cell(reason)} |"
-    for entry in table_of(Configuration).entries:
-        for name, reason in refused_in_list(entry.name).items():
-            yield f"| core / {entry.name} | `{name}` | {_cell(reason)} |"
 
 
 def render() -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pollux.config.acceptors import AcceptorSettings, ConnectorSettings, TransportShape
 from pollux.config.address_settings import AddressSettingShape
 from pollux.config.addressing import Divert
-from pollux.config.clustering import ClusterConnection, ConnectionRouter
+from pollux.config.clustering import ConnectionRouter
 from pollux.config.extensions import Extensions, SecuritySettingsShape
 from pollux.config.model import Configuration, DatabaseStore
 
@@ -123,7 +123,6 @@ _REFUSED: dict[type[Any], Mapping[str, str]] = {
     },
     Divert: {"transformer": _CLASSES, "transformer-class-name": _CLASSES},
     ConnectionRouter: {"key-transformer": _CLASSES},
-    ClusterConnection: {"@uri": "write the parameters as elements"},
     Extensions: {},
 }
 
@@ -131,11 +130,3 @@ _REFUSED: dict[type[Any], Mapping[str, str]] = {
 def refused_in(shape: type[Any]) -> Iterable[tuple[str, str]]:
     """Return the names refused inside the element read as ``shape``, with the reasons."""
     return _REFUSED.get(shape, {}).items()
-
-
-_IN_LISTS = {"cluster-connections": {"cluster-connection-uri": "write a cluster-connection element"}}
-
-
-def refused_in_list(wrapper: str) -> Mapping[str, str]:
-    """Return the names refused inside an element that only lists others, with the reasons."""
-    return _IN_LISTS.get(wrapper, {})
