@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 from harness import traffic
 from harness.broker import BrokerProcess
-from harness.failover import wait_until
+from harness.failover import BACKUP as BACKUP_PART
+from harness.failover import PRIMARY, Group, Member, wait_until
 from harness.ports import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PASSWORD = "castor and pollux"
+_OWN = "<failover-on-shutdown>true</failover-on-shutdown>"
+LIVE = PRIMARY.format(_OWN + "<wait-for-activation>false</wait-for-activation>")
+BACKUP = BACKUP_PART.format(_OWN + "<allow-failback>false</allow-failback>")
 #: Backlogs move at once; topics, other than in the settings of single brokers, get no ANYCAST queue of their name.
 SETTINGS = (
     traffic.SETTINGS.replace("</address-setting>", "<redistribution-delay>0</redistribution-delay></address-setting>")
@@ -21,30 +25,45 @@ SETTINGS = (
 )
 
 
+def elements(ports: list[int], number: int, *, more: str = "") -> str:
+    """Return the elements by which the broker at ``ports[number]`` is in the cluster of all of them."""
+    connectors = "".join(
+        f'<connector name="n{each}">tcp://127.0.0.1:{port}</connector>' for each, port in enumerate(ports)
+    )
+    others = "".join(f"<connector-ref>n{each}</connector-ref>" for each in range(len(ports)) if each != number)
+    return (
+        f"<connectors>{connectors}</connectors><cluster-user>nodes</cluster-user>"
+        f"<cluster-password>{PASSWORD}</cluster-password><cluster-connections><cluster-connection name='c'>"
+        f"<connector-ref>n{number}</connector-ref><retry-interval>50</retry-interval>{more}"
+        f"<static-connectors>{others}</static-connectors></cluster-connection></cluster-connections>"
+    )
+
+
+def add_port(broker: BrokerProcess, port: int) -> None:
+    """Have a broker listen there for the others."""
+    text = broker.configuration.read_text()
+    acceptor = f'<acceptor name="nodes">tcp://127.0.0.1:{port}?protocols=CORE</acceptor></acceptors>'
+    broker.configuration.write_text(text.replace("</acceptors>", acceptor))
+
+
 class ClusterNode(BrokerProcess):
     """One of them. ``ports`` are those by which the nodes reach each other, ``number`` is this one's."""
 
     def __init__(
         self, directory: Path, ports: list[int], number: int, *, connection: str = "", settings: str = SETTINGS
     ) -> None:
-        connectors = "".join(
-            f'<connector name="n{each}">tcp://127.0.0.1:{port}</connector>' for each, port in enumerate(ports)
-        )
-        others = "".join(f"<connector-ref>n{each}</connector-ref>" for each in range(len(ports)) if each != number)
         self.name = f"node{number}"
         super().__init__(
             directory,
             address_settings=settings,
             addresses="",
             core="<journal-file-size>1M</journal-file-size><journal-compact-min-files>4</journal-compact-min-files>"
-            f"<connectors>{connectors}</connectors><cluster-user>nodes</cluster-user>"
-            f"<cluster-password>{PASSWORD}</cluster-password><cluster-connections><cluster-connection name='c'>"
-            f"<connector-ref>n{number}</connector-ref><retry-interval>50</retry-interval>{connection}"
-            f"<static-connectors>{others}</static-connectors></cluster-connection></cluster-connections>",
+            + elements(ports, number, more=connection),
         )
-        text = self.configuration.read_text().replace("<name>test</name>", f"<name>{self.name}</name>")
-        acceptor = f'<acceptor name="nodes">tcp://127.0.0.1:{ports[number]}?protocols=CORE</acceptor></acceptors>'
-        self.configuration.write_text(text.replace("</acceptors>", acceptor))
+        self.configuration.write_text(
+            self.configuration.read_text().replace("<name>test</name>", f"<name>{self.name}</name>")
+        )
+        add_port(self, ports[number])
 
     @property
     def cluster(self) -> Any:
@@ -87,3 +106,39 @@ class Nodes:
     def __exit__(self, *_: object) -> None:
         for node in self.all:
             node.close()
+
+
+class Pairs:
+    """Pairs that share a store each, in one cluster: every member names every other one of all of them.
+
+    ``ports`` are those by which the members reach each other: of the first pair's live, of its backup, of the second's.
+    """
+
+    def __init__(self, directory: Path, count: int = 2, *, more: str = "") -> None:
+        self.ports = [free_port() for _ in range(2 * count)]
+        self.all: list[Group] = []
+        for pair in range(count):
+            (directory / f"pair{pair}").mkdir()
+            group = Group(directory / f"pair{pair}")
+            for place, role in enumerate((LIVE, BACKUP)):
+                number = 2 * pair + place
+                name = f"p{pair}m{place}"
+                core = elements(self.ports, number, more=more)
+                member = Member(group.directory / name, group.shared, name, role, core=core, settings=SETTINGS)
+                add_port(member, self.ports[number])
+                group.members.append(member)
+            self.all.append(group)
+
+    def __enter__(self) -> Self:
+        members = [member for group in self.all for member in group.members]
+        for member in members:
+            member.spawn()
+        for group in self.all:
+            group.wait_for_live()
+        for member in members:
+            member.wait_for("live", "ready")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for group in self.all:
+            group.__exit__()

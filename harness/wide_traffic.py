@@ -110,4 +110,3 @@ class Monitor(Worker):
             return
         assert self.connection is not None
         self.connection.rest = b""
-

@@ -27,9 +27,7 @@ GROUP = (
 def discovering(member: Replica, number: int, port: int) -> None:
     """Replace its static connectors by a group; of its connectors only its own is left."""
     text = member.configuration.read_text()
-    text = re.sub(
-        r"<static-connectors>.*</static-connectors>", "<discovery-group-ref discovery-group-name='g'/>", text
-    )
+    text = re.sub(r"<static-connectors>.*</static-connectors>", "<discovery-group-ref discovery-group-name='g'/>", text)
     text = re.sub(rf'<connector name="c(?!{number}")\d">[^<]*</connector>', "", text)
     announced = f"<broadcast-period>200</broadcast-period><connector-ref>c{number}</connector-ref>"
     groups = GROUP.format(kind="broadcast", port=port, more=announced) + GROUP.format(

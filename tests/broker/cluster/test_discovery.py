@@ -216,7 +216,7 @@ REPLICATION = "<replication><primary/></replication>"
     [
         (UDP, REPLICATION, set()),
         ("<jgroups-channel>x</jgroups-channel><jgroups-file>y</jgroups-file>", REPLICATION, {"jgroups"}),
-        (UDP, "<shared-store><primary/></shared-store>", {"discovery-groups", "cluster-connections"}),
+        (UDP, "<shared-store><primary/></shared-store>", set()),
     ],
 )
 def test_where_discovery_is_not_used_it_is_refused_by_name(group: str, policy: str, missing: set[str]) -> None:

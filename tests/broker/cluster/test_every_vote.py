@@ -131,9 +131,7 @@ async def play(path: Path, first: int | None, kind: str) -> list[str]:
         one.join(*(other.port for other in three.voters if other is not one))
     three.castor.join(three.b.port, three.c.port)
     candidate.join()
-    candidate.votes._others.endpoints = tuple(
-        Endpoint("tcp", "127.0.0.1", voter.port) for voter in three.voters
-    )
+    candidate.votes._others.endpoints = tuple(Endpoint("tcp", "127.0.0.1", voter.port) for voter in three.voters)
     calls.watch(candidate.votes._connector)
     calls.armed = True
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +27,7 @@ _ROUTES = {
     "queue": "queue",
     "routing": "routingType",
     "node": "node",
+    "via": "via",
     "distance": "distance",
     "connected": "connected",
     "consumers": "consumers",
@@ -56,14 +57,23 @@ def status(client: api.Client) -> Result:
     return Result(found, lambda: print_pairs(f"cluster connection {found['name']}", shown.items()))
 
 
+Connection = Annotated[
+    str | None, typer.Option("--connection", help="Name of the cluster connection; without it the first one.")
+]
+
+
+def _found(client: api.Client, connection: str | None) -> Any:
+    return client.get(_PATH, **({"connection": connection} if connection is not None else {}))
+
+
 @api.remote(app, "links", epilog="Example: pollux cluster links --json")
-def links(client: api.Client) -> Result:
+def links(client: api.Client, *, connection: Connection = None) -> Result:
     """List the links to other nodes.
 
     Whether they stand, or why not; how many messages wait, were sent and confirmed.
     """
     right = ("waiting", "inFlight", "sent", "confirmed")
-    return listed(client.get(_PATH)["links"], _LINKS, right=right)
+    return listed(_found(client, connection)["links"], _LINKS, right=right)
 
 
 @api.remote(app, "routes", epilog="Example: pollux cluster routes orders")
@@ -71,10 +81,42 @@ def routes(
     client: api.Client,
     *,
     address: Annotated[str | None, typer.Argument(help="Only queues of this address.")] = None,
+    connection: Connection = None,
 ) -> Result:
     """List the queues of other nodes.
 
     How far they are, whether they are reached now, how many consumers they have.
     """
-    found = [route for route in client.get(_PATH)["routes"] if address in (None, route["address"])]
+    found = [route for route in _found(client, connection)["routes"] if address in (None, route["address"])]
     return listed(found, _ROUTES, right=("distance", "consumers", "credit", "backlog"))
+
+
+@api.remote(app, "why", epilog="Example: pollux cluster why orders")
+def why(
+    client: api.Client,
+    *,
+    queue: Annotated[str, typer.Argument(help="A queue of this broker, also one in which messages for a node wait.")],
+    connection: Connection = None,
+) -> Result:
+    """Say why the messages of a queue stay where they are, and what to do."""
+    more = {"connection": connection} if connection is not None else {}
+    found = client.get(f"{_PATH}/why/{api.segment(queue)}", **more)
+    return Result(found, "\n".join(found["reasons"]))
+
+
+@api.remote(app, "forget", epilog="Example: pollux cluster forget node3")
+def forget(
+    client: api.Client,
+    *,
+    node: Annotated[str, typer.Argument(help="Name or id of a node that does not come back.")],
+    connection: Connection = None,
+) -> Result:
+    """Route anew what waits for a node that is gone, and forget it.
+
+    Refused while the node is reached. Messages for subscriptions of that node alone go to the dead-letter-address of
+    their address.
+    """
+    more = {"connection": connection} if connection is not None else {}
+    found = client.post(f"{_PATH}/forget", {"node": node, **more})
+    text = f"node {found['nodeId']} is forgotten; {found['routedAnew']} messages are routed anew"
+    return Result(found, text)

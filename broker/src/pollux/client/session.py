@@ -341,4 +341,3 @@ def _name(kind: str) -> str:
 
 def _capabilities(name: str | None) -> object:
     return None if name is None else Array([Symbol(name)])
-

@@ -137,6 +137,8 @@ class Topology:
     def __init__(self, configuration: Configuration, member: str = "") -> None:
         self.mine = announcement_of(configuration, member)
         self._static = _static(configuration)
+        #: Members of a pair have the same of it in their connectors.
+        self._tls = any(endpoint.settings.ssl_enabled for endpoint in _own(configuration))
         # Lives of other pairs are named for their votes: they have other data, and clients must not end there.
         part = configuration.replication_part
         self._voters = part is not None and part.manager is None and len(self._static) > 1
@@ -150,6 +152,11 @@ class Topology:
         if len(self._announced) >= MAXIMUM_MEMBERS:
             del self._announced[next(iter(self._announced))]
         self._announced[announcement.member] = announcement
+
+    def places(self) -> list[tuple[str, int, bool]]:
+        """Where other nodes reach the brokers of this one: host, port, and whether by TLS. This broker first."""
+        said = [self.mine, *self._announced.values()]
+        return [(host, port, self._tls) for one in said for host, port in one.links]
 
     def servers(self, protocol: str, tls: bool) -> list[tuple[str, int, str]]:
         """Where a client of ``protocol`` may go instead: host, port, scheme (amqp or amqps).

@@ -116,35 +116,53 @@ class ClusterConnection(Struct, frozen=True):
     address: Annotated[
         str, Text(), "Prefix of the addresses it applies to; several separated by commas; ! excludes."
     ] = ""
-    check_period: Annotated[int, Duration(minimum=1), "How often connections are checked for pings."] = 30000
+    check_period: Annotated[
+        int, Duration(minimum=1), "How long a second connector to a node that is reached is left alone."
+    ] = 30000
     connection_ttl: Annotated[int, Duration(minimum=1), "Silence after which a connection is dead."] = 60000
-    min_large_message_size: Annotated[int, Size(minimum=1), "Size from which a message is large."] = 100 * KIB
+    min_large_message_size: Annotated[
+        int, Size(minimum=1), "No effect: what the store keeps as a large message is sent in pieces."
+    ] = 100 * KIB
     call_timeout: Annotated[int, Duration(minimum=1), "Wait for an answer."] = 30000
     retry_interval: Annotated[int, Duration(minimum=1), "Wait between attempts to connect."] = 500
     retry_interval_multiplier: Annotated[float, Decimal(minimum=1.0), "Factor on retry-interval for each attempt."] = (
         1.0
     )
     max_retry_interval: Annotated[int, Duration(minimum=1), "Upper limit of the retry interval."] = 2000
-    initial_connect_attempts: Annotated[int, Integer(special=_NO_LIMIT), "Attempts to connect at first."] = -1
-    reconnect_attempts: Annotated[int, Integer(special=_NO_LIMIT), "Attempts to connect again."] = -1
-    use_duplicate_detection: Annotated[bool, Boolean(), "Forwarded messages carry duplicate ids."] = True
+    initial_connect_attempts: Annotated[
+        int, Integer(special=_NO_LIMIT), "Attempts to reach a node at first before it is taken for gone."
+    ] = -1
+    reconnect_attempts: Annotated[
+        int, Integer(special=_NO_LIMIT), "Attempts to reach it again; then what waits for it is routed anew."
+    ] = -1
+    use_duplicate_detection: Annotated[
+        bool, Boolean(), "No effect: a message that is sent again is known by its number on the link."
+    ] = True
     forward_when_no_consumers: Annotated[
         bool | None, Boolean(), "Older spelling of message-load-balancing: true means STRICT, false ON_DEMAND."
     ] = None
     message_load_balancing: Annotated[
         MessageLoadBalancing, Enumeration(values=MessageLoadBalancing), "How messages are spread over the cluster."
     ] = MessageLoadBalancing.ON_DEMAND
-    max_hops: Annotated[int, Integer(), "How far the topology is passed on."] = 1
+    max_hops: Annotated[int, Integer(), "How many links away a queue may be that is sent to; 0: none."] = 1
     confirmation_window_size: Annotated[
         int, Size(minimum=1, special=((-1, "off"),)), "Bytes between confirmations."
     ] = MIB
     producer_window_size: Annotated[int, Size(minimum=1, special=((-1, "off"),)), "Window of producers."] = MIB
-    call_failover_timeout: Annotated[int, Duration(special=_FOR_EVER), "Wait for an answer during failover."] = -1
-    notification_interval: Annotated[int, Duration(minimum=1), "Time between announcements after joining."] = 1000
-    notification_attempts: Annotated[int, Integer(), "Announcements after joining."] = 2
+    call_failover_timeout: Annotated[
+        int, Duration(special=_FOR_EVER), "No effect: a link that breaks is made anew, and goes on where it was."
+    ] = -1
+    notification_interval: Annotated[int, Duration(minimum=1), "Time between tellings of all nodes to a new peer."] = (
+        1000
+    )
+    notification_attempts: Annotated[int, Integer(), "How often all nodes are told to a new peer again."] = 2
     scale_down_connector: Annotated[str | None, Text(), "Connector used for scaling down."] = None
     client_id: Annotated[str | None, Text(), "Identifies the connection at the other end."] = None
-    topology_scanner_attempts: Annotated[int, Integer(special=_NO_LIMIT), "Attempts to scan the topology."] = 30
+    topology_scanner_attempts: Annotated[
+        int,
+        Integer(special=_NO_LIMIT),
+        "No effect: connectors are tried for ever, so parts of a cluster find each other.",
+    ] = 30
     static_connectors: Annotated[StaticConnectors | None, "Members by connectors."] = None
     discovery_group_ref: Annotated[DiscoveryGroupRef | None, "Members by discovery."] = None
     line: int = 0

@@ -277,6 +277,15 @@ def cluster_connections_are_consistent(configuration: Configuration, report: Rep
                 f"{where}: connection-ttl ({cluster.connection_ttl}) must be longer than check-period"
                 f" ({cluster.check_period})",
             )
+    forwarding = [cluster for cluster in configuration.cluster_connections if cluster.max_hops]
+    for number, cluster in enumerate(forwarding):
+        for other in forwarding[:number]:
+            if common := _common_prefix(cluster.address, other.address):
+                report.error_at(
+                    cluster.line,
+                    f"cluster-connections {other.name!r} and {cluster.name!r} both have addresses that begin with"
+                    f" {common}: give each an <address> of its own (prefixes; ! excludes)",
+                )
     if (
         configuration.grouping_handler
         and not configuration.cluster_connections
@@ -286,6 +295,22 @@ def cluster_connections_are_consistent(configuration: Configuration, report: Rep
             configuration.grouping_handler.line,
             "grouping-handler needs a cluster-connection: without one nobody asks it",
         )
+
+
+def _common_prefix(one: str, other: str) -> str:
+    """Return a prefix of addresses that two cluster connections both have, quoted; empty: there is none."""
+    included, excluded = [], []
+    for text in (one, other):
+        listed = [each.strip() for each in text.split(",") if each.strip()]
+        excluded += [each[1:] for each in listed if each.startswith("!")]
+        included.append([each for each in listed if not each.startswith("!")] or [""])
+    for mine in included[0]:
+        for theirs in included[1]:
+            longer = max(mine, theirs, key=len)
+            together = mine.startswith(theirs) or theirs.startswith(mine)
+            if together and not any(longer.startswith(each) for each in excluded):
+                return repr(longer) if longer else "anything"
+    return ""
 
 
 def groups_have_a_transport(configuration: Configuration, report: Report) -> None:

@@ -242,8 +242,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]], *, numbers: Itera
 
     def cells(tag: str, values: Iterable[str]) -> str:
         found = (
-            f"<{tag}{_RIGHT if index in right else ''}>{escape(value)}</{tag}>"
-            for index, value in enumerate(values)
+            f"<{tag}{_RIGHT if index in right else ''}>{escape(value)}</{tag}>" for index, value in enumerate(values)
         )
         return "<tr>" + "".join(found) + "</tr>"
 

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
     from pollux.config.model import Configuration
-    from pollux.engine.spreading import Forward
+    from pollux.engine.spreading import Forward, Spread
+    from pollux.message import Message
     from pollux.routing.consumer import Consumer, Rights
     from pollux.routing.reference import MessageReference
     from pollux.routing.space import Address, AddressSpace
@@ -319,6 +320,18 @@ class PostOffice:
         if queue.trail is not None:
             queue.trail.left(Event.MOVED, references, moves[0][1].queue.address)
         self._departures.discard(queue, queue.acknowledge(references), tx)
+        self.storage.append_commit(tx)
+
+    def place_anew(self, queue: Queue, reference: MessageReference, message: Message, spread: Spread) -> None:
+        """Put what a consumer of ``queue`` holds where ``spread`` says, as ``message``, in one transaction."""
+        tx = self.storage.next_id()
+        for forward in spread.forwards:
+            self._intake.forward(forward, tx)
+        if spread.queues:
+            self._intake.take(message, spread.queues, tx)
+        if queue.trail is not None:
+            queue.trail.left(Event.MOVED, [reference], message.address)
+        self._departures.discard(queue, queue.acknowledge([reference]), tx)
         self.storage.append_commit(tx)
 
     # -- transactions

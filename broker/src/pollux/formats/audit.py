@@ -189,9 +189,7 @@ def decode_messages(payload: bytes, base: int, names: Sequence[str]) -> Messages
             event, flags, offset, address, queue, target, count, consumer = RUN.unpack_from(payload, at)
             at += RUN.size
             where = None if target == NO_NAME else names[target]
-            messages.runs.append(
-                Run(event, flags, base + offset, names[address], names[queue], where, count, consumer)
-            )
+            messages.runs.append(Run(event, flags, base + offset, names[address], names[queue], where, count, consumer))
         messages.ids, at = _column("Q", payload, at, id_count)
         messages.producers, at = _column("Q", payload, at, size_count)
         messages.sizes, at = _column("I", payload, at, size_count)

@@ -29,6 +29,8 @@ CREATE_QUEUE = Body(
         "autoDelete": "boolean",
     },
 )
+FORGET = Body({"node": "string"}, {"connection": "string"})
+_CONNECTION = (Query("connection", "string", "Name of the cluster connection; without it the first one."),)
 PROMOTE = Body({}, {"fenced": "strings", "discarded": "strings"})
 CHOICE = Body({}, {"ids": "integers", "filter": "string", "all": "boolean"})
 RESTORE = Body({"messages": "objects"}, {"addresses": "strings"})
@@ -58,7 +60,9 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", f"{_V1}/activation/cluster", "active_passive", "activation"),
     Operation("POST", f"{_V1}/activation/promote", "promote", "activation", body=PROMOTE),
     Operation("POST", f"{_V1}/activation/demote", "demote", "activation"),
-    Operation("GET", f"{_V1}/cluster", "cluster", "cluster"),
+    Operation("GET", f"{_V1}/cluster", "cluster", "cluster", query=_CONNECTION),
+    Operation("GET", f"{_V1}/cluster/why/{{name}}", "cluster_why", "cluster", query=_CONNECTION),
+    Operation("POST", f"{_V1}/cluster/forget", "cluster_forget", "cluster", body=FORGET, statuses=(202,)),
     Operation("POST", f"{_V1}/reload", "reload", "broker"),
     Operation("GET", f"{_V1}/users", "users", "broker", query=_FILTER),
     Operation("GET", f"{_V1}/addresses", "addresses", "addresses", query=_FILTER),

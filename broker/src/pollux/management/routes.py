@@ -16,6 +16,7 @@ from pollux.management.operations import (
     CHOICE,
     CREATE_ADDRESS,
     CREATE_QUEUE,
+    FORGET,
     MOVE,
     OPERATIONS,
     PROMOTE,
@@ -42,6 +43,7 @@ from pollux.routing.spec import QueueSpec
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
 
+    from pollux.cluster.connection.connections import Connections
     from pollux.ha.activation import Activation
     from pollux.node.engine import Engine
     from pollux.process.broker import Broker
@@ -174,10 +176,28 @@ class Api:
             raise InvalidRequestError("this broker has no ha-policy: there is nobody to hand over to")
         return activation
 
-    async def cluster(self, _request: web.Request) -> web.Response:
-        """The cluster connection: links to and from other nodes, and where their queues are; name null without one."""
+    async def cluster(self, request: web.Request) -> web.Response:
+        """A cluster connection: links to and from other nodes, and where their queues are; name null without one."""
         found = self._node.cluster
-        return json_response(found.describe() if found is not None else views.NO_CLUSTER)
+        if found is None:
+            return json_response(views.NO_CLUSTER)
+        return json_response(found.describe(request.query.get("connection")))
+
+    async def cluster_why(self, request: web.Request) -> web.Response:
+        """Why a queue does not drain, in words."""
+        queue = self._queue(request)
+        return json_response(self._cluster().why(queue.name, request.query.get("connection")))
+
+    async def cluster_forget(self, request: web.Request) -> web.Response:
+        """Route anew what waits for a node that does not come back, and forget it; 400 while it is reached."""
+        body = await body_of(request, FORGET)
+        return json_response(self._cluster().forget(body["node"], body.get("connection")), status=202)
+
+    def _cluster(self) -> Connections:
+        found = self._node.cluster
+        if found is None:
+            raise InvalidRequestError("this broker has no cluster-connection, or does not serve now")
+        return found
 
     async def reload(self, _request: web.Request) -> web.Response:
         """Read configuration and users again; tells what needs a restart."""

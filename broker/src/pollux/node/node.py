@@ -13,6 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+from pollux.cluster.topology import Topology
 from pollux.engine.security import Security
 from pollux.ha.machine import Phase
 from pollux.ha.runtime import store_directory
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from pollux.audit import Trail
-    from pollux.cluster.connection.service import Cluster
+    from pollux.cluster.connection.connections import Connections
+    from pollux.cluster.connection.preparing import Preparation
+    from pollux.cluster.link import CoreHub
     from pollux.config.acceptors import AcceptorSettings
     from pollux.config.model import Configuration
     from pollux.config.users import Users
@@ -87,14 +90,19 @@ class Node:
             else ()
         )
         self._timers: list[asyncio.Task[None]] = []
-        #: The cluster connection while it serves; None without one.
-        self.cluster: Cluster | None = None
+        #: The cluster connections while it serves; None without one.
+        self.cluster: Connections | None = None
+        self._preparation: Preparation | None = None
 
     # -- start
 
     def enter(self) -> None:
         """Lock the directories that are this process's alone. Raises DirectoryLockedError, PolluxError."""
         activation = self.activation
+        if self.configuration.cluster_connections:
+            from pollux.cluster.connection.preparing import Preparation
+
+            self._preparation = Preparation(self.configuration)
         if activation is None:
             self._lock.acquire(self.configuration.name)
             self.node_id = node_id(store_directory(self.configuration))
@@ -144,10 +152,8 @@ class Node:
             # Stored sessions expire and their wills fall due whether or not an MQTT client ever connects.
             mqtt.start(self._services(engine, self.configuration.acceptors[0].settings), self._loop)
         hub = activation.hub if activation is not None else None
-        if self.configuration.cluster_connections and activation is None:
-            from pollux.cluster.connection.service import Cluster
-
-            self.cluster = await Cluster.make(self.configuration, self.node_id, engine.post)
+        if self._preparation is not None:
+            self.cluster = await self._connections(engine, hub, self._preparation)
             hub = self.cluster.hub
         await self._acceptors.open(lambda settings: self._services(engine, settings), engine.post.memory, hub)
         if self.cluster is not None:
@@ -176,6 +182,23 @@ class Node:
             node_id=self.node_id.hex(),
             messages=engine.recovered_messages,
             recovery_ms=round(engine.recovery_seconds * 1000),
+        )
+
+    async def _connections(self, engine: Engine, hub: CoreHub | None, preparation: Preparation) -> Connections:
+        """Return the cluster connections; ``hub``: what the members of a pair may ask each other for already."""
+        from pollux.cluster.connection.connections import Connections
+        from pollux.cluster.connection.settings import settings_of
+        from pollux.cluster.link import CoreHub
+
+        if hub is None:
+            key = await preparation.key()
+            silence = settings_of(self.configuration).silence
+            hub = CoreHub(key, name=self.configuration.name, node_id=self.node_id, timeout=silence)
+        topology = self.activation.topology if self.activation is not None else Topology(self.configuration)
+        # A policy that has members of its own to find announces this broker itself.
+        announced = self.configuration.replication_part is not None
+        return Connections(
+            self.configuration, self.node_id, engine.post, hub, places=topology.places, announced=announced
         )
 
     def _services(self, engine: Engine, settings: AcceptorSettings) -> Services:
@@ -339,6 +362,8 @@ class Node:
 
     def close(self) -> None:
         """End what is left: threads and timers."""
+        if self._preparation is not None:
+            self._preparation.close()
         self.security.close()
         self._acceptors.close()
 

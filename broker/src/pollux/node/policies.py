@@ -12,21 +12,13 @@ if TYPE_CHECKING:
 def features(configuration: Configuration) -> frozenset[str]:
     """Return the features beyond a single broker that this version provides for ``configuration``."""
     built = {"shared-store", "database-store"}
-    if not configuration.in_ha_group:
-        if configuration.cluster_connections:
-            built |= {"cluster-connections", "core-protocol"}
-        return frozenset(built)
+    if configuration.cluster_connections:
+        built |= {"cluster-connections", "core-protocol", "broadcast-groups", "discovery-groups"}
     if configuration.active_passive is not None:
         built |= {"active-passive", "core-protocol"}
     replication = configuration.replication_part
     if replication is not None:
         built |= {"replication", "core-protocol", "broadcast-groups", "discovery-groups", "network-check"}
-    # The members of a pair know each other from static connectors, or find each other where they talk to each other.
-    if all(
-        cluster.static_connectors is not None or (cluster.discovery_group_ref is not None and replication is not None)
-        for cluster in configuration.cluster_connections
-    ):
-        built.add("cluster-connections")
     return frozenset(built)
 
 

@@ -71,11 +71,6 @@ def unprovided(configuration: Configuration) -> Iterator[Problem]:
             f"<{feature.element}> asks for {feature.name!r}, which this version of Pollux does not provide yet"
             " (see docs/configuration.md)",
         )
-    if configuration.cluster_connections:
-        # Not imported otherwise: most brokers have none.
-        from pollux.cluster.connection.settings import unbuilt
-
-        yield from unbuilt(configuration)
     if "core-protocol" in built:
         return
     for acceptor in configuration.acceptors:

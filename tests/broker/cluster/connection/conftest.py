@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from broker.engine.conftest import TIMEOUT, Office
+from pollux.cluster.connection.connections import Connections
 from pollux.cluster.connection.outgoing import OutgoingLink
-from pollux.cluster.connection.service import Cluster
-from pollux.cluster.connection.settings import settings_of
-from pollux.cluster.link import Conversation
+from pollux.cluster.connector import UnreachableError
+from pollux.cluster.link import Conversation, CoreHub
 from pollux.config.acceptors import Endpoint
 from pollux.config.clustering import ClusterConnection, MessageLoadBalancing
 from pollux.wire.core.peer import ClusterKey
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from pollux.cluster.connection.service import Cluster
     from pollux.engine.post_office import PostOffice
 
 KEY = ClusterKey("nodes", "castor and pollux")
@@ -102,33 +103,62 @@ class Connector:
         self._source, self._sink = source, sink
         self.allowed = asyncio.Event()
         self.allowed.set()
+        #: Nobody listens there.
+        self.failing = False
         self.links: list[Connected] = []
 
     async def connect(self, _endpoint: object, _limit: float) -> Connected:
         await self.allowed.wait()
+        if self.failing:
+            raise UnreachableError("nobody listens")
         link = Connected(self._source, self._sink)
         await link.ready
         self.links.append(link)
         return link
 
 
-class Node:
-    """One node."""
+class Wires:
+    """Connects a node to the others by their numbers, which are their ports."""
 
-    def __init__(self, directory: Path, number: int, balancing: str, connection: dict[str, Any]) -> None:
+    def __init__(self, source: Node, nodes: dict[int, Node]) -> None:
+        self._source, self._nodes = source, nodes
+
+    async def connect(self, endpoint: Endpoint, limit: float) -> Connected:
+        return await self._source.connector_to(self._nodes[endpoint.port]).connect(endpoint, limit)
+
+
+class Node:
+    """One node. ``nodes`` are all by their numbers."""
+
+    def __init__(
+        self, directory: Path, number: int, balancing: str, connection: dict[str, Any], nodes: dict[int, Node]
+    ) -> None:
+        more = dict(connection)
+        names = more.pop("connections", ("c",))
+        self.number = number
+        self._nodes = nodes
         self.id = bytes([64 + number]) * 16
         self.office = Office(directory)
         self.office.settings("#", redistribution_delay=0)
         self.office.configuration = replace(
             self.office.configuration,
             name=f"node{number}",
-            cluster_connections=(
+            cluster_connections=tuple(
                 ClusterConnection(
-                    "c", "me", message_load_balancing=MessageLoadBalancing(balancing), retry_interval=1, **connection
-                ),
+                    name,
+                    "me",
+                    message_load_balancing=MessageLoadBalancing(balancing),
+                    retry_interval=1,
+                    max_retry_interval=5,
+                    **({"address": name} if name != "c" else {}),
+                    **more,
+                )
+                for name in names
             ),
         )
+        self.connections: Connections
         self.cluster: Cluster
+        self.places: list[tuple[str, int, bool]] = []
         self.connectors: dict[bytes, Connector] = {}
 
     @property
@@ -137,23 +167,32 @@ class Node:
 
     async def open(self) -> None:
         await self.office.open()
-        self.cluster = Cluster(
-            settings_of(self.office.configuration), self.office.configuration.name, self.id, KEY, self.post
-        )
-        self.cluster.start()
+        configuration = self.office.configuration
+        hub = CoreHub(KEY, name=configuration.name, node_id=self.id, timeout=60.0)
+        self.connections = Connections(configuration, self.id, self.post, hub, places=lambda: self.places)
+        self.cluster = self.connections.all[0]
+        for cluster in self.connections.all:
+            cluster.connector = Wires(self, self._nodes)  # type: ignore[assignment]  # it makes links of its own
+        self.connections.start()
 
-    def reach(self, other: Node) -> OutgoingLink:
+    def connector_to(self, other: Node) -> Connector:
+        return self.connectors.setdefault(other.id, Connector(self, other))
+
+    def told(self) -> None:
+        """Say where this node is reached, so that others may learn of it."""
+        self.places = [("host", self.number, False)]
+
+    def reach(self, other: Node, connection: int = 0) -> OutgoingLink:
         """Have a link to another node from now on."""
-        connector = Connector(self, other)
-        link = OutgoingLink(self.cluster, other.office.configuration.name, (Endpoint("tcp", "host", 1),))
-        self.cluster.connector = connector  # type: ignore[assignment]  # each link is run with its own
-        self.connectors[other.id] = connector
-        self.cluster.outgoing.append(link)
-        self.cluster._tasks.append(asyncio.get_running_loop().create_task(link.run()))
+        self.connector_to(other)
+        endpoint = Endpoint("tcp", "host", other.number)
+        cluster = self.connections.all[connection]
+        link = OutgoingLink(cluster, other.office.configuration.name, (endpoint,))
+        cluster.peers.add(link)
         return link
 
     async def close(self) -> None:
-        await self.cluster.stop()
+        await self.connections.stop()
         await self.office.close()
 
     async def reopen(self) -> None:
@@ -172,10 +211,17 @@ async def until(condition: Callable[[], object]) -> None:
 async def nodes(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     made: list[Node] = []
 
-    async def make(count: int = 2, balancing: str = "ON_DEMAND", **connection: Any) -> list[Node]:
+    numbered: dict[int, Node] = {}
+
+    async def make(
+        count: int = 2, balancing: str = "ON_DEMAND", *, places: bool = False, **connection: Any
+    ) -> list[Node]:
         for number in range(1, count + 1):
-            node = Node(tmp_path / str(number), number, balancing, connection)
+            node = Node(tmp_path / str(number), number, balancing, connection, numbered)
+            if places:
+                node.told()
             await node.open()
+            numbered[number] = node
             made.append(node)
         return made
 

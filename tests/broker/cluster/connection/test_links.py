@@ -61,7 +61,7 @@ async def test_a_message_arrives_as_it_was(nodes: Make) -> None:
     assert ROUTE_TO not in (got.message.annotations or {})
     assert got.message.annotations == sent.annotations
     two.post.acknowledge([got])
-    await until(lambda: one.cluster.outgoing[0].confirmed == 1)
+    await until(lambda: one.cluster.peers.links[0].confirmed == 1)
     assert not one.post.message_count(one.cluster.spreading.outlets[two.id].queue)
 
 
@@ -153,7 +153,7 @@ async def test_a_large_message_goes_in_pieces_and_others_keep_their_place(nodes:
     reader = two.post.storage.large.open(body)
     assert b"".join([piece async for piece in reader]) == b"x" * 4_000_000
     reader.close()
-    await until(lambda: one.cluster.outgoing[0].confirmed == 3)
+    await until(lambda: one.cluster.peers.links[0].confirmed == 3)
     await one.office.stable()
     await until(lambda: not list((one.office.configuration.large_messages_directory).glob("*.msg")))
 
@@ -301,7 +301,7 @@ async def test_a_topic_goes_to_each_subscription_once(nodes: Make) -> None:
     assert counts == {"a": 4, "b": 4}
     shared = [node.post.message_count(node.post.queue("shared")) for node in (one, two)]
     assert sum(shared) == 4
-    assert one.cluster.outgoing[0].sent == 4
+    assert one.cluster.peers.links[0].sent == 4
 
 
 async def test_an_address_that_is_excluded_is_not_told_of(nodes: Make) -> None:
@@ -347,7 +347,7 @@ async def test_a_message_out_of_its_place_gets_a_new_number(nodes: Make) -> None
     """However it came about: what comes after a later one was sent is not taken for what the peer has."""
     one, two = await pair(nodes)
     receiver = await consumer(one, two)
-    link = one.cluster.outgoing[0]
+    link = one.cluster.peers.links[0]
     outlet = one.cluster.spreading.outlets[two.id].queue
     one.connectors[two.id].allowed.clear()
     one.post.delete_queue("orders")

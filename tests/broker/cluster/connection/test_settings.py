@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from pollux.cluster.connection.local import Prefixes
 from pollux.cluster.connection.settings import WINDOW, settings_of
 from pollux.cluster.routes.choice import Balancing
-from pollux.config import Severity, loads
+from pollux.config import ConfigError, Severity, loads
 from pollux.process.judgement import unprovided
 
 if TYPE_CHECKING:
@@ -53,34 +52,99 @@ def test_what_is_provided(tmp_path: Path) -> None:
     assert [(name, endpoints[0].port) for name, endpoints in settings.peers] == [("b", 2)]
 
 
-REFUSED = {
-    "max-hops": "<max-hops>2</max-hops>",
-    "min-large-message-size": "<min-large-message-size>1K</min-large-message-size>",
-    "initial-connect-attempts": "<initial-connect-attempts>3</initial-connect-attempts>",
-    "reconnect-attempts": "<reconnect-attempts>3</reconnect-attempts>",
-    "use-duplicate-detection": "<use-duplicate-detection>false</use-duplicate-detection>",
-    "call-failover-timeout": "<call-failover-timeout>5</call-failover-timeout>",
-    "notification-interval": "<notification-interval>5</notification-interval>",
-    "notification-attempts": "<notification-attempts>5</notification-attempts>",
-    "scale-down-connector": "<scale-down-connector>b</scale-down-connector>",
-    "client-id": "<client-id>x</client-id>",
-    "topology-scanner-attempts": "<topology-scanner-attempts>5</topology-scanner-attempts>",
+WITHOUT_EFFECT = {
+    "min-large-message-size": "1K",
+    "use-duplicate-detection": "false",
+    "call-failover-timeout": "5",
+    "topology-scanner-attempts": "5",
 }
 
 
-def refused(found: Configuration) -> str:
+def errors(found: Configuration) -> str:
     return "\n".join(str(one) for one in unprovided(found) if one.severity is Severity.ERROR)
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_provided_yet_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    assert re.search(f"'c'.*{name}.*docs/clusters.md", refused(configuration(tmp_path, REFUSED[name])))
+@pytest.mark.parametrize("name", WITHOUT_EFFECT)
+def test_what_has_no_effect_is_taken(tmp_path: Path, name: str) -> None:
+    found = configuration(tmp_path, f"<{name}>{WITHOUT_EFFECT[name]}</{name}>")
+    assert not errors(found)
+    assert settings_of(found) == settings_of(configuration(tmp_path))
 
 
-def test_other_members_and_more_connections_are_refused(tmp_path: Path) -> None:
-    assert "needs static-connectors" in refused(configuration(tmp_path, members=""))
-    another = f"<cluster-connection name='d'><connector-ref>a</connector-ref>{STATIC}</cluster-connection>"
-    assert "'d': a broker can have one only" in refused(configuration(tmp_path, another=another))
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        ("max-hops", "3", "hops", 3),
+        ("check-period", "2000", "check", 2.0),
+        ("connection-ttl", "40000", "silence", 40.0),
+        ("call-timeout", "2000", "call_timeout", 2.0),
+        ("retry-interval", "100", "retry", 0.1),
+        ("retry-interval-multiplier", "1.5", "multiplier", 1.5),
+        ("max-retry-interval", "5000", "longest_retry", 5.0),
+        ("initial-connect-attempts", "3", "first_attempts", 3),
+        ("reconnect-attempts", "4", "attempts", 4),
+        ("notification-interval", "200", "tell_every", 0.2),
+        ("notification-attempts", "5", "tellings", 5),
+        ("client-id", "links", "client_id", "links"),
+        ("confirmation-window-size", "2M", "unconfirmed", 2 << 20),
+        ("producer-window-size", "3M", "window", 3 << 20),
+        ("forward-when-no-consumers", "true", "balancing", Balancing.STRICT),
+        ("address", "jms,!jms.private", "address", "jms,!jms.private"),
+    ],
+)
+def test_each_parameter(tmp_path: Path, name: str, text: str, field: str, value: object) -> None:
+    found = configuration(tmp_path, f"<{name}>{text}</{name}>")
+    assert not errors(found)
+    assert getattr(settings_of(found), field) == value
+
+
+def test_allow_direct_connections_only(tmp_path: Path) -> None:
+    members = STATIC.replace("<static-connectors>", "<static-connectors allow-direct-connections-only='true'>")
+    assert settings_of(configuration(tmp_path, members=members)).direct_only
+    assert not settings_of(configuration(tmp_path)).direct_only
+
+
+def test_members_by_discovery_or_none_at_all(tmp_path: Path) -> None:
+    group = """<discovery-groups><discovery-group name="g"><group-address>231.7.7.7</group-address>
+      <group-port>9876</group-port></discovery-group></discovery-groups>"""
+    reference = "<discovery-group-ref discovery-group-name='g'/>"
+    found = configuration(tmp_path, members=reference, before=group)
+    assert not errors(found)
+    assert settings_of(found).discovery_group == "g"
+    assert not errors(configuration(tmp_path, members="")), "it is linked to, and links to nobody"
+
+
+def two(tmp_path: Path, first: str, second: str) -> Configuration:
+    another = f"<cluster-connection name='d'><connector-ref>a</connector-ref>{second}{STATIC}</cluster-connection>"
+    return configuration(tmp_path, first, another=another)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("<address>jms</address>", "<address>news</address>"),
+        ("<address>!jms</address>", "<address>jms</address>"),
+        ("", "<max-hops>0</max-hops>"),
+    ],
+)
+def test_several_connections_for_addresses_of_their_own(tmp_path: Path, first: str, second: str) -> None:
+    found = two(tmp_path, first, second)
+    assert not errors(found)
+    assert settings_of(found, 1).name == "d"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "common"),
+    [
+        ("", "", "anything"),
+        ("<address>jms</address>", "", "'jms'"),
+        ("<address>jms</address>", "<address>news,jms.orders</address>", "'jms.orders'"),
+        ("<address>!jms.a</address>", "<address>jms</address>", "'jms'"),
+    ],
+)
+def test_connections_with_addresses_in_common_are_refused(tmp_path: Path, first: str, second: str, common: str) -> None:
+    with pytest.raises(ConfigError, match=f"'c' and 'd' both have addresses that begin with {common}"):
+        two(tmp_path, first, second)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,9 @@ ROUTE_TO = "_AMQ_ROUTE_TO"
 
 
 class Forwarded(Struct, frozen=True, array_like=True):
-    """A message as it is sent: its number, the receiver's queues it is for, the nodes it went through, and itself."""
+    """A message as it is sent: its number, the queues it is for and whose they are (``owner``; empty: the receiver's),
+    the nodes it went through, and itself.
+    """
 
     life: bytes
     number: int
@@ -47,6 +49,7 @@ class Forwarded(Struct, frozen=True, array_like=True):
     annotations: dict[str, Any] | None
     #: Of a large message the size and, where it is known, the CRC-32C of its body, which was sent before it.
     large: tuple[int, int | None] | None = None
+    owner: bytes = b""
 
 
 class _Stored(Struct, frozen=True, array_like=True):
@@ -65,6 +68,7 @@ class _Stored(Struct, frozen=True, array_like=True):
     last_value: str | None
     duplicate_id: bytes | None
     routing_type: int | None
+    owner: bytes = b""
 
 
 _decode = msgspec.msgpack.Decoder(_Stored).decode
@@ -72,9 +76,15 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def stored(
-    message: Message, address: str, number: Number, queues: tuple[str, ...], visited: tuple[bytes, ...]
+    message: Message,
+    address: str,
+    number: Number,
+    queues: tuple[str, ...],
+    visited: tuple[bytes, ...],
+    *,
+    owner: bytes = b"",
 ) -> Message:
-    """Return the copy of a message that waits at ``address`` to be sent."""
+    """Return the copy of a message that waits at ``address`` to be sent. ``owner``: see :class:`Forwarded`."""
     copy = Message(
         message.encoding,
         address,
@@ -100,6 +110,7 @@ def stored(
         message.last_value,
         message.duplicate_id,
         routing_type,
+        owner,
     )
     copy.annotations = {**(message.annotations or {}), ROUTE_TO: _encode(note)}
     return copy
@@ -150,6 +161,7 @@ def to_send(copy: Message) -> Forwarded | None:
         copy.user,
         notes or None,
         (copy.large.size, copy.large.checksum) if copy.large is not None else None,
+        note.owner,
     )
 
 

@@ -10,10 +10,13 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pollux.cluster.connection import payloads
 from pollux.cluster.connection.forwarded import taken
 from pollux.cluster.connection.local import Prefixes
 from pollux.cluster.connection.payloads import Kind, Payloads
+from pollux.cluster.membership import Member
 from pollux.cluster.routes.numbers import Number
 from pollux.cluster.routes.records import Teller
 from pollux.errors import PolluxError
@@ -21,7 +24,7 @@ from pollux.logs import event
 from pollux.wire.core.frames import CoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.owner import Owner
@@ -47,6 +50,9 @@ class IncomingLink:
             self._prefixes = Prefixes(str(content["addresses"])[:65536])
             self._hops = int(content["hops"])
             window = int(content["window"])
+            #: As the peer's broker.xml has it (client-id), and the peer as it says itself; None: it does not.
+            self.client_id = str(content.get("client_id", ""))[:255]
+            self._member = msgspec.convert(content["member"], Member) if "member" in content else None
         except (LookupError, TypeError, ValueError) as error:
             raise ValueError(f"OPEN cannot be read: {error!r}") from error
         if len(self.node) != 16:
@@ -59,6 +65,8 @@ class IncomingLink:
             raise ValueError(
                 f"broker {self.name!r} has the node id of broker {cluster.name!r}: its data directory is a copy"
             )
+        #: That of the peer's life: of two that connect with one node id the later one is right.
+        self.epoch = conversation.peer.epoch if conversation.peer is not None else 0
         self.key = f"{connection}/{self.node.hex()}"
         self.taken = 0
         self._window = max(1, min(window, cluster.settings.window))
@@ -79,11 +87,21 @@ class IncomingLink:
         """Accept it: say what was taken in before, and tell everything when there is credit."""
         numbers = [[number.life, number.value] for number in self._cluster.taken_of(self.key).numbers]
         cluster = self._cluster
-        self._conversation.accept(self._channel, node_id=cluster.node.hex(), name=cluster.name, taken=numbers)
+        said = {"member": cluster.members.mine} if self._member is not None else {}
+        self._conversation.accept(self._channel, node_id=cluster.node.hex(), name=cluster.name, taken=numbers, **said)
         self._conversation.grant(self._channel, self._window)
         event(logger, logging.INFO, "cluster link from", broker=self.name, node=self.node.hex())
+        if self._member is not None:
+            cluster.told_of((self._member,))
+        self.tell_members(cluster.members.all)
 
     # -- what is told
+
+    def tell_members(self, news: Sequence[Member]) -> None:
+        """Tell the peer of these nodes."""
+        if self._member is not None and not self._ended:
+            self._out.extend(payloads.members(news, self._conversation.room()))
+            self._flush()
 
     def changed(self, keys: Iterable[Key]) -> None:
         """Tell of these queues."""
@@ -107,7 +125,7 @@ class IncomingLink:
             elif not self._told_all:
                 self._told_all = True
                 self._dirty.clear()
-                self._tell(self._teller.all(self._records(self._cluster.local.records).values()))
+                self._tell(self._teller.all(self._records(None).values()))
             elif self._dirty:
                 keys, self._dirty = self._dirty, set()
                 telling = self._teller.changes(self._records(keys), keys)
@@ -119,14 +137,15 @@ class IncomingLink:
     def _tell(self, telling: Telling) -> None:
         self._out.extend(payloads.telling(telling, self._conversation.room()))
 
-    def _records(self, keys: Iterable[Key]) -> dict[Key, QueueRecord]:
-        """Return the records of these queues that the peer wants to hear."""
-        known = self._cluster.local.records
-        return {
-            key: record
-            for key in keys
-            if (record := known.get(key)) is not None and self._hops and record.address in self._prefixes
-        }
+    def _records(self, keys: Iterable[Key] | None) -> dict[Key, QueueRecord]:
+        """Return the records of these queues (None: of all) that the peer wants to hear."""
+        found = self._cluster.records_for(self.node, self._hops, keys)
+        return {key: record for key, record in found.items() if record.address in self._prefixes}
+
+    @property
+    def looks_further(self) -> bool:
+        """Whether the peer wants to hear of other nodes' queues, too."""
+        return self._hops > 1
 
     # -- what is taken in
 
@@ -144,6 +163,10 @@ class IncomingLink:
             self._conversation.stop(error.code, str(error))
             return
         kind, content = found
+        if kind is Kind.MEMBERS:
+            self._cluster.told_of(content)  # type: ignore[arg-type]  # decoded as such
+            self._conversation.grant(self._channel, len(payload))
+            return
         if kind is Kind.BODY:
             self._take_body(content, len(payload))  # type: ignore[arg-type]  # decoded as such
             return
@@ -227,10 +250,13 @@ class IncomingLink:
         message = taken(one, self._finish_body(one))
         cluster = self._cluster
         space = cluster.post.space
-        queues = [queue for name in one.queues if (queue := space.queue(name)) is not None]
+        mine = one.owner in (b"", cluster.node)
+        queues = [queue for name in one.queues if (queue := space.queue(name)) is not None] if mine else []
         kept = False
         try:
-            if not queues:
+            if not mine:
+                kept = cluster.pass_on(message, one.owner, one.queues, one.visited, tx)
+            elif not queues:
                 kept = cluster.place_again(message, one.visited, tx)
             elif cluster.post.take(message, queues, tx):
                 kept = True

@@ -28,6 +28,27 @@ _CREDIT = 200
 _REMEMBERED = 100_000
 
 
+def kept(queue: Queue) -> str:
+    """Return why nothing is moved from a queue; empty: it may be.
+
+    Another consumer would be the only one of some queues, or one too many.
+    """
+    attributes = queue.attributes
+    if attributes.exclusive:
+        return "it is exclusive"
+    if attributes.non_destructive:
+        return "it is non-destructive"
+    if attributes.purge_on_no_consumers:
+        return "it is purged when nobody takes from it (purge-on-no-consumers)"
+    if attributes.consumers_before_dispatch > 1:
+        return "it waits for more consumers (consumers-before-dispatch)"
+    if queue.no_local_origin:
+        return "it does not take its own connection's messages (no-local)"
+    if 0 <= attributes.max_consumers <= queue.consumer_count:
+        return "it has as many consumers as it may have (max-consumers)"
+    return ""
+
+
 class Mover:
     """Redistribution of one queue. ``delay``: redistribution-delay in seconds, not negative."""
 
@@ -93,23 +114,11 @@ class Mover:
         inputs = (here, [one._replace(free=0) for one in elsewhere])
         if self._attached and (not ready or held or inputs != self._inputs):
             self._detach()
-        if ready and not self._attached and self._movable():
+        if ready and not self._attached and not kept(queue):
             self._attached = True
             self._post.attach(queue, self)
         self._inputs = inputs
         return again
-
-    def _movable(self) -> bool:
-        """Whether another consumer does no harm: of some queues it would be the only one, or one too many."""
-        attributes = self._queue.attributes
-        return not (
-            attributes.exclusive
-            or attributes.non_destructive
-            or attributes.purge_on_no_consumers
-            or attributes.consumers_before_dispatch > 1
-            or self._queue.no_local_origin
-            or 0 <= attributes.max_consumers <= self._queue.consumer_count
-        )
 
     def target(self, message: Message) -> Elsewhere | None:
         """Return where a message goes. Groups stay: they are moved as a whole or not at all."""

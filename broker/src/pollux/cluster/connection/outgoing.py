@@ -9,18 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pollux.cluster.connection import payloads
 from pollux.cluster.connection.forwarded import to_send
 from pollux.cluster.connection.payloads import Kind, Payloads
 from pollux.cluster.connection.settings import PURPOSE
 from pollux.cluster.connector import UnreachableError
+from pollux.cluster.membership import Member
 from pollux.errors import PolluxError
 from pollux.logs import event
 from pollux.wire.core.frames import CoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.owner import Owner
     from pollux.cluster.link import Conversation
@@ -52,10 +58,15 @@ class OutgoingLink:
     def __init__(self, cluster: Owner, name: str, endpoints: tuple[Endpoint, ...]) -> None:
         self.name = name
         self.endpoints = endpoints
+        #: Where the peer is reached, too, as it told the nodes; and whether it was found by discovery alone.
+        self.told: tuple[Endpoint, ...] = ()
+        self.discovered = False
         self.credit = 0
         #: The peer's node id and name, as it said them last; empty before.
         self.node = b""
         self.broker = ""
+        #: That of the peer's life.
+        self.epoch = 0
         self.connected = False
         #: Why it is not.
         self.reason = "not connected yet"
@@ -82,30 +93,51 @@ class OutgoingLink:
         self._more = asyncio.Event()
         self._planned = False
         self._told = ""
-        self._useless = False
+        #: It leads to this broker itself; or where another link does.
+        self._useless = self._second = False
+        #: It stood: by the last connection, and ever.
+        self._was_up = self._ever = False
+        #: Something is known of the peer that was not when it was tried last.
+        self._news = asyncio.Event()
+        self._tells_members = False
 
     # -- connecting
 
     async def run(self) -> None:
         """Connect, and again whenever the connection is gone; until cancelled, or it leads to this node itself."""
         settings = self._cluster.settings
-        wait = settings.retry
+        wait, attempts = settings.retry, 0
         try:
             while not self._useless:
-                if self.node and self._cluster.reached_by(self.node):
-                    await asyncio.sleep(settings.longest_retry)
-                    continue
-                for endpoint in self.endpoints:
+                self._news.clear()
+                for endpoint in dict.fromkeys((*self.endpoints, *self.told)):
                     if await self._connection(endpoint):
-                        wait = settings.retry
+                        wait, attempts, self._ever = settings.retry, 0, True
                     if self._useless:
                         return
-                await asyncio.sleep(wait)
+                attempts = 0 if self._second else attempts + 1
+                limit = settings.attempts if self._ever else settings.first_attempts
+                if 0 <= limit <= attempts:
+                    self._cluster.gave_up(self)
+                    await self._news.wait()
+                    wait, attempts = settings.retry, 0
+                    continue
+                # Who is reached by another link is there; but it may be a pair, of which the other one serves later.
+                await self._pause(settings.check if self._second else wait)
                 wait = min(wait * settings.multiplier, settings.longest_retry)
         finally:
             self._lost("stopped")
             if self._link is not None:
                 self._link.close("the broker stops")
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+
+    def again(self) -> None:
+        """Try at once, and also when it was tried as often as it may be: something new is known of the peer."""
+        self._news.set()
 
     async def _connection(self, endpoint: Endpoint) -> bool:
         """Hold one connection until it ends; return whether there was one."""
@@ -116,16 +148,15 @@ class OutgoingLink:
             self._unreachable(str(error), error.remedy)
             return False
         peer = link.conversation.peer
-        node = peer.node_id if peer is not None else b""
-        other = cluster.reached_by(node)
-        if other or node == cluster.node:
+        node, epoch = (peer.node_id, peer.epoch) if peer is not None else (b"", 0)
+        if problem := self._not_to(node, epoch):
             # Before OPEN: a node takes one link of each peer, the last one.
-            self.node = node
-            self._useless = node == cluster.node
-            self.reason = "it leads to this broker itself" if self._useless else f"it leads where {other} does"
+            self._unreachable(problem)
             link.close("another link leads there")
             return False
+        self.epoch = epoch
         self._link = link
+        self._was_up = False
         self._payloads = Payloads()
         self._channel = link.conversation.open(
             self,
@@ -136,10 +167,37 @@ class OutgoingLink:
             hops=cluster.settings.hops,
             addresses=cluster.settings.address,
             window=cluster.settings.window,
+            member=cluster.members.mine,
+            client_id=cluster.settings.client_id,
         )
         await link.over
         self._link = None
-        return self.reason == ""
+        return self._was_up
+
+    def _not_to(self, node: bytes, epoch: int) -> str:
+        """Return why nothing is sent to who is reached there; empty: it is."""
+        cluster = self._cluster
+        self._second = False
+        if node == cluster.node:
+            self._useless = epoch == cluster.hub.epoch
+            return "it leads to this broker itself" if self._useless else "another broker serves as this node there"
+        if not node:
+            return "it waits there, and serves nobody"
+        self.node = node
+        other = cluster.reached_by(node)
+        if other is None or other is self:
+            return ""
+        if epoch > other.epoch:
+            # The other one of a pair: who served before is gone, or cut off, and its connection did not notice yet.
+            other.superseded(epoch)
+            return ""
+        self._second = epoch == other.epoch
+        return f"it leads where {other.name} does"
+
+    def superseded(self, epoch: int) -> None:
+        """End the connection: another broker serves as the peer since, in a later life."""
+        if self._link is not None:
+            self._link.close(f"another broker serves as {self.broker} in epoch {epoch}")
 
     def _unreachable(self, reason: str, remedy: str = "") -> None:
         self.reason = reason
@@ -159,15 +217,21 @@ class OutgoingLink:
                 return
             taken = {bytes(life): int(number) for life, number in content["taken"]}
             broker = str(content["name"])
+            self._tells_members = "member" in content
+            member = msgspec.convert(content["member"], Member) if self._tells_members else None
         except (LookupError, TypeError, ValueError) as error:
             self._end(CoreError("protocol", f"the answer to OPEN cannot be read: {error!r}"))
             return
         self.node, self.broker, self._taken, self._last = node, broker, taken, dict(taken)
         self.connected, self.reason, self._told = True, "", ""
+        self._was_up = True
         event(logger, logging.INFO, "cluster link is up", connector=self.name, broker=broker, node=node.hex())
         self._grant(self._cluster.settings.window)
         self._queue = self._cluster.opened(node)
         self.credit = _IN_FLIGHT
+        if member is not None:
+            self._cluster.told_of((member,))
+        self.tell_members(self._cluster.members.all)
         self._cluster.post.attach(self._queue, self)
 
     @property
@@ -192,15 +256,20 @@ class OutgoingLink:
         kind, content = found
         if kind is Kind.TELLING:
             if self._cluster.heard(self.node, content):  # type: ignore[arg-type]  # decoded as such
-                self._send_payload(bytes((Kind.AGAIN,)))
+                self._payloads_out.append(bytes((Kind.AGAIN,)))
+                self._plan()
         elif kind is Kind.CONFIRM:
             self._confirmed(*content)  # type: ignore[misc]  # decoded as such
+        elif kind is Kind.MEMBERS:
+            self._cluster.told_of(content)  # type: ignore[arg-type]  # decoded as such
         else:
             self._end(CoreError("protocol", f"{kind.name} from the side that takes messages"))
 
-    def _send_payload(self, payload: bytes) -> None:
-        if self._link is not None and self._link.conversation.credit(self._channel):
-            self._link.conversation.send(self._channel, payload)
+    def tell_members(self, news: Sequence[Member]) -> None:
+        """Tell the peer of these nodes."""
+        if self.connected and self._tells_members and self._link is not None:
+            self._payloads_out.extend(payloads.members(news, self._link.conversation.room()))
+            self._plan()
 
     def credited(self) -> None:
         """More may be sent."""

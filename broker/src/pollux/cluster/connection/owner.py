@@ -11,12 +11,27 @@ if TYPE_CHECKING:
     from pollux.cluster.connection.local import LocalQueues
     from pollux.cluster.connection.settings import Settings
     from pollux.cluster.connector import ClusterConnector
+    from pollux.cluster.link import CoreHub
+    from pollux.cluster.membership import Member, Members
     from pollux.cluster.routes.numbers import Taken
-    from pollux.cluster.routes.records import Telling
+    from pollux.cluster.routes.records import Key, QueueRecord, Telling
     from pollux.engine.post_office import PostOffice
     from pollux.message import Message
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
+
+
+class ToNode(Protocol):
+    """A link to another node, as other links see it. ``node`` and ``broker``: who it led to, ``epoch`` its life's."""
+
+    name: str
+    node: bytes
+    broker: str
+    epoch: int
+    reason: str
+
+    def superseded(self, epoch: int) -> None:
+        """End the connection: another broker serves as the node since, in a later life."""
 
 
 class Owner(Protocol):
@@ -27,16 +42,29 @@ class Owner(Protocol):
     node: bytes
     post: PostOffice
     loop: asyncio.AbstractEventLoop
+    hub: CoreHub
     connector: ClusterConnector
     local: LocalQueues
 
+    # -- who is there
+
+    @property
+    def members(self) -> Members:
+        """The nodes of the cluster, as far as they are known here."""
+
+    def told_of(self, told: Iterable[Member]) -> None:
+        """Take what a peer says of the nodes."""
+
     # -- for links to others
 
-    def reached_by(self, node: bytes) -> str:
-        """Return the connector by which a node is reached now; empty: by none."""
+    def reached_by(self, node: bytes) -> ToNode | None:
+        """Return the link by which a node is reached now; None: it is not."""
 
     def opened(self, node: bytes) -> Queue:
         """A peer was reached; return its store-and-forward queue."""
+
+    def gave_up(self, link: ToNode) -> None:
+        """A node was tried as often as it may be: it is taken for gone."""
 
     def lost(self, node: bytes) -> None:
         """A peer is not reached any more."""
@@ -49,11 +77,19 @@ class Owner(Protocol):
 
     # -- for links from others
 
+    def records_for(self, peer: bytes, hops: int, keys: Iterable[Key] | None) -> dict[Key, QueueRecord]:
+        """Return the records a peer may hear that looks ``hops`` far: of these queues, or (None) of all."""
+
     def taken_of(self, key: str) -> Taken:
         """Return what was taken in of a link."""
 
     def arrived(self, queues: Iterable[Queue], message: Message) -> None:
         """Note a message that came from another node."""
+
+    def pass_on(
+        self, message: Message, owner: bytes, queues: Iterable[str], visited: tuple[bytes, ...], tx: int
+    ) -> bool:
+        """Send a message on that is for queues of another node; return whether it is kept. Raises PolluxError."""
 
     def place_again(self, message: Message, visited: tuple[bytes, ...], tx: int) -> bool:
         """Route a message whose queue is gone; return whether it is kept. Raises PolluxError when that cannot be."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pollux.cluster.connection.forwarded import Forwarded
+from pollux.cluster.membership import Member
 from pollux.cluster.routes.records import Telling
 from pollux.wire.core.frames import CoreError
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 #: Bytes of a message that was cut to pieces: more is no message.
 MAXIMUM_MESSAGE = 256 << 20
 _NODE = 16
+#: Nodes that a message may have gone through: more than max-hops of any cluster, or it goes round for ever.
+MAXIMUM_VISITED = 64
 
 
 class Kind(IntEnum):
@@ -28,17 +31,24 @@ class Kind(IntEnum):
     MESSAGES = 4
     PART = 5
     BODY = 6
+    MEMBERS = 7
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _telling = msgspec.msgpack.Decoder(Telling).decode
 _confirm = msgspec.msgpack.Decoder(tuple[bytes, int]).decode
+_members = msgspec.msgpack.Decoder(tuple[Member, ...]).decode
 _messages = msgspec.msgpack.Decoder(tuple[Forwarded, ...]).decode
 
 
 def telling(one: Telling, room: int) -> Iterator[bytes]:
     """Return the payloads of a telling; ``room``: bytes of the largest."""
     yield from _cut(Kind.TELLING, _encode(one), room)
+
+
+def members(listed: Sequence[Member], room: int) -> Iterator[bytes]:
+    """Return the payloads by which a peer is told of the nodes; ``room``: bytes of the largest."""
+    yield from _cut(Kind.MEMBERS, _encode(listed), room)
 
 
 def confirm(life: bytes, number: int) -> bytes:
@@ -92,9 +102,13 @@ class Payloads:
             return told
         if kind is Kind.CONFIRM:
             return _confirm(body)
+        if kind is Kind.MEMBERS:
+            return _members(body)
         if kind is Kind.MESSAGES:
             listed = _messages(body)
-            if any(len(one.life) != 8 or not one.queues for one in listed):
-                raise ValueError("a message has no number, or is for no queue")
+            if any(len(one.life) != 8 or not one.queues or len(one.visited) > MAXIMUM_VISITED for one in listed):
+                raise ValueError("a message has no number, is for no queue, or went round for ever")
+            if any(len(node) != _NODE for one in listed for node in (one.owner or bytes(_NODE), *one.visited)):
+                raise ValueError("a node id is not of 16 bytes")
             return listed
         return None

@@ -18,24 +18,29 @@ if TYPE_CHECKING:
     from pollux.cluster.routes.records import Key
     from pollux.store.storage import Storage
 
-#: What they are kept as in the bindings; the key is PEER/OWNER/QUEUE.
+#: What they are kept as in the bindings, before the cluster connection's name; the key is PEER/OWNER/QUEUE.
 KIND = "cluster-route"
 
 
 class Remembered:
     """The records kept in the store. ``recovered`` is everything that was kept there before this start."""
 
-    def __init__(self, storage: Storage, recovered: Mapping[tuple[str, str], bytes]) -> None:
+    def __init__(self, storage: Storage, recovered: Mapping[tuple[str, str], bytes], connection: str) -> None:
         self._storage = storage
+        self._kind = f"{KIND}/{connection}"
         self._kept: dict[tuple[bytes, Key], QueueRecord] = {}
         for (kind, name), value in recovered.items():
-            if kind == KIND:
+            if kind == self._kind:
                 record = msgspec.msgpack.decode(value, type=QueueRecord)
                 self._kept[bytes.fromhex(name.partition("/")[0]), record.key] = record
 
     def of(self, peer: bytes) -> tuple[QueueRecord, ...]:
         """Return what a peer told of."""
         return tuple(record for (node, _), record in self._kept.items() if node == peer)
+
+    def forget(self, peer: bytes) -> None:
+        """Keep nothing that a peer told of."""
+        self.keep(peer, {}, [key for node, key in self._kept if node == peer])
 
     def keep(self, peer: bytes, records: Mapping[Key, QueueRecord], keys: Iterable[Key]) -> None:
         """Keep what is known now of these queues."""
@@ -45,9 +50,9 @@ class Remembered:
             if record is None:
                 if before is not None:
                     del self._kept[peer, key]
-                    self._storage.put(KIND, name, None)
+                    self._storage.put(self._kind, name, None)
                 continue
             bare = replace(record, version=0, consumers=0, filtered=(), credit=0, backlog=0)
             if bare != before:
                 self._kept[peer, key] = bare
-                self._storage.put(KIND, name, msgspec.msgpack.encode(bare))
+                self._storage.put(self._kind, name, msgspec.msgpack.encode(bare))

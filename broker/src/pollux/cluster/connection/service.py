@@ -5,34 +5,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pollux.cluster.connection.forgetting import Forgetting
 from pollux.cluster.connection.incoming import IncomingLink
 from pollux.cluster.connection.local import LocalQueues, Prefixes
 from pollux.cluster.connection.mover import Mover
-from pollux.cluster.connection.outgoing import OutgoingLink
+from pollux.cluster.connection.peers import Peers
 from pollux.cluster.connection.remembered import Remembered
-from pollux.cluster.connection.settings import PURPOSE, settings_of
 from pollux.cluster.connection.spread import Outlet, Spreading
 from pollux.cluster.connector import ClusterConnector
-from pollux.cluster.link import CoreHub
 from pollux.cluster.routes.numbers import Number, Numbering, Taken
 from pollux.cluster.routes.records import Telling
 from pollux.cluster.routes.table import RoutingTable
 from pollux.config.resolve import INTERNAL_PREFIX
 from pollux.engine.spreading import Spread
+from pollux.errors import InvalidRequestError
 from pollux.logs import event
 from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec
-from pollux.wire.core.peer import ClusterKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from pollux.cluster.connection.outgoing import OutgoingLink
+    from pollux.cluster.connection.owner import ToNode
     from pollux.cluster.connection.settings import Settings
-    from pollux.cluster.link import Conversation, Handler
-    from pollux.cluster.routes.records import Key
-    from pollux.config.model import Configuration
+    from pollux.cluster.discovery import Others
+    from pollux.cluster.link import Conversation, CoreHub, Handler
+    from pollux.cluster.membership import Member, Members
+    from pollux.cluster.routes.records import Key, QueueRecord
     from pollux.engine.post_office import PostOffice
     from pollux.message import Message
     from pollux.routing.queue import Queue
@@ -49,39 +52,48 @@ _SOME, _PAUSE = 200, 0.01
 class Cluster:
     """One cluster connection. All methods are called in the loop's thread."""
 
-    def __init__(self, settings: Settings, name: str, node: bytes, key: ClusterKey, post: PostOffice) -> None:
-        """``post`` was restored; ``node`` is this node's id, ``name`` the broker's."""
+    def __init__(
+        self,
+        settings: Settings,
+        name: str,
+        node: bytes,
+        hub: CoreHub,
+        post: PostOffice,
+        *,
+        places: Callable[[], Iterable[tuple[str, int, bool]]],
+        others: Others,
+    ) -> None:
+        """``post`` was restored; ``node`` is this node's id, ``name`` the broker's.
+
+        ``hub`` is what other brokers may ask for; of a pair also what its members do. ``places``: where this node is
+        reached, ``others``: who is discovered.
+        """
         self.settings = settings
         self.name = name
         self.node = node
         self.post = post
         self.loop = post.loop
-        self.hub = CoreHub(key, name=name, node_id=node, timeout=settings.silence)
-        self.hub.purposes[PURPOSE] = self._open
+        self.hub = hub
         self.connector = ClusterConnector(self.hub)
         self.table = RoutingTable(node, hops=settings.hops)
         self.spreading = Spreading(post.space, self.table, node, settings.balancing)
         self.local = LocalQueues(post.space, node, post.storage.epoch, Prefixes(""))
-        self.outgoing = [OutgoingLink(self, one, endpoints) for one, endpoints in settings.peers]
+        self.peers = Peers(self, others, places=places, recovered=post.recovered)
         self.incoming: dict[bytes, IncomingLink] = {}
-        self._prefixes = Prefixes(settings.address)
+        #: What waited for nodes that do not come back, by their ids.
+        self.forgetting: dict[bytes, Forgetting] = {}
+        self.prefixes = Prefixes(settings.address)
         self._taken: dict[str, Taken] = {
             link: Taken(Number(*one) for one in numbers) for link, numbers in post.links.items()
         }
         self._life = os.urandom(8)
-        self._remembered = Remembered(post.storage, post.recovered)
+        self._remembered = Remembered(post.storage, post.recovered, settings.name)
         self._movers: dict[int, Mover] = {}
         self._dirty: set[Queue] = set()
         self._all_dirty = False
         self._planned = False
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-
-    @staticmethod
-    async def make(configuration: Configuration, node: bytes, post: PostOffice) -> Cluster:
-        """Return the cluster connection that broker.xml asks for; the key of its password takes a tenth of a second."""
-        key = await asyncio.to_thread(ClusterKey, configuration.cluster_user, configuration.cluster_password)
-        return Cluster(settings_of(configuration), configuration.name, node, key, post)
+        self._looking: asyncio.Task[None] | None = None
 
     # -- start and stop
 
@@ -89,12 +101,11 @@ class Cluster:
         """Connect to the others, and spread messages from now on."""
         self.local.review_all()
         self._restore()
-        self.post.spread_over(self.spreading.route)
-        self.post.space.on_change = self._queue_changed
-        self.post.consumers_changed = self._queue_changed
-        for link in self.outgoing:
-            self._tasks.append(self.loop.create_task(link.run()))
-        self._tasks.append(self.loop.create_task(self._look()))
+        self.peers.start()
+        for member in self.members.all:
+            if member.gone and member.node in self.spreading.outlets:
+                self._route_anew(member.node)  # a stop came before all of it was
+        self._looking = self.loop.create_task(self._look())
 
     def _restore(self) -> None:
         """Know again the nodes for which something may wait, and their queues: none of them is connected yet."""
@@ -115,11 +126,12 @@ class Cluster:
         """Send and take nothing any more."""
         if self._timer is not None:
             self._timer.cancel()
-        self.post.space.on_change = _nobody
-        self.post.consumers_changed = _nobody
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        await self.peers.stop()
+        for forgetting in list(self.forgetting.values()):
+            forgetting.stop()
         for incoming in list(self.incoming.values()):
             incoming.end("the broker stops")
         for mover in self._movers.values():
@@ -136,6 +148,7 @@ class Cluster:
                     self._dirty.update(queue for queue in queues[start : start + _SOME] if not queue.spec.internal)
                     self._changed()
                     await asyncio.sleep(_PAUSE)
+                self._pass_on(self.peers.look())
                 for gone in [each for each in self._movers if self.post.space.queue_by_id(each) is None]:
                     del self._movers[gone]
                 if self.loop.time() >= digest:
@@ -143,12 +156,14 @@ class Cluster:
                     for link in self.incoming.values():
                         link.digest()
                         link.credited()
+                    self._pass_on(self.members.all)
             except Exception:
                 logger.exception("the cluster connection failed to look after its queues")
 
     # -- this node's queues
 
-    def _queue_changed(self, queue: Queue | None) -> None:
+    def queue_changed(self, queue: Queue | None) -> None:
+        """A queue, or who takes from it, is another one now; None: many are."""
         if queue is None:
             self._all_dirty = True
         elif queue.spec.internal:
@@ -175,19 +190,30 @@ class Cluster:
 
     # -- links from others
 
-    def _open(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Handler | None:
+    def open(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Handler | None:
+        """Take a link from another node, or refuse it in words."""
         try:
             link = IncomingLink(self, conversation, channel, content)
+            before = self._before(link)
         except ValueError as error:
             event(logger, logging.WARNING, "cluster link refused", reason=error, broker=content.get("name"))
             conversation.refuse(channel, str(error))
             return None
-        before = self.incoming.pop(link.node, None)
         if before is not None:
             before.end("another connection of this node takes its place")
         self.incoming[link.node] = link
         link.begin()
+        for one in self.peers.links:
+            if one.node == link.node:
+                one.again()
         return link
+
+    def _before(self, link: IncomingLink) -> IncomingLink | None:
+        """Return the link of a node that a new one takes the place of. Raises ValueError when it does not."""
+        before = self.incoming.get(link.node)
+        if before is not None and before.epoch > link.epoch:
+            raise ValueError(f"broker {before.name!r} serves as this node in a later life, epoch {before.epoch}")
+        return before
 
     def left(self, node: bytes, link: object) -> None:
         """A peer's link is gone."""
@@ -205,6 +231,24 @@ class Cluster:
             if mover is not None:
                 mover.arrived(message, self.loop.time())
 
+    def records_for(self, peer: bytes, hops: int, keys: Iterable[Key] | None) -> dict[Key, QueueRecord]:
+        """Return the records a peer may hear that looks ``hops`` far: of these queues, or (None) of all."""
+        mine, found = self.local.records, {}
+        for key in keys if keys is not None else [*mine, *(self.table.queues if hops > 1 else ())]:
+            record = mine.get(key) if key[0] == self.node else self.table.told(peer, key) if hops > 1 else None
+            if record is not None and len(record.path) <= hops:
+                found[key] = record
+        return found
+
+    def pass_on(
+        self, message: Message, owner: bytes, queues: Iterable[str], visited: tuple[bytes, ...], tx: int
+    ) -> bool:
+        """Send a message on that is for queues of another node; routed anew when they are gone."""
+        forwards = self.spreading.onward(message, owner, queues, visited)
+        for forward in forwards:
+            self.post.forward(forward, tx)
+        return bool(forwards) or self.place_again(message, visited, tx)
+
     def place_again(self, message: Message, visited: tuple[bytes, ...], tx: int) -> bool:
         """Route a message whose queue is gone. ANYCAST with no queue left gets one here; a subscription is over."""
         found = self.spreading.again(message, visited)
@@ -216,14 +260,35 @@ class Cluster:
             queues = [self.post.create_queue(spec, auto_address=False)]
         return (bool(queues) and self.post.take(message, queues, tx)) or bool(forwards)
 
+    # -- who is there
+
+    @property
+    def members(self) -> Members:
+        """The nodes of the cluster, as far as they are known here."""
+        return self.peers.members
+
+    def told_of(self, told: Iterable[Member]) -> None:
+        """Take what a peer says of the nodes; what is new is passed on."""
+        self._pass_on(self.peers.hear(told))
+
+    def _pass_on(self, news: list[Member]) -> None:
+        if news:
+            for outgoing in self.peers.links:
+                outgoing.tell_members(news)
+            for incoming in self.incoming.values():
+                incoming.tell_members(news)
+
     # -- links to others
 
-    def reached_by(self, node: bytes) -> str:
-        """Return the connector by which a node is reached now; empty: by none."""
-        return next((link.name for link in self.outgoing if link.node == node and link.connected), "")
+    def reached_by(self, node: bytes) -> OutgoingLink | None:
+        """Return the link by which a node is reached now; None: it is not."""
+        return self.peers.to(node)
 
     def opened(self, node: bytes) -> Queue:
         """A peer was reached; return its store-and-forward queue."""
+        forgetting = self.forgetting.pop(node, None)
+        if forgetting is not None:
+            forgetting.stop()  # it came back: what is left is sent
         name = self._outlet_of(node)
         queue = self.post.space.queue(name)
         if queue is None:
@@ -233,13 +298,71 @@ class Cluster:
         numbering = outlet.numbering if outlet is not None else Numbering(self._life)
         self.spreading.outlets[node] = Outlet(queue, numbering)
         self.table.connected(node)
+        for number in range(1, self.settings.tellings + 1):
+            self.loop.call_later(number * self.settings.tell_every, self._tell_again, node)
         return queue
+
+    def gave_up(self, link: ToNode) -> None:
+        """A node was tried as often as it may be: what waits for it is routed anew."""
+        event(
+            logger,
+            logging.WARNING,
+            "a node is taken for gone: what waits for it is routed anew",
+            connector=link.name,
+            broker=link.broker or None,
+            reason=link.reason,
+            remedy="start it: it is connected to again when it connects to this node",
+        )
+        if link.node:
+            self._route_anew(link.node)
+
+    def forget(self, node: bytes) -> Forgetting | None:
+        """Route anew what waits for a node that does not come back, and know nothing of it any more.
+
+        Returns what does that; None: nothing waits. Raises InvalidRequestError while the node is reached.
+        """
+        link = self.peers.to(node)
+        if link is not None:
+            raise InvalidRequestError(
+                f"broker {link.broker!r} is reached by {link.name!r}: stop it first; what waits for it is sent"
+            )
+        if node not in self.spreading.outlets and self.members.get(node) is None:
+            raise InvalidRequestError(f"no node {node.hex()} is known to cluster-connection {self.settings.name!r}")
+        self.peers.forget(node)
+        self._pass_on(self.members.all)
+        return self._route_anew(node)
+
+    def _route_anew(self, node: bytes) -> Forgetting | None:
+        self._remembered.forget(node)
+        outlet = self.spreading.outlets.pop(node, None)
+        self._learned(self.table.forget(node))
+        if outlet is None or node in self.forgetting:
+            return None
+        work = Forgetting(
+            outlet.queue,
+            post=self.post,
+            spreading=self.spreading,
+            over=partial(self.forgetting.pop, node),
+        )
+        self.forgetting[node] = work
+        work.start()
+        return work
+
+    def _tell_again(self, node: bytes) -> None:
+        """What crossed on its way is told once more."""
+        link = self.peers.to(node)
+        if link is not None:
+            link.tell_members(self.members.all)
 
     def heard(self, node: bytes, telling: Telling) -> bool:
         """Take what a peer tells; return whether it has to tell everything again."""
         listener = self.table.listener(node)
         changed = self.table.hear(node, telling)
         self._remembered.keep(node, listener.records, changed)
+        for key in changed:
+            path = self.table.path(key)
+            if path is not None and path.peer != node:  # it was known by another way, too, which counts now
+                self._remembered.keep(path.peer, self.table.listener(path.peer).records, (key,))
         self._learned(changed)
         if listener.missed:
             event(
@@ -255,6 +378,9 @@ class Cluster:
         if not changed:
             return
         self.spreading.learned()
+        for link in list(self.incoming.values()):
+            if link.looks_further:
+                link.changed(changed)
         addresses = {path.record.address for key in changed if (path := self.table.path(key)) is not None}
         found = [one for name in addresses if (one := self.post.space.address(name)) is not None]
         self._redistribute([queue for address in found for queue in address.queues])
@@ -288,7 +414,7 @@ class Cluster:
 
     def _mover(self, queue: Queue) -> Mover | None:
         delay = self.post.space.settings(queue.address).redistribution_delay
-        wanted = delay >= 0 and not queue.spec.internal and queue.address in self._prefixes
+        wanted = delay >= 0 and not queue.spec.internal and queue.address in self.prefixes
         mover = self._movers.get(queue.id)
         if not wanted:
             if mover is not None:
@@ -300,64 +426,9 @@ class Cluster:
             self._movers[queue.id] = mover
         return mover
 
-    def describe(self) -> dict[str, Any]:
-        """Return what management shows: links to others and from them, and where queues of others are reached."""
-        links = [
-            {
-                "connector": link.name,
-                "node": link.broker or None,
-                "nodeId": link.node.hex() or None,
-                "connected": link.connected,
-                "reason": link.reason or None,
-                "queue": self._outlet_name(link.node),
-                "waiting": self._waiting(link.node),
-                "inFlight": link.in_flight,
-                "sent": link.sent,
-                "confirmed": link.confirmed,
-            }
-            for link in self.outgoing
-        ]
-        names = {link.node: link.broker for link in self.outgoing}
-        return {
-            "name": self.settings.name,
-            "nodeId": self.node.hex(),
-            "balancing": self.settings.balancing.value,
-            "maxHops": self.settings.hops,
-            "links": links,
-            "incoming": [
-                {"node": link.name, "nodeId": link.node.hex(), "taken": link.taken} for link in self.incoming.values()
-            ],
-            "routes": [
-                {
-                    "address": path.record.address,
-                    "queue": name,
-                    "routingType": "MULTICAST" if path.record.multicast else "ANYCAST",
-                    "node": names.get(owner, owner.hex()),
-                    "nodeId": owner.hex(),
-                    "distance": path.distance,
-                    "connected": path.connected,
-                    "consumers": path.record.consumers + sum(count for _, count in path.record.filtered),
-                    "filters": dict(path.record.filtered),
-                    "credit": path.record.credit,
-                    "backlog": path.record.backlog,
-                }
-                for (owner, name), path in self.table.queues.items()
-            ],
-            "moved": {
-                queue.name: mover.moved
-                for each, mover in self._movers.items()
-                if mover.moved and (queue := self.post.space.queue_by_id(each)) is not None
-            },
-        }
-
-    def _outlet_name(self, node: bytes) -> str | None:
-        outlet = self.spreading.outlets.get(node)
-        return outlet.queue.name if outlet is not None else None
-
-    def _waiting(self, node: bytes) -> int:
-        outlet = self.spreading.outlets.get(node)
-        return self.post.message_count(outlet.queue) if outlet is not None else 0
-
-
-def _nobody(_queue: Queue | None) -> None:
-    """Nobody is told of changed queues."""
+    @property
+    def moved(self) -> dict[str, int]:
+        """How many messages of each queue were moved to other nodes."""
+        space = self.post.space
+        found = {space.queue_by_id(each): mover.moved for each, mover in self._movers.items() if mover.moved}
+        return {queue.name: moved for queue, moved in found.items() if queue is not None}

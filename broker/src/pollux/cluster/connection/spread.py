@@ -29,6 +29,13 @@ _NAMES = 20_000
 _UNKNOWN: tuple[str, ...] = ("unknown",)
 
 
+class _Far(NamedTuple):
+    """A queue of another node, and the peer by which it is reached."""
+
+    key: Key
+    peer: bytes
+
+
 class Outlet(NamedTuple):
     """Where messages for another node wait, and who numbers them."""
 
@@ -77,6 +84,11 @@ class Spreading:
             return self._space.route(message)
         return self.spread(message, found)
 
+    def concerns(self, name: str) -> bool:
+        """Whether other nodes have queues for messages of this name."""
+        found = self._names.get(name, _UNKNOWN)
+        return bool(self._elsewhere(name) if found is _UNKNOWN else found)
+
     def again(self, message: Message, visited: tuple[bytes, ...]) -> Sequence[Queue] | Spread:
         """Route a message anew whose queue is gone, not to a node where it was."""
         return self.spread(message, self._elsewhere(message.address), visited)
@@ -110,27 +122,30 @@ class Spreading:
             if group[0] in wanted:
                 groups.setdefault(group, [])
         queues: list[Queue] = []
-        far: dict[bytes, list[str]] = {}
+        far: dict[tuple[bytes, bytes], list[str]] = {}
         for group, here in groups.items():
             multicast = bool(group[1])
             if named or message.routing_type in (None, RoutingType.MULTICAST if multicast else RoutingType.ANYCAST):
                 others = [
                     (key, path)
-                    for key, path in self._table.group(group).items()
-                    if path.peer in self.outlets and key[0] not in visited and (not named or key[1] == named)
+                    for key in self._table.group(group)
+                    if (path := self._table.path(key, visited)) is not None
+                    and path.peer in self.outlets
+                    and (not named or key[1] == named)
                 ]
                 chosen = self._choose(message, group, here, others)
-                if isinstance(chosen, tuple):
-                    far.setdefault(chosen[0], []).append(chosen[1])
+                if isinstance(chosen, _Far):
+                    far.setdefault((chosen.key[0], chosen.peer), []).append(chosen.key[1])
                 elif chosen is not None:
                     queues.append(chosen)
         if not far:
             return queues
-        return Spread(queues, [self.forward(message, node, tuple(names), visited) for node, names in far.items()])
+        forwards = [self._copy(message, peer, owner, tuple(names), visited) for (owner, peer), names in far.items()]
+        return Spread(queues, forwards)
 
     def _choose(
         self, message: Message, group: tuple[str, str], here: list[Queue], others: list[tuple[Key, Path]]
-    ) -> Queue | Key | None:
+    ) -> Queue | _Far | None:
         """Return a queue of this node, or which one of another node's, gets the message; None: no one."""
         candidates = [self._local(queue, message) for queue in here]
         candidates += [self._remote(key, path, message) for key, path in others]
@@ -147,7 +162,7 @@ class Spreading:
         version, sent = self._sent.get(key, (0, 0))
         known = path.record.version
         self._sent[key] = (known, sent + 1 if version == known else 1)
-        return key
+        return _Far(key, path.peer)
 
     @staticmethod
     def _local(queue: Queue, message: Message) -> Candidate:
@@ -175,16 +190,35 @@ class Spreading:
     def forward(
         self, message: Message, owner: bytes, queues: tuple[str, ...], visited: tuple[bytes, ...] = ()
     ) -> Forward:
-        """Return the copy of a message for queues of another node. Raises KeyError when there is no way to it."""
-        path = self._table.path((owner, queues[0]))
+        """Return the copy of a message for queues of another node. Raises KeyError when there is no way to it.
+
+        It does not go back where it was, unless there is no other way.
+        """
+        key = (owner, queues[0])
+        path = self._table.path(key, visited) or self._table.path(key)
         if path is None:
             raise KeyError(owner.hex())
-        outlet = self.outlets[path.peer]
+        return self._copy(message, path.peer, owner, queues, visited)
+
+    def onward(
+        self, message: Message, owner: bytes, queues: Iterable[str], visited: tuple[bytes, ...]
+    ) -> list[Forward]:
+        """Return the copies of a message that is on its way to queues of another node, one for each next hop."""
+        ways: dict[bytes, list[str]] = {}
+        for name in queues:
+            path = self._table.path((owner, name), visited) or self._table.path((owner, name))
+            if path is not None and path.peer in self.outlets:
+                ways.setdefault(path.peer, []).append(name)
+        return [self._copy(message, peer, owner, tuple(names), visited) for peer, names in ways.items()]
+
+    def _copy(
+        self, message: Message, peer: bytes, owner: bytes, queues: tuple[str, ...], visited: tuple[bytes, ...]
+    ) -> Forward:
+        outlet = self.outlets[peer]
         number = outlet.numbering.next()
-        return Forward(
-            outlet.queue,
-            stored(message, outlet.queue.address, number, queues, (*visited, self._node)),
-        )
+        whose = b"" if owner == peer else owner
+        address = outlet.queue.address
+        return Forward(outlet.queue, stored(message, address, number, queues, (*visited, self._node), owner=whose))
 
     @staticmethod
     def renumbered(copy: Message, outlet: Outlet) -> Forward:

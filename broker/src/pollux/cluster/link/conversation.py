@@ -56,6 +56,8 @@ class CoreHub:
         self.name = name
         self.node_id = node_id
         self.timeout = timeout
+        #: That of the life in which this broker serves, with this node id; 0 while it does not.
+        self.epoch = 0
         self.purposes: dict[str, Callable[[Conversation, int, dict[str, Any]], Handler | None]] = {}
 
 
@@ -93,6 +95,7 @@ class Conversation:
             initiator=initiator,
             name=hub.name,
             node_id=hub.node_id,
+            epoch=hub.epoch,
             timeout=hub.timeout,
             now=loop.time(),
         )

@@ -27,9 +27,7 @@ INCOMPLETE_SYNC = 16 << 20
 class Replica:
     """A copy of a live's files. ``on_mark`` gets the data of MARK operations, after everything before them is safe."""
 
-    def __init__(
-        self, roots: Mapping[str, Path], on_mark: Callable[[bytes], None], files: Files | None = None
-    ) -> None:
+    def __init__(self, roots: Mapping[str, Path], on_mark: Callable[[bytes], None], files: Files | None = None) -> None:
         self.roots = dict(roots)
         self._files = files or FileOperations()
         self._on_mark = on_mark

@@ -40,7 +40,10 @@ _TEXT = 255
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """An end's words about itself. ``timeout``: ms of silence after which it gives up. ``max_frame`` is in bytes."""
+    """An end's words about itself. ``timeout``: ms of silence after which it gives up. ``max_frame`` is in bytes.
+
+    ``epoch``: that of the life in which it serves; of two that serve with one node id the later one is right. 0: none.
+    """
 
     name: str
     node_id: bytes
@@ -50,6 +53,7 @@ class Hello(msgspec.Struct, frozen=True):
     timeout: int
     max_frame: int
     features: list[str] = []
+    epoch: int = 0
 
 
 class ClusterKey:
@@ -147,6 +151,7 @@ class CorePeer:
         now: float,
         max_frame: int = 1 << 20,
         features: tuple[str, ...] = (),
+        epoch: int = 0,
         nonce: bytes | None = None,
     ) -> None:
         self.initiator = initiator
@@ -164,6 +169,7 @@ class CorePeer:
             int(timeout * 1000),
             self._max_frame,
             list(features),
+            epoch,
         )
         self._hello = encode(FrameType.HELLO, 0, msgspec.msgpack.encode(self._mine))
         self._theirs = b""

@@ -1,0 +1,146 @@
+"""All cluster connections of a node, each for a part of the addresses. They share the acceptors and the post office."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pollux.cluster import discovery
+from pollux.cluster.connection.service import Cluster
+from pollux.cluster.connection.settings import PURPOSE, settings_of
+from pollux.cluster.connection.view import describe, node_of, why
+from pollux.cluster.discovery import Discovered, Others
+from pollux.errors import InvalidRequestError
+from pollux.logs import event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pollux.cluster.discovery import Announcer
+    from pollux.cluster.link import Conversation, CoreHub, Handler
+    from pollux.config.model import Configuration
+    from pollux.engine.post_office import PostOffice
+    from pollux.engine.spreading import Spread
+    from pollux.message import Message
+    from pollux.routing.queue import Queue
+
+logger = logging.getLogger("pollux.cluster")
+
+
+class Connections:
+    """Everything is called in the loop's thread."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        node: bytes,
+        post: PostOffice,
+        hub: CoreHub,
+        *,
+        places: Callable[[], Iterable[tuple[str, int, bool]]],
+        announced: bool = False,
+    ) -> None:
+        """``post`` was restored. ``places``: where this node is reached, of a pair all its brokers.
+
+        ``announced``: the pair's policy announces this broker in the broadcast groups itself.
+        """
+        self.hub = hub
+        hub.node_id, hub.epoch = node, post.storage.epoch
+        hub.purposes[PURPOSE] = self._open
+        self._post = post
+        self._announcers: list[Announcer] = []
+        if not announced:
+            self._announcers = discovery.announcers(configuration, hub.key, node.hex())
+        self.all = [
+            Cluster(
+                settings := settings_of(configuration, number),
+                configuration.name,
+                node,
+                hub,
+                post,
+                places=places,
+                others=_others(configuration, settings.discovery_group, hub, node),
+            )
+            for number in range(len(configuration.cluster_connections))
+        ]
+
+    def start(self) -> None:
+        """Connect to the others, and spread messages from now on. Raises DiscoveryError."""
+        post, clusters = self._post, self.all
+        for cluster in clusters:
+            cluster.start()
+        post.spread_over(clusters[0].spreading.route if len(clusters) == 1 else self._route)
+        changed = clusters[0].queue_changed if len(clusters) == 1 else self._queue_changed
+        post.space.on_change = post.consumers_changed = changed
+        for announcer in self._announcers:
+            announcer.open()
+            announcer.start()
+
+    async def stop(self) -> None:
+        """Send and take nothing any more."""
+        for announcer in self._announcers:
+            announcer.stop()
+        self.hub.purposes.pop(PURPOSE, None)
+        self._post.space.on_change = self._post.consumers_changed = _nobody
+        await asyncio.gather(*(cluster.stop() for cluster in self.all))
+
+    def _route(self, message: Message) -> Sequence[Queue] | Spread:
+        """Ask the connection of whose addresses this one is; they have none in common."""
+        for cluster in self.all:
+            if cluster.spreading.concerns(message.address):
+                return cluster.spreading.route(message)
+        return self.all[0].spreading.route(message)
+
+    def _queue_changed(self, queue: Queue | None) -> None:
+        for cluster in self.all:
+            cluster.queue_changed(queue)
+
+    def _open(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Handler | None:
+        wanted = content.get("connection")
+        for cluster in self.all:
+            if cluster.settings.name == wanted:
+                return cluster.open(conversation, channel, content)
+        names = " and ".join(repr(cluster.settings.name) for cluster in self.all)
+        reason = f"this broker's cluster-connection is {names}, not {wanted!r}: give both one name"
+        event(logger, logging.WARNING, "cluster link refused", reason=reason, broker=str(content.get("name"))[:255])
+        conversation.refuse(channel, reason)
+        return None
+
+    # -- for management
+
+    def named(self, name: str | None) -> Cluster:
+        """Return the connection of this name; None: the first one. Raises InvalidRequestError."""
+        for cluster in self.all:
+            if name in (None, cluster.settings.name):
+                return cluster
+        raise InvalidRequestError(f"there is no cluster-connection {name!r}")
+
+    def why(self, name: str, connection: str | None = None) -> dict[str, Any]:
+        """Return why a queue does not drain. Raises NoSuchQueueError, InvalidRequestError."""
+        return {"queue": name, "reasons": why(self.named(connection), name)}
+
+    def forget(self, node: str, connection: str | None = None) -> dict[str, Any]:
+        """Route anew what waits for a node, by name or id, that does not come back. Raises InvalidRequestError."""
+        cluster = self.named(connection)
+        found = node_of(cluster, node)
+        work = cluster.forget(found)
+        waiting = cluster.post.message_count(work.queue) if work is not None else 0
+        return {"nodeId": found.hex(), "routedAnew": waiting}
+
+    def describe(self, name: str | None = None) -> dict[str, Any]:
+        """Return what is shown of one, and the names of all."""
+        return {**describe(self.named(name)), "connections": [cluster.settings.name for cluster in self.all]}
+
+
+def _others(configuration: Configuration, group: str, hub: CoreHub, node: bytes) -> Others:
+    """Return who finds other nodes for a connection: a discovery group, or nobody."""
+    found = next((one for one in configuration.discovery_groups if one.name == group), None)
+    if found is None:
+        return Others(())
+    template = settings_of(configuration).template
+    return Discovered(found, hub.key, template, member=node.hex(), period=discovery.period(configuration))
+
+
+def _nobody(_queue: Queue | None) -> None:
+    """Nobody is told of changed queues."""

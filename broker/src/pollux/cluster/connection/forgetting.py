@@ -1,0 +1,132 @@
+"""What waits for a node that does not come back: every message is routed anew, then its queue goes.
+
+A consumer of the store-and-forward queue, so that paged messages and very many go the same way, a few at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pollux.cluster.connection.forwarded import taken, to_send
+from pollux.engine.spreading import Spread
+from pollux.errors import PolluxError
+from pollux.message import RoutingType
+from pollux.routing.spec import QueueSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pollux.cluster.connection.spread import Spreading
+    from pollux.engine.post_office import PostOffice
+    from pollux.message import Message
+    from pollux.routing.queue import Queue
+    from pollux.routing.reference import MessageReference
+    from pollux.routing.selector import Selector
+
+#: Messages taken at a time; seconds before one that has no place is tried again.
+_CREDIT, _LATER = 100, 1.0
+
+
+class Forgetting:
+    """Empties the queue of one node, then deletes it. ``over`` is called when that is done."""
+
+    priority = 0
+    selector: Selector | None = None
+    browsing = False
+    no_local = False
+    origin = 0
+
+    def __init__(self, queue: Queue, *, post: PostOffice, spreading: Spreading, over: Callable[[], object]) -> None:
+        self.credit = _CREDIT
+        #: Messages that were routed anew, and those that nobody is there for any more.
+        self.moved = self.unwanted = 0
+        self.queue = queue
+        #: Why a message has no place yet; empty: every one has had.
+        self.held_by = ""
+        self._post = post
+        self._spreading = spreading
+        self._over = over
+        self._taken: list[MessageReference] = []
+        self._ended = False
+
+    def start(self) -> None:
+        """Begin."""
+        self._post.attach(self.queue, self)
+        self._post.loop.call_soon(self._go_on)
+
+    def stop(self) -> None:
+        """Leave what is left where it is."""
+        if not self._ended:
+            self._ended = True
+            self._post.detach(self.queue, self)
+
+    # -- the queue's consumer
+
+    def deliver(self, references: list[MessageReference]) -> None:
+        """Take messages."""
+        self.credit -= len(references)
+        if not self._taken:
+            self._post.loop.call_soon(self._go_on)
+        self._taken += references
+
+    def queue_deleted(self, _queue: Queue) -> None:
+        """Somebody deleted the queue first."""
+        if not self._ended:
+            self._ended = True
+            self._over()
+
+    def _go_on(self) -> None:
+        references, self._taken = self._taken, []
+        if self._ended:
+            return
+        held = []
+        for reference in references:
+            try:
+                self._place(reference)
+            except PolluxError as error:
+                self.held_by = str(error)
+                held.append(reference)
+        if held:
+            self._post.loop.call_later(_LATER, self._again, held)
+            return
+        self.credit = _CREDIT
+        if not self._post.message_count(self.queue) and not self._post.in_flight(self.queue):
+            self._ended = True
+            self._post.detach(self.queue, self)
+            self._post.delete_queue(self.queue.name)
+            self._over()
+        elif references:
+            self._post.wake(self.queue)
+        else:
+            self._post.loop.call_later(_LATER, self._go_on)  # it comes from disk
+
+    def _again(self, references: list[MessageReference]) -> None:
+        self._taken = references + self._taken
+        self._go_on()
+
+    def _place(self, reference: MessageReference) -> None:
+        """Route a message anew, in one transaction. Raises PolluxError when it has no place now."""
+        post = self._post
+        one = to_send(reference.message)
+        if one is None:  # it was sent by a client
+            post.reject([reference])
+            return
+        message = taken(one, reference.message.large)
+        message.duplicate_id = None  # it was seen here when it came first
+        onward = self._spreading.onward(message, one.owner, one.queues, one.visited) if one.owner else []
+        spread = Spread((), onward) if onward else self._anew(message)
+        if not spread.queues and not spread.forwards:
+            self.unwanted += 1
+            post.dead_letters.unrouted(message)
+            post.acknowledge([reference])
+            return
+        post.place_anew(self.queue, reference, message, spread)
+        self.moved += 1
+
+    def _anew(self, message: Message) -> Spread:
+        found = self._spreading.again(message, ())
+        spread = found if isinstance(found, Spread) else Spread(found, ())
+        if not spread.queues and not spread.forwards and message.routing_type is not RoutingType.MULTICAST:
+            spec = QueueSpec(message.address, message.address, routing_type=RoutingType.ANYCAST, auto_created=True)
+            return Spread([self._post.create_queue(spec, auto_address=False)], ())
+        return spread

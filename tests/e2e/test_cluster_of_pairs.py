@@ -1,0 +1,113 @@
+"""Two pairs that share a store each, in one cluster: produced on one, consumed on the other, each live is killed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.broker import PASSWORD, USER
+from harness.cluster import Pairs
+from harness.failover import Group, Member, roaming, wait_until
+from harness.loadclient.target import Target
+from harness.traffic import (
+    AmqpConsumer,
+    AmqpProducer,
+    Consumer,
+    Ledger,
+    Producer,
+    StompConsumer,
+    StompProducer,
+    now,
+)
+from pollux.formats.ledger import Confirmed, Fault, check
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.traffic import Worker
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def worker(kind: Any, name: str, group: Group, place: str, ledger: Ledger, *more: object) -> Any:
+    """A client of a pair: it goes on with the other member when one is gone."""
+    targets = [Target("127.0.0.1", member.port, USER, PASSWORD) for member in group.members]
+    made = roaming(kind)(name, targets[0], place, ledger, *more)
+    made.targets = targets
+    return made
+
+
+def live(group: Group) -> Member:
+    found = group.live()
+    assert found is not None
+    return found
+
+
+def cluster(group: Group) -> Any:
+    return live(group).api("/api/v1/cluster")
+
+
+def waiting(group: Group) -> dict[str, int]:
+    member = group.live()
+    found: list[dict[str, Any]] = [{"name": "nobody serves", "messages": 1}] if member is None else member.queues()
+    return {queue["name"]: queue["messages"] for queue in found if queue["messages"]}
+
+
+def test_a_failover_of_either_pair_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    with Pairs(tmp_path) as pairs:
+        source, sink = pairs.all
+        consumers: list[Consumer] = [
+            worker(AmqpConsumer, "amqp-consumer", sink, "load.amqp", ledger),
+            worker(StompConsumer, "stomp-consumer", sink, "load.stomp", ledger),
+        ]
+        for each in consumers:
+            each.start()
+        wait_until(
+            lambda: sum(bool(route["consumers"]) for route in cluster(source)["routes"]) == 2, "consumers are known"
+        )
+        producers: list[Producer] = [
+            worker(AmqpProducer, "amqp", source, "load.amqp", ledger, 1),
+            worker(StompProducer, "stomp", source, "load.stomp", ledger, 2),
+        ]
+        for producer in producers:
+            producer.start()
+
+        def confirmed() -> int:
+            return sum(type(entry) is Confirmed for entry in list(ledger.entries))
+
+        for group in (source, sink, source):
+            before = confirmed()
+            wait_until(lambda before=before: confirmed() > before + 100, "traffic flows")  # type: ignore[misc]
+            victim = live(group)
+            ledger.add(Fault(now(), f"kill -9: {victim.name}"))
+            victim.kill()
+            successor = group.wait_for_live(but=victim)
+            assert successor.name != victim.name
+            victim.spawn()
+            victim.wait_for("ready")
+        for producer in producers:
+            producer.stop()
+
+        def drained() -> bool:
+            quiet = min(time.monotonic() - consumer.last_activity for consumer in consumers)
+            return quiet > 1.0 and not any(waiting(group) for group in pairs.all)
+
+        wait_until(drained, "every queue of either pair is drained")
+        (link,) = [one for one in cluster(source)["links"] if one["connected"]]
+        assert link["node"] == live(sink).name
+        workers: list[Worker] = [*consumers, *producers]
+        for one in workers:
+            one.stop()
+        ledger.close()
+        assert not [error for one in workers for error in one.errors]
+        verdict = check(ledger.entries)
+        assert verdict.confirmed
+        assert verdict.lost == (), f"{verdict}: {verdict.lost[:10]}"
+        assert verdict.phantom == (), str(verdict)
+        assert verdict.duplicated == (), f"{verdict}: {verdict.duplicated[:10]}"
+        for group in pairs.all:
+            for member in group.members:
+                assert "Traceback" not in member.text(), member.log_tail(20_000)
