@@ -124,6 +124,8 @@ class Broker:
         #: For whom they were asked for: the protocol, and whether the client has TLS.
         self.asked: list[tuple[str, bool]] = []
         self.parameters: dict[str, str] = {}
+        #: The connection router of the acceptor.
+        self.router: Any = None
         self.clock: Callable[[], int] = lambda: int(time.time() * 1000)
         self.connections = 0
         self.failures: list[Exception] = []
@@ -188,6 +190,7 @@ class Broker:
             self.now,
             self.failover_servers,
             acceptor_settings(**{**self.parameters, **(parameters or {})}),
+            lambda: self.router,
         )
 
     def session(self, **peer: Any) -> tuple[AmqpSession, Wire]:

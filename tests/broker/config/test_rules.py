@@ -300,7 +300,7 @@ UDP = "<group-address>231.7.7.7</group-address><group-port>9876</group-port>"
             ),
             (
                 "connection-router 'r': unknown policy 'ROUND_ROBBIN': use CONSISTENT_HASH, CONSISTENT_HASH_MODULO,"
-                " FIRST_ELEMENT, LEAST_CONNECTIONS, ROUND_ROBIN (did you mean 'ROUND_ROBIN'?)"
+                " FIRST_ELEMENT, LEAST_CONNECTIONS, RENDEZVOUS_HASH, ROUND_ROBIN (did you mean 'ROUND_ROBIN'?)"
             ),
         ),
         (

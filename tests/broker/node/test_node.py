@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING
 
 from pollux.audit import Trail
 from pollux.config import loads
+from pollux.config.acceptors import AcceptorSettings
 from pollux.config.users import Users
+from pollux.engine.peer import Peer
+from pollux.engine.security import Identity
 from pollux.engine.share import Share
 from pollux.node.around import Ending
 from pollux.node.node import Node
+from pollux.protocols.redirects import Client, route
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from pollux.config.model import Configuration
+    from pollux.protocols.services import Services
 
 XML = """
 <configuration xmlns="urn:activemq" xmlns:px="urn:pollux:1">
@@ -40,6 +45,7 @@ class Around:
     def __init__(self) -> None:
         self.share = Share(asyncio.get_running_loop())
         self.said: list[object] = []
+        self.services: Callable[[AcceptorSettings], Services]
 
     def waits(self, why: str, *, ready: bool) -> None:
         self.said.append((why, ready))
@@ -53,11 +59,15 @@ class Around:
     def memory_limit(self) -> int:
         return 1 << 30
 
-    async def open(self, *_: object) -> None:
+    async def open(self, services: Callable[[AcceptorSettings], Services], *_: object) -> None:
+        self.services = services
         self.said.append("open")
 
     def logged_in(self, connection_id: int, user: str) -> None:
         self.said.append((connection_id, user))
+
+    def clients(self) -> int:
+        return 0
 
     def slow_consumers(self, *_: object) -> Callable[[], None]:
         return lambda: None
@@ -158,3 +168,63 @@ async def test_a_reload_before_clients_are_let_in_counts_for_them(tmp_path: Path
     await node.serve(engine)
     assert queues_of(node) == {"orders", "news", "late"}
     assert await stop(node)
+
+
+def routed(directory: Path, router: str) -> Configuration:
+    text = XML.replace(
+        "<addresses>",
+        f"<connection-routers>{router}</connection-routers><addresses>",
+    )
+    return loads(text.format(addresses=""), file=str(directory / "broker.xml"))
+
+
+async def test_an_acceptors_router_decides_about_its_clients(tmp_path: Path) -> None:
+    shard = (
+        '<connection-router name="{}"><key-type>USER_NAME</key-type><local-target-filter>{}</local-target-filter>'
+        "</connection-router>"
+    )
+    around = Around()
+    configuration = routed(tmp_path, shard.format("r", "a.*"))
+    node = Node(configuration, Users(), Trail.off(), process=around, acceptors=around)
+    await serve(node)
+    assert around.services(AcceptorSettings()).router() is None
+    services = around.services(AcceptorSettings(router="r"))
+
+    def served(user: str) -> bool:
+        return route(services, Client("STOMP", Peer(1, "::1", 5), Identity(user), None)) is None
+
+    assert (served("ann"), served("bob")) == (True, False)
+    await node.reload(routed(tmp_path, shard.format("r", "b.*") + shard.format("s", "x")), Users())
+    assert (served("ann"), served("bob")) == (False, True)
+    assert node.routers is not None
+    assert [one["name"] for one in node.routers.describe()] == ["r", "s"]
+    await node.reload(routed(tmp_path, shard.format("s", "x")), Users())
+    assert [one["name"] for one in node.routers.describe()] == ["s"]
+    assert await stop(node)
+
+
+async def test_what_a_router_remembers_outlives_a_restart_where_it_is_told_to(tmp_path: Path) -> None:
+    router = (
+        '<connection-router name="{}"><key-type>USER_NAME</key-type><cache><persisted>true</persisted></cache>'
+        '<policy name="FIRST_ELEMENT"/><pool><password>secret</password>'
+        "<local-target-enabled>true</local-target-enabled><quorum-size>1</quorum-size><static-connectors><connector-ref>x</connector-ref></static-connectors></pool>"
+        "</connection-router></connection-routers>"
+    )
+    connectors = '<connectors><connector name="x">tcp://127.0.0.1:1</connector></connectors><connection-routers>'
+    remembered = []
+    for name in ("r", "r", "other", "r"):
+        text = XML.replace("<addresses>", connectors + router.format(name) + "<addresses>").format(addresses="")
+        around = Around()
+        node = Node(
+            loads(text, file=str(tmp_path / "broker.xml")), Users(), Trail.off(), process=around, acceptors=around
+        )
+        await serve(node)
+        assert node.routers is not None
+        (shown,) = node.routers.describe()
+        remembered.append(shown["remembered"])
+        found = node.routers.get(name)
+        assert found is not None
+        assert found.decide(Client("AMQP", Peer(1, "::1", 5), Identity("ann"), "c")) is None
+        await node.engine.stable()  # type: ignore[union-attr]  # it serves
+        assert await stop(node)
+    assert remembered == [0, 1, 0, 0], "what a router that is gone remembered is forgotten"

@@ -1,6 +1,6 @@
-"""Every documented parameter of an acceptor has a test that it acts, or needs a feature that is refused by name.
+"""Every documented parameter of an acceptor has a test that it acts.
 
-A parameter that is added without either fails here; so does one whose test is renamed away.
+A parameter that is added without one fails here; so does one whose test is renamed away.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ EFFECTS = {
     "webSocketMaxFramePayloadLength": (
         "process/test_websocket.py::test_a_broken_frame_ends_the_connection_with_its_code"
     ),
+    "router": "node/test_node.py::test_an_acceptors_router_decides_about_its_clients",
     "autoStart": "process/test_parameters.py::test_an_acceptor_without_autostart_does_not_listen",
 }
 ENTRIES = {entry.name: entry for entry in table_of(AcceptorSettings).entries}
@@ -92,7 +93,7 @@ def source_of(test: str) -> str:
 
 
 def test_there_is_no_parameter_without_a_test() -> None:
-    assert set(EFFECTS) == {name for name, entry in ENTRIES.items() if not entry.needs and not entry.by_design}
+    assert set(EFFECTS) == {name for name, entry in ENTRIES.items() if not entry.by_design}
 
 
 @pytest.mark.parametrize("name", EFFECTS)
@@ -100,15 +101,6 @@ def test_the_test_of_a_parameter_sets_it(name: str) -> None:
     source = source_of(EFFECTS[name])
     assert source, f"there is no {EFFECTS[name]}"
     assert name in source or ENTRIES[name].field in source
-
-
-@pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if entry.needs])
-def test_parameters_of_what_is_not_built_are_refused_by_name(instance: Instance, name: str) -> None:
-    instance.configure(parameters=f"{name}=x")
-    instance.start(wait=False)
-    assert instance.process is not None
-    assert instance.process.wait(30) != 0
-    assert ENTRIES[name].needs.removesuffix("s") in instance.log.read_text()
 
 
 @pytest.mark.parametrize("name", table_of(AcceptorSettings).refused)

@@ -80,6 +80,7 @@ class RealBroker:
             security=self.security,
             wall_ms=self.wall_ms,
             failover_servers=lambda *_: [],
+            router=lambda: None,
             acceptor=acceptor_settings(**self.parameters),
         )
 

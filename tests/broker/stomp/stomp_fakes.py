@@ -329,6 +329,7 @@ class Broker:
         self.now = NOW
         self.parameters = {"anycastPrefix": "/queue/", "multicastPrefix": "/topic/"} | parameters
         self.configuration = Configuration()
+        self.router: Any = None
         self._connections = 0
 
     def services(self) -> Any:
@@ -339,6 +340,7 @@ class Broker:
             wall_ms=lambda: self.now,
             failover_servers=lambda *_: [],
             acceptor=acceptor_settings(**self.parameters),
+            router=lambda: self.router,
         )
 
     def client(self) -> Client:

@@ -22,6 +22,14 @@ _LINKS = {
     "confirmed": "confirmed",
     "reason": "reason",
 }
+_ROUTERS = {
+    "name": "name", "key-type": "keyType", "policy": "policy", "ready": "ready", "quorum": "quorum",
+    "here": "local", "elsewhere": "redirected", "refused": "refused", "remembered": "remembered",
+}
+_TARGETS = {
+    "connector": "connector", "node": "node", "host": "host", "port": "port", "here": "here", "ready": "ready",
+    "connections": "connections", "sent": "sent", "reason": "reason",
+}
 _ROUTES = {
     "address": "address",
     "queue": "queue",
@@ -74,6 +82,30 @@ def links(client: api.Client, *, connection: Connection = None) -> Result:
     """
     right = ("waiting", "inFlight", "sent", "confirmed")
     return listed(_found(client, connection)["links"], _LINKS, right=right)
+
+
+@api.remote(app, "routers", epilog="Example: pollux cluster routers by-user --key alice")
+def routers(
+    client: api.Client,
+    *,
+    name: Annotated[str | None, typer.Argument(help="Only this router, with its targets.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Say where clients of this key are served.")] = None,
+) -> Result:
+    """List the connection routers, or the brokers that one of them chooses from.
+
+    Which of these are ready, or why not; how many clients were served here, sent elsewhere, refused.
+    """
+    if name is None:
+        if key is not None:
+            raise typer.BadParameter("it needs a router: pollux cluster routers NAME --key KEY")
+        return listed(
+            client.get(f"{_PATH}/routers")["items"], _ROUTERS, right=("ready", "local", "redirected", "refused")
+        )
+    path = f"{_PATH}/routers/{api.segment(name)}"
+    if key is not None:
+        found = client.get(path, key=key)
+        return Result(found, lambda: print_pairs(f"clients of {key}", found.items()))
+    return listed(client.get(path)["targets"], _TARGETS, right=("port", "connections", "sent"))
 
 
 @api.remote(app, "routes", epilog="Example: pollux cluster routes orders")

@@ -27,7 +27,7 @@ from pollux.config.kinds import (
     Text,
     Words,
 )
-from pollux.config.markers import Attribute, ByDesign, Content, Element, Needs
+from pollux.config.markers import Attribute, ByDesign, Content, Element
 from pollux.redacted import Redacted
 
 PROTOCOLS = ("AMQP", "STOMP", "MQTT", "CORE")
@@ -211,7 +211,7 @@ class AcceptorSettings(TlsSettings, frozen=True):
         "Largest WebSocket frame a client may send.",
     ] = -1
     auto_start: Annotated[bool, Boolean(), "Listen from the start."] = True
-    router: Annotated[str | None, Text(), Needs("connection-routers"), "Connection router of this acceptor."] = None
+    router: Annotated[str | None, Text(), "Connection router of this acceptor: where its clients are served."] = None
 
 
 class ConnectorSettings(TlsSettings, frozen=True):

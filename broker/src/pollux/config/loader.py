@@ -33,6 +33,7 @@ from pollux.config.rules_cluster import CLUSTER_RULES
 from pollux.config.rules_database import DATABASE_RULES, in_database
 from pollux.config.rules_ha import HA_RULES
 from pollux.config.rules_network import NETWORK_RULES
+from pollux.config.rules_routers import ROUTER_RULES
 from pollux.config.schema import table_of
 from pollux.config.substitution import substitute
 
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
 
     from lxml import etree
 
+_RULES = (
+    *(*GENERAL_RULES, *CLUSTER_RULES, *ROUTER_RULES, *HA_RULES, *NETWORK_RULES, *DATABASE_RULES),
+    *ACTIVE_PASSIVE_RULES,
+)
 _SERVER = "urn:activemq"
 _CORE = "urn:activemq:core"
 _JMS = "urn:activemq:jms"
@@ -196,8 +201,7 @@ class _Loader:
         )
         self.report.lines = parsed.lines
         configuration = self._active_passive(configuration)
-        rules = (*GENERAL_RULES, *CLUSTER_RULES, *HA_RULES, *NETWORK_RULES, *DATABASE_RULES, *ACTIVE_PASSIVE_RULES)
-        apply_rules(configuration, self.report, rules)
+        apply_rules(configuration, self.report, _RULES)
         return in_database(configuration)
 
     def _active_passive(self, configuration: Configuration) -> Configuration:

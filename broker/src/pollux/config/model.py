@@ -503,8 +503,7 @@ class Configuration(Redacted, frozen=True):
     connection_routers: Annotated[
         tuple[ConnectionRouter, ...],
         Listed("connection-router", wrapper="connection-routers", aliases=("connection-route",)),
-        Needs("connection-routers"),
-        "Routers.",
+        "Which broker serves which clients, of acceptors that name a router (`router=`).",
     ] = ()
     ha_policy: Annotated[HaPolicy | None, "High availability."] = None
     # -- Pollux's own (namespace urn:pollux:1)

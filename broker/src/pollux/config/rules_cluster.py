@@ -24,13 +24,6 @@ if TYPE_CHECKING:
     from pollux.config.rules import Rule
 
 DEFAULT_CLUSTER_PASSWORD = "CHANGE ME!!"  # noqa: S105  (the schema's default, known in order to refuse it)
-ROUTER_POLICIES = (
-    "CONSISTENT_HASH",
-    "CONSISTENT_HASH_MODULO",
-    "FIRST_ELEMENT",
-    "LEAST_CONNECTIONS",
-    "ROUND_ROBIN",
-)
 
 
 def cluster_names_are_unique(configuration: Configuration, report: Report) -> None:
@@ -139,7 +132,8 @@ def _scale_downs(policy: HaPolicy) -> Iterable[ScaleDown]:
     return [holder.scale_down for holder in holders if holder is not None and holder.scale_down is not None]
 
 
-def _exactly_one(report: Report, line: int, name: str, parts: dict[str, object]) -> None:
+def exactly_one(report: Report, line: int, name: str, parts: dict[str, object]) -> None:
+    """Refuse an element that has none of its alternatives, or several."""
     given = [part for part, value in parts.items() if value is not None]
     if len(given) != 1:
         found = f", not {' and '.join(f'<{part}>' for part in given)}" if given else ""
@@ -156,11 +150,11 @@ def one_ha_policy(configuration: Configuration, report: Report) -> None:
         "shared-store": policy.shared_store,
         "primary-only": policy.primary_only,
     }
-    _exactly_one(report, policy.line, "ha-policy", parts)
+    exactly_one(report, policy.line, "ha-policy", parts)
     for name, part in (("replication", policy.replication), ("shared-store", policy.shared_store)):
         if part is None:
             continue
-        _exactly_one(
+        exactly_one(
             report,
             policy.line,
             name,
@@ -390,27 +384,6 @@ def _is_multicast(text: str) -> bool:
         return False
 
 
-def routers_are_complete(configuration: Configuration, report: Report) -> None:
-    """A router knows a policy, and where its targets are."""
-    for router in configuration.connection_routers:
-        where = f"connection-router {router.name!r}"
-        if router.policy and router.policy.name not in ROUTER_POLICIES:
-            report.error_at(
-                router.line,
-                f"{where}: unknown policy {router.policy.name[:60]!r}: use {', '.join(ROUTER_POLICIES)}"
-                f"{did_you_mean(router.policy.name, ROUTER_POLICIES)}",
-            )
-        if router.pool is None and router.local_target_filter is None:
-            report.error_at(router.line, f"{where} needs a <pool> or a <local-target-filter>")
-        if router.pool:
-            parts: dict[str, object] = {
-                "cluster-connection": router.pool.cluster_connection,
-                "static-connectors": router.pool.static_connectors,
-                "discovery-group-ref": router.pool.discovery_group_ref,
-            }
-            _exactly_one(report, router.line, "pool", parts)
-
-
 def load_balancing_is_said_once(configuration: Configuration, report: Report) -> None:
     """The older spelling and the newer one do not contradict each other."""
     for cluster in configuration.cluster_connections:
@@ -434,6 +407,5 @@ CLUSTER_RULES: tuple[Rule, ...] = (
     cluster_connections_are_consistent,
     groups_have_a_transport,
     udp_groups_are_usable,
-    routers_are_complete,
     load_balancing_is_said_once,
 )

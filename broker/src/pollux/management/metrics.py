@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from pollux.ha.machine import Phase
+from pollux.management import router_metrics
 from pollux.version import VERSION
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def families(broker: Broker) -> Iterator[Metric]:
     if node.activation is not None:
         yield from _activation(node.activation)
     yield from _connections(broker)
+    yield from router_metrics.families(node.routers)
     if node.engine is not None:
         yield from _broker(broker, node.engine)
         yield from _store(node.engine)

@@ -199,6 +199,19 @@ class Api:
             raise InvalidRequestError("this broker has no cluster-connection, or does not serve now")
         return found
 
+    async def routers(self, _request: web.Request) -> web.Response:
+        """The connection routers: what they decide by, whom they choose from, and what became of clients."""
+        routers = self._node.routers
+        return json_response({"items": routers.describe() if routers is not None else []})
+
+    async def router(self, request: web.Request) -> web.Response:
+        """One connection router; with a key: where clients of that key are served, which is not counted."""
+        name, key = request.match_info["name"], request.query.get("key")
+        router = self._node.routers.get(name) if self._node.routers is not None else None
+        if router is None:
+            raise not_found("connection router", name)
+        return json_response(router.describe() if key is None else router.target(key))
+
     async def reload(self, _request: web.Request) -> web.Response:
         """Read configuration and users again; tells what needs a restart."""
         return json_response({"needsRestart": await self._broker.reload()})

@@ -55,6 +55,9 @@ class Acceptors(Protocol):
     async def open(self, services: Callable[[AcceptorSettings], Services], memory: Memory, hub: CoreHub | None) -> None:
         """Listen. ``hub``: what other brokers may ask for. Raises ListenError."""
 
+    def clients(self) -> int:
+        """Return how many connections clients have, those of other brokers not counted."""
+
     def logged_in(self, connection_id: int, user: str) -> None:
         """Count a connection no longer among those that have not logged in."""
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pollux.cluster.connection.connections import Connections
     from pollux.cluster.connection.preparing import Preparation
     from pollux.cluster.link import CoreHub
+    from pollux.cluster.routers.service import Routers
     from pollux.config.acceptors import AcceptorSettings
     from pollux.config.model import Configuration
     from pollux.config.users import Users
@@ -93,6 +94,8 @@ class Node:
         #: The cluster connections while it serves; None without one.
         self.cluster: Connections | None = None
         self._preparation: Preparation | None = None
+        #: The connection routers while it serves, and what other brokers' routers ask; None: nobody can ask.
+        self.routers: Routers | None = None
 
     # -- start
 
@@ -155,6 +158,7 @@ class Node:
         if self._preparation is not None:
             self.cluster = await self._connections(engine, hub, self._preparation)
             hub = self.cluster.hub
+        hub = await self._open_routers(engine, hub)
         await self._acceptors.open(lambda settings: self._services(engine, settings), engine.post.memory, hub)
         if self.cluster is not None:
             self.cluster.start()
@@ -200,6 +204,20 @@ class Node:
         return Connections(
             self.configuration, self.node_id, engine.post, hub, places=topology.places, announced=announced
         )
+    async def _open_routers(self, engine: Engine, hub: CoreHub | None) -> CoreHub | None:
+        """Make the connection routers, and answer those of others; returns the hub by which others ask."""
+        from pollux.cluster.routers.service import Routers, has_cluster_password, hub_of
+
+        configuration = self.configuration
+        if not configuration.connection_routers and not has_cluster_password(configuration):
+            return hub
+        hub = hub or await hub_of(configuration, self.node_id)
+        clients = self._acceptors.clients
+        self.routers = Routers(
+            configuration, hub, engine.post, node=self.node_id, clients=clients, cluster=self.cluster
+        )
+        await self.routers.start()
+        return hub
 
     def _services(self, engine: Engine, settings: AcceptorSettings) -> Services:
         return Services(
@@ -209,6 +227,7 @@ class Node:
             wall_ms=wall_ms,
             failover_servers=self.failover_servers,
             acceptor=settings,
+            router=lambda: self.routers.get(settings.router) if self.routers is not None else None,
         )
 
     def _start_timers(self, engine: Engine) -> None:
@@ -286,6 +305,8 @@ class Node:
         if self.engine is not None:
             self.engine.post.address_manager.reload_rights()
         self._acceptors.disconnect(gone)
+        if self.routers is not None:
+            await self.routers.reload(configuration)
         return refused
 
     # -- as the activation's host
@@ -345,6 +366,8 @@ class Node:
         engine = self._opened
         if engine is None:
             return True
+        if self.routers is not None:
+            await bounded(self.routers.stop(), STEP_TIMEOUT, "connection routers")
         if self.cluster is not None:
             await bounded(self.cluster.stop(), STEP_TIMEOUT, "cluster connection")
         await bounded(engine.post.close(), STEP_TIMEOUT, "post office")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pollux.config.rules_cluster import DEFAULT_CLUSTER_PASSWORD
+
 if TYPE_CHECKING:
     from pollux.config.model import Configuration
     from pollux.ha.activation import Activation, Host
@@ -12,6 +14,10 @@ if TYPE_CHECKING:
 def features(configuration: Configuration) -> frozenset[str]:
     """Return the features beyond a single broker that this version provides for ``configuration``."""
     built = {"shared-store", "database-store"}
+    if configuration.cluster_password not in ("", DEFAULT_CLUSTER_PASSWORD):
+        built |= {"core-protocol"}
+    if any(router.pool is not None and router.pool.discovery_group_ref for router in configuration.connection_routers):
+        built |= {"discovery-groups"}
     if configuration.cluster_connections:
         built |= {"cluster-connections", "core-protocol", "broadcast-groups", "discovery-groups"}
     if configuration.active_passive is not None:

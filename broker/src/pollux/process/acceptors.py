@@ -85,6 +85,10 @@ class Acceptors:
         """Return the ports listened on, by acceptor name."""
         return {listener.name: listener.port for listener in self._listeners if listener.port}
 
+    def clients(self) -> int:
+        """Return how many connections clients have, those of other brokers not counted."""
+        return sum(one.session is not None and not one.session.of_broker for one in self.connections)
+
     def logged_in(self, connection_id: int, user: str) -> None:
         """Count a connection no longer among those that have not logged in."""
         self.connections.logged_in(connection_id, user)

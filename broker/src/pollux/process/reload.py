@@ -16,6 +16,7 @@ RELOADABLE = frozenset(
     {
         "address_settings",
         "addresses",
+        "connection_routers",
         "connection_ttl_check_interval",
         "connection_ttl_override",
         "graceful_shutdown_enabled",

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from pollux.config.model import Configuration
     from pollux.engine.post_office import PostOffice
     from pollux.engine.security import Security
+    from pollux.protocols.redirects import Router
+
+
+def _no_router() -> Router | None:
+    return None
 
 
 class Services(Struct):
@@ -28,3 +33,5 @@ class Services(Struct):
     failover_servers: Callable[[str, bool], list[tuple[str, int, str]]]
     #: The acceptor the connection came in by: its URI's parameters, typed and with their defaults.
     acceptor: AcceptorSettings
+    #: The connection router of that acceptor, as it is now; None: it has none, and all its clients are served here.
+    router: Callable[[], Router | None] = _no_router

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pollux.errors import AuthenticationError, LimitError, PolluxError
 from pollux.protocols.amqp.phases import LOGIN, LoginPhase
+from pollux.protocols.redirects import Client, waits
 from pollux.transitions import follow
 from pollux.wire.amqp import sasl
 from pollux.wire.amqp.sasl import SaslError, SaslInit, SaslReader, SaslResponse
@@ -85,7 +86,7 @@ class Login:
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the client."""
-        if self._phase is LoginPhase.OVER:
+        if self._phase is LoginPhase.OVER and self._task is None:
             return
         self._reader.feed(data)
         self._advance()
@@ -156,7 +157,7 @@ class Login:
             self._transport.write(sasl.AMQP_HEADER + sasl.error_frames("amqp:unauthorized-access", str(error)))
             self._owner.refused()
             return
-        self._owner.logged_in(identity, self._reader.rest())
+        self._enter(identity)
 
     def _begin(self, init: SaslInit) -> None:
         if self._phase is not LoginPhase.MECHANISM:
@@ -245,4 +246,19 @@ class Login:
             self._transport.write(sasl.AMQP_HEADER)
             self._owner.refused()
         else:
-            self._owner.logged_in(self._identity, self._reader.rest())
+            self._enter(self._identity)
+
+    def _enter(self, identity: Identity) -> None:
+        """Let the client in, once it can be told whether it is served here."""
+        waiting = waits(self._services, Client("AMQP", self._transport.peer, identity, None))
+        if waiting is None:
+            self._owner.logged_in(identity, self._reader.rest())
+        else:
+            self._owner.reading.hold(self)
+            self._task = self._transport.loop.create_task(self._enter_later(waiting, identity))
+
+    async def _enter_later(self, waiting: Awaitable[None], identity: Identity) -> None:
+        await waiting
+        self._task = None
+        self._owner.reading.release(self)
+        self._owner.logged_in(identity, self._reader.rest())

@@ -5,10 +5,12 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from pollux.protocols.redirects import Refused, route
 from pollux.wire.amqp.codec import Symbol, UShort
 
 if TYPE_CHECKING:
     from pollux.engine.peer import Peer
+    from pollux.protocols.redirects import Client
     from pollux.protocols.services import Services
 
 #: The capability by which a client asks to be the only connection of its container id.
@@ -41,6 +43,28 @@ def refusal(container: str) -> tuple[str, str, dict[object, object]]:
         f"container {container!r} has a connection already",
         {Symbol("invalid-field"): Symbol("container-id")},
     )
+
+
+def decide(services: Services, client: Client) -> tuple[str, str, dict[object, object]] | None:
+    """Return condition, description and information of the close that sends a client to another broker, or away.
+
+    None: it is served here.
+    The information is that of a redirected connection (2.8.14 of the specification's part 2). A client with TLS is told
+    of no scheme where the other broker's TLS is not known: it keeps its own.
+    """
+    answer = route(services, client)
+    if answer is None:
+        return None
+    if isinstance(answer, Refused):
+        return "amqp:connection:forced", answer.text, {}
+    info: dict[object, object] = {
+        Symbol("network-host"): answer.host,
+        Symbol("hostname"): answer.host,
+        Symbol("port"): UShort(answer.port),
+    }
+    if answer.tls:
+        info[Symbol("scheme")] = "amqps"
+    return "amqp:connection:redirect", f"served at {answer.reference}", info
 
 
 def failover_info(services: Services, peer: Peer) -> dict[object, object]:

@@ -18,13 +18,14 @@ from pollux.protocols.amqp.blocked import BlockedAddresses
 from pollux.protocols.amqp.conditions import INTERNAL_ERROR, condition_of
 from pollux.protocols.amqp.consumer import MAX_BUFFERED, Consumer
 from pollux.protocols.amqp.login import Login
-from pollux.protocols.amqp.opening import OFFERED, SOLE, failover_info, open_properties, refusal
+from pollux.protocols.amqp.opening import OFFERED, SOLE, decide, failover_info, open_properties, refusal
 from pollux.protocols.amqp.phases import CONNECTION, ENDING, Phase
 from pollux.protocols.amqp.producer import Producer
 from pollux.protocols.amqp.reading import Reading
 from pollux.protocols.amqp.settings import settings_of
 from pollux.protocols.amqp.transactions import Transactions
 from pollux.protocols.base import Session
+from pollux.protocols.redirects import Client
 from pollux.transitions import follow
 from pollux.wire.amqp.engine import Engine
 from pollux.wire.amqp.proton import ACCEPTED
@@ -378,11 +379,13 @@ class AmqpSession(Session):
         """Answer the client's open, or refuse a second connection of its container."""
         engine = self.opened()
         sole = SOLE in remote.desired
-        refused = self._containers.refuses(self.user, remote.container_id, sole=sole)
-        properties = open_properties(failover_info(self.services, self.transport.peer), refused=refused)
+        refused = decide(self.services, Client(self.protocol, self.transport.peer, self.proven(), remote.container_id))
+        if refused is None and self._containers.refuses(self.user, remote.container_id, sole=sole):
+            refused = refusal(remote.container_id)
+        properties = open_properties(failover_info(self.services, self.transport.peer), refused=refused is not None)
         engine.open(self.services.configuration.name, offered=OFFERED, properties=properties)
-        if refused:
-            self._fail(*refusal(remote.container_id))
+        if refused is not None:
+            self._fail(*refused)
             return
         # The client's idle timeout is known only now.
         if self._timer is not None:

@@ -27,6 +27,7 @@ from pollux.protocols.mqtt.inbound import Inbound
 from pollux.protocols.mqtt.phases import EXCHANGE, Exchange
 from pollux.protocols.mqtt.reading import LOG_IN
 from pollux.protocols.mqtt.state import NEVER, ClientState, PendingWill
+from pollux.protocols.redirects import Client, Elsewhere, route, waits
 from pollux.routing.lifecycle import plan_producer
 from pollux.transitions import follow
 from pollux.wire.mqtt import properties as p
@@ -222,6 +223,8 @@ class Connecting:
         """Take up the session of a client that is who it says; CONNACK leaves when that is durable."""
         session, connect = self._session, self._connect
         services, mqtt_sessions = session.services, session.mqtt_sessions
+        if not await self._served_here(identity):
+            return
         try:
             services.security.connection_opened(identity, session.transport.peer)
         except LimitError as error:
@@ -295,6 +298,26 @@ class Connecting:
                 session.open(connect, answer, (state, inbound, delivery))
 
         mqtt_sessions.post.when_stable(stable)
+
+    async def _served_here(self, identity: Identity) -> bool:
+        """Whether this client is served here; else it was told where it is (section 4.13), and nothing was done for it.
+
+        A client id that another connection uses here is not taken from it by one that does not stay.
+        """
+        session = self._session
+        client = Client(session.protocol, session.transport.peer, identity, self._connect.client_id)
+        if (waiting := waits(session.services, client)) is not None:
+            await waiting
+        answer = route(session.services, client)
+        if isinstance(answer, Elsewhere):
+            text = f"served at {answer.reference}"
+            # To 3.1.1 it says "server unavailable", which has no place for an address.
+            session.refuse(ReasonCode.USE_ANOTHER_SERVER, text, {p.PropertyId.SERVER_REFERENCE: answer.reference})
+        elif answer is not None:
+            session.refuse(
+                ReasonCode.SERVER_UNAVAILABLE if answer.later else ReasonCode.USE_ANOTHER_SERVER, answer.text
+            )
+        return answer is None
 
     def _why_not(self, client_id: str, identity: Identity) -> tuple[ReasonCode, str] | None:
         """Return why this client may not have this session, None when it may."""

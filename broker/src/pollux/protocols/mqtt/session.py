@@ -376,20 +376,22 @@ class MqttSession(Session):
             return
         self._close()  # 3.1.1: a broken CONNECT gets no answer (section 3.1.4)
 
-    def _refuse(self, reason: ReasonCode, text: str) -> None:
+    def _refuse(self, reason: ReasonCode, text: str, more: p.Properties | None = None) -> None:
         """Send CONNACK with an error, then close."""
         if self.phase is CLOSED:
             return
         self.ends("broker", text)
         if self.version:
-            found: p.Properties = {p.PropertyId.REASON_STRING: text[:500]} if self.version == V5 and text else {}
+            found: p.Properties = {}
+            if self.version == V5:
+                found = {**(more or {}), **({p.PropertyId.REASON_STRING: text[:500]} if text else {})}
             self.send(encode(ConnAck(reason=reason, properties=found), self.version))
         self._close()
 
-    def refuse(self, reason: ReasonCode, text: str) -> None:
-        """Send CONNACK with an error, then close and log it: the log-in failed."""
+    def refuse(self, reason: ReasonCode, text: str, more: p.Properties | None = None) -> None:
+        """Send CONNACK with an error (and ``more``, to a client of MQTT 5), then close and log it."""
         logger.info("MQTT connection from %s is refused: %s", self.transport.peer.address, text)
-        self._refuse(reason, text)
+        self._refuse(reason, text, more)
 
     def disconnect(self, reason: ReasonCode, text: str, found: p.Properties | None = None) -> None:
         """Send DISCONNECT (MQTT 5 only) with a reason, then close."""

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 from pollux.errors import AuthenticationError, LimitError, PolluxError
 from pollux.logs import event, failure
 from pollux.protocols.base import SECOND_LOOK, Session
-from pollux.protocols.stomp.connecting import SUPPORTED, Greeting, VersionError, read_connect
+from pollux.protocols.redirects import Client
+from pollux.protocols.stomp.connecting import Greeting, RefusedError, read_connect, served_here
 from pollux.protocols.stomp.consuming import Consuming
 from pollux.protocols.stomp.heartbeat import HeartBeat, negotiate
 from pollux.protocols.stomp.parking import Parking
@@ -65,6 +66,7 @@ class StompSession(Session):
         self.transport = transport
         self.loop = transport.loop
         self.post = services.post
+        self.services = services
         self.security = services.security
         self.origin = transport.peer.connection_id
         self.settings = settings_of(services)
@@ -350,10 +352,11 @@ class StompSession(Session):
                 identity = security.authenticate_certificate(peer)
             else:
                 identity = await security.authenticate_password(greeting.login, greeting.passcode, peer)
+            await served_here(self.services, Client(self.protocol, peer, identity, greeting.client_id))
             if self.phase is not SessionPhase.LOGGING_IN:
                 return
             security.connection_opened(identity, peer)
-        except (AuthenticationError, LimitError) as problem:
+        except (AuthenticationError, LimitError, StompError) as problem:
             self.fail(problem)
             return
         except Exception:
@@ -429,7 +432,7 @@ class StompSession(Session):
                 receipt = parse_headers(cause.block, self.version).get("receipt")
             except StompError:
                 receipt = None
-        extra = {"version": ",".join(SUPPORTED)} if isinstance(problem, VersionError) else {}
+        extra = problem.headers if isinstance(problem, RefusedError) else {}
         what = f"{cause.command.decode()}: {problem}" if cause is not None else str(problem)
         self.ends("broker", what)
         event(logger, logging.INFO, "STOMP client refused", connection=self.origin, user=self.user, reason=what)
