@@ -50,15 +50,26 @@ class ClusterNode(BrokerProcess):
     """One of them. ``ports`` are those by which the nodes reach each other, ``number`` is this one's."""
 
     def __init__(
-        self, directory: Path, ports: list[int], number: int, *, connection: str = "", settings: str = SETTINGS
+        self,
+        directory: Path,
+        ports: list[int],
+        number: int,
+        *,
+        connection: str = "",
+        settings: str = SETTINGS,
+        core: str = "",
+        **more: Any,
     ) -> None:
+        """`core` has `{number}` where this node's number belongs; `more` is for the broker."""
         self.name = f"node{number}"
         super().__init__(
             directory,
             address_settings=settings,
             addresses="",
             core="<journal-file-size>1M</journal-file-size><journal-compact-min-files>4</journal-compact-min-files>"
-            + elements(ports, number, more=connection),
+            + elements(ports, number, more=connection)
+            + core.replace("{number}", str(number)),
+            **more,
         )
         self.configuration.write_text(
             self.configuration.read_text().replace("<name>test</name>", f"<name>{self.name}</name>")

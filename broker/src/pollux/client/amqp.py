@@ -6,11 +6,10 @@ is :mod:`pollux.client.session`'s.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Protocol
 
 from pollux.client import frames
-from pollux.client.calls import HandshakeError
+from pollux.client.calls import HOST, HandshakeError, redirection
 from pollux.client.errors import LoginError
 from pollux.client.scram import MECHANISM, Scram
 from pollux.client.stream import Stream
@@ -28,9 +27,10 @@ if TYPE_CHECKING:
 #: Conditions of close after which another broker may serve us.
 _FORCED = "amqp:connection:forced"
 _UNAUTHORIZED = "amqp:unauthorized-access"
+#: Another one serves us (part 2, 2.8.16).
+_REDIRECT = "amqp:connection:redirect"
 #: Entries of a list that are looked at, and brokers that are taken from it.
 MAX_LISTED, MAX_NAMED = 64, 16
-HOST = re.compile(r"[A-Za-z0-9._:%-]{1,253}", re.ASCII)
 
 
 class Channel(Protocol):
@@ -152,11 +152,23 @@ class AmqpStream(Stream):
         reason = f"{error.condition}: {error.description}" if error else "the broker closed the connection"
         if error is not None:
             self.failover = [*servers_of(error.info, tls=self.options.ssl_enabled), *self.failover]
-            if error.condition == _UNAUTHORIZED:
+            if error.condition == _REDIRECT:
+                self.answer(self._elsewhere(error.info))
+            elif error.condition == _UNAUTHORIZED:
                 self.answer(LoginError(f"{self.endpoint}: {error.description or 'log-in refused'}"))
         self.flush()
         self.write(frames.close())
         self.end(reason)
+
+    def _elsewhere(self, info: dict[object, object]) -> HandshakeError:
+        scheme = info.get("scheme")
+        their_tls = None if scheme is None else scheme == "amqps"
+        return redirection(
+            info.get("network-host") or info.get("hostname"),
+            info.get("port", 5672),
+            tls=self.options.ssl_enabled,
+            their_tls=their_tls,
+        )
 
     # -- log-in (part 5)
 

@@ -6,7 +6,7 @@ import math
 import uuid
 from typing import TYPE_CHECKING
 
-from pollux.client.calls import HandshakeError
+from pollux.client.calls import HandshakeError, redirection
 from pollux.client.errors import LoginError, SendRefusedError
 from pollux.client.reconnecting import StreamPublisher, StreamSubscriber
 from pollux.client.stream import Stream
@@ -43,6 +43,7 @@ _LOGIN_REFUSED = (
     ReasonCode.BANNED,
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
 )
+_ELSEWHERE = (ReasonCode.USE_ANOTHER_SERVER, ReasonCode.SERVER_MOVED)
 #: Seconds the broker keeps a subscriber's session without a connection.
 _EXPIRY = 24 * 3600
 
@@ -110,8 +111,13 @@ class MqttStream(Stream):
         if isinstance(packet, ConnAck):
             self.welcome = packet
             reason = f"{self.endpoint}: {_reason(packet)}"
+            reference = packet.properties.get(p.PropertyId.SERVER_REFERENCE)
             if packet.reason < 0x80:
                 self.answer()
+            elif packet.reason in _ELSEWHERE and isinstance(reference, str):
+                # Several are separated by spaces (section 4.11).
+                host, _, port = (reference.split() or [""])[0].rpartition(":")
+                self.answer(redirection(host.strip("[]"), port, tls=self.target.options.ssl_enabled))
             else:
                 self.answer(LoginError(reason) if packet.reason in _LOGIN_REFUSED else HandshakeError(reason))
         elif isinstance(packet, Disconnect):

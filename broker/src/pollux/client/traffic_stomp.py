@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from pollux.client.calls import HandshakeError
+from pollux.client.calls import HandshakeError, redirection
 from pollux.client.errors import LoginError
 from pollux.client.reconnecting import StreamPublisher, StreamSubscriber
 from pollux.client.stream import Stream
@@ -64,6 +64,9 @@ class StompStream(Stream):
             return True
         headers = parse_headers(event.block, Version.V1_2)
         if event.command == b"ERROR":
+            if not self.opened and "redirect-host" in headers:
+                tls = self.target.options.ssl_enabled
+                self.answer(redirection(headers["redirect-host"], headers.get("redirect-port"), tls=tls))
             text = f"{headers.get('message', '')} {event.body.decode(errors='replace').strip()}".strip()
             refused = not self.opened and any(word in text.lower() for word in _LOGIN_WORDS)
             self.answer(LoginError(f"{self.endpoint}: {text}") if refused else HandshakeError(text))
