@@ -25,7 +25,7 @@ LAYERS = (
     *("cli", "management", "process", "node", "ha", "cluster", "protocols", "engine"),
     *("routing", "store", "audit", "formats", "wire", "config", "logs"),
 )
-LEAVES = ("message", "errors", "multicast", "checksum", "redacted", "transitions", "version")
+LEAVES = ("message", "errors", "plugins", "multicast", "checksum", "redacted", "transitions", "version")
 #: The client library stands beside the broker: it may use the codecs, the formats and what is below them.
 CLIENT_MAY_USE = ("client", "formats", "wire", "config", "logs", *LEAVES)
 #: The drill is a program that uses the client; only the command line knows it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from lxml import etree
@@ -11,6 +11,7 @@ from lxml import etree
 from pollux.config import loads
 from pollux.config.acceptors import AcceptorSettings, ConnectorSettings
 from pollux.config.active_passive import ActivePassive, Seconds
+from pollux.config.bridging import Bridge
 from pollux.config.document import parse_document
 from pollux.config.extensions import Extensions
 from pollux.config.kinds import (
@@ -33,6 +34,9 @@ from pollux.config.schema import Entry, reachable, table_of
 from pollux.config.uris import UriError, typed_settings
 
 from .documents import document
+
+if TYPE_CHECKING:
+    from pollux.config.problems import Problem
 
 
 def _entries(*roots: type[Any]) -> list[tuple[type[Any], Entry]]:
@@ -165,28 +169,45 @@ def test_values_that_are_not_provided_are_refused(shape: type[Any], entry: Entry
     ]
 
 
-@pytest.mark.parametrize(
-    "entry", [entry for shape, entry in ELEMENTS if entry.no_effect and shape is not ActivePassive], ids=_id
+_OTHERS = ("17", "8192", "NIO", "false", "true")
+#: What a bridge stands in, and what it needs, on one line.
+_BRIDGE = (
+    "<cluster-password>ours</cluster-password><connectors><connector name='c'>tcp://a:1</connector></connectors>"
+    "<bridges><bridge name='b'><queue-name>q</queue-name>{}<static-connectors><connector-ref>c</connector-ref>"
+    "</static-connectors></bridge></bridges>"
 )
-def test_values_without_effect_are_warned_about(entry: Entry) -> None:
+
+
+def _within(shape: type[Any], element: str) -> tuple[Any, tuple[Problem, ...]]:
+    """Load an element in its place; return the record it is in, and the warnings."""
+    loaded = loads(document(_BRIDGE.format(element) if shape is Bridge else element), {})
+    return (loaded.bridges[0] if shape is Bridge else loaded), loaded.warnings
+
+
+@pytest.mark.parametrize(
+    ("shape", "entry"),
+    [(shape, entry) for shape, entry in ELEMENTS if entry.no_effect and shape is not ActivePassive],
+    ids=_id,
+)
+def test_values_without_effect_are_warned_about(shape: type[Any], entry: Entry) -> None:
     assert entry.kind is not None
     default = entry.kind.render(entry.default)
-    other = next(text for text in ("17", "8192", "NIO", "false") if _is_other(entry, text))
-    found = loads(document(f"<{entry.name}>{other}</{entry.name}>"), {}).warnings
+    other = next(text for text in _OTHERS if _is_other(entry, text))
+    _, found = _within(shape, f"<{entry.name}>{other}</{entry.name}>")
     assert [(warning.line, warning.message) for warning in found] == [
         (3, f"<{entry.name}> has no effect: {entry.no_effect}")
     ]
     if default:
-        assert loads(document(f"<{entry.name}>{default}</{entry.name}>"), {}).warnings == ()
+        assert _within(shape, f"<{entry.name}>{default}</{entry.name}>")[1] == ()
 
 
-@pytest.mark.parametrize("entry", [entry for _, entry in ELEMENTS if entry.by_design], ids=_id)
-def test_what_is_kept_by_design_is_taken_without_a_word(entry: Entry) -> None:
+@pytest.mark.parametrize(("shape", "entry"), [found for found in ELEMENTS if found[1].by_design], ids=_id)
+def test_what_is_kept_by_design_is_taken_without_a_word(shape: type[Any], entry: Entry) -> None:
     assert entry.kind is not None
-    other = next(text for text in ("17", "8192", "NIO", "false") if _is_other(entry, text))
-    loaded = loads(document(f"<{entry.name}>{other}</{entry.name}>"), {})
-    assert loaded.warnings == ()
-    assert getattr(loaded, entry.field) == entry.kind.parse(other)
+    other = next(text for text in _OTHERS if _is_other(entry, text))
+    record, warnings = _within(shape, f"<{entry.name}>{other}</{entry.name}>")
+    assert warnings == ()
+    assert getattr(record, entry.field) == entry.kind.parse(other)
 
 
 def _is_other(entry: Entry, text: str) -> bool:

@@ -132,6 +132,7 @@ class Trail:
         self._file: TrailFile | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._life = ("", 0)
+        self._listeners: list[Callable[[str, dict[str, Any]], None]] = []
 
     @classmethod
     def off(cls) -> Trail:
@@ -145,7 +146,9 @@ class Trail:
         return QueueTrail(self, address, queue) if self.settings.enabled and self._matches(address) else None
 
     def event(self, name: str, **fields: object) -> None:
-        """Note something that happened to the broker itself. Fields that are None are left out."""
+        """Note something that happened to the broker itself, and tell of it. Fields that are None are left out."""
+        if self._listeners:
+            self.tell(name, **fields)
         if not self.settings.enabled:
             return
         if len(self._events) >= _EVENTS:
@@ -157,6 +160,25 @@ class Trail:
         if not self.planned and self._loop is not None:
             self.planned = True
             self._loop.call_soon_threadsafe(self.plan)
+
+    # -- listening
+
+    def listen(self, listener: Callable[[str, dict[str, Any]], None]) -> None:
+        """Have ``listener(name, fields)`` told of every event from now on, in the thread where it happens.
+
+        It must not raise. Whether the trail is written makes no difference.
+        """
+        self._listeners.append(listener)
+
+    def ignore(self, listener: Callable[[str, dict[str, Any]], None]) -> None:
+        """Tell that listener no more."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def tell(self, name: str, **fields: object) -> None:
+        """Tell listeners of something that is not worth a place in the trail."""
+        for listener in self._listeners:
+            listener(name, fields)
 
     # -- writing
 

@@ -10,6 +10,7 @@ from pollux.cli import (
     activation,
     addresses,
     audit,
+    bridges,
     broker,
     cluster,
     connections,
@@ -17,6 +18,7 @@ from pollux.cli import (
     ha,
     journal,
     migrate,
+    plugins,
     queues,
     sequence,
     stores,
@@ -66,6 +68,8 @@ app.add_typer(queues.app, name="queue")
 app.add_typer(addresses.app, name="address")
 app.add_typer(connections.app, name="connection")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(bridges.app, name="bridge")
+app.add_typer(plugins.app, name="plugin")
 app.add_typer(users.app, name="user")
 app.add_typer(journal.app, name="journal")
 app.add_typer(stores.app, name="store")

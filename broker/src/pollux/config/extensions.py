@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from pollux.config.acceptors import OLD_TLS_VERSIONS, TLS_VERSIONS
 from pollux.config.active_passive import ActivePassive
+from pollux.config.clustering import Property
 from pollux.config.kinds import (
     GIB,
     KIB,
@@ -332,6 +333,33 @@ class Audit(Struct, frozen=True):
     line: int = 0
 
 
+class OnError(StrEnum):
+    """Say what becomes of a message at which a plugin fails: it is sent all the same, or refused."""
+
+    ignore = "ignore"
+    refuse = "refuse"
+
+
+class PluginSettings(Struct, frozen=True):
+    """``<px:plugin name=>``: an installed plugin, and what it is given."""
+
+    name: Annotated[str, Text(required=True), Attribute(required=True), "Its entry point in pollux.plugins."]
+    on_error: Annotated[
+        OnError,
+        Enumeration(values=OnError),
+        Attribute(),
+        "What becomes of a message at which it fails: ignore (sent all the same) or refuse.",
+    ] = OnError.ignore
+    properties: Annotated[tuple[Property, ...], Listed("property"), "What it is given."] = ()
+    line: int = 0
+
+
+class Plugins(Struct, frozen=True):
+    """``<px:plugins>``: Python code that runs in the broker (docs/plugins.md)."""
+
+    plugins: Annotated[tuple[PluginSettings, ...], Listed("plugin"), "Plugins, in the order they are asked in."] = ()
+
+
 class Extensions(Struct, frozen=True):
     """Hold what stands beside ``<core>`` in the namespace ``urn:pollux:1``."""
 
@@ -341,3 +369,4 @@ class Extensions(Struct, frozen=True):
     high_availability: Annotated[HighAvailability, "Lease and groups."]
     logging: Annotated[Logging, "The log."]
     audit: Annotated[Audit, "The audit trail."]
+    plugins: Annotated[Plugins, "Python code that runs in the broker."]

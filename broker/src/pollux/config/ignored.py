@@ -29,7 +29,6 @@ _CORE = {
     "resolve-protocols": "an acceptor's protocols parameter says what it speaks",
     "scheduled-thread-pool-max-size": _THREADS,
     "thread-pool-max-size": _THREADS,
-    "suppress-session-notifications": "sessions are not announced by messages",
     "jmx-management-enabled": _JMX,
     "jmx-notification-enabled": _JMX,
     "jmx-domain": _JMX,

@@ -29,6 +29,7 @@ from pollux.config.refused import refused_in
 from pollux.config.report import Report, TooManyProblemsError
 from pollux.config.rules import GENERAL_RULES, apply_rules
 from pollux.config.rules_active_passive import ACTIVE_PASSIVE_RULES
+from pollux.config.rules_bridging import BRIDGING_RULES
 from pollux.config.rules_cluster import CLUSTER_RULES
 from pollux.config.rules_database import DATABASE_RULES, in_database
 from pollux.config.rules_ha import HA_RULES
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
     from lxml import etree
 
 _RULES = (
-    *(*GENERAL_RULES, *CLUSTER_RULES, *ROUTER_RULES, *HA_RULES, *NETWORK_RULES, *DATABASE_RULES),
+    *(*GENERAL_RULES, *CLUSTER_RULES, *ROUTER_RULES, *BRIDGING_RULES, *HA_RULES, *NETWORK_RULES),
+    *DATABASE_RULES,
     *ACTIVE_PASSIVE_RULES,
 )
 _SERVER = "urn:activemq"
@@ -181,6 +183,7 @@ class _Loader:
                     self.reader.key = read_key(part.key_file)
                 except MaskingError as error:
                     self.report.error_at(parsed.lines.get("key_file", parsed.line), str(error))
+        parts["plugins"] = parts["plugins"].plugins
         return parts
 
     def _core(self, core: etree._Element, parts: dict[str, Any]) -> Configuration | None:

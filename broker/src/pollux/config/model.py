@@ -24,6 +24,7 @@ from pollux.config.address_settings import (
     PageFullPolicy,
 )
 from pollux.config.addressing import AddressConfig, AddressShape, Divert, QueueConfig, WildcardAddresses
+from pollux.config.bridging import Bridge
 from pollux.config.clustering import (
     BroadcastGroup,
     ClusterConnection,
@@ -43,6 +44,7 @@ from pollux.config.extensions import (
     LogLevel,
     Management,
     PermissionType,
+    PluginSettings,
     ResourceLimit,
     RoleMapping,
     Security,
@@ -67,6 +69,7 @@ from pollux.config.kinds import (
 from pollux.config.markers import ByDesign, Derived, Element, Listed, Needs, NoEffect, Only, Read
 from pollux.config.problems import ConfigError, Problem, Severity
 from pollux.config.resolve import permissions_for, resolve_address_settings
+from pollux.config.stores import DatabaseStore, FileStore, Store
 from pollux.redacted import Redacted
 
 __all__ = [
@@ -90,6 +93,7 @@ __all__ = [
     "DiskFullPolicy",
     "Endpoint",
     "Feature",
+    "FileStore",
     "GroupingHandler",
     "HaPolicy",
     "JournalType",
@@ -142,39 +146,6 @@ class Feature(Struct, frozen=True):
     line: int
     #: Another file than broker.xml.
     file: str = ""
-
-
-class DatabaseStore(Redacted, frozen=True):
-    """Hold the settings of a database in place of files."""
-
-    hidden: ClassVar[frozenset[str]] = frozenset({"jdbc_user", "jdbc_password"})
-
-    message_table_name: Annotated[str, Text(required=True), Element(required=True), "Table of messages."]
-    bindings_table_name: Annotated[str, Text(required=True), Element(required=True), "Table of bindings."]
-    large_message_table_name: Annotated[str, Text(required=True), Element(required=True), "Table of large messages."]
-    page_store_table_name: Annotated[str, Text(required=True), Element(required=True), "Table of pages."]
-    jdbc_driver_class_name: Annotated[str | None, Text(), "Driver."] = None
-    jdbc_connection_url: Annotated[str | None, Text(), "Where the database is."] = None
-    jdbc_user: Annotated[str | None, Password(), "User."] = None
-    jdbc_password: Annotated[str | None, Password(), "Password."] = None
-    node_manager_store_table_name: Annotated[str | None, Text(), "Table of the locks."] = None
-    jdbc_network_timeout: Annotated[int, Duration(), "Limit of a request."] = 20000
-    jdbc_lock_renew_period: Annotated[int, Duration(minimum=1), "How often a lock is renewed."] = 2000
-    jdbc_lock_expiration: Annotated[int, Duration(minimum=1), "How long a lock holds without renewal."] = 20000
-    jdbc_journal_sync_period: Annotated[int, Duration(minimum=1), "How often waiting records are written."] = 5
-    jdbc_allowed_time_diff: Annotated[int, Duration(), "Largest difference of the clocks."] = 250
-    jdbc_max_page_size_bytes: Annotated[int, Size(minimum=1024), "Size of a page."] = 100 * KIB
-
-
-class FileStore(Struct, frozen=True):
-    """Files in the configured directories (the default)."""
-
-
-class Store(Struct, frozen=True):
-    """Where messages are kept: exactly one of the two."""
-
-    file_store: Annotated[FileStore | None, "Files."] = None
-    database_store: Annotated[DatabaseStore | None, Needs("database-store"), "A database."] = None
 
 
 class Configuration(Redacted, frozen=True):
@@ -335,6 +306,10 @@ class Configuration(Redacted, frozen=True):
     configuration_file_refresh_period: Annotated[
         int, Duration(special=_OFF), "How often broker.xml is checked for changes."
     ] = 5000
+    management_notification_address: Annotated[
+        str, Text(required=True), "Address at which messages tell what happens in the broker (docs/management.md)."
+    ] = "activemq.notifications"
+    suppress_session_notifications: Annotated[bool, Boolean(), "No messages about sessions that begin and end."] = False
     # -- messages
     transaction_timeout: Annotated[int, Duration(minimum=1), "Age at which a transaction is rolled back."] = 300000
     transaction_timeout_scan_period: Annotated[int, Duration(minimum=1), "How often transactions are checked."] = 1000
@@ -479,6 +454,9 @@ class Configuration(Redacted, frozen=True):
     diverts: Annotated[
         tuple[Divert, ...], Listed("divert", wrapper="diverts"), "Messages that go elsewhere as well, or instead."
     ] = ()
+    bridges: Annotated[
+        tuple[Bridge, ...], Listed("bridge", wrapper="bridges"), "Queues whose messages go to other brokers."
+    ] = ()
     broadcast_groups: Annotated[
         tuple[BroadcastGroup, ...],
         Listed("broadcast-group", wrapper="broadcast-groups"),
@@ -515,6 +493,7 @@ class Configuration(Redacted, frozen=True):
     logging: Annotated[Logging, Derived(), "The log."] = field(default_factory=Logging)
     security: Annotated[Security, Derived(), "Users and keys."] = field(default_factory=Security)
     audit: Annotated[Audit, Derived(), "The audit trail."] = field(default_factory=Audit)
+    plugins: Annotated[tuple[PluginSettings, ...], Derived(), "Python code that runs in the broker."] = ()
     # -- where it came from
     path: Annotated[Path | None, Derived(), "The file."] = None
     included: Annotated[tuple[Path, ...], Derived(), "Files that it includes."] = ()

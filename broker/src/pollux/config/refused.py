@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pollux.config.acceptors import AcceptorSettings, ConnectorSettings, TransportShape
 from pollux.config.address_settings import AddressSettingShape
 from pollux.config.addressing import Divert
+from pollux.config.bridging import Bridge
 from pollux.config.clustering import ConnectionRouter
 from pollux.config.extensions import Extensions, SecuritySettingsShape
 from pollux.config.model import Configuration, DatabaseStore
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _CLASSES = "Java classes cannot be loaded"
+_PLUGINS = f"{_CLASSES}; plugins in Python are named in px:plugins (docs/plugins.md)"
 _REMOTE = "connections to other brokers of this kind are not provided"
 _RBAC = "the management API checks the permissions manage and browse"
 _TUNNEL = "tunnels are not provided"
@@ -30,24 +32,22 @@ _CORE = {
     "uuid-namespace": "temporary queues take the settings of their addresses",
     "temporary-queue-namespace": "temporary queues take the settings of their addresses",
     "management-address": "management requests (AMQP) go to activemq.management, and to no other address",
-    "management-notification-address": "notifications are not provided; use the log and the metrics",
     "password-codec": "masked passwords use the key of px:security's key-file",
     "log-delegate-factory-class-name": _CLASSES,
-    "remoting-incoming-interceptors": _CLASSES,
-    "remoting-outgoing-interceptors": _CLASSES,
+    "remoting-incoming-interceptors": _PLUGINS,
+    "remoting-outgoing-interceptors": _PLUGINS,
     "queues": "write addresses with anycast or multicast queues instead",
     "lock-coordinators": "lock coordinators are not provided",
-    "bridges": _REMOTE,
     "federations": _REMOTE,
     "broker-connections": _REMOTE,
     "journal-retention-directory": "retention of journal files is not provided",
     "view-permission-method-match-pattern": _RBAC,
     "management-message-rbac": _RBAC,
     "management-rbac-prefix": _RBAC,
-    "broker-plugins": _CLASSES,
+    "broker-plugins": _PLUGINS,
     "metrics-plugin": "Prometheus metrics are built in (px:management)",
     "metrics": "Prometheus metrics are built in (px:management)",
-    "connector-services": _CLASSES,
+    "connector-services": _PLUGINS,
 }
 
 _ADDRESS_SETTING = {
@@ -116,12 +116,13 @@ _REFUSED: dict[type[Any], Mapping[str, str]] = {
     AcceptorSettings: _ACCEPTOR,
     ConnectorSettings: _CONNECTOR,
     TransportShape: {"@lock-coordinator": "lock coordinators are not provided"},
-    SecuritySettingsShape: {"security-setting-plugin": _CLASSES},
+    SecuritySettingsShape: {"security-setting-plugin": _PLUGINS},
     DatabaseStore: {
         "data-source-class-name": _CLASSES,
         "data-source-properties": _CLASSES,
     },
-    Divert: {"transformer": _CLASSES, "transformer-class-name": _CLASSES},
+    Bridge: {"transformer": _PLUGINS, "transformer-class-name": _PLUGINS},
+    Divert: {"transformer": _PLUGINS, "transformer-class-name": _PLUGINS},
     ConnectionRouter: {"key-transformer": _CLASSES},
     Extensions: {},
 }

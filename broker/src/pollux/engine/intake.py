@@ -78,17 +78,24 @@ class Intake:
         self._route: Callable[[Message], Sequence[Queue] | Spread] = space.route
         self._keep: Callable[..., None] = self._store
         self.routed_total = 0
+        self._look: Callable[[Message], None] | None = None
         #: Routing type -> names messages were sent to -> their accounts; the address manager clears it when something
         #: changes.
         self._sendable = address_manager.sendable
+
+    def show(self, look: Callable[[Message], None]) -> None:
+        """Have what clients send shown to ``look`` from now on; what it raises SendError for is refused."""
+        self._look = look
 
     def send(self, message: Message, tx: Transaction | None = None) -> None:
         """Route and write a message (with ``tx``: at its commit). Confirm it in ``when_stable``.
 
         Raises NoSuchAddressError, NoSuchQueueError, NotPermittedError (its sender may not create what it needs),
-        AddressFullError, DiskFullError: then nothing was done. A duplicate
+        AddressFullError, DiskFullError, SendError (a plugin refuses it): then nothing was done. A duplicate
         and a message for nobody are accepted silently, as their producer's work is done.
         """
+        if self._look is not None:
+            self._look(message)
         name = message.address
         account = self._sendable[message.routing_type].get(name)
         if account is None:
@@ -314,6 +321,16 @@ class Intake:
             return False
         self._store(account, message, queues, tx, paged=verdict is Verdict.PAGE)
         return True
+
+    def receive(self, message: Message, tx: int) -> bool:
+        """Send what another broker's bridge brought, within the transaction ``tx`` of its link.
+
+        Returns whether anything holds it or a copy of it now: its id may have been seen here before, and its address
+        may drop it. Raises as :meth:`send`: then nothing was done, and its sender keeps it.
+        """
+        admitted = self.admit_all([message])
+        self.take_all(admitted, tx)
+        return bool(admitted)
 
     def _full(self, account: Account) -> Verdict:
         accounts = self._accounts

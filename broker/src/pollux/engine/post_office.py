@@ -155,7 +155,9 @@ class PostOffice:
         self.reachable = self._intake.reachable
         self.forward = self._intake.forward
         self.take = self._intake.take
+        self.receive = self._intake.receive
         self.spread_over = self._intake.spread_over
+        self.show = self._intake.show
         #: Told of a queue that a consumer came to, or left.
         self.consumers_changed: Callable[[Queue], None] = lambda _queue: None
         self.dead_letters = DeadLetters(
@@ -398,14 +400,27 @@ class PostOffice:
         queue.unused_since = 0
         self.due.plan(queue)
         self.wake(queue)
+        self._consumer_changed("consumer-created", queue, consumer)
+
+    def _consumer_changed(self, what: str, queue: Queue, consumer: Consumer) -> None:
         self.consumers_changed(queue)
+        if consumer.origin and not consumer.browsing:
+            selector = consumer.selector
+            self.trail.tell(
+                what,
+                queue=queue.name,
+                address=queue.address,
+                connection=consumer.origin,
+                consumers=queue.consumer_count,
+                filter=selector.text if selector is not None else None,
+            )
 
     def detach(self, queue: Queue, consumer: Consumer, *, failed: bool = False) -> None:
         """Put back into the queue what a consumer held that is gone."""
         held = queue.remove_consumer(consumer)
         if held:
             self.release(held, failed=failed)
-        self.consumers_changed(queue)
+        self._consumer_changed("consumer-closed", queue, consumer)
         if not queue.consumers:
             queue.unused_since = self.wall_ms()
             if queue.purge_on_no_consumers:

@@ -337,9 +337,10 @@ class Security:
         if granted is None:
             granted = self._resolve(identity.user, address, queue)
         if permission not in granted and self._enabled and not identity.administrator:
-            place = address if queue is None else f"{address}::{queue}"
+            place = f"{address}::{queue}" if queue is not None else address
             fields = {"user": identity.user, "permission": permission.name, "address": place}
             event(logger, logging.INFO, "permission refused", **fields)
+            self._trail.tell("permission-refused", **fields)
             raise NotPermittedError(
                 f"user {identity.user!r} does not have the permission {permission.name!r} at {place!r}"
             )
@@ -404,6 +405,7 @@ class Security:
         """Count down; harmless for a connection that was never counted."""
         user = self._connections.pop(peer.connection_id, None)
         if user is not None:
+            self._trail.tell("client-logout", connection=peer.connection_id, source=peer.address, user=user)
             if self._on_logout is not None:
                 self._on_logout(peer.connection_id)
             self._per_user[user] -= 1

@@ -71,6 +71,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "cluster",
         query=(Query("key", "string", "Where clients of this key are served."),),
     ),
+    Operation("GET", f"{_V1}/bridges", "bridges", "cluster"),
+    Operation("GET", f"{_V1}/plugins", "plugins", "broker"),
     Operation("POST", f"{_V1}/reload", "reload", "broker"),
     Operation("GET", f"{_V1}/users", "users", "broker", query=_FILTER),
     Operation("GET", f"{_V1}/addresses", "addresses", "addresses", query=_FILTER),

@@ -212,6 +212,16 @@ class Api:
             raise not_found("connection router", name)
         return json_response(router.describe() if key is None else router.target(key))
 
+    async def bridges(self, _request: web.Request) -> web.Response:
+        """The bridges that begin here, and those of other brokers that end here."""
+        found = self._node.bridges
+        return json_response(found.describe() if found is not None else {"bridges": [], "incoming": []})
+
+    async def plugins(self, _request: web.Request) -> web.Response:
+        """The plugins, and how they do."""
+        found = self._node.plugins
+        return json_response(found.describe() if found is not None else [])
+
     async def reload(self, _request: web.Request) -> web.Response:
         """Read configuration and users again; tells what needs a restart."""
         return json_response({"needsRestart": await self._broker.reload()})

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pollux.config import resolve_address_settings
+from pollux.engine.notifications import Notifications
 from pollux.engine.post_office import PostOffice
 from pollux.engine.reading_rights import admits
 from pollux.logs import event
@@ -69,6 +70,7 @@ class Engine:
         self.post.address_manager.queue_limit = security.queue_limit
         self.post.address_manager.ask = security.ask
         self.space.admits = partial(admits, security)
+        self.notifications = Notifications(self.post, wall_ms)
 
     async def recover(self, node_id: bytes) -> None:
         """Read the store, and make queues of what is in it. Raises StoreError."""
@@ -88,6 +90,11 @@ class Engine:
         else:  # it was reloaded while the store was recovered
             self.reload(configuration, memory)
         await self.stable()
+        self._trail.listen(self.notifications.happened)
+
+    def close(self) -> None:
+        """Tell nobody any more of what happens."""
+        self._trail.ignore(self.notifications.happened)
 
     def reload(self, configuration: Configuration, memory: int) -> None:
         """Use what a reload may change. ``memory``: bytes that this process may use."""

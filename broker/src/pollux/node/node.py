@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pollux.cluster.topology import Topology
+from pollux.config.rules_bridging import takes_brokers
 from pollux.engine.security import Security
 from pollux.ha.machine import Phase
 from pollux.ha.runtime import store_directory
@@ -26,11 +27,13 @@ from pollux.protocols.services import Services
 from pollux.store.data_lock import DirectoryLock, node_id
 from pollux.store.settings import StoreSettings
 from pollux.store.storage import Storage
+from pollux.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from pollux.audit import Trail
+    from pollux.cluster.bridges.service import Bridges
     from pollux.cluster.connection.connections import Connections
     from pollux.cluster.connection.preparing import Preparation
     from pollux.cluster.link import CoreHub
@@ -38,10 +41,12 @@ if TYPE_CHECKING:
     from pollux.config.acceptors import AcceptorSettings
     from pollux.config.model import Configuration
     from pollux.config.users import Users
+    from pollux.engine.plugins import Plugins
     from pollux.errors import StoreError
     from pollux.ha.activation import Activation
     from pollux.ha.machine import Position
     from pollux.node.around import Acceptors, Process
+    from pollux.wire.core.peer import ClusterKey
 
 logger = logging.getLogger("pollux.broker")
 
@@ -96,6 +101,12 @@ class Node:
         self._preparation: Preparation | None = None
         #: The connection routers while it serves, and what other brokers' routers ask; None: nobody can ask.
         self.routers: Routers | None = None
+        #: What goes to other brokers and comes from them beside that; None where there can be nothing of it.
+        self.bridges: Bridges | None = None
+        #: Python code that looks on; None without any.
+        self.plugins: Plugins | None = None
+        #: The key of the cluster password where nobody else makes it; None: other brokers are not let in.
+        self._key: asyncio.Future[ClusterKey] | None = None
 
     # -- start
 
@@ -106,6 +117,7 @@ class Node:
             from pollux.cluster.connection.preparing import Preparation
 
             self._preparation = Preparation(self.configuration)
+        self._make_key()
         if activation is None:
             self._lock.acquire(self.configuration.name)
             self.node_id = node_id(store_directory(self.configuration))
@@ -113,6 +125,16 @@ class Node:
         if activation.exclusive:
             self._lock.acquire(self.configuration.name, activation.policy)
         self.state = "joining"
+
+    def _make_key(self) -> None:
+        """Begin to make the key of the cluster password, a tenth of a second, if there is one and nobody else does."""
+        given = self.configuration
+        others = given.cluster_connections or given.replication_part or given.active_passive
+        if takes_brokers(given) and not others:
+            from pollux.wire.core.peer import ClusterKey
+
+            made = asyncio.to_thread(ClusterKey, given.cluster_user, given.cluster_password)
+            self._key = asyncio.ensure_future(made)
 
     async def wait(self, activation: Activation) -> int:
         """Wait until the store is ours; returns the epoch of this life. Raises PolluxError when it cannot be."""
@@ -158,10 +180,15 @@ class Node:
         if self._preparation is not None:
             self.cluster = await self._connections(engine, hub, self._preparation)
             hub = self.cluster.hub
+        hub = await self._open_bridges(engine, hub)
         hub = await self._open_routers(engine, hub)
+        if self.configuration.plugins:
+            self._start_plugins(engine)
         await self._acceptors.open(lambda settings: self._services(engine, settings), engine.post.memory, hub)
         if self.cluster is not None:
             self.cluster.start()
+        if self.bridges is not None:
+            self.bridges.start()
         self._start_timers(engine)
         self.engine = engine
         self.state = "live"
@@ -204,6 +231,21 @@ class Node:
         return Connections(
             self.configuration, self.node_id, engine.post, hub, places=topology.places, announced=announced
         )
+
+    async def _open_bridges(self, engine: Engine, hub: CoreHub | None) -> CoreHub | None:
+        """Make the bridges, and let in those of others; returns the hub by which they come."""
+        if self._key is None and hub is None and not self.configuration.bridges:
+            return None
+        # Not imported otherwise: most brokers have nothing to do with others.
+        from pollux.cluster.bridges.service import Bridges
+
+        self.bridges = await Bridges.make(self.configuration, self.node_id, engine.post)
+        if hub is None and self._key is not None:
+            hub = await self.bridges.hub(self._key)
+        if hub is not None:
+            self.bridges.offer(hub)
+        return hub
+
     async def _open_routers(self, engine: Engine, hub: CoreHub | None) -> CoreHub | None:
         """Make the connection routers, and answer those of others; returns the hub by which others ask."""
         from pollux.cluster.routers.service import Routers, has_cluster_password, hub_of
@@ -218,6 +260,17 @@ class Node:
         )
         await self.routers.start()
         return hub
+
+    def _start_plugins(self, engine: Engine) -> None:
+        """Have the plugins of broker.xml look on, and at what is sent."""
+        from pollux.engine.plugins import Info
+        from pollux.node.plugins import make_plugins
+
+        self.plugins = plugins = make_plugins(self.configuration)
+        plugins.start(Info(self.configuration.name, self.node_id.hex(), VERSION))
+        self.trail.listen(plugins.happened)
+        if plugins.looks_at_messages:
+            engine.post.show(plugins.sent)
 
     def _services(self, engine: Engine, settings: AcceptorSettings) -> Services:
         return Services(
@@ -370,6 +423,12 @@ class Node:
             await bounded(self.routers.stop(), STEP_TIMEOUT, "connection routers")
         if self.cluster is not None:
             await bounded(self.cluster.stop(), STEP_TIMEOUT, "cluster connection")
+        if self.bridges is not None:
+            await bounded(self.bridges.stop(), STEP_TIMEOUT, "bridges")
+        engine.close()
+        if self.plugins is not None:
+            self.trail.ignore(self.plugins.happened)
+            self.plugins.stop()
         await bounded(engine.post.close(), STEP_TIMEOUT, "post office")
         if self.state == "failed":
             return True  # what failed is not written to again

@@ -16,7 +16,8 @@ def features(configuration: Configuration) -> frozenset[str]:
     built = {"shared-store", "database-store"}
     if configuration.cluster_password not in ("", DEFAULT_CLUSTER_PASSWORD):
         built |= {"core-protocol"}
-    if any(router.pool is not None and router.pool.discovery_group_ref for router in configuration.connection_routers):
+    pools = [router.pool for router in configuration.connection_routers if router.pool is not None]
+    if any(pool.discovery_group_ref for pool in pools) or any(one.discovery_group_ref for one in configuration.bridges):
         built |= {"discovery-groups"}
     if configuration.cluster_connections:
         built |= {"cluster-connections", "core-protocol", "broadcast-groups", "discovery-groups"}

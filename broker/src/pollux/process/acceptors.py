@@ -97,7 +97,7 @@ class Acceptors:
         self, space: AddressSpace, configured: Callable[[], Sequence[AddressSetting]]
     ) -> Callable[[], None]:
         """Return what looks for slow consumers, to be called every second."""
-        return SlowConsumers(space, self._loop.time, self.connections.get, configured).check
+        return SlowConsumers(space, self._loop.time, self.connections.get, configured, self.connections.trail).check
 
     async def reload(self, configuration: Configuration) -> list[str]:
         """Use new limits, and certificates read again; returns what is wrong with those, one line for each."""

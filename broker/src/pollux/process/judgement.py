@@ -71,6 +71,10 @@ def unprovided(configuration: Configuration) -> Iterator[Problem]:
             f"<{feature.element}> asks for {feature.name!r}, which this version of Pollux does not provide yet"
             " (see docs/configuration.md)",
         )
+    if configuration.plugins:
+        from pollux.node.plugins import problems
+
+        yield from problems(configuration)
     if "core-protocol" in built:
         return
     for acceptor in configuration.acceptors:
@@ -80,8 +84,8 @@ def unprovided(configuration: Configuration) -> Iterator[Problem]:
                 file,
                 acceptor.line,
                 Severity.WARNING,
-                f"acceptor {acceptor.name!r}: CORE is spoken between the members of a replicated pair only: its port"
-                f" serves {', '.join(others)}",
+                f"acceptor {acceptor.name!r}: CORE is spoken between brokers only, and no cluster-password is set: its"
+                f" port serves {', '.join(others)}",
             )
 
 

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 @add_rule
 def selectors_parse(configuration: Configuration, report: Report) -> None:
-    """Refuse the filter of a queue or divert that is no JMS selector."""
+    """Refuse the filter of a queue, divert or bridge that is no JMS selector."""
     filters = [
         (f"queue {queue.name!r}", queue.filter, queue.line)
         for address in configuration.addresses
         for queue in address.queues
     ]
     filters += [(f"divert {divert.name!r}", divert.filter, divert.line) for divert in configuration.diverts]
+    filters += [(f"bridge {bridge.name!r}", bridge.filter, bridge.line) for bridge in configuration.bridges]
     for what, text, line in filters:
         if text is not None:
             try:

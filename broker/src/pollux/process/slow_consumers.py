@@ -18,6 +18,7 @@ from pollux.logs import event
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pollux.audit import Trail
     from pollux.config.address_settings import AddressSetting, AddressSettings
     from pollux.process.connection import Connection
     from pollux.routing.consumer import Attachment
@@ -52,8 +53,10 @@ class SlowConsumers:
         clock: Callable[[], float],
         connection: Callable[[int], Connection | None],
         configured: Callable[[], Sequence[AddressSetting]],
+        trail: Trail,
     ) -> None:
         """``configured``: the address-settings as they are now; without a threshold in any, a check costs nothing."""
+        self._trail = trail
         self._space = space
         self._configured = configured
         self._clock = clock
@@ -103,6 +106,9 @@ class SlowConsumers:
                 seconds=round(sample.when - before.when, 3),
                 held=len(attachment.held),
                 policy=settings.slow_consumer_policy.value,
+            )
+            self._trail.tell(
+                "consumer-slow", queue=queue.name, address=queue.address, connection=attachment.consumer.origin
             )
         if kill and connection is not None:
             connection.shutdown(f"slow consumer of queue {queue.name!r} (slow-consumer-policy KILL)")

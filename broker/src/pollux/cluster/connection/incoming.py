@@ -39,7 +39,9 @@ _LOOK_AGAIN = 0.05
 
 
 class IncomingLink:
-    """The channel that a peer opened to send by."""
+    """The channel that a peer opened to send by. ``what`` it is, in the log."""
+
+    what = "cluster link"
 
     def __init__(self, cluster: Owner, conversation: Conversation, channel: int, content: dict[str, Any]) -> None:
         """Raises ValueError, in words for the peer, when it is not to be accepted."""
@@ -57,17 +59,13 @@ class IncomingLink:
             raise ValueError(f"OPEN cannot be read: {error!r}") from error
         if len(self.node) != 16:
             raise ValueError("a node id has 16 bytes")
-        if connection != cluster.settings.name:
-            raise ValueError(
-                f"this broker's cluster-connection is {cluster.settings.name!r}, not {connection!r}: give both one name"
-            )
         if self.node == cluster.node and self.name != cluster.name:
             raise ValueError(
                 f"broker {self.name!r} has the node id of broker {cluster.name!r}: its data directory is a copy"
             )
         #: That of the peer's life: of two that connect with one node id the later one is right.
         self.epoch = conversation.peer.epoch if conversation.peer is not None else 0
-        self.key = f"{connection}/{self.node.hex()}"
+        self.key = self._key(cluster, str(connection))
         self.taken = 0
         self._window = max(1, min(window, cluster.settings.window))
         self._cluster = cluster
@@ -83,17 +81,27 @@ class IncomingLink:
         self._body: LargeWriter | None = None
         self._owed = 0
 
+    def _key(self, cluster: Owner, connection: str) -> str:
+        """Return under which name it is stored what was taken in. Raises ValueError: this is no peer of ours."""
+        if connection != cluster.settings.name:
+            raise ValueError(
+                f"this broker's cluster-connection is {cluster.settings.name!r}, not {connection!r}: give both one name"
+            )
+        return f"{connection}/{self.node.hex()}"
+
     def begin(self) -> None:
         """Accept it: say what was taken in before, and tell everything when there is credit."""
         numbers = [[number.life, number.value] for number in self._cluster.taken_of(self.key).numbers]
         cluster = self._cluster
-        said = {"member": cluster.members.mine} if self._member is not None else {}
+        members = cluster.members
+        said = {"member": members.mine} if members is not None and self._member is not None else {}
         self._conversation.accept(self._channel, node_id=cluster.node.hex(), name=cluster.name, taken=numbers, **said)
         self._conversation.grant(self._channel, self._window)
-        event(logger, logging.INFO, "cluster link from", broker=self.name, node=self.node.hex())
-        if self._member is not None:
-            cluster.told_of((self._member,))
-        self.tell_members(cluster.members.all)
+        event(logger, logging.INFO, f"{self.what} from", broker=self.name, node=self.node.hex())
+        if members is not None:
+            if self._member is not None:
+                cluster.told_of((self._member,))
+            self.tell_members(members.all)
 
     # -- what is told
 
@@ -223,8 +231,13 @@ class IncomingLink:
             if numbers.is_new(number):
                 try:
                     self._place(one, tx)
-                except Exception as error:
+                except PolluxError as error:
                     # It comes again by the next connection: its number is not taken.
+                    fields = {"address": one.address, "broker": self.name, "reason": error}
+                    event(logger, logging.WARNING, "a forwarded message has no place here", **fields)
+                    failed = str(error)
+                    break
+                except Exception as error:
                     logger.exception("a forwarded message could not be stored")
                     failed = repr(error)
                     break
@@ -298,7 +311,7 @@ class IncomingLink:
         self._ended = True
         self._forget_body()
         self._cluster.left(self.node, self)
-        event(logger, logging.INFO, "cluster link from a broker ended", broker=self.name, reason=f"{code}: {text}")
+        event(logger, logging.INFO, f"{self.what} from a broker ended", broker=self.name, reason=f"{code}: {text}")
 
     def end(self, reason: str) -> None:
         """Another connection of the same peer takes its place: nothing that still comes by this one counts."""

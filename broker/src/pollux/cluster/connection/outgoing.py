@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pollux.cluster.connection.forwarded import Forwarded
-    from pollux.cluster.connection.owner import Owner
+    from pollux.cluster.connection.owner import Sender
     from pollux.cluster.link import Conversation
     from pollux.cluster.link.connecting import CoreLink
     from pollux.config.acceptors import Endpoint
@@ -47,15 +47,20 @@ _PIECE = 64 << 10
 
 
 class OutgoingLink:
-    """The link to one peer. It is the handler of its channel, and the consumer of the queue that it drains."""
+    """The link to one peer. It is the handler of its channel, and the consumer of the queue that it drains.
 
+    What else is sent over such a link says so by its ``purpose`` and, in the log, ``what`` it is.
+    """
+
+    purpose = PURPOSE
+    what = "cluster link"
     priority = 0
     selector: Selector | None = None
     browsing = False
     no_local = False
     origin = 0
 
-    def __init__(self, cluster: Owner, name: str, endpoints: tuple[Endpoint, ...]) -> None:
+    def __init__(self, cluster: Sender, name: str, endpoints: tuple[Endpoint, ...]) -> None:
         self.name = name
         self.endpoints = endpoints
         #: Where the peer is reached, too, as it told the nodes; and whether it was found by discovery alone.
@@ -158,17 +163,19 @@ class OutgoingLink:
         self._link = link
         self._was_up = False
         self._payloads = Payloads()
+        members = cluster.members
+        said = {"member": members.mine} if members is not None else {}
         self._channel = link.conversation.open(
             self,
-            PURPOSE,
+            self.purpose,
             connection=cluster.settings.name,
             node_id=cluster.node.hex(),
             name=cluster.name,
             hops=cluster.settings.hops,
             addresses=cluster.settings.address,
             window=cluster.settings.window,
-            member=cluster.members.mine,
             client_id=cluster.settings.client_id,
+            **said,
         )
         await link.over
         self._link = None
@@ -204,7 +211,7 @@ class OutgoingLink:
         if reason != self._told:
             self._told = reason
             level = logging.WARNING if remedy else logging.INFO
-            event(logger, level, "cluster link is down", connector=self.name, reason=reason, remedy=remedy or None)
+            event(logger, level, f"{self.what} is down", connector=self.name, reason=reason, remedy=remedy or None)
 
     # -- the channel
 
@@ -225,13 +232,14 @@ class OutgoingLink:
         self.node, self.broker, self._taken, self._last = node, broker, taken, dict(taken)
         self.connected, self.reason, self._told = True, "", ""
         self._was_up = True
-        event(logger, logging.INFO, "cluster link is up", connector=self.name, broker=broker, node=node.hex())
+        event(logger, logging.INFO, f"{self.what} is up", connector=self.name, broker=broker, node=node.hex())
         self._grant(self._cluster.settings.window)
         self._queue = self._cluster.opened(node)
         self.credit = _IN_FLIGHT
-        if member is not None:
-            self._cluster.told_of((member,))
-        self.tell_members(self._cluster.members.all)
+        if (members := self._cluster.members) is not None:
+            if member is not None:
+                self._cluster.told_of((member,))
+            self.tell_members(members.all)
         self._cluster.post.attach(self._queue, self)
 
     @property

@@ -1,4 +1,4 @@
-"""What a link needs of the cluster connection that it belongs to."""
+"""What a link needs of what it belongs to: a cluster connection, or a bridge."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable
 
-    from pollux.cluster.connection.local import LocalQueues
     from pollux.cluster.connection.settings import Settings
     from pollux.cluster.connector import ClusterConnector
     from pollux.cluster.link import CoreHub
@@ -34,8 +33,8 @@ class ToNode(Protocol):
         """End the connection: another broker serves as the node since, in a later life."""
 
 
-class Owner(Protocol):
-    """A cluster connection as its links see it. ``node`` is this node's id, ``name`` the broker's."""
+class Sender(Protocol):
+    """What links to others belong to. ``node`` is this node's id, ``name`` the broker's."""
 
     settings: Settings
     name: str
@@ -44,18 +43,13 @@ class Owner(Protocol):
     loop: asyncio.AbstractEventLoop
     hub: CoreHub
     connector: ClusterConnector
-    local: LocalQueues
-
-    # -- who is there
 
     @property
-    def members(self) -> Members:
-        """The nodes of the cluster, as far as they are known here."""
+    def members(self) -> Members | None:
+        """The nodes of the cluster, as far as they are known here; None: nobody is told of any."""
 
     def told_of(self, told: Iterable[Member]) -> None:
         """Take what a peer says of the nodes."""
-
-    # -- for links to others
 
     def reached_by(self, node: bytes) -> ToNode | None:
         """Return the link by which a node is reached now; None: it is not."""
@@ -75,7 +69,22 @@ class Owner(Protocol):
     def renumber(self, node: bytes, reference: MessageReference) -> None:
         """Forward a message anew that cannot be sent in order any more."""
 
-    # -- for links from others
+
+class Owner(Protocol):
+    """What links from others belong to. ``node`` is this node's id, ``name`` the broker's."""
+
+    settings: Settings
+    name: str
+    node: bytes
+    post: PostOffice
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def members(self) -> Members | None:
+        """The nodes of the cluster, as far as they are known here; None: nobody is told of any."""
+
+    def told_of(self, told: Iterable[Member]) -> None:
+        """Take what a peer says of the nodes."""
 
     def records_for(self, peer: bytes, hops: int, keys: Iterable[Key] | None) -> dict[Key, QueueRecord]:
         """Return the records a peer may hear that looks ``hops`` far: of these queues, or (None) of all."""

@@ -106,8 +106,8 @@ class Payloads:
             return _members(body)
         if kind is Kind.MESSAGES:
             listed = _messages(body)
-            if any(len(one.life) != 8 or not one.queues or len(one.visited) > MAXIMUM_VISITED for one in listed):
-                raise ValueError("a message has no number, is for no queue, or went round for ever")
+            if any(len(one.life) != 8 or len(one.visited) > MAXIMUM_VISITED for one in listed):
+                raise ValueError("a message has no number, or went round for ever")
             if any(len(node) != _NODE for one in listed for node in (one.owner or bytes(_NODE), *one.visited)):
                 raise ValueError("a node id is not of 16 bytes")
             return listed

@@ -21,7 +21,7 @@ from pollux.wire.core.datagram import Reached
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pollux.cluster.connection.owner import Owner
+    from pollux.cluster.connection.owner import Sender
     from pollux.cluster.discovery import Others
     from pollux.config.acceptors import Endpoint
 
@@ -36,7 +36,7 @@ class Peers:
 
     def __init__(
         self,
-        cluster: Owner,
+        cluster: Sender,
         others: Others,
         *,
         places: Callable[[], Iterable[tuple[str, int, bool]]],

@@ -1,0 +1,44 @@
+"""``pollux bridge``: the bridges of a broker, as the broker sees them."""
+
+from __future__ import annotations
+
+import typer
+
+from pollux.cli import api
+from pollux.cli.output import Result, listed
+
+app = typer.Typer(help="Bridges to other brokers.", no_args_is_help=True, rich_markup_mode=None)
+
+_PATH = "/api/v1/bridges"
+_BRIDGES = {
+    "bridge": "name",
+    "queue": "queue",
+    "to": "forwardingAddress",
+    "node": "node",
+    "connected": "connected",
+    "waiting": "waiting",
+    "on the way": "onTheWay",
+    "sent": "sent",
+    "confirmed": "confirmed",
+    "reason": "reason",
+}
+_INCOMING = {"bridge": "bridge", "node": "node", "node id": "nodeId", "taken": "taken"}
+
+
+@api.remote(app, "list", epilog="Example: pollux bridge list --json")
+def list_bridges(client: api.Client) -> Result:
+    """List the bridges that begin here.
+
+    Whether their links stand, or why not; how many messages wait, are on the way, were sent and confirmed.
+    """
+    right = ("waiting", "onTheWay", "sent", "confirmed")
+    return listed(client.get(_PATH)["bridges"], _BRIDGES, right=right)
+
+
+@api.remote(app, "incoming", epilog="Example: pollux bridge incoming")
+def incoming(client: api.Client) -> Result:
+    """List the bridges of other brokers that end here.
+
+    And how many messages each has brought.
+    """
+    return listed(client.get(_PATH)["incoming"], _INCOMING, right=("taken",))

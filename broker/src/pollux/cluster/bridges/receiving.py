@@ -1,0 +1,129 @@
+"""The bridges of other brokers that end here: each message is sent to its address as a client would, exactly once."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pollux.cluster.bridges.settings import plain_settings
+from pollux.cluster.connection.forwarded import taken
+from pollux.cluster.connection.incoming import IncomingLink
+from pollux.cluster.routes.numbers import Number, Taken
+from pollux.logs import event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pollux.cluster.connection.forwarded import Forwarded
+    from pollux.cluster.connection.owner import Owner
+    from pollux.cluster.link import Conversation, Handler
+    from pollux.cluster.membership import Member
+    from pollux.cluster.routes.records import Key, QueueRecord
+    from pollux.engine.post_office import PostOffice
+    from pollux.message import Message
+    from pollux.routing.queue import Queue
+
+logger = logging.getLogger("pollux.bridge")
+
+#: In front of the keys under which it is stored what was taken in: a cluster connection's are its name.
+_KEY = "bridge:"
+
+
+class IncomingBridge(IncomingLink):
+    """The link of one bridge of another broker."""
+
+    what = "bridge"
+
+    def _key(self, cluster: Owner, connection: str) -> str:
+        if self.node == cluster.node:
+            raise ValueError("it leads to the broker that it begins at: use a divert")
+        self.bridge = connection[:255]
+        return f"{_KEY}{self.bridge}/{self.node.hex()}"
+
+    def _place(self, one: Forwarded, tx: int) -> None:
+        """Send a message. Raises PolluxError where a client's would be refused: its sender keeps it."""
+        message = taken(one, self._finish_body(one))
+        kept = False
+        try:
+            kept = self._cluster.post.receive(message, tx)
+        finally:
+            if not kept and message.large is not None:
+                self._cluster.post.storage.large.delete(message.large.id)
+
+
+class Receiver:
+    """What the links of others' bridges belong to. Everything is called in the loop's thread."""
+
+    def __init__(self, name: str, node: bytes, post: PostOffice) -> None:
+        """``post`` was restored; ``node`` is this node's id, ``name`` the broker's."""
+        self.settings = plain_settings("")
+        self.name = name
+        self.node = node
+        self.post = post
+        self.loop = post.loop
+        self.incoming: dict[str, IncomingBridge] = {}
+        self._taken: dict[str, Taken] = {
+            key: Taken(Number(*one) for one in numbers) for key, numbers in post.links.items() if key.startswith(_KEY)
+        }
+
+    def open(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Handler | None:
+        """Accept a link, or refuse it; a later one of the same bridge takes the place of one before."""
+        try:
+            link = IncomingBridge(self, conversation, channel, content)
+        except ValueError as error:
+            event(logger, logging.WARNING, "bridge refused", reason=error, broker=content.get("name"))
+            conversation.refuse(channel, str(error))
+            return None
+        before = self.incoming.pop(link.key, None)
+        if before is not None:
+            before.end("another connection of this bridge takes its place")
+        self.incoming[link.key] = link
+        link.begin()
+        return link
+
+    def stop(self) -> None:
+        """Take nothing any more."""
+        for link in list(self.incoming.values()):
+            link.end("the broker stops")
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return what management shows of each link."""
+        return [
+            {"bridge": link.bridge, "node": link.name, "nodeId": link.node.hex(), "taken": link.taken}
+            for link in self.incoming.values()
+        ]
+
+    # -- for the links
+
+    #: Nobody is told of other nodes.
+    members = None
+
+    def told_of(self, told: Iterable[Member]) -> None:
+        """Take nothing: a bridge joins no cluster."""
+
+    def records_for(self, _peer: bytes, _hops: int, _keys: Iterable[Key] | None) -> dict[Key, QueueRecord]:
+        """Return nothing: who only sends is told of no queue."""
+        return {}
+
+    def pass_on(
+        self, message: Message, _owner: bytes, _queues: Iterable[str], _visited: tuple[bytes, ...], tx: int
+    ) -> bool:
+        """Send a message: what comes by a bridge is for no other node."""
+        return self.post.receive(message, tx)
+
+    def taken_of(self, key: str) -> Taken:
+        """Return what was taken in of a link."""
+        return self._taken.setdefault(key, Taken())
+
+    def arrived(self, queues: Iterable[Queue], message: Message) -> None:
+        """Note a message that came: nothing is remembered of it."""
+
+    def place_again(self, message: Message, visited: tuple[bytes, ...], tx: int) -> bool:  # noqa: ARG002  (an owner's)
+        """Send a message, as there is no queue that it was for."""
+        return self.post.receive(message, tx)
+
+    def left(self, node: bytes, link: object) -> None:  # noqa: ARG002  (an owner's signature)
+        """A link is gone."""
+        for key, known in list(self.incoming.items()):
+            if known is link:
+                del self.incoming[key]

@@ -1,0 +1,78 @@
+"""Rules for what sends to other brokers: references, windows, secrets. And for plugins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pollux.config.nearest import did_you_mean
+from pollux.config.rules import unique
+from pollux.config.rules_cluster import DEFAULT_CLUSTER_PASSWORD
+
+if TYPE_CHECKING:
+    from pollux.config.bridging import Bridge
+    from pollux.config.model import Configuration
+    from pollux.config.report import Report
+    from pollux.config.rules import Rule
+
+
+def bridges_lead_somewhere(configuration: Configuration, report: Report) -> None:
+    """Each has a name of its own, and connectors or a discovery group that exist."""
+    unique(report, "bridge", ((item.name, item.line) for item in configuration.bridges))
+    known = {
+        "connector": {item.name for item in configuration.connectors},
+        "discovery-group": {item.name for item in configuration.discovery_groups},
+    }
+    for bridge in configuration.bridges:
+        where = f"bridge {bridge.name!r}"
+        static, group = bridge.static_connectors, bridge.discovery_group_ref
+        if (static is None) == (group is None):
+            report.error_at(bridge.line, f"{where} needs exactly one of <static-connectors> and <discovery-group-ref>")
+        if static is not None and not static.connector_refs:
+            report.error_at(bridge.line, f"{where}: <static-connectors> names no connector-ref: nothing is sent")
+        named = [("connector", name) for name in (static.connector_refs if static else ())]
+        if group is not None:
+            named.append(("discovery-group", group.discovery_group_name))
+        for what, name in named:
+            if name not in known[what] and name not in report.broken.get(what, set()):
+                hint = did_you_mean(name, known[what]) or ("" if known[what] else f" (there is no {what} at all)")
+                report.error_at(bridge.line, f"{where} refers to the {what} {name!r}, which does not exist{hint}")
+        _values(bridge, where, configuration, report)
+
+
+def _values(bridge: Bridge, where: str, configuration: Configuration, report: Report) -> None:
+    if bridge.max_retry_interval < bridge.retry_interval:
+        report.error_at(
+            bridge.line,
+            f"{where}: max-retry-interval ({bridge.max_retry_interval}) is less than retry-interval"
+            f" ({bridge.retry_interval})",
+        )
+    if (bridge.user is None) != (bridge.password is None):
+        there, missing = ("user", "password") if bridge.password is None else ("password", "user")
+        report.error_at(
+            bridge.line,
+            f"{where}: <{there}> needs <{missing}>: the other broker's cluster-user and cluster-password, or neither",
+        )
+    if bridge.password is None and configuration.cluster_password in ("", DEFAULT_CLUSTER_PASSWORD):
+        state = "the default" if configuration.cluster_password else "empty"
+        report.error_at(
+            bridge.line,
+            f"{where} has no password and cluster-password is {state}:"
+            " set cluster-user and cluster-password as the other broker has them, or the bridge's user and password",
+        )
+    elif bridge.password in ("", DEFAULT_CLUSTER_PASSWORD):
+        report.error_at(bridge.line, f"{where}: the password is empty or the default, which no broker takes")
+
+
+def takes_brokers(configuration: Configuration) -> bool:
+    """Whether other brokers may connect: there is a cluster-password of its own, and an acceptor that serves CORE."""
+    return configuration.cluster_password not in ("", DEFAULT_CLUSTER_PASSWORD) and any(
+        acceptor.speaks("CORE") for acceptor in configuration.acceptors
+    )
+
+
+def plugins_are_named_once(configuration: Configuration, report: Report) -> None:
+    """Refuse a plugin that would run twice."""
+    unique(report, "plugin", ((item.name, item.line) for item in configuration.plugins))
+
+
+BRIDGING_RULES: tuple[Rule, ...] = (bridges_lead_somewhere, plugins_are_named_once)
