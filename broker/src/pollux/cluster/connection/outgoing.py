@@ -92,6 +92,8 @@ class OutgoingLink:
         self._taken: dict[bytes, int] = {}
         self._last: dict[bytes, int] = {}
         self._open: set[tuple[bytes, int]] = set()
+        #: The highest numbers and the open ones of each node that was reached: the same number is another message there.
+        self._of_nodes: dict[bytes, tuple[dict[bytes, int], set[tuple[bytes, int]]]] = {}
         self._payloads_out: deque[bytes] = deque()
         #: Sends the body of a large message; and what it waits for: credit.
         self._body: asyncio.Task[None] | None = None
@@ -230,6 +232,7 @@ class OutgoingLink:
             self._end(CoreError("protocol", f"the answer to OPEN cannot be read: {error!r}"))
             return
         self.node, self.broker, self._taken, self._last = node, broker, taken, dict(taken)
+        self._highest, self._open = self._of_nodes.setdefault(node, ({}, set()))
         self.connected, self.reason, self._told = True, "", ""
         self._was_up = True
         event(logger, logging.INFO, f"{self.what} is up", connector=self.name, broker=broker, node=node.hex())
