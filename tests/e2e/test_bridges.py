@@ -52,14 +52,10 @@ def test_a_bridge_to_a_pair_loses_and_doubles_nothing_whoever_is_killed(tmp_path
             second.wait_for("ready")
             source.start()
             group.ledger = traffic.Ledger(tmp_path / "ledger")
-            here = Target("127.0.0.1", source.port, USER, PASSWORD)
-            for number, (name, (producer, consumer, place)) in enumerate(KINDS.items()):
-                eater = group.add_worker(consumer, f"{name}-consumer", place)
-                if name == "mqtt":
-                    eater.open().close()  # the subscription exists from now on
-                group.workers.append(producer(name, here, place, group.ledger, number))
+            begin(group, source)
             for worker in group.workers:
-                worker.start()
+                if isinstance(worker, traffic.Producer):
+                    worker.start()
             group.wait_for_confirms(100)
             group.fault("kill -9 of the live broker there")
             first.kill()
@@ -84,6 +80,66 @@ def test_a_bridge_to_a_pair_loses_and_doubles_nothing_whoever_is_killed(tmp_path
             assert "Traceback" not in source.log.read_text(), source.log_tail(20_000)
         finally:
             source.close()
+
+
+FEDERATION = """<connectors><connector name="there">tcp://127.0.0.1:{port}</connector></connectors>{secret}
+<federations><federation name="f"><upstream name="up"><retry-interval>50</retry-interval>
+<static-connectors><connector-ref>there</connector-ref></static-connectors><policy ref="q"/><policy ref="a"/></upstream>
+<queue-policy name="q"><include queue-match="#" address-match="fail.queue"/></queue-policy>
+<address-policy name="a"><include address-match="fail.topic"/></address-policy></federation></federations>"""
+
+
+def test_federation_loses_and_doubles_nothing_whoever_is_killed(tmp_path: Path) -> None:
+    there = BrokerProcess(
+        tmp_path / "there",
+        address_settings=traffic.SETTINGS,
+        addresses='<address name="fail.queue"><anycast><queue name="fail.queue"/></anycast></address>',
+        core=SECRET,
+    )
+    with Group(tmp_path, PRIMARY.format(""), core=FEDERATION.format(port=there.port, secret=SECRET)) as group:
+        (here,) = group.members
+        try:
+            there.start()
+            here.start()
+            group.ledger = traffic.Ledger(tmp_path / "ledger")
+            begin(group, there)
+            wait_until(lambda: fetched(here) == (1, 1), "both are fetched")
+            copies = "federation.f/up.fail.topic."
+            wait_until(lambda: any(queue["name"].startswith(copies) for queue in there.queues()), "copies are made")
+            for worker in group.workers:
+                if isinstance(worker, traffic.Producer):
+                    worker.start()
+            group.wait_for_confirms(100)
+            for victim, name in ((there, "that is fetched from"), (here, "that fetches")) * 2:
+                group.fault(f"kill -9 of the broker {name}")
+                victim.kill()
+                victim.start()
+                group.wait_for_confirms(100)
+            for worker in group.workers:
+                if isinstance(worker, traffic.Producer):
+                    worker.stop()
+            wait_until(lambda: not sum(queue["messages"] for queue in there.queues()), "nothing waits there any more")
+            group.finish()
+            assert "Traceback" not in there.log.read_text(), there.log_tail(20_000)
+        finally:
+            there.close()
+
+
+def fetched(here: BrokerProcess) -> tuple[int, int]:
+    """How many queues and addresses are fetched."""
+    (shown,) = here.api("/api/v1/bridges")["upstreams"]
+    return len(shown["queues"]), len(shown["addresses"])
+
+
+def begin(group: Group, source: BrokerProcess) -> None:
+    """Make a consumer of each protocol at the group, which begins at once, and a producer of each at the source."""
+    here = Target("127.0.0.1", source.port, USER, PASSWORD)
+    for number, (name, (producer, consumer, place)) in enumerate(KINDS.items()):
+        eater = group.add_worker(consumer, f"{name}-consumer", place)
+        if name == "mqtt":
+            eater.open().close()  # the subscription exists from now on
+        eater.start()
+        group.workers.append(producer(name, here, place, group.ledger, number))
 
 
 def waiting(source: BrokerProcess) -> int:

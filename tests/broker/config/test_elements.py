@@ -14,6 +14,7 @@ from pollux.config.active_passive import ActivePassive, Seconds
 from pollux.config.bridging import Bridge
 from pollux.config.document import parse_document
 from pollux.config.extensions import Extensions
+from pollux.config.federating import AddressPolicy, Upstream
 from pollux.config.kinds import (
     Base,
     Boolean,
@@ -164,9 +165,8 @@ def test_values_that_are_not_provided_are_refused(shape: type[Any], entry: Entry
     (provided,) = entry.only.values
     other = entry.kind.render(not provided if isinstance(entry.kind, Boolean) else 17)
     _, errors = _read(shape, entry, other)
-    assert errors == [
-        f"<{entry.name}>: {other} is not supported, only {entry.kind.render(provided)}: {entry.only.reason}"
-    ]
+    what = f"attribute {entry.name!r} of <thing>" if entry.attribute else f"<{entry.name}>"
+    assert errors == [f"{what}: {other} is not supported, only {entry.kind.render(provided)}: {entry.only.reason}"]
 
 
 _OTHERS = ("17", "8192", "NIO", "false", "true")
@@ -178,10 +178,27 @@ _BRIDGE = (
 )
 
 
-def _within(shape: type[Any], element: str) -> tuple[Any, tuple[Problem, ...]]:
-    """Load an element in its place; return the record it is in, and the warnings."""
-    loaded = loads(document(_BRIDGE.format(element) if shape is Bridge else element), {})
-    return (loaded.bridges[0] if shape is Bridge else loaded), loaded.warnings
+_FEDERATION = (
+    "<cluster-password>ours</cluster-password><connectors><connector name='c'>tcp://a:1</connector></connectors>"
+    "<federations><federation name='f'><upstream name='u'>{}<static-connectors><connector-ref>c</connector-ref>"
+    "</static-connectors><policy ref='p'/></upstream><address-policy name='p'{}/></federation></federations>"
+)
+
+
+def _within(shape: type[Any], entry: Entry, text: str) -> tuple[Any, tuple[Problem, ...]]:
+    """Load an element or attribute in its place; return the record it is in, and the warnings."""
+    element = f"<{entry.name}>{text}</{entry.name}>"
+    if shape is Bridge:
+        loaded = loads(document(_BRIDGE.format(element)), {})
+        return loaded.bridges[0], loaded.warnings
+    if shape is Upstream:
+        loaded = loads(document(_FEDERATION.format(element, "")), {})
+        return loaded.federations[0].upstreams[0], loaded.warnings
+    if shape is AddressPolicy:
+        loaded = loads(document(_FEDERATION.format("", f" {entry.name}='{text}'")), {})
+        return loaded.federations[0].address_policies[0], loaded.warnings
+    loaded = loads(document(element), {})
+    return loaded, loaded.warnings
 
 
 @pytest.mark.parametrize(
@@ -193,19 +210,18 @@ def test_values_without_effect_are_warned_about(shape: type[Any], entry: Entry) 
     assert entry.kind is not None
     default = entry.kind.render(entry.default)
     other = next(text for text in _OTHERS if _is_other(entry, text))
-    _, found = _within(shape, f"<{entry.name}>{other}</{entry.name}>")
-    assert [(warning.line, warning.message) for warning in found] == [
-        (3, f"<{entry.name}> has no effect: {entry.no_effect}")
-    ]
+    _, found = _within(shape, entry, other)
+    what = f"attribute {entry.name!r} of <address-policy>" if entry.attribute else f"<{entry.name}>"
+    assert [(warning.line, warning.message) for warning in found] == [(3, f"{what} has no effect: {entry.no_effect}")]
     if default:
-        assert _within(shape, f"<{entry.name}>{default}</{entry.name}>")[1] == ()
+        assert _within(shape, entry, default)[1] == ()
 
 
 @pytest.mark.parametrize(("shape", "entry"), [found for found in ELEMENTS if found[1].by_design], ids=_id)
 def test_what_is_kept_by_design_is_taken_without_a_word(shape: type[Any], entry: Entry) -> None:
     assert entry.kind is not None
     other = next(text for text in _OTHERS if _is_other(entry, text))
-    record, warnings = _within(shape, f"<{entry.name}>{other}</{entry.name}>")
+    record, warnings = _within(shape, entry, other)
     assert warnings == ()
     assert getattr(record, entry.field) == entry.kind.parse(other)
 

@@ -26,8 +26,8 @@ SUPPORTED = "docs/configuration.md lists what is supported"
         ),
         ("<zzz/>", "unknown element <zzz> in <core>"),
         (
-            "<federations><federation/></federations>",
-            "<federations> is not supported: connections to other brokers of this kind are not provided; " + SUPPORTED,
+            "<lock-coordinators><x/></lock-coordinators>",
+            "<lock-coordinators> is not supported: lock coordinators are not provided; " + SUPPORTED,
         ),
         (
             "<brigdes/>",
@@ -200,7 +200,7 @@ def test_exact_messages_beside_core(px: str, message: str) -> None:
 
 
 def test_all_problems_at_once_in_order_with_their_places() -> None:
-    text = document("<name/>\n  <jurnal-type/>\n<max-disk-usage>x</max-disk-usage>\n<federations/>")
+    text = document("<name/>\n  <jurnal-type/>\n<max-disk-usage>x</max-disk-usage>\n<lock-coordinators/>")
     problems = problems_of(text)
     assert [(problem.line, problem.column) for problem in problems] == [(3, 1), (4, 3), (5, 1), (6, 1)]
     assert problems[1].render() == (

@@ -42,3 +42,38 @@ def incoming(client: api.Client) -> Result:
     And how many messages each has brought.
     """
     return listed(client.get(_PATH)["incoming"], _INCOMING, right=("taken",))
+
+
+_UPSTREAMS = {
+    "upstream": "name",
+    "connected": "connected",
+    "queues": "queues",
+    "addresses": "addresses",
+    "reason": "reason",
+}
+_FETCHED = {
+    "federation": "federation",
+    "node": "node",
+    "node id": "nodeId",
+    "fetches": "fetches",
+    "on the way": "onTheWay",
+    "confirmed": "confirmed",
+}
+
+
+@api.remote(app, "upstreams", epilog="Example: pollux bridge upstreams --json")
+def upstreams(client: api.Client) -> Result:
+    """List the brokers that this one fetches from.
+
+    Whether they are reached, or why not; which queues and addresses are wanted here.
+    """
+    return listed(client.get(_PATH)["upstreams"], _UPSTREAMS)
+
+
+@api.remote(app, "fetched", epilog="Example: pollux bridge fetched")
+def fetched(client: api.Client) -> Result:
+    """List the brokers that fetch from this one.
+
+    Which queues and addresses they want; how many messages are on their way.
+    """
+    return listed(client.get(_PATH)["fetchedFrom"], _FETCHED, right=("onTheWay", "confirmed"))

@@ -51,6 +51,7 @@ from pollux.config.extensions import (
     SecuritySetting,
     SecuritySettingsShape,
 )
+from pollux.config.federating import Federation
 from pollux.config.kinds import (
     GIB,
     KIB,
@@ -456,6 +457,9 @@ class Configuration(Redacted, frozen=True):
     ] = ()
     bridges: Annotated[
         tuple[Bridge, ...], Listed("bridge", wrapper="bridges"), "Queues whose messages go to other brokers."
+    ] = ()
+    federations: Annotated[
+        tuple[Federation, ...], Listed("federation", wrapper="federations"), "What is fetched from other brokers."
     ] = ()
     broadcast_groups: Annotated[
         tuple[BroadcastGroup, ...],

@@ -265,7 +265,12 @@ class Reader:
     def _plain_attributes(self, element: etree._Element, name: str) -> None:
         for raw in element.attrib:
             attribute = str(raw)
-            if not attribute.startswith((_XML_ATTRIBUTES, _SCHEMA_INSTANCE)):
+            if attribute.startswith((_XML_ATTRIBUTES, _SCHEMA_INSTANCE)):
+                continue
+            reason = refused_in_list(name).get(f"@{attribute}")
+            if reason is not None:
+                self.report.error(element, f"attribute {attribute!r} of <{name}> is not supported: {reason}")
+            else:
                 self.report.error(element, f"unknown attribute {attribute[:60]!r} of <{name}>: it has none")
 
     # -- what does not belong

@@ -13,6 +13,7 @@ from pollux.config.addressing import Divert
 from pollux.config.bridging import Bridge
 from pollux.config.clustering import ConnectionRouter
 from pollux.config.extensions import Extensions, SecuritySettingsShape
+from pollux.config.federating import AddressPolicy, Federation, QueuePolicy
 from pollux.config.model import Configuration, DatabaseStore
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 _CLASSES = "Java classes cannot be loaded"
 _PLUGINS = f"{_CLASSES}; plugins in Python are named in px:plugins (docs/plugins.md)"
-_REMOTE = "connections to other brokers of this kind are not provided"
 _RBAC = "the management API checks the permissions manage and browse"
 _TUNNEL = "tunnels are not provided"
 _KERBEROS = "Kerberos is not provided"
@@ -38,8 +38,9 @@ _CORE = {
     "remoting-outgoing-interceptors": _PLUGINS,
     "queues": "write addresses with anycast or multicast queues instead",
     "lock-coordinators": "lock coordinators are not provided",
-    "federations": _REMOTE,
-    "broker-connections": _REMOTE,
+    "broker-connections": "connections to other brokers by AMQP are not provided: instead of a sender write a bridge"
+    " (docs/bridges.md), of a receiver or federation an upstream (docs/federation.md), of a mirror replication"
+    " (docs/replication.md); both ends have to be Pollux",
     "journal-retention-directory": "retention of journal files is not provided",
     "view-permission-method-match-pattern": _RBAC,
     "management-message-rbac": _RBAC,
@@ -121,6 +122,12 @@ _REFUSED: dict[type[Any], Mapping[str, str]] = {
         "data-source-class-name": _CLASSES,
         "data-source-properties": _CLASSES,
     },
+    Federation: {
+        "downstream": "write an upstream in the broker.xml of the other broker, which fetches what it wants itself",
+        "transformer": _PLUGINS,
+    },
+    QueuePolicy: {"@transformer-ref": _PLUGINS},
+    AddressPolicy: {"@transformer-ref": _PLUGINS},
     Bridge: {"transformer": _PLUGINS, "transformer-class-name": _PLUGINS},
     Divert: {"transformer": _PLUGINS, "transformer-class-name": _PLUGINS},
     ConnectionRouter: {"key-transformer": _CLASSES},
@@ -131,3 +138,13 @@ _REFUSED: dict[type[Any], Mapping[str, str]] = {
 def refused_in(shape: type[Any]) -> Iterable[tuple[str, str]]:
     """Return the names refused inside the element read as ``shape``, with the reasons."""
     return _REFUSED.get(shape, {}).items()
+
+
+_IN_LISTS = {
+    "federations": {"@downstream-authorization": "a downstream is not provided: each broker names its upstreams"},
+}
+
+
+def refused_in_list(wrapper: str) -> Mapping[str, str]:
+    """Return the names refused inside an element that only lists others, with the reasons."""
+    return _IN_LISTS.get(wrapper, {})

@@ -9,7 +9,10 @@ from pollux.config.rules import unique
 from pollux.config.rules_cluster import DEFAULT_CLUSTER_PASSWORD
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pollux.config.bridging import Bridge
+    from pollux.config.federating import PolicyRef
     from pollux.config.model import Configuration
     from pollux.config.report import Report
     from pollux.config.rules import Rule
@@ -70,9 +73,50 @@ def takes_brokers(configuration: Configuration) -> bool:
     )
 
 
+def upstreams_lead_somewhere(configuration: Configuration, report: Report) -> None:
+    """Each has connectors that exist, a password, and policies."""
+    unique(report, "federation", ((item.name, item.line) for item in configuration.federations))
+    connectors = {item.name for item in configuration.connectors}
+    for federation in configuration.federations:
+        parts = (federation.queue_policies, federation.address_policies, federation.policy_sets)
+        named = [(item.name, item.line) for part in parts for item in part]
+        where = f"federation {federation.name!r}"
+        unique(report, f"policy of {where}", named)
+        unique(report, f"upstream of {where}", ((item.name, item.line) for item in federation.upstreams))
+        known = {name for name, _ in named}
+        for one in federation.policy_sets:
+            _known_policies(report, one.line, f"{where}, policy-set {one.name!r}", one.policies, known)
+        for upstream in federation.upstreams:
+            place = f"{where}, upstream {upstream.name!r}"
+            line, static = upstream.line, upstream.static_connectors
+            _known_policies(report, line, place, upstream.policies, known)
+            if not upstream.policies:
+                report.warning_at(line, f"{place} has no policy: nothing is fetched from it")
+            if static is None or not static.connector_refs:
+                report.error_at(line, f"{place} needs <static-connectors> (discovery is not provided here)")
+            for name in static.connector_refs if static is not None else ():
+                if name not in connectors and name not in report.broken.get("connector", set()):
+                    hint = did_you_mean(name, connectors) or ("" if connectors else " (there is no connector at all)")
+                    report.error_at(line, f"{place} refers to the connector {name!r}, which does not exist{hint}")
+            password = upstream.password or federation.password or configuration.cluster_password
+            if password in ("", DEFAULT_CLUSTER_PASSWORD):
+                report.error_at(
+                    line,
+                    f"{place} has no password: set cluster-user and cluster-password as the other broker has them, or"
+                    " its own user and password",
+                )
+
+
+def _known_policies(report: Report, line: int, where: str, references: Iterable[PolicyRef], known: set[str]) -> None:
+    for each in references:
+        if each.ref not in known:
+            near = did_you_mean(each.ref, known)
+            report.error_at(line, f"{where} refers to the policy {each.ref!r}, which does not exist{near}")
+
+
 def plugins_are_named_once(configuration: Configuration, report: Report) -> None:
     """Refuse a plugin that would run twice."""
     unique(report, "plugin", ((item.name, item.line) for item in configuration.plugins))
 
 
-BRIDGING_RULES: tuple[Rule, ...] = (bridges_lead_somewhere, plugins_are_named_once)
+BRIDGING_RULES: tuple[Rule, ...] = (bridges_lead_somewhere, upstreams_lead_somewhere, plugins_are_named_once)

@@ -213,9 +213,9 @@ class Api:
         return json_response(router.describe() if key is None else router.target(key))
 
     async def bridges(self, _request: web.Request) -> web.Response:
-        """The bridges that begin here, and those of other brokers that end here."""
+        """The bridges that begin here, those of other brokers that end here, and federation both ways."""
         found = self._node.bridges
-        return json_response(found.describe() if found is not None else {"bridges": [], "incoming": []})
+        return json_response(found.describe() if found is not None else views.NO_BRIDGES)
 
     async def plugins(self, _request: web.Request) -> web.Response:
         """The plugins, and how they do."""

@@ -234,7 +234,7 @@ class Node:
 
     async def _open_bridges(self, engine: Engine, hub: CoreHub | None) -> CoreHub | None:
         """Make the bridges, and let in those of others; returns the hub by which they come."""
-        if self._key is None and hub is None and not self.configuration.bridges:
+        if not (self._key or hub or self.configuration.bridges or self.configuration.federations):
             return None
         # Not imported otherwise: most brokers have nothing to do with others.
         from pollux.cluster.bridges.service import Bridges

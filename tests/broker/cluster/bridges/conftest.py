@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from broker.cluster.connection.conftest import KEY, Connected
 from broker.engine.conftest import Office
+from pollux.cluster.bridges.demand import Matching
 from pollux.cluster.bridges.sending import Bridge
 from pollux.cluster.bridges.service import Bridges
 from pollux.cluster.bridges.settings import settings_of
@@ -19,11 +20,13 @@ from pollux.cluster.link import CoreHub
 from pollux.config import bridging
 from pollux.config.acceptors import Connector, Endpoint
 from pollux.config.clustering import StaticConnectors
+from pollux.config.federating import AddressPolicy, Federation, PolicyRef, QueuePolicy, Upstream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from pollux.cluster.bridges.federation import Fetching
     from pollux.cluster.bridges.receiving import Receiver
     from pollux.engine.post_office import PostOffice
 
@@ -75,6 +78,23 @@ class Site:
         made = Bridge(settings, self.hub, Others(endpoints), self.id, self.post)
         made.connector = _Connector(self, {other.port: other for other in others})  # type: ignore[assignment]
         self.bridges.bridges.append(made)
+        made.start()
+        return made
+
+    def fetch(self, other: Site, policy: QueuePolicy | AddressPolicy) -> Fetching:
+        """Fetch from another broker what a policy says, from now on."""
+        queues = (policy,) if isinstance(policy, QueuePolicy) else ()
+        addresses = (policy,) if isinstance(policy, AddressPolicy) else ()
+        upstream = Upstream("up", retry_interval=1, max_retry_interval=1, policies=(PolicyRef(policy.name),))
+        federation = Federation("f", upstreams=(upstream,), queue_policies=queues, address_policies=addresses)
+        made = self.bridges.fetch(
+            federation,
+            upstream,
+            (Endpoint("tcp", "host", other.port),),
+            matching=Matching(self.office.configuration, federation.policies_of(upstream), -1),
+            hub=self.hub,
+            connector=_Connector(self, {other.port: other}),  # type: ignore[arg-type]
+        )
         made.start()
         return made
 

@@ -29,6 +29,21 @@ logger = logging.getLogger("pollux.bridge")
 _KEY = "bridge:"
 
 
+#: The annotation that says which brokers a federated message came through: node ids, in hexadecimal.
+VISITED = "_AMQ_FEDERATED"
+
+
+def visited_of(message: Message) -> tuple[bytes, ...]:
+    """Return the brokers that a message came through by federation."""
+    text = (message.annotations or {}).get(VISITED)
+    if not isinstance(text, str):
+        return ()
+    try:
+        return tuple(bytes.fromhex(each) for each in text.split(","))
+    except ValueError:  # a client's own
+        return ()
+
+
 class IncomingBridge(IncomingLink):
     """The link of one bridge of another broker."""
 
@@ -43,6 +58,8 @@ class IncomingBridge(IncomingLink):
     def _place(self, one: Forwarded, tx: int) -> None:
         """Send a message. Raises PolluxError where a client's would be refused: its sender keeps it."""
         message = taken(one, self._finish_body(one))
+        if self.bridge.startswith("federation."):
+            message.annotations = {**(message.annotations or {}), VISITED: ",".join(each.hex() for each in one.visited)}
         kept = False
         try:
             kept = self._cluster.post.receive(message, tx)

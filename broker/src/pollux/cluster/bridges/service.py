@@ -6,9 +6,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from pollux.cluster.bridges.demand import Matching
+from pollux.cluster.bridges.federation import FEDERATION, Fetching
 from pollux.cluster.bridges.receiving import Receiver
 from pollux.cluster.bridges.sending import Bridge
 from pollux.cluster.bridges.settings import PURPOSE, settings_of
+from pollux.cluster.bridges.supplying import Suppliers
+from pollux.cluster.connector import ClusterConnector
 from pollux.cluster.discovery import Discovered, Others, period
 from pollux.cluster.link import CoreHub
 from pollux.config.acceptors import ConnectorSettings
@@ -17,6 +21,8 @@ from pollux.logs import event
 from pollux.wire.core.peer import ClusterKey
 
 if TYPE_CHECKING:
+    from pollux.config.acceptors import Endpoint
+    from pollux.config.federating import Federation, Upstream
     from pollux.config.model import Configuration
     from pollux.engine.post_office import PostOffice
 
@@ -32,6 +38,8 @@ class Bridges:
     def __init__(self, bridges: list[Bridge], receiver: Receiver) -> None:
         self.bridges = bridges
         self.receiver = receiver
+        self.fetching: list[Fetching] = []
+        self.suppliers = Suppliers(receiver.name, receiver.node, receiver.post)
         self._loop = receiver.loop
         self._task: asyncio.Task[None] | None = None
 
@@ -59,7 +67,51 @@ class Bridges:
                     period=period(configuration),
                 )
             bridges.append(Bridge(given, hub, others, node, post))
-        return Bridges(bridges, Receiver(configuration.name, node, post))
+        made = Bridges(bridges, Receiver(configuration.name, node, post))
+        connectors = {connector.name: connector.endpoints for connector in configuration.connectors}
+        for federation in configuration.federations:
+            for upstream in federation.upstreams:
+                secret = (
+                    upstream.user or federation.user or configuration.cluster_user,
+                    upstream.password or federation.password or configuration.cluster_password,
+                )
+                if secret not in keys:
+                    keys[secret] = await asyncio.to_thread(ClusterKey, *secret)
+                silence = upstream.connection_ttl / 1000
+                hub = CoreHub(keys[secret], name=configuration.name, node_id=node, timeout=silence)
+                names = upstream.static_connectors.connector_refs if upstream.static_connectors is not None else ()
+                endpoints = tuple(endpoint for name in names for endpoint in connectors[name])
+                priority = -1 if upstream.priority_adjustment is None else upstream.priority_adjustment
+                matching = Matching(configuration, federation.policies_of(upstream), priority)
+                connector = ClusterConnector(hub)
+                made.fetch(federation, upstream, endpoints, matching=matching, hub=hub, connector=connector)
+        return made
+
+    def fetch(
+        self,
+        federation: Federation,
+        upstream: Upstream,
+        endpoints: tuple[Endpoint, ...],
+        *,
+        matching: Matching,
+        hub: CoreHub,
+        connector: ClusterConnector,
+    ) -> Fetching:
+        """Have an upstream; what it sends comes by the connection that it is fetched over."""
+        hub.purposes[PURPOSE] = self.receiver.open
+        receiver = self.receiver
+        made = Fetching(
+            federation,
+            upstream,
+            endpoints,
+            matching=matching,
+            name=receiver.name,
+            node=receiver.node,
+            post=receiver.post,
+            connector=connector,
+        )
+        self.fetching.append(made)
+        return made
 
     async def hub(self, key: asyncio.Future[ClusterKey]) -> CoreHub:
         """Return what other brokers may ask for of one that is in no cluster."""
@@ -70,19 +122,23 @@ class Bridges:
     def offer(self, hub: CoreHub) -> None:
         """Let others' bridges in by the acceptors that ``hub`` is for."""
         hub.purposes[PURPOSE] = self.receiver.open
+        hub.purposes[FEDERATION] = self.suppliers.open
 
     def start(self) -> None:
         """Send from now on."""
         for bridge in self.bridges:
             bridge.start()
+        for upstream in self.fetching:
+            upstream.start()
         self._tell_of_what_is_left()
-        if self.bridges:
-            self._task = self._loop.create_task(self._look())
+        self._task = self._loop.create_task(self._look())
 
     def _tell_of_what_is_left(self) -> None:
         """Name the queues of bridges that are not in broker.xml any more: nobody sends what they hold."""
         known = tuple(bridge.prefix for bridge in self.bridges)
         for queue in self.receiver.post.space.queues:
+            if queue.name.startswith(f"{INTERNAL_PREFIX}bridge.federation."):
+                continue  # of whoever fetches from here
             if queue.name.startswith(f"{INTERNAL_PREFIX}bridge.") and not (known and queue.name.startswith(known)):
                 event(
                     logger,
@@ -96,11 +152,12 @@ class Bridges:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(_LOOK)
-            for bridge in self.bridges:
+            looking: list[Bridge | Fetching | Suppliers] = [*self.bridges, *self.fetching, self.suppliers]
+            for each in looking:
                 try:
-                    bridge.look()
+                    each.look()
                 except Exception:
-                    logger.exception("bridge %s failed to look after its queue", bridge.given.name)
+                    logger.exception("bridges or federation failed to look after queues")
 
     async def stop(self) -> None:
         """Send and take nothing any more."""
@@ -108,6 +165,10 @@ class Bridges:
             self._task.cancel()
         for bridge in self.bridges:
             await bridge.stop()
+        for upstream in self.fetching:
+            await upstream.stop()
+        for supplier in list(self.suppliers.all.values()):
+            supplier.stop("the broker stops")
         self.receiver.stop()
 
     def describe(self) -> dict[str, Any]:
@@ -115,4 +176,6 @@ class Bridges:
         return {
             "bridges": [bridge.describe() for bridge in self.bridges],
             "incoming": self.receiver.describe(),
+            "upstreams": [upstream.describe() for upstream in self.fetching],
+            "fetchedFrom": [supplier.describe() for supplier in self.suppliers.all.values()],
         }

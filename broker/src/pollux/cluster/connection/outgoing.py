@@ -92,7 +92,7 @@ class OutgoingLink:
         self._taken: dict[bytes, int] = {}
         self._last: dict[bytes, int] = {}
         self._open: set[tuple[bytes, int]] = set()
-        #: The highest numbers and the open ones of each node that was reached: the same number is another message there.
+        #: The highest numbers and the open ones of each node that was reached: a number is another message elsewhere.
         self._of_nodes: dict[bytes, tuple[dict[bytes, int], set[tuple[bytes, int]]]] = {}
         self._payloads_out: deque[bytes] = deque()
         #: Sends the body of a large message; and what it waits for: credit.

@@ -1,0 +1,150 @@
+"""Federation, the side that fetches: what this broker wants from others comes over connections that it opens.
+
+It connects, and says which it wants: queues with consumers, addresses with queues (*demand*). Over the same connection
+the other broker sends them, as a bridge would: taken from its queue when there is demand and room, numbered, and stored
+here once. A message that came through a broker is not sent back to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pollux.cluster.bridges.demand import MOST
+from pollux.cluster.connector import UnreachableError
+from pollux.logs import event
+
+if TYPE_CHECKING:
+    from pollux.cluster.bridges.demand import Demand, Matching
+    from pollux.cluster.connector import ClusterConnector
+    from pollux.cluster.link.connecting import CoreLink
+    from pollux.config.acceptors import Endpoint
+    from pollux.config.federating import Federation, Upstream
+    from pollux.engine.post_office import PostOffice
+
+logger = logging.getLogger("pollux.bridge")
+
+#: What a channel on which demand is told is opened for.
+FEDERATION = "federation"
+
+
+class Fetching:
+    """One upstream: connects to it, and tells what is wanted here. The handler of that channel."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        upstream: Upstream,
+        endpoints: tuple[Endpoint, ...],
+        *,
+        matching: Matching,
+        name: str,
+        node: bytes,
+        post: PostOffice,
+        connector: ClusterConnector,
+    ) -> None:
+        self.name = f"{federation.name}/{upstream.name}"
+        self.connected = False
+        self.reason = "not connected yet"
+        self.told: tuple[Demand, ...] = ()
+        self._upstream = upstream
+        self._endpoints = endpoints
+        self._matching = matching
+        self._broker = name
+        self._node = node
+        self._post = post
+        self._connector = connector
+        self._link: CoreLink | None = None
+        self._channel = 0
+        self._task: asyncio.Task[None] | None = None
+        self._said = ""
+
+    def start(self) -> None:
+        """Connect, and fetch from now on."""
+        self._task = self._post.loop.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Fetch nothing any more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        given = self._upstream
+        wait = given.retry_interval / 1000
+        try:
+            while True:
+                for endpoint in self._endpoints:
+                    try:
+                        self._link = await self._connector.connect(endpoint, given.call_timeout / 1000)
+                    except UnreachableError as error:
+                        self._lost(str(error), error.remedy)
+                        continue
+                    wait = given.retry_interval / 1000
+                    self._channel = self._link.conversation.open(
+                        self, FEDERATION, federation=self.name, node_id=self._node.hex(), name=self._broker
+                    )
+                    await self._link.over
+                    self._link = None
+                    break
+                await asyncio.sleep(wait)
+                wait = min(wait * given.retry_interval_multiplier, given.max_retry_interval / 1000)
+        finally:
+            if self._link is not None:
+                self._link.close("the broker stops")
+
+    def look(self) -> None:
+        """Tell what is wanted now, where that is something else; called once a second."""
+        if self._link is None or not self.connected:
+            return
+        wanted = tuple(sorted(self._matching.demand(self._post), key=lambda each: (each.address, each.queue)))[:MOST]
+        conversation = self._link.conversation
+        data = msgspec.msgpack.encode(wanted)
+        if wanted == self.told or not conversation.credit(self._channel):
+            return
+        if len(data) > conversation.room():
+            self._lost("more is wanted than can be told", "name fewer queues and addresses in the policies")
+            return
+        self.told = wanted
+        conversation.send(self._channel, data)
+
+    def _lost(self, reason: str, remedy: str = "") -> None:
+        self.connected, self.reason, self.told = False, reason, ()
+        if reason != self._said:
+            self._said = reason
+            level = logging.WARNING if remedy else logging.INFO
+            event(logger, level, "upstream is not reached", upstream=self.name, reason=reason, remedy=remedy or None)
+
+    # -- the channel
+
+    def accepted(self, content: dict[str, Any]) -> None:  # noqa: ARG002  (a handler's)
+        """Tell what is wanted."""
+        self.connected, self.reason, self._said = True, "", ""
+        event(logger, logging.INFO, "upstream is reached", upstream=self.name)
+        self.look()
+
+    def data(self, payload: bytes) -> None:
+        """Take nothing: messages come by a channel of their own."""
+
+    def credited(self) -> None:
+        """More may be told."""
+        self.look()
+
+    def closed(self, code: str, text: str) -> None:
+        """The connection is gone, or the other broker does not want it."""
+        self._lost(f"{code}: {text}" if text else code)
+        if self._link is not None:
+            self._link.close("the channel is closed")
+
+    def describe(self) -> dict[str, Any]:
+        """Return what management shows."""
+        return {
+            "name": self.name,
+            "connected": self.connected,
+            "reason": self.reason or None,
+            "queues": [each.queue for each in self.told if each.queue],
+            "addresses": [each.address for each in self.told if not each.queue],
+        }
