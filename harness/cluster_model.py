@@ -61,6 +61,7 @@ class Link:
         self.source, self.sink = source, sink
         self.teller = Teller()
         self.sent: set[Number] = set()
+        self.up = True
         #: When the last thing of each direction arrives: nothing overtakes.
         self.arrives = [0.0, 0.0]
 
@@ -89,6 +90,7 @@ class Node:
         self.moves = Moves(self.cluster.delay, hold=self.cluster.parts.hold)
         self.changes = 0
         self.turn = 0
+        self._elsewhere: tuple[int, list[Elsewhere]] = (-1, [])
         self.changed()
 
     def kill(self) -> None:
@@ -128,7 +130,7 @@ class Node:
         return found
 
     def tell(self, keys: Iterable[Key]) -> None:
-        for link in self.cluster.links:
+        for link in list(self.cluster.links.values()):
             if link.sink is self:
                 telling = link.teller.changes(self.told(link, keys), keys)
                 if telling is not None:
@@ -237,10 +239,13 @@ class Node:
         if self.up and self.epoch == epoch:
             self.redistribute()
 
-    def redistribute(self) -> None:
-        now = self.cluster.now
-        here = Demand("" in self.consumers, frozenset(text for text in self.consumers if text))
-        elsewhere = [
+    def elsewhere(self) -> list[Elsewhere]:
+        if self._elsewhere[0] != self.table.version:
+            self._elsewhere = self.table.version, self._others()
+        return self._elsewhere[1]
+
+    def _others(self) -> list[Elsewhere]:
+        return [
             Elsewhere(
                 key[0],
                 key[1],
@@ -250,10 +255,16 @@ class Node:
             )
             for key, path in self.table.group(GROUP).items()
         ]
-        again = self.moves.update(here, elsewhere, now)
+
+    def redistribute(self) -> None:
+        if not self.cluster.balancing.moves:
+            return
+        now = self.cluster.now
+        here = Demand("" in self.consumers, frozenset(text for text in self.consumers if text))
+        again = self.moves.update(here, self.elsewhere(), now)
         if again is not None:
             self.cluster.at(again, partial(self.delay_over, self.epoch))
-        if not self.cluster.balancing.moves or not self.moves.ready(now):
+        if not self.queue or not self.moves.ready(now):
             return
         for message in list(self.queue):
             target = self.moves.target(message.passes, message.moved_at, now)
@@ -275,7 +286,7 @@ class Cluster:
         self.random = random.Random(seed)  # noqa: S311  (a history, not a secret)
         self.now = 0.0
         self.wrong: list[str] = []
-        self.links: list[Link] = []
+        self.links: dict[tuple[bytes, bytes], Link] = {}
         self.apart: set[frozenset[bytes]] = set()
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._order = count()
@@ -321,35 +332,36 @@ class Cluster:
     def send(self, link: Link, way: int, what: Callable[[], object]) -> None:
         when = max(self.now + self.random.uniform(0.001, self.slow), link.arrives[way])
         link.arrives[way] = when
-        self.at(when, lambda: link in self.links and what())
+        self.at(when, lambda: link.up and what())
 
     def link(self, source: bytes, sink: bytes) -> Link | None:
-        return next((one for one in self.links if (one.source.name, one.sink.name) == (source, sink)), None)
+        return self.links.get((source, sink))
 
     def links_of(self, node: Node) -> list[Link]:
-        return [one for one in self.links if node in (one.source, one.sink)]
+        return [one for one in self.links.values() if node in (one.source, one.sink)]
 
     def cut(self, link: Link) -> None:
-        self.links.remove(link)
+        del self.links[link.source.name, link.sink.name]
+        link.up = False
         if link.source.up:
             link.source.learned(link.source.table.disconnected(link.sink.name))
 
     def connect(self) -> None:
-        """Every half second each node tries to reach those that it has no link to."""
+        """Each node tries to reach those that it has no link to: every half second until some time after the healing."""
         for source in self.nodes.values():
             for peer in self.neighbours[source.name]:
                 sink = self.nodes[peer]
                 together = source.up and sink.up and frozenset((source.name, peer)) not in self.apart
                 if together and self.link(source.name, peer) is None:
                     link = Link(source, sink)
-                    self.links.append(link)
+                    self.links[source.name, peer] = link
                     source.table.connected(peer)
                     sink.tell_all(link)
                     source.drain(peer)
 
     def redistribute(self) -> None:
         for node in self.nodes.values():
-            if node.up:
+            if node.up and node.queue:
                 node.redistribute()
 
     def consume(self) -> None:
@@ -378,16 +390,17 @@ class Cluster:
         for node in self.nodes.values():
             if self.random.random() < 0.7:
                 node.start()
-        for tick in range(1, 200):
+        for tick in range(1, 60):
             self.at(tick * 0.5, self.connect)
-            self.at(tick * 0.5, self.redistribute)
-        for tick in range(1, 1000):
-            self.at(tick * 0.1, self.consume)
+        for tick in range(1, 60):
+            self.at(tick * 1.0, self.redistribute)
+        for tick in range(1, 300):
+            self.at(tick * 0.2, self.consume)
         for tick in range(200):
             self.at(tick * 0.1 + self.random.random() * 0.1, self.something)
         self.until(20.0)
         self.heal()
-        self.until(90.0)
+        self.until(60.0)
         self.check()
         return self.wrong
 
@@ -412,7 +425,7 @@ class Cluster:
                 self.apart.discard(pair)
             else:
                 self.apart.add(pair)
-                for link in [one for one in self.links if {one.source.name, one.sink.name} == pair]:
+                for link in [one for one in self.links.values() if {one.source.name, one.sink.name} == pair]:
                     self.cut(link)
         else:
             self.restore(node)

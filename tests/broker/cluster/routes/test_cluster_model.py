@@ -8,12 +8,14 @@ import pytest
 
 from harness.cluster_model import Cluster, Without
 
-SEEDS = range(80)
+SEEDS = range(2000)
+#: Histories of one test: a second or two.
+BLOCK = 100
 
 
-@pytest.mark.parametrize("first", range(0, len(SEEDS), 10))
+@pytest.mark.parametrize("first", range(0, len(SEEDS), BLOCK))
 def test_every_history_ends_well(first: int) -> None:
-    for seed in SEEDS[first : first + 10]:
+    for seed in SEEDS[first : first + BLOCK]:
         assert not Cluster(seed).run(), f"history {seed}"
 
 
