@@ -347,7 +347,7 @@ class Cluster:
             link.source.learned(link.source.table.disconnected(link.sink.name))
 
     def connect(self) -> None:
-        """Each node tries to reach those that it has no link to: every half second until some time after the healing."""
+        """Each node tries to reach those that it has no link to, until some time after all is healed."""
         for source in self.nodes.values():
             for peer in self.neighbours[source.name]:
                 sink = self.nodes[peer]
