@@ -11,7 +11,7 @@ import os
 import resource
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.loadclient import process
@@ -55,6 +55,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--protocol", choices=("amqp", "stomp", "mqtt"), required=True)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--consumer-port", type=int, help="consumers take from another broker of the same host")
     parser.add_argument("--user", default="")
     parser.add_argument("--password", default=os.environ.get("LOADCLIENT_PASSWORD", ""), help="or LOADCLIENT_PASSWORD")
     parser.add_argument("--virtual-host", default="")
@@ -101,19 +102,20 @@ def connect(options: argparse.Namespace, goal: Goal, windows: list[Window]) -> l
         stomp_subscribe_headers="".join(f"{line}\n" for line in options.stomp_subscribe_header),
         stomp_send_headers="".join(f"{line}\n" for line in options.stomp_send_header),
     )
+    there = replace(target, port=options.consumer_port) if options.consumer_port else target
     body = (b"Pollux! " * (options.size // 8 + 1))[: options.size]
     run_name = f"load-{os.getpid()}"
     connections: list[Connection] = []
     for member in range(options.consumers):
         if options.protocol == "amqp":
             queues = names(options, "{}", member)
-            connections.append(AmqpConsumer(target, queues, goal, f"{run_name}-c{member}", options.credit))
+            connections.append(AmqpConsumer(there, queues, goal, f"{run_name}-c{member}", options.credit))
         elif options.protocol == "stomp":
             queues = names(options, options.stomp_destination, member)
-            connections.append(StompConsumer(target, queues, goal, individually=options.ack_individually))
+            connections.append(StompConsumer(there, queues, goal, individually=options.ack_individually))
         else:
             queues = names(options, options.mqtt_topic, member)
-            connections.append(MqttConsumer(target, queues, goal, f"{run_name}-c{member}"))
+            connections.append(MqttConsumer(there, queues, goal, f"{run_name}-c{member}"))
     for member, window in enumerate(windows):
         if options.protocol == "amqp":
             queues = names(options, "{}", member)

@@ -156,7 +156,8 @@ class Cluster:
                     for link in self.incoming.values():
                         link.digest()
                         link.credited()
-                    self._pass_on(self.members.all)
+                    # Itself alone: all of them to everybody would grow with the square of the nodes.
+                    self._pass_on([self.members.mine])
             except Exception:
                 logger.exception("the cluster connection failed to look after its queues")
 

@@ -1,0 +1,174 @@
+"""Clusters: produced on one node and consumed on another, a backlog that moves, twelve nodes on one machine.
+
+    .venv/bin/python -m benchmarks.cluster                       # all parts
+    .venv/bin/python -m benchmarks.cluster --only nodes --write  # one of them; rewrites docs/benchmarks.md when all ran
+
+Durable storage in a temporary directory, everything on loopback. Nothing is asserted here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.throughput import RUN_LIMIT, write_section
+from harness.broker import PASSWORD, USER
+from harness.cluster import ClusterNode, Nodes
+from harness.failover import wait_until
+from harness.loadclient.process import cpu_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = ("forward", "move", "nodes")
+COLUMNS = ("what", "measured", "goal")
+NODES, QUEUES = 12, 1000
+IDLE_SECONDS = 10.0
+Row = tuple[str, str, str]
+
+
+def load(node: ClusterNode, *words: str) -> dict[str, Any]:
+    """Run the load client against a node; return what it measured."""
+    command = [sys.executable, "-m", "harness.loadclient", "--port", str(node.port), "--user", USER, *words]
+    environment = {**os.environ, "LOADCLIENT_PASSWORD": PASSWORD}
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=RUN_LIMIT, check=True, env=environment
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def forward(directory: Path, rounds: int, seconds: float) -> Iterator[Row]:
+    """Compare what goes through one broker with what goes from one node to another, alternating."""
+    with Nodes(directory / "single", 1) as alone, Nodes(directory / "pair", 2) as pair:
+        one, two = pair.all
+        for protocol in ("amqp", "stomp", "mqtt"):
+            rates: tuple[list[float], list[float]] = [], []
+            words = ("--protocol", protocol, "--window", "512", "--consumers", "1", "--seconds", str(seconds))
+            there = ("--consumer-port", str(two.port))
+            load(one, *words[:-1], "1", *there, "--queue", f"warm{protocol}")
+            for turn in range(rounds):
+                rates[0].append(load(alone.all[0], *words, "--queue", f"{protocol}{turn}")["rate"])
+                rates[1].append(load(one, *words, *there, "--queue", f"{protocol}{turn}")["rate"])
+            single, across = map(statistics.median, rates)
+            what = f"{protocol.upper()}: produced on one node, consumed on another, window 512, 100 B"
+            yield what, f"{across:,.0f}/s, {across / single:.0%} of one broker's {single:,.0f}/s", "60 %"
+
+
+def move(directory: Path, messages: int) -> Iterator[Row]:
+    """Time how a backlog goes to a consumer on another node, while its producers go on."""
+    with Nodes(directory / "move", 2) as pair:
+        one, two = pair.all
+        size = ("--protocol", "amqp", "--size", "1024", "--window", "512")
+        load(one, *size, "--messages", str(messages), "--queue", "backlog")
+        before = load(one, *size, "--seconds", "4", "--queue", "other")["rate"]
+        consumer = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "harness.loadclient", "--protocol", "amqp", "--port", str(one.port)),
+                *("--consumer-port", str(two.port), "--user", USER, "--queue", "backlog", "--size", "1024"),
+                *("--consumers", "1", "--messages", "1"),
+            ],
+            cwd=ROOT,
+            env={**os.environ, "LOADCLIENT_PASSWORD": PASSWORD},
+            stdout=subprocess.DEVNULL,
+        )
+        two.api("/api/v1/status")
+        wait_until(lambda: one.messages().get("backlog", 0) < messages, "it begins", RUN_LIMIT)
+        began, left = time.monotonic(), one.messages().get("backlog", 0)
+        beside = load(one, *size, "--seconds", "4", "--queue", "other")["rate"]
+        wait_until(
+            lambda: not one.messages().get("backlog", 0) or consumer.poll() is not None, "it is moved", RUN_LIMIT
+        )
+        took = time.monotonic() - began
+        moved = left - one.messages().get("backlog", 0)
+        consumer.kill()
+        consumer.wait()
+        yield f"a backlog of {messages:,} of 1 KiB moves to a consumer elsewhere", f"{moved / took:,.0f}/s", "30,000/s"
+        yield "its node's producers meanwhile", f"{beside / before:.0%} of {before:,.0f}/s", "50 %"
+
+
+def nodes(directory: Path) -> Iterator[Row]:
+    """Start twelve nodes, wait until they know each other, look at them idle, kill one."""
+    cluster = Nodes(directory / "nodes", NODES)
+    try:
+        for node in cluster.all:
+            node.spawn()
+        for node in cluster.all:
+            node.wait_until_ready()
+        began = time.monotonic()
+        cluster.wait_until_linked()
+        yield f"{NODES} nodes know each other after the last start", f"{time.monotonic() - began:.1f} s", "5 s"
+        for node in cluster.all:
+            for number in range(QUEUES):
+                body = {"name": f"{node.name}.{number}", "address": f"{node.name}.{number}", "routingType": "ANYCAST"}
+                node.api("/api/v1/queues", method="POST", body=body)
+        wanted = QUEUES * (NODES - 1)
+        wait_until(
+            lambda: all(len(node.cluster["routes"]) >= wanted for node in cluster.all), "all is known", RUN_LIMIT
+        )
+        pids = [node.process.pid for node in cluster.all if node.process is not None]
+        before = sum(map(cpu_seconds, pids))
+        time.sleep(IDLE_SECONDS)
+        share = (sum(map(cpu_seconds, pids)) - before) / IDLE_SECONDS / NODES
+        yield f"processor of an idle node among {NODES} with {QUEUES:,} queues each", f"{share:.1%} of a core", "1 %"
+        victim, *others = cluster.all
+        victim.kill()
+        began = time.monotonic()
+        wait_until(lambda: all(node.links() == NODES - 2 for node in others), "it is passed over", RUN_LIMIT)
+        yield "a killed node is passed over by all others", f"{time.monotonic() - began:.2f} s", "1 s"
+    finally:
+        for node in cluster.all:
+            if node.running:
+                node.kill()
+
+
+def main() -> None:
+    """Measure and print; with --write also into the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--messages", type=int, default=1_000_000, help="of the backlog that moves")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md, of all parts only")
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="pollux-cluster-") as directory:
+        base = Path(directory)
+        if "forward" in arguments.only:
+            rows += forward(base, arguments.rounds, arguments.seconds)
+        if "move" in arguments.only:
+            rows += move(base, arguments.messages)
+        if "nodes" in arguments.only:
+            rows += nodes(base)
+    show(rows)
+    if arguments.write and set(arguments.only) == set(PARTS):
+        write_section("cluster", "\n".join(_lines(rows)))
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print the table."""
+    table = Table(*COLUMNS, title="clusters")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=160).print(table)
+
+
+def _lines(rows: Sequence[Row]) -> Iterator[str]:
+    for cells in (COLUMNS, ("---",) * len(COLUMNS), *rows):
+        yield "| " + " | ".join(cells) + " |"
+
+
+if __name__ == "__main__":
+    main()
