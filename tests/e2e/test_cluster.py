@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+import re
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness import stomp
-from harness.broker import PASSWORD, USER
+from harness.broker import PASSWORD, USER, free_udp_port
 from harness.cluster import ClusterNode, Nodes
 from harness.failover import wait_until
 from harness.loadclient.target import Target
+from harness.tls import make_certificates
 from harness.traffic import (
     AmqpConsumer,
     AmqpProducer,
@@ -173,3 +176,44 @@ def test_what_waits_for_a_node_outlives_restarts_of_both(tmp_path: Path) -> None
             receiver.subscribe("news.all::kept")
             assert [receiver.message().body for _ in range(2)] == ["first", "second"]
         wait_until(lambda: not one.messages() and not two.messages(), "nothing waits any more")
+
+
+def test_nodes_discover_each_other_and_talk_by_tls_alone(tmp_path: Path) -> None:
+    """Neither names the other one; the ports for nodes take nobody without a certificate of the authority."""
+    certificates = tmp_path / "tls"
+    make_certificates(certificates)
+    stores = f"sslEnabled=true;keyStorePath={certificates}/broker.pem;trustStorePath={certificates}/ca.pem"
+    group = f"<group-address>239.255.7.7</group-address><group-port>{free_udp_port()}</group-port>"
+    local = "<local-bind-address>127.0.0.1</local-bind-address>"
+    nodes = Nodes(tmp_path, 2)
+    for number, node in enumerate(nodes.all):
+        text = node.configuration.read_text()
+        text = re.sub(
+            r"<static-connectors>.*</static-connectors>", "<discovery-group-ref discovery-group-name='g'/>", text
+        )
+        text = text.replace("?protocols=CORE<", f"?protocols=CORE;needClientAuth=true;{stores}<")
+        for port in nodes.ports:
+            text = text.replace(f"{port}</connector>", f"{port}?{stores}</connector>")
+        text = text.replace(
+            "<cluster-connections>",
+            f"<broadcast-groups><broadcast-group name='g'>{local}{group}<broadcast-period>200</broadcast-period>"
+            f"<connector-ref>n{number}</connector-ref></broadcast-group></broadcast-groups>"
+            f"<discovery-groups><discovery-group name='g'>{local}{group}</discovery-group></discovery-groups>"
+            "<cluster-connections>",
+        )
+        node.configuration.write_text(text)
+    with nodes:
+        one, two = nodes.all
+        with stomp.connect(two) as receiver, stomp.connect(one) as sender:
+            receiver.subscribe("orders")
+            wait_until(lambda: one.routes("orders").get("node1", {}).get("consumers"), "known")
+            sender.send("orders", "by TLS")
+            assert receiver.message().body == "by TLS"
+        assert {member["node"] for member in one.cluster["members"]} == {"node0", "node1"}
+        with socket.create_connection(("127.0.0.1", nodes.ports[0]), timeout=30) as plain:
+            plain.sendall(b"PXCR" + bytes(4))
+            assert not plain.recv(100).startswith(b"PX"), "nobody is answered without TLS"
+        why = two.command("cluster", "why", "orders", "--config", str(two.configuration))
+        assert why.strip() == "it is empty"
+        shown = one.command("cluster", "links", "--json", "--config", str(one.configuration))
+        assert '"connected": true' in shown
