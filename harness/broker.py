@@ -165,9 +165,7 @@ class BrokerProcess:
 
     def command(self, *words: str, given: str = "", check: bool = True) -> str:
         """Run `pollux` with these words; return its standard output."""
-        done = subprocess.run(
-            [POLLUX, *words], input=given, capture_output=True, text=True, timeout=60, check=False, cwd=self.directory
-        )
+        done = forked.run([POLLUX, *words], cwd=self.directory, given=given)
         if check and done.returncode != 0:
             raise AssertionError(f"pollux {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout

@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -31,12 +32,15 @@ if TYPE_CHECKING:
 #: The longest request: an environment, and words.
 _LIMIT = 1 << 20
 #: What a broker has imported by the time that it serves all protocols, shared stores and replication, and was asked how
-#: it is: what it imports late itself (protocols, and what answers HTTP) is half of it.
+#: it is: what it imports late itself (protocols, and what answers HTTP) is half of it. And the
+#: parser of all commands.
 _IMPORTED = (
     *("pollux.cli.start", "pollux.process.main"),
-    *("pollux.ha.shared_store.activation", "pollux.ha.replication.activation"),
+    *("pollux.ha.shared_store.activation", "pollux.ha.replication.activation", "pollux.ha.replication.zookeeper"),
+    *("pollux.ha.active_passive.activation", "pollux.cluster.connection.service", "pollux.process.websocket"),
     *("pollux.protocols.amqp", "pollux.cluster.link", "pollux.protocols.mqtt", "pollux.protocols.stomp"),
     *("pollux.management.server", "pollux.management.routes", "pollux.process.tls"),
+    "pollux.cli.app",
 )
 
 
@@ -101,10 +105,10 @@ class Nursery:
         self._made_by = os.getpid()
         atexit.register(self.close)
 
-    def spawn(self, words: Sequence[str], *, cwd: Path, output: int, environment: Mapping[str, str]) -> Forked:
-        """Start a script of the venv, or the interpreter with one; `output` is the file for what it says."""
+    def spawn(self, words: Sequence[str], files: Sequence[int], *, cwd: Path, environment: Mapping[str, str]) -> Forked:
+        """Start a script of the venv, or the interpreter with one; `files`: its standard output, error, and input."""
         asked = {"words": list(words), "cwd": str(cwd), "environment": dict(environment)}
-        return Forked(self, list(words), self._ask(asked, [output])["pid"])
+        return Forked(self, list(words), self._ask(asked, files)["pid"])
 
     def status(self, pid: int) -> int:
         """How a fork that has ended did so."""
@@ -131,11 +135,39 @@ _first = threading.Lock()
 
 
 def spawn(words: Sequence[str], *, cwd: Path, output: int, environment: Mapping[str, str]) -> Forked:
-    """Start a script of the venv as a fork of this test run's nursery."""
+    """Start a script of the venv as a fork of this test run's nursery; `output` is the file for all that it says."""
+    return _nursery().spawn(words, [output, output], cwd=cwd, environment=environment)
+
+
+def run(
+    words: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    given: str = "",
+    timeout: float = 60,
+) -> subprocess.CompletedProcess[str]:
+    """Run a script of the venv as a fork to its end, as `subprocess.run` does with captured text."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as read:
+        read.write(given.encode())
+        read.seek(0)
+        files = [output.fileno(), errors.fileno(), read.fileno()]
+        process = _nursery().spawn(words, files, cwd=cwd or Path.cwd(), environment=environment or os.environ)
+        try:
+            status = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        texts = [os.pread(file, os.fstat(file).st_size, 0).decode() for file in files[:2]]
+    return subprocess.CompletedProcess(list(words), status, *texts)
+
+
+def _nursery() -> Nursery:
     with _first:
         if not _nurseries:
             _nurseries.append(Nursery())
-    return _nurseries[0].spawn(words, cwd=cwd, output=output, environment=environment)
+    return _nurseries[0]
 
 
 # -- within the nursery ------------------------------------------------------------------------------------------------
@@ -144,7 +176,7 @@ def spawn(words: Sequence[str], *, cwd: Path, output: int, environment: Mapping[
 def serve(connection: socket.socket) -> dict[str, Any] | None:
     """Fork for each request until nobody can ask any more (None); returns in each fork what it is to become."""
     while True:
-        data, files, _, _ = socket.recv_fds(connection, _LIMIT, 1)
+        data, files, _, _ = socket.recv_fds(connection, _LIMIT, 3)
         if not data:
             return None
         asked: dict[str, Any] = json.loads(data)
@@ -154,11 +186,13 @@ def serve(connection: socket.socket) -> dict[str, Any] | None:
             pid = os.fork()
             if not pid:
                 connection.close()
-                os.dup2(files[0], 1)
-                os.dup2(files[0], 2)
-                os.close(files[0])
+                for target, file in zip((1, 2, 0), files, strict=False):  # it need not be given something to read
+                    os.dup2(file, target)
+                for file in files:
+                    os.close(file)
                 return asked
-            os.close(files[0])
+            for file in files:
+                os.close(file)
             answer = {"pid": pid}
         connection.send(json.dumps(answer).encode())
 
@@ -180,7 +214,7 @@ def become(asked: dict[str, Any]) -> None:
     sys.path[0] = str(Path(sys.argv[0]).parent)
 
 
-def run(descriptor: int) -> None:
+def main_program(descriptor: int) -> None:
     """The nursery's main program, and then that of each fork."""
     import gc
     import importlib
@@ -205,4 +239,4 @@ def run(descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    run(int(sys.argv[1]))
+    main_program(int(sys.argv[1]))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import TYPE_CHECKING, Any
 
+from harness import forked
 from harness.broker import POLLUX
 from harness.failover import Group, Member, wait_until
 from harness.ports import free_port
 from pollux.ha.copies import local
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 #: A process stands still for less than twice as long on a busy machine, seconds.
@@ -66,14 +67,8 @@ class Broker(Member):
 
     def ha(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run `pollux ha` on this broker."""
-        return subprocess.run(
-            [POLLUX, "ha", *words, "--config", str(self.configuration)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            cwd=self.directory,
-        )
+        words = ("ha", *words, "--config", str(self.configuration))
+        return forked.run([POLLUX, *words], cwd=self.directory, timeout=120)
 
     def promote(self, *words: str) -> dict[str, Any]:
         """Promote it, which must succeed."""

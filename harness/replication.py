@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING, Any
 
+from harness import forked
 from harness.broker import POLLUX
 from harness.failover import DIRECTORIES, Group, Member, wait_until
 from harness.ports import free_port
@@ -90,9 +90,7 @@ class Replica(Member):
 
     def command_error(self, *words: str) -> str:
         """Run `pollux` with these words, which must fail; what it says."""
-        done = subprocess.run(
-            [POLLUX, *words], capture_output=True, text=True, timeout=60, check=False, cwd=self.directory
-        )
+        done = forked.run([POLLUX, *words], cwd=self.directory)
         assert done.returncode != 0, done.stdout
         return done.stderr
 

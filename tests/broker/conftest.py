@@ -10,17 +10,18 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
+from harness import forked
+from harness.broker import POLLUX
 from pollux.config.users_editor import UsersEditor
 from pollux.config.verifiers import MINIMUM_ITERATIONS, Verifier
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
@@ -109,7 +110,7 @@ class Instance:
         self.file = directory / "broker.xml"
         self.log = directory / "log"
         self.notifications = Notifications()
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: forked.Forked | None = None
         self.users = UsersEditor(directory / "artemis-users.properties", directory / "artemis-roles.properties")
         self.users.add("ada", Verifier.create(PASSWORD, iterations=MINIMUM_ITERATIONS), frozenset({"amq"}))
         self.users.add("bob", Verifier.create("pollux", iterations=MINIMUM_ITERATIONS), frozenset({"other"}))
@@ -119,20 +120,23 @@ class Instance:
         defaults = dict.fromkeys(("core", "parameters", "settings", "addresses", "management", "extra"), "")
         self.file.write_text(BROKER_XML.format(**{**defaults, "refresh": "-1", "manage": "amq", **values}))
 
-    def start(self, *arguments: str, wait: bool = True, environment: dict[str, str] | None = None) -> None:
+    def start(self, *arguments: str, wait: bool = True) -> None:
         """Start the broker and wait until it says it is ready."""
         (self.directory / "ports.json").unlink(missing_ok=True)
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = forked.spawn(
                 [
-                    sys.executable,
-                    *("-m", "pollux.cli", "run", str(self.file)),
-                    *("--ports-file", str(self.directory / "ports.json"), "--log-json", *arguments),
+                    POLLUX,
+                    "run",
+                    str(self.file),
+                    "--ports-file",
+                    f"{self.directory}/ports.json",
+                    "--log-json",
+                    *arguments,
                 ],
-                stderr=log,
-                stdout=log,
                 cwd=self.directory,
-                env={**os.environ, "NOTIFY_SOCKET": self.notifications.path, **(environment or {})},
+                output=log.fileno(),
+                environment={**os.environ, "NOTIFY_SOCKET": self.notifications.path},
             )
         if wait:
             try:
@@ -201,16 +205,7 @@ class Instance:
     def pollux(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run the command line against this broker."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("POLLUX_")}
-        return subprocess.run(
-            [sys.executable, "-m", "pollux.cli", *arguments],
-            check=False,
-            capture_output=True,
-            text=True,
-            input=stdin,
-            cwd=self.directory,
-            env=clean,
-            timeout=TIMEOUT,
-        )
+        return forked.run([POLLUX, *arguments], cwd=self.directory, environment=clean, given=stdin, timeout=TIMEOUT)
 
 
 class Stomp:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from harness import forked
 from harness.broker import PASSWORD, POLLUX, USER, BrokerProcess
 from pollux.formats.audit import Kind, encode_block, encode_header
 from pollux.process.exits import EXIT_DAMAGED, EXIT_FAILED
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 
 def audit(*words: str | Path, code: int = 0) -> str:
-    done = subprocess.run(
-        [POLLUX, "audit", *map(str, words)], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = forked.run([POLLUX, "audit", *map(str, words)])
     assert done.returncode == code, (done.stdout, done.stderr)
     return done.stdout + done.stderr
 

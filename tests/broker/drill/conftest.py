@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness import forked
 from harness.broker import PASSWORD, POLLUX, USER, BrokerProcess
 from harness.failover import BACKUP, PRIMARY, Member
 
@@ -122,7 +123,7 @@ class DrillGroup:
 
     def drill(self, *options: str, expect: int = 0) -> tuple[dict[str, Any], str]:
         """Run `pollux drill`; return the report ({} without one) and what it printed."""
-        done = subprocess.run(self.command(*options), capture_output=True, text=True, timeout=140, check=False)
+        done = forked.run(self.command(*options), timeout=140)
         logs = "\n".join(f"--- {each.name}\n{each.broker.log_tail(2000)}" for each in self.members)
         assert done.returncode == expect, f"{done.returncode}\n{done.stdout}{done.stderr}\n{logs}"
         file = self.report / "report.json"
