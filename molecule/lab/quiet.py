@@ -1,7 +1,7 @@
 """Faults on virtual machines begin when nothing else of the suite keeps this machine busy.
 
 Such machines are emulated where there is no KVM: what they take, and what others take from them, decides whether a
-lease holds. Booting and deploying them may take long without harm, so that is done beside the last scenarios on
+lease holds. Booting and deploying them may take long without harm, so that is done beside the scenarios on
 containers. While these run, the suite holds a lock on a file, and the first drill on machines waits for it.
 """
 

@@ -2,8 +2,9 @@
 
 A scenario on containers waits half of its time (for leases, for clients that connect again, for playbooks), so three of
 them keep two cores busy; each is a process of its own, and has its own hosts, network and reports. Virtual machines
-need all cores for themselves: their scenarios are begun last, one at a time, and break nothing before all others have
-ended (:mod:`lab.quiet`). One that fails does not end the others.
+need all cores for themselves when they are broken, but not while they boot and are deployed: their scenarios have a
+lane of their own from the beginning, take what processor time the others leave, and break nothing before all others
+have ended (:mod:`lab.quiet`). One that fails does not end the others.
 
 A machine that could run a scenario must: on Linux as root the lab brings its own engine; where an engine answers it is
 used. Only where neither is so, scenarios with hosts are left out, with one line each that says why; those without hosts
@@ -21,7 +22,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -33,7 +33,7 @@ from lab.reason import passage, shorten
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-#: The longest first, so that the last ones to end are short; the one on virtual machines begins after all of them.
+#: The longest first, so that the last ones to end are short.
 SUITE = (
     "replication_zookeeper",
     "replication_quorum",
@@ -43,8 +43,10 @@ SUITE = (
     "validation",
     "shared_store_nfs",
 )
-#: So many scenarios run at the same time.
+#: So many scenarios on containers run at the same time.
 LANES = 3
+#: What a program on virtual machines is started with: beside the others, whose leases pass, it comes second.
+BEHIND = ("nice", "-n", "5")
 #: Lines of a scenario that are shown while it runs: what the lab itself says, one for each step.
 SHOWN = "lab: "
 #: Seconds that a scenario gets to stop what it started when the suite is interrupted.
@@ -110,19 +112,24 @@ class Suite:
         self._logs = logs
         self._quiet = logs / "quiet.lock"
         self._speaking = threading.Lock()
-        self._on_machines = threading.Lock()
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._interrupted = False
 
     def run(self, names: Sequence[str], lanes: int) -> list[Result]:
-        """Run them, `lanes` at a time, begun and told in the order of the names; those on machines have to come last.
+        """Run them, `lanes` at a time, and one on machines beside them, begun and told in the order of the names.
 
         Ends all of them when it is interrupted.
         """
         self._logs.mkdir(parents=True, exist_ok=True)
-        with quiet.noise(self._quiet) as noise, ThreadPoolExecutor(lanes) as threads:
+        with (
+            quiet.noise(self._quiet) as noise,
+            ThreadPoolExecutor(lanes) as threads,
+            ThreadPoolExecutor(1) as beside,
+        ):
             try:
-                played = {name: threads.submit(self._play, name) for name in names}
+                played = {
+                    name: (beside if machines.on_machines(name) else threads).submit(self._run, name) for name in names
+                }
                 wait([done for name, done in played.items() if not machines.on_machines(name)])
                 noise.close()
                 return [done.result() for done in played.values()]
@@ -130,19 +137,15 @@ class Suite:
                 self._interrupt()
                 raise
 
-    def _play(self, name: str) -> Result:
-        with self._on_machines if machines.on_machines(name) else nullcontext():
-            return self._run(name)
-
     def _run(self, name: str) -> Result:
-        log = self._logs / f"{name}.log"
+        log, on_machines = self._logs / f"{name}.log", machines.on_machines(name)
         began = time.monotonic()
         with self._speaking:
             if self._interrupted:
                 return Result(name, "failed", why="interrupted")
             self._children[name] = subprocess.Popen(
-                command(name),
-                env={**os.environ, quiet.VARIABLE: str(self._quiet)} if machines.on_machines(name) else None,
+                [*(BEHIND if on_machines else ()), *command(name)],
+                env={**os.environ, quiet.VARIABLE: str(self._quiet)} if on_machines else None,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -200,7 +203,7 @@ def run(only: Sequence[str] = (), *, as_json: bool = False, lanes: int = LANES) 
         say(str(one))
     names = [name for name in wanted if name not in {one.scenario for one in results}]
     _prepare(names)
-    results += Suite(say, LOGS).run(sorted(names, key=machines.on_machines), lanes)
+    results += Suite(say, LOGS).run(names, lanes)
     for one in results:
         if one.result == "failed" and one.log:
             say(f"where {one.scenario} failed:")
