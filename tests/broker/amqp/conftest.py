@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
-from .harness import Broker
+from harness.sessions.amqp import Broker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

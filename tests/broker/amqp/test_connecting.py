@@ -10,12 +10,11 @@ import proton
 import pytest
 from msgspec.structs import replace
 
+from harness.sessions.amqp import Broker, message
 from pollux.config.verifiers import Verifier
 from pollux.engine.scram import ScramExchange
 from pollux.engine.security import Identity
 from pollux.wire.amqp.codec import Described, Symbol, decode_value, encode_value
-
-from .harness import Broker, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,8 +45,7 @@ class Raw:
     async def read(self, size: int) -> bytes:
         async with asyncio.timeout(PATIENCE):
             while len(self.buffer) < size:
-                while self.wire.written:
-                    self.buffer += self.wire.written.popleft()
+                self.buffer += self.wire.take()
                 await asyncio.sleep(0)
         result, self.buffer = self.buffer[:size], self.buffer[size:]
         return result
@@ -72,7 +70,7 @@ def frame(code: int, fields: list[object], *, kind: int = 0, channel: int = 0, p
 
 
 async def test_plain(broker: Broker) -> None:
-    client = await broker.client(user="alice", password="wonder", mechanisms="PLAIN").opened()
+    client = await broker.client(user="alice", password="secret", mechanisms="PLAIN").opened()
     assert client.session.user == "alice"
     assert client.session.client_id == "client"
     assert broker.security.open == {client.wire.peer.connection_id}
@@ -221,7 +219,7 @@ async def test_other_protocol_versions_are_told_ours(broker: Broker) -> None:
 
 
 async def test_byte_by_byte(broker: Broker) -> None:
-    client = broker.client(user="alice", password="wonder", mechanisms="PLAIN")
+    client = broker.client(user="alice", password="secret", mechanisms="PLAIN")
 
     def received(data: bytes, original: Any = client.session.data_received) -> None:
         for byte in data:
@@ -303,7 +301,7 @@ async def test_the_clients_idle_timeout_is_kept(broker: Broker) -> None:
     client = await broker.client(idle_timeout=0.2).opened()
     await client.quiet()
     await until(lambda: client.wire.written)
-    assert client.wire.written[0] == b"\x00\x00\x00\x08\x02\x00\x00\x00"
+    assert client.wire.take(8) == b"\x00\x00\x00\x08\x02\x00\x00\x00"
 
 
 async def test_too_many_sessions_and_links(broker: Broker) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.sessions.amqp import Broker, message
 from pollux.wire.amqp.codec import (
     Array,
     DecodeError,
@@ -27,8 +28,6 @@ from pollux.wire.amqp.codec import (
 from pollux.wire.amqp.guard import FrameError, Guard
 from pollux.wire.amqp.sasl import SaslError, SaslReader, parse_plain
 from pollux.wire.amqp.sections import inspect, plain_header, walk
-
-from .harness import Broker, message
 
 AMQP = b"AMQP\x00\x01\x00\x00"
 SOURCE, TARGET, COORDINATOR = 0x28, 0x29, 0x30
@@ -95,7 +94,7 @@ async def feed(broker: Broker, pieces: list[bytes]) -> Any:
 
 
 def written(wire: Any) -> bytes:
-    return b"".join(wire.written)
+    return bytes(wire.written)
 
 
 async def test_the_unchanged_conversation_is_fine(broker: Broker) -> None:

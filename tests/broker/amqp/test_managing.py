@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
+from harness.sessions.amqp import Broker, Client, message
 from pollux.engine import management_requests
 from pollux.engine.security import MANAGEMENT_ADDRESS
 from pollux.protocols.amqp.managing import MAX_REQUEST
 from pollux.version import VERSION
-
-from .harness import Broker, Client, message
 
 
 class Manager:
@@ -26,7 +25,7 @@ class Manager:
 
     @classmethod
     async def open(cls, broker: Broker, target: str | None = MANAGEMENT_ADDRESS) -> Manager:
-        client = await broker.client(user="alice", password="wonder", mechanisms="PLAIN").opened()
+        client = await broker.client(user="alice", password="secret", mechanisms="PLAIN").opened()
 
         def dynamic(link: Any) -> None:
             link.source.dynamic = True

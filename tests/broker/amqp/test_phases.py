@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.sessions.amqp import message
 from harness.transitions import assert_whole
 from pollux.message import Encoding, Message
 from pollux.protocols.amqp.consumer import Consumer
 from pollux.protocols.amqp.phases import CONNECTION, CONSUMER, ENDING, LOGIN, ConsumerPhase, LoginPhase, Phase
 
-from .harness import message
 from .test_transactions import Transactions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from enum import Enum
 
-    from .harness import Broker
+    from harness.sessions.amqp import Broker
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,9 @@ import proton
 import pytest
 from msgspec.structs import replace
 
+from harness.sessions.amqp import Broker, Client, decode, message
 from pollux.message import Encoding, Message
 from pollux.wire.amqp.codec import encode_value
-
-from .harness import Broker, Client, decode, message
 
 ACCEPTED = proton.Delivery.ACCEPTED
 MODIFIED = proton.Delivery.MODIFIED
@@ -529,10 +528,9 @@ async def test_no_permission_to_consume_or_browse(broker: Broker) -> None:
 
 
 async def test_ttl_left_and_priority_are_shown(broker: Broker) -> None:
-    now = [1_700_000_000_000]
-    broker.clock = lambda: now[0]
+    broker.wall = 1_700_000_000_000
     client = await filled(broker, "q", "a", ttl=60, priority=7)
-    now[0] += 20_000
+    broker.wall += 20_000
     await client.receiver("q", credit=1)
     got = await client.get()
     assert (got.ttl, got.priority, got.durable) == (40.0, 7, True)

@@ -9,12 +9,11 @@ import proton
 import pytest
 from msgspec.structs import replace
 
+from harness.sessions.amqp import Broker, Client, decode, message
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.config.model import AddressSetting, Configuration
 from pollux.errors import StoreError
 from pollux.message import Encoding
-
-from .harness import Broker, Client, decode, message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -216,7 +215,7 @@ async def test_large_message_waits_for_the_clients_window(broker: Broker) -> Non
     session.incoming_capacity = 65536
     link = await receiving.receiver("q", session=session, credit=1)
     await receiving.quiet()
-    held = sum(len(part) for part in receiving.wire.written)
+    held = len(receiving.wire.written)
     consumer: Any = next(iter(receiving.session.opened().links.values()))
     assert held + consumer.buffered() < 1_000_000
     assert session.incoming_bytes <= 65536
@@ -359,7 +358,7 @@ async def test_duplicates_are_accepted_once(broker: Broker) -> None:
 async def test_what_routing_learns(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    broker.clock = lambda: 1_700_000_000_000
+    broker.wall = 1_700_000_000_000
     client = await broker.client().opened()
     sent: list[Any] = []
     original = broker.post.send

@@ -16,7 +16,7 @@ from pollux.protocols.amqp import AmqpSession
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from .harness import Broker
+    from harness.sessions.amqp import Broker
 
 #: Nothing here takes this long; a test that waits for it has failed. Seconds.
 PATIENCE = 30
@@ -64,7 +64,7 @@ async def serving(broker: Broker) -> AsyncIterator[str]:
 
 
 def exchange(url: str) -> list[Any]:
-    connection = BlockingConnection(url, timeout=PATIENCE, user="alice", password="wonder", allowed_mechs="PLAIN")
+    connection = BlockingConnection(url, timeout=PATIENCE, user="alice", password="secret", allowed_mechs="PLAIN")
     try:
         sender = connection.create_sender("examples")
         receiver: Any = connection.create_receiver("examples", credit=10)

@@ -6,7 +6,7 @@ from typing import Any
 
 import proton
 
-from .harness import Broker, Client, message
+from harness.sessions.amqp import Broker, Client, message
 
 DECLARE, DISCHARGE, DECLARED, TRANSACTIONAL = 0x31, 0x32, 0x33, 0x34
 ACCEPTED = proton.Delivery.ACCEPTED

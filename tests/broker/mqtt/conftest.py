@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.sessions.mqtt import Broker
 from pollux.config.model import Configuration
-
-from .mqtt_harness import Broker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

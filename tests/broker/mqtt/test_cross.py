@@ -15,10 +15,9 @@ from pollux.wire.mqtt.content import encode_content
 from pollux.wire.mqtt.packets import Filter
 
 if TYPE_CHECKING:
+    from harness.sessions.mqtt import Broker
     from pollux.routing.reference import MessageReference
     from pollux.routing.selector import Selector
-
-    from .mqtt_harness import Broker
 
 
 class Collector:

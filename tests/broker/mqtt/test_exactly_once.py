@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.sessions.mqtt import Broker, Client, publish
 from pollux.config.address_settings import AddressFullPolicy, AddressSetting
 from pollux.config.model import Configuration
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import Ack, Filter, Publish
-
-from .mqtt_harness import Broker, Client, publish
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import pytest
 from pollux.wire.mqtt.packets import V5, V311, Filter
 
 if TYPE_CHECKING:
-    from .mqtt_harness import Broker
+    from harness.sessions.mqtt import Broker
 
 
 @pytest.mark.parametrize("version", [V311, V5])

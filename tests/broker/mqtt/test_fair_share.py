@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.sessions.mqtt import publish
 from pollux.engine.share import SLICE
 from pollux.wire.mqtt.packets import (
     ConnAck,
@@ -21,12 +22,10 @@ from pollux.wire.mqtt.packets import (
     Unsubscribe,
 )
 
-from .mqtt_harness import publish
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .mqtt_harness import Broker
+    from harness.sessions.mqtt import Broker
 
 MANY = 400
 #: Seconds.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pollux.config.acceptors import AcceptorSettings
+from harness.sessions.mqtt import Broker, Client, publish
 from pollux.errors import DiskFullError
 from pollux.protocols.mqtt import inbound
 from pollux.protocols.mqtt.delivery import MAX_PARKED, WINDOW_311
@@ -16,8 +16,6 @@ from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.encode import encode
 from pollux.wire.mqtt.packets import V5, V311, Ack, Disconnect, Filter, Packet, PingReq, PingResp, Publish
 from pollux.wire.mqtt.reasons import ReasonCode
-
-from .mqtt_harness import Broker, Client, publish
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +88,7 @@ async def test_3_1_1_clients_have_a_window_too(broker: Broker) -> None:
 
 
 async def test_a_client_that_exceeds_the_brokers_receive_maximum(broker: Broker) -> None:
-    broker.services.acceptor = AcceptorSettings(receive_maximum=2)
+    broker.parameters = {"receiveMaximum": "2"}
     client = broker.client()
     await client.connect("c")
     client.write(*(publish("t", b"x", 1, number) for number in range(1, 4)))
@@ -164,7 +162,7 @@ async def test_an_alias_that_stands_for_nothing(broker: Broker, alias: int, reas
 
 
 async def test_an_alias_beyond_the_maximum(broker: Broker) -> None:
-    broker.services.acceptor = AcceptorSettings(topic_alias_maximum=3)
+    broker.parameters = {"topicAliasMaximum": "3"}
     client = broker.client()
     await client.connect("c")
     client.write(publish("t", b"x", 1, 1, topic_alias=4))

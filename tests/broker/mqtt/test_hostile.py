@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from harness.sessions.mqtt import Broker, publish
 from pollux.config.model import Configuration
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.encode import encode
 from pollux.wire.mqtt.packets import V5, V311, Ack, Connect, Disconnect, Subscribe
 from pollux.wire.mqtt.packets import Filter as TopicFilter
 
-from .mqtt_harness import Broker, publish
 from .mqtt_strategies import connects, from_client, versions
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ async def test_no_internal_errors_were_hidden(broker: Broker, caplog: pytest.Log
 async def test_a_flood_before_the_log_in_is_bounded(broker: Broker) -> None:
     broker.security.gate = asyncio.Event()
     client = broker.client()
-    client.write(Connect("c", username="ann", password=b"x"))
+    client.write(Connect("c", username="ann", password=b"secret"))
     for _ in range(30):
         if client.transport.closed:
             break

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from harness.sessions.mqtt import Broker, publish
 from pollux.formats.segments import DamagedRange
 from pollux.formats.segments import records as scan
 from pollux.store.bindings import newest_file, read_bindings
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import Ack
-
-from .mqtt_harness import Broker, publish
 
 if TYPE_CHECKING:
     from pathlib import Path

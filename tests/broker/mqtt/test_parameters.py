@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from harness.acceptors import acceptor_settings
+from harness.sessions.mqtt import publish
 from pollux.config.model import Limits
 from pollux.protocols.mqtt.limits import longest_remaining
 from pollux.wire.mqtt import properties as p
@@ -15,14 +15,12 @@ from pollux.wire.mqtt.packets import V5, V311, Disconnect
 from pollux.wire.mqtt.primitives import encode_variable
 from pollux.wire.mqtt.reasons import ReasonCode
 
-from .mqtt_harness import publish
-
 if TYPE_CHECKING:
-    from .mqtt_harness import Broker
+    from harness.sessions.mqtt import Broker
 
 
 def limited(broker: Broker, **limits: int) -> None:
-    broker.services.configuration = replace(broker.configuration, limits=Limits(**limits))
+    broker.configuration = replace(broker.configuration, limits=Limits(**limits))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +38,7 @@ async def test_the_largest_packet_a_client_may_send(
     broker: Broker, parameters: dict[str, str], max_message_size: int, largest: int
 ) -> None:
     """MQTT 5 clients are told; one byte more ends the connection, and nothing of it was taken."""
-    broker.services.acceptor = acceptor_settings(**parameters)
+    broker.parameters = parameters
     limited(broker, max_message_size=max_message_size)
     client = broker.client()
     answer = await client.connect("c")
@@ -71,7 +69,7 @@ async def test_how_many_subscriptions_a_client_may_have(broker: Broker) -> None:
 
 @pytest.mark.parametrize(("size", "files"), [("2000", 1), ("-1", 0)])
 async def test_the_size_from_which_a_message_goes_through_a_file(broker: Broker, size: str, files: int) -> None:
-    broker.services.acceptor = acceptor_settings(mqttMinLargeMessageSize=size)
+    broker.parameters = {"mqttMinLargeMessageSize": size}
     subscriber, client = broker.client(), broker.client()
     await subscriber.connect("s", clean=False, expiry=100)
     await subscriber.subscribe("t")
@@ -87,7 +85,7 @@ async def test_the_size_from_which_a_message_goes_through_a_file(broker: Broker,
 async def test_sessions_of_mqtt_3_1_1_clients_expire_as_the_acceptor_says(
     broker: Broker, interval: str, expected: int
 ) -> None:
-    broker.services.acceptor = acceptor_settings(defaultMqttSessionExpiryInterval=interval)
+    broker.parameters = {"defaultMqttSessionExpiryInterval": interval}
     old, new = broker.client(V311), broker.client(V5)
     await old.connect("old", clean=False)
     await new.connect("new", clean=False, expiry=7)

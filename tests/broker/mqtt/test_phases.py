@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from harness.sessions.mqtt import publish
 from harness.transitions import assert_whole
-from pollux.engine.peer import Peer
 from pollux.protocols.mqtt.outlet import Outlet
 from pollux.protocols.mqtt.phases import (
     ESTABLISHED,
@@ -23,13 +23,11 @@ from pollux.protocols.mqtt.phases import (
 )
 from pollux.wire.mqtt.packets import Ack, Disconnect, Filter, PingReq, SubAck, Subscribe
 
-from .mqtt_harness import MemoryTransport, publish
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from enum import Enum
 
-    from .mqtt_harness import Broker
+    from harness.sessions.mqtt import Broker
 
 #: Each table, where it begins, and where nothing follows.
 TABLES: list[tuple[Mapping[Any, frozenset[Any]], Enum, set[Enum]]] = [
@@ -76,7 +74,7 @@ async def test_what_came_before_a_subscribe_is_confirmed_before_it(broker: Broke
 
 
 async def test_a_way_out_that_was_stopped_stays_stopped(broker: Broker) -> None:
-    transport = MemoryTransport(broker.loop, Peer(1, "127.0.0.1", 1))
+    transport = broker.transport()
     outlet = Outlet(cast("Any", transport), broker.post)
     idle: list[None] = []
     outlet.on_idle(lambda: idle.append(None))
@@ -89,4 +87,4 @@ async def test_a_way_out_that_was_stopped_stays_stopped(broker: Broker) -> None:
     outlet.send(b"x")
     assert outlet.phase is Way.STOPPED
     assert not idle
-    assert not transport.output
+    assert not transport.written

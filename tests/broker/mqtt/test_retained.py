@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.sessions.mqtt import Broker, Client, publish
 from pollux.engine.memory import Memory
 from pollux.errors import LimitError
 from pollux.protocols.mqtt.retained_store import RetainedStore
@@ -16,8 +17,6 @@ from pollux.wire.mqtt.packets import V311, Ack, Filter, Publish, Will
 from pollux.wire.mqtt.reasons import ReasonCode
 from pollux.wire.mqtt.stored import encode_stored
 from pollux.wire.mqtt.topics import matches
-
-from .mqtt_harness import Broker, Client, publish
 
 if TYPE_CHECKING:
     from collections.abc import Callable

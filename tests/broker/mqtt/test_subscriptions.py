@@ -12,7 +12,7 @@ from pollux.wire.mqtt.reasons import ReasonCode
 from pollux.wire.mqtt.topics import matches
 
 if TYPE_CHECKING:
-    from .mqtt_harness import Broker
+    from harness.sessions.mqtt import Broker
 
 FILTERS = ["a/b", "a/+", "a/#", "#", "+/+", "+", "/+", "a//b", "+/+/+", "a.b/c", "*", "$SYS/#", "fe80::1/+"]
 TOPICS = ["a/b", "a", "a/b/c", "a//b", "/a", "a.b/c", "$SYS/x", "$SYS", "*", "b", "fe80::1/x", "a/"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.amqp import harness as amqp
-from broker.mqtt import mqtt_harness as mqtt
-from broker.stomp import stomp_fakes as stomp
+from msgspec.structs import replace
+
+from harness.sessions import amqp, broker, mqtt, stomp
+from harness.sessions.office import TIMEOUT
 from pollux.config.model import Configuration, SecuritySetting
 from pollux.config.model import Security as SecurityConfig
 from pollux.config.users import Users, normalise_dn
@@ -40,64 +40,46 @@ def setting(match: str, roles: str = "all", **permissions: str) -> SecuritySetti
     )
 
 
-class Hub(amqp.Broker):
+class Hub(broker.Broker):
     """See the module. ``rules`` are the security-settings."""
 
     def __init__(self, directory: Path, *rules: SecuritySetting, **settings: object) -> None:
         configuration = Configuration(
             security_settings=rules or (setting("#"),), security=SecurityConfig(login_delay=10), **cast("Any", settings)
         )
-        super().__init__(directory, configuration)
-        self.security = cast(
-            "Any",
-            Security(
-                configuration,
-                USERS,
-                on_login=self._logged_in,
-                on_logout=self._logged_out,
-            ),
+        super().__init__(directory, configuration, **stomp.PREFIXES)
+        self.security: Security = Security(
+            configuration,
+            USERS,
+            on_login=lambda connection, user: self.post.memory.opened(connection, user),  # noqa: PLW0108  (not there yet)
+            on_logout=lambda connection: self.post.memory.closed(connection),  # noqa: PLW0108
         )
-        self.parameters = {"anycastPrefix": "/queue/", "multicastPrefix": "/topic/"}
 
     @staticmethod
     def security_of(*rules: SecuritySetting) -> Security:
         """Only the security of these rules."""
         return Security(Configuration(security_settings=rules, security=SecurityConfig(login_delay=10)), USERS)
 
-    def _logged_in(self, connection_id: int, user: str) -> None:
-        self.post.memory.opened(connection_id, user)
-
-    def _logged_out(self, connection_id: int) -> None:
-        self.post.memory.closed(connection_id)
-
-    async def start(self, *, persistent: bool = True) -> None:
-        await super().start(persistent=persistent)
-        self.apply_rights()
-
-    def apply_rights(self) -> None:
+    def join_security(self) -> None:
         """What the server does with the post office for its security."""
-        self.post.space.admits = partial(admits, cast("Any", self.security))
-        self.post.address_manager.ask = cast("Any", self.security).ask
+        self.post.space.admits = partial(admits, self.security)
+        self.post.address_manager.ask = self.security.ask
 
     def grant(self, *rules: SecuritySetting) -> None:
         """The configuration is read again, with these security-settings."""
-        self.configuration = Configuration(security_settings=rules, security=self.configuration.security)
-        cast("Any", self.security).reload(self.configuration, USERS)
+        self.configuration = replace(self.configuration, security_settings=rules)
+        self.security.reload(self.configuration, USERS)
         self.post.address_manager.reload_rights()
 
     async def amqp(self, user: str, container: str = "c", **options: Any) -> amqp.Client:
-        client = self.client(
-            container, mechanisms="EXTERNAL", peer={"certificate_subject": f"CN={user}", "tls": True}, **options
+        client = amqp.Client(
+            self, container, mechanisms="EXTERNAL", peer={"certificate_subject": f"CN={user}", "tls": True}, **options
         )
         return await client.opened()
 
     async def stomp(self, user: str, client_id: str = "c", **headers: str) -> stomp.Client:
-        self.connections += 1
-        client = stomp.Client(cast("Any", self), self.connections)
-        self.sessions.append(cast("Any", client.session))
-        client.session.transport.peer = client.session.transport.peer.__class__(
-            self.connections, "127.0.0.1", 5000, certificate_subject=f"CN={user}"
-        )
+        client = stomp.Client(self, certificate_subject=f"CN={user}")
+        self.sessions.append(client.session)
         lines = {"accept-version": "1.2", "host": "test", "client-id": client_id, **headers}
         client.send(b"CONNECT\n" + "".join(f"{key}:{value}\n" for key, value in lines.items()).encode() + b"\n\0")
         await self.settle()
@@ -106,11 +88,8 @@ class Hub(amqp.Broker):
         return client
 
     async def mqtt(self, user: str, client_id: str = "c", *, connect: bool = True, **options: Any) -> mqtt.Client:
-        made = SimpleNamespace(loop=self.loop, connections=self.connections, services=self.services())
-        made.settle = self.settle
-        client = mqtt.Client(cast("Any", made), 5, certificate_subject=f"CN={user}")
-        self.connections = made.connections
-        self.sessions.append(cast("Any", client.session))
+        client = mqtt.Client(self, certificate_subject=f"CN={user}")
+        self.sessions.append(client.session)
         if connect:
             answer = await client.connect(client_id, **options)
             assert answer.reason == 0
@@ -118,13 +97,13 @@ class Hub(amqp.Broker):
 
     async def stop(self) -> None:
         await super().stop()
-        cast("Any", self.security).close()
+        self.security.close()
 
 
 async def frames(client: stomp.Client, hub: Hub, count: int = 1) -> list[tuple[str, dict[str, str], bytes]]:
     """The next ``count`` frames the client gets."""
     found: list[tuple[str, dict[str, str], bytes]] = []
-    async with asyncio.timeout(amqp.DEADLINE):
+    async with asyncio.timeout(TIMEOUT):
         while len(found) < count:
             await hub.settle()
             found += client.received()

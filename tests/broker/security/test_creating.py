@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import proton
 import pytest
 
-from broker.amqp.harness import message
-from broker.mqtt.mqtt_harness import publish
 from broker.security.hub import Hub, frames, setting
+from harness.sessions.amqp import message
+from harness.sessions.mqtt import publish
 from pollux.message import RoutingType
 from pollux.wire.mqtt.packets import Ack, Connect, Publish, Will
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from broker.amqp.harness import message
 from broker.security.hub import Hub, frames
+from harness.sessions.amqp import message
 from pollux.config.address_settings import AddressSetting
 from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import proton
 import pytest
 
-from broker.amqp.harness import message
 from broker.security.hub import Hub, frames, setting
+from harness.sessions.amqp import message
 from pollux.wire.mqtt.packets import ConnAck
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.amqp.harness import message
 from broker.security.hub import Hub, frames, setting
+from harness.sessions.amqp import message
 from pollux.config.address_settings import AddressSettings
 from pollux.engine.security import Permission
 from pollux.message import Encoding, Message, RoutingType
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from broker.amqp.harness import Client
+    from harness.sessions.amqp import Client
     from pollux.routing.selector import Selector
 
 #: All may do everything, but consume at secret.x and below secret.deep, which is ann's.

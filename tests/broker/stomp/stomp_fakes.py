@@ -1,81 +1,30 @@
-"""An in-memory server side for STOMP sessions: transport, post office and security, with their contracts.
+"""An in-memory post office for STOMP sessions, with the real one's contract.
 
-The post office here knows one queue per name and round robin; what it makes durable becomes stable
+It knows one queue per name and round robin; what it makes durable becomes stable
 when the test says so (``settle``), which is what the tests of receipts are about.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from harness.acceptors import acceptor_settings
-from pollux.config.model import Configuration
+from harness.sessions import stomp
 from pollux.engine.memory import Memory
-from pollux.engine.peer import Peer
-from pollux.engine.security import Identity
 from pollux.engine.share import Share
-from pollux.errors import AuthenticationError, InvalidRequestError, NoSuchQueueError, NotPermittedError, SendError
+from pollux.errors import InvalidRequestError, NoSuchQueueError, SendError
 from pollux.message import Message, RoutingType
-from pollux.protocols.stomp import StompSession
 from pollux.routing.reference import MessageReference
 from pollux.routing.spec import QueueSpec
-from pollux.wire.stomp.decoder import SERVER_TRANSITIONS, Decoder, Event, Frame, Limits
-from pollux.wire.stomp.headers import Version, parse_headers
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
 NOW = 1_790_000_000_000
-
-
-class FakeTransport:
-    """Collects what the session writes and decodes it as a client would."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, connection_id: int = 7) -> None:
-        self.loop = loop
-        self.peer = Peer(connection_id, "127.0.0.1", 50000)
-        self.written = bytearray()
-        self.closed = False
-        self.aborted = False
-        self.reading = True
-        self.pauses = 0
-        #: Above this many bytes not taken by ``drain`` the session is told to pause.
-        self.high_water = -1
-        self.session: StompSession | None = None
-        self._taken = 0
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        assert not self.closed
-        self.written += data
-        if self.session is not None and 0 <= self.high_water < len(self.written) - self._taken:
-            self.session.pause_writing()
-
-    def drain(self) -> None:
-        """The client reads everything."""
-        self._taken = len(self.written)
-        if self.session is not None:
-            self.session.resume_writing()
-
-    def writelines(self, data: list[bytes]) -> None:
-        for piece in data:
-            self.write(piece)
-
-    def close(self) -> None:
-        self.closed = True
-
-    def abort(self) -> None:
-        self.closed = self.aborted = True
-
-    def pause_reading(self) -> None:
-        self.reading = False
-        self.pauses += 1
-
-    def resume_reading(self) -> None:
-        self.reading = True
 
 
 class FakeQueue:
@@ -281,133 +230,10 @@ class FakePost:
             callback()
 
 
-class FakeSecurity:
-    """One user, ``user``/``secret``, and a set of refused ``(permission name, address)``."""
-
-    enabled = True
-
-    def __init__(self) -> None:
-        self.denied: set[tuple[str, str]] = set()
-        self.checks = 0
-        self.open = 0
-        self.gate: asyncio.Event | None = None
-
-    async def authenticate_password(self, user: str | None, password: str | None, peer: Peer) -> Any:
-        if self.gate is not None:
-            await self.gate.wait()
-        if user is not None and (user, password) != ("user", "secret"):
-            raise AuthenticationError("the user name or the password is wrong")
-        return Identity(user or "anonymous")
-
-    def authenticate_certificate(self, peer: Peer) -> Any:
-        return Identity(str(peer.certificate_subject))
-
-    def check(self, identity: Any, permission: Any, address: str, queue: str | None = None) -> None:
-        self.checks += 1
-        if (permission.name, address) in self.denied:
-            raise NotPermittedError(f"user {identity.user!r} does not have the permission {permission.name!r}")
-
-    def everywhere(self, user: str, permission: Any) -> bool:
-        return True
-
-    def allowed(self, user: str, permission: Any, address: str) -> bool:
-        return (permission.name, address) not in self.denied
-
-    def connection_opened(self, identity: Any, peer: Peer) -> None:
-        self.open += 1
-
-    def connection_closed(self, identity: Any, peer: Peer) -> None:
-        self.open -= 1
-
-
-class Broker:
-    """Hold what several sessions of a test share."""
+class Broker(stomp.Broker):
+    """Hold what several sessions of a test share: the post office's contract alone, its clock stands still."""
 
     def __init__(self, **parameters: str) -> None:
-        self.post = FakePost()
-        self.security = FakeSecurity()
-        self.now = NOW
-        self.parameters = {"anycastPrefix": "/queue/", "multicastPrefix": "/topic/"} | parameters
-        self.configuration = Configuration()
-        self.router: Any = None
-        self._connections = 0
-
-    def services(self) -> Any:
-        return SimpleNamespace(
-            configuration=self.configuration,
-            post=self.post,
-            security=self.security,
-            wall_ms=lambda: self.now,
-            failover_servers=lambda *_: [],
-            acceptor=acceptor_settings(**self.parameters),
-            router=lambda: self.router,
-        )
-
-    def client(self) -> Client:
-        self._connections += 1
-        return Client(self, self._connections)
-
-    async def connected(self, version: str = "1.2", **headers: str) -> Client:
-        """A client that has connected."""
-        client = self.client()
-        await client.connect(version, **headers)
-        return client
-
-
-class Served(Protocol):
-    """A broker a client can connect to."""
-
-    def services(self) -> Any:
-        """Return what its sessions use."""
-
-
-class Client:
-    """The other end: sends frames, decodes what comes back."""
-
-    def __init__(self, broker: Served, connection_id: int) -> None:
-        self.broker = broker
-        self.transport = FakeTransport(asyncio.get_running_loop(), connection_id)
-        self.session = StompSession(self.transport, broker.services())
-        self.transport.session = self.session
-        self.version = Version.V1_2
-        self.decoder = Decoder(Limits(large_size=1 << 30), SERVER_TRANSITIONS)
-        self._read = 0
-
-    async def connect(self, version: str = "1.2", **headers: str) -> dict[str, str]:
-        self.version = {"1.0": Version.V1_0, "1.1": Version.V1_1, "1.2": Version.V1_2}[version]
-        lines = {"accept-version": version, "host": "test", "login": "user", "passcode": "secret"}
-        lines |= {name.replace("_", "-"): value for name, value in headers.items()}
-        block = "".join(f"{name}:{value}\n" for name, value in lines.items())
-        self.send(f"CONNECT\n{block}\n\0".encode())
-        for _ in range(5):
-            await asyncio.sleep(0)
-        (frame,) = self.frames()
-        assert isinstance(frame, Frame)
-        assert frame.command == b"CONNECTED", frame
-        self.decoder.accept(self.version)
-        return parse_headers(frame.block, self.version, escaped=False)
-
-    def send(self, data: bytes) -> None:
-        self.session.data_received(data)
-
-    def frames(self) -> list[Event]:
-        """Return what the session wrote since the last call."""
-        data = bytes(self.transport.written[self._read :])
-        self._read = len(self.transport.written)
-        return self.decoder.receive(data)
-
-    def received(self) -> list[tuple[str, dict[str, str], bytes]]:
-        """The same as command, headers, body."""
-        answers = []
-        for event in self.frames():
-            assert isinstance(event, Frame), event
-            answers.append((event.command.decode(), parse_headers(event.block, self.version), event.body))
-        return answers
-
-    def one(self) -> tuple[str, dict[str, str], bytes]:
-        (answer,) = self.received()
-        return answer
-
-    def lose(self) -> None:
-        self.transport.closed = True
-        self.session.connection_lost(None)
+        super().__init__(Path(), **parameters)
+        self.post: Any = FakePost()
+        self.wall = NOW

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from pollux.protocols.stomp.heartbeat import HeartBeat, negotiate, parse_heart_beat
 from pollux.wire.stomp.headers import StompError
 
-from .stomp_fakes import Broker, Client, FakeTransport
+from .stomp_fakes import Broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    from harness.sessions.broker import Transport
+    from harness.sessions.stomp import Client
 
 
 @pytest.mark.parametrize(
@@ -108,7 +111,7 @@ class Clock:
         self.now = end
 
 
-async def beating(broker: Broker, offer: str) -> tuple[Clock, FakeTransport, Client]:
+async def beating(broker: Broker, offer: str) -> tuple[Clock, Transport, Client]:
     clock = Clock()
     client = broker.client()
     client.transport.loop = clock  # type: ignore[assignment]

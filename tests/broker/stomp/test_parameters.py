@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.sessions.stomp import Broker
 from pollux.config.model import Configuration, Limits
 from pollux.message import RoutingType
-
-from .real_broker import RealBroker
-from .stomp_fakes import Client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -19,10 +17,8 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def started(
-    path: Path, configuration: Configuration | None = None, **parameters: str
-) -> AsyncIterator[RealBroker]:
-    broker = RealBroker(path, configuration, **parameters)
+async def started(path: Path, configuration: Configuration | None = None, **parameters: str) -> AsyncIterator[Broker]:
+    broker = Broker(path, configuration, **parameters)
     await broker.start()
     try:
         yield broker
@@ -61,8 +57,7 @@ async def test_the_size_from_which_a_body_goes_through_a_file(tmp_path: Path, si
 @pytest.mark.parametrize(("disabled", "shown"), [("false", True), ("true", False)])
 async def test_the_server_header(tmp_path: Path, disabled: str, shown: bool) -> None:
     async with started(tmp_path, disableStompServerHeader=disabled) as broker:
-        client = Client(broker, 1)
-        broker.clients.append(client)
+        client = broker.client()
         headers = await client.connect()
         assert ("server" in headers) is shown
 

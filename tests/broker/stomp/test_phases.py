@@ -84,7 +84,7 @@ async def test_a_connection_may_be_lost_in_any_phase(lost: str, passed: list[Any
     await asyncio.sleep(0)
     assert passed[-1] is SessionPhase.CLOSED
     assert all(after in SESSION[before] for before, after in pairwise(passed))
-    assert broker.security.open == 0
+    assert not broker.security.open
 
 
 async def test_a_deleted_queue_ends_its_subscription(passed: list[Any]) -> None:

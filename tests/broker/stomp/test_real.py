@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import proton
 import pytest
 
+from harness.sessions.office import becomes
+from harness.sessions.stomp import Broker, until
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.config.model import AddressSetting, Configuration
 from pollux.message import Encoding, Message
 from pollux.wire.decoders import content_of
 from pollux.wire.stomp.decoder import Frame
-
-from .real_broker import RealBroker, becomes, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[RealBroker]:
-    real = RealBroker(tmp_path)
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    real = Broker(tmp_path)
     await real.start()
     yield real
     await real.stop()
 
 
-async def test_produced_confirmed_consumed_acknowledged(broker: RealBroker) -> None:
+async def test_produced_confirmed_consumed_acknowledged(broker: Broker) -> None:
     consumer, producer = await broker.connected(), await broker.connected()
     consumer.send(b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:client-individual\n\n\0")
     for number in range(500):
@@ -45,7 +45,7 @@ async def test_produced_confirmed_consumed_acknowledged(broker: RealBroker) -> N
     assert broker.count("a") == 0
 
 
-async def test_what_was_not_acknowledged_is_redelivered_after_a_restart(broker: RealBroker) -> None:
+async def test_what_was_not_acknowledged_is_redelivered_after_a_restart(broker: Broker) -> None:
     client = await broker.connected()
     client.send(b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:client-individual\n\n\0")
     for number in range(3):
@@ -70,7 +70,7 @@ async def test_what_was_not_acknowledged_is_redelivered_after_a_restart(broker: 
     assert broker.count("a") == 0
 
 
-async def test_auto_acknowledgement_takes_a_backlog_in_order(broker: RealBroker) -> None:
+async def test_auto_acknowledgement_takes_a_backlog_in_order(broker: Broker) -> None:
     client = await broker.connected()
     for number in range(2500):
         client.send(f"SEND\ndestination:/queue/a\npersistent:true\n\n{number}\0".encode())
@@ -83,7 +83,7 @@ async def test_auto_acknowledgement_takes_a_backlog_in_order(broker: RealBroker)
 
 @pytest.mark.parametrize("with_length", [True, False])
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
-async def test_a_large_message_streams_in_and_out(broker: RealBroker, with_length: bool, version: str) -> None:
+async def test_a_large_message_streams_in_and_out(broker: Broker, with_length: bool, version: str) -> None:
     body = (b"large body \\ with : colons\n" * 40_000)[:1_000_000]
     producer, consumer = await broker.connected(version), await broker.connected(version)
     length = b"content-length:1000000\n" if with_length else b""
@@ -117,7 +117,7 @@ async def test_a_large_message_streams_in_and_out(broker: RealBroker, with_lengt
     assert broker.count("a") == 0
 
 
-async def test_a_large_message_waits_for_a_slow_reader(broker: RealBroker) -> None:
+async def test_a_large_message_waits_for_a_slow_reader(broker: Broker) -> None:
     client = await broker.connected()
     body = b"x" * 2_000_000
     client.send(b"SEND\ndestination:/queue/a\npersistent:true\ncontent-length:2000000\n\n")
@@ -141,7 +141,7 @@ async def test_a_large_message_waits_for_a_slow_reader(broker: RealBroker) -> No
     assert broker.count("a") == 0
 
 
-async def test_a_large_message_that_is_broken_off_leaves_no_file(broker: RealBroker) -> None:
+async def test_a_large_message_that_is_broken_off_leaves_no_file(broker: Broker) -> None:
     client = await broker.connected()
     client.send(b"SEND\ndestination:/queue/a\npersistent:true\ncontent-length:2000000\n\n" + b"x" * 300_000)
     client.lose()
@@ -155,7 +155,7 @@ async def test_a_large_message_waits_for_its_address(tmp_path: Path) -> None:
             AddressSetting("#", {"max_size_bytes": 5_000, "address_full_policy": AddressFullPolicy.BLOCK}),
         )
     )
-    broker = RealBroker(tmp_path, configuration)
+    broker = Broker(tmp_path, configuration)
     await broker.start()
     producer, consumer = await broker.connected(), await broker.connected()
     for number in range(10):
@@ -177,7 +177,7 @@ async def test_a_large_message_waits_for_its_address(tmp_path: Path) -> None:
     await broker.stop()
 
 
-async def test_a_refused_large_message_leaves_no_file(broker: RealBroker) -> None:
+async def test_a_refused_large_message_leaves_no_file(broker: Broker) -> None:
     client = await broker.connected()
     broker.security.denied.add(("send", "a"))
     client.send(b"SEND\ndestination:/queue/a\nreceipt:1\ncontent-length:200000\n\n" + b"x" * 200_000 + b"\0")
@@ -192,7 +192,7 @@ async def test_a_large_message_for_a_full_address_leaves_no_file(tmp_path: Path)
             AddressSetting("#", {"max_size_bytes": 1_000, "address_full_policy": AddressFullPolicy.FAIL}),
         )
     )
-    broker = RealBroker(tmp_path, configuration)
+    broker = Broker(tmp_path, configuration)
     await broker.start()
     client = await broker.connected()
     client.send(f"SEND\ndestination:/queue/a\n\n{'x' * 1000}\0".encode())
@@ -206,7 +206,7 @@ async def test_a_large_message_for_a_full_address_leaves_no_file(tmp_path: Path)
     await broker.stop()
 
 
-async def test_transactions_across_queues(broker: RealBroker) -> None:
+async def test_transactions_across_queues(broker: Broker) -> None:
     client = await broker.connected()
     client.send(b"SUBSCRIBE\nid:s\ndestination:/queue/in\nack:client-individual\n\n\0")
     client.send(b"SEND\ndestination:/queue/in\npersistent:true\n\nwork\0")
@@ -226,7 +226,7 @@ async def test_transactions_across_queues(broker: RealBroker) -> None:
     assert (broker.count("in"), broker.count("out")) == (0, 1)
 
 
-async def test_unsubscribing_inside_a_transaction(broker: RealBroker) -> None:
+async def test_unsubscribing_inside_a_transaction(broker: Broker) -> None:
     client = await broker.connected()
     client.send(b"SUBSCRIBE\nid:s\ndestination:/queue/in\nack:client-individual\n\n\0")
     client.send(b"SEND\ndestination:/queue/in\npersistent:true\n\n1\0SEND\ndestination:/queue/in\n\n2\0")
@@ -247,7 +247,7 @@ async def test_dead_letters_say_where_they_come_from(tmp_path: Path) -> None:
             AddressSetting("#", {"dead_letter_address": "DLQ", "max_delivery_attempts": 2, "redelivery_delay": 0}),
         )
     )
-    broker = RealBroker(tmp_path, configuration)
+    broker = Broker(tmp_path, configuration)
     await broker.start()
     client = await broker.connected()
     client.send(b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:client-individual\n\n\0")
@@ -272,7 +272,7 @@ async def test_blocked_producers_wait_and_go_on(tmp_path: Path) -> None:
             AddressSetting("#", {"max_size_bytes": 20_000, "address_full_policy": AddressFullPolicy.BLOCK}),
         )
     )
-    broker = RealBroker(tmp_path, configuration)
+    broker = Broker(tmp_path, configuration)
     await broker.start()
     producer, consumer = await broker.connected(), await broker.connected()
     for number in range(100):
@@ -293,7 +293,7 @@ async def test_blocked_producers_wait_and_go_on(tmp_path: Path) -> None:
     await broker.stop()
 
 
-async def test_durable_subscriptions_survive_a_restart(broker: RealBroker) -> None:
+async def test_durable_subscriptions_survive_a_restart(broker: Broker) -> None:
     client = await broker.connected(client_id="me")
     client.send(b"SUBSCRIBE\nid:1\ndestination:/topic/t\ndurable-subscription-name:n\nselector:x = 'y'\n\n\0")
     client.send(b"DISCONNECT\n\n\0")
@@ -310,7 +310,7 @@ async def test_durable_subscriptions_survive_a_restart(broker: RealBroker) -> No
     assert broker.post.space.queue("me.n") is None
 
 
-async def test_browsing_leaves_the_messages(broker: RealBroker) -> None:
+async def test_browsing_leaves_the_messages(broker: Broker) -> None:
     client = await broker.connected()
     client.send(b"SEND\ndestination:/queue/a\npersistent:true\n\n1\0SEND\ndestination:/queue/a\n\n2\0")
     await broker.settle()
@@ -320,20 +320,20 @@ async def test_browsing_leaves_the_messages(broker: RealBroker) -> None:
     assert broker.count("a") == 2
 
 
-async def test_scheduled_messages_and_duplicates(broker: RealBroker) -> None:
+async def test_scheduled_messages_and_duplicates(broker: Broker) -> None:
     client = await broker.connected()
     client.send(b"SUBSCRIBE\nid:b\ndestination:/queue/a\n\n\0")
     client.send(b"SEND\ndestination:/queue/a\nAMQ_SCHEDULED_DELAY:60000\n_AMQ_DUPL_ID:1\nreceipt:1\n\nonce\0")
     client.send(b"SEND\ndestination:/queue/a\nAMQ_SCHEDULED_DELAY:60000\n_AMQ_DUPL_ID:1\nreceipt:2\n\nonce\0")
     await broker.settle()
     assert [headers["receipt-id"] for _, headers, _ in client.received()] == ["1", "2"]
-    broker.offset = 61_000
+    broker.now = 61_000
     broker.post.due.look()
     await broker.settle()
     assert [body for _, _, body in client.received()] == [b"once"]
 
 
-async def test_a_foreign_message_is_delivered_with_its_properties(broker: RealBroker) -> None:
+async def test_a_foreign_message_is_delivered_with_its_properties(broker: Broker) -> None:
     """Whatever protocol it came by, what crosses is the neutral view."""
     client = await broker.connected("1.1")
     client.send(b"SUBSCRIBE\nid:b\ndestination:/queue/a\n\n\0SEND\ndestination:/queue/a\n\nfirst\0")
@@ -354,7 +354,7 @@ async def test_a_foreign_message_is_delivered_with_its_properties(broker: RealBr
     assert (headers["destination"], headers["persistent"], headers["timestamp"]) == ("/queue/a", "true", "5")
 
 
-async def test_wildcard_subscriptions(broker: RealBroker) -> None:
+async def test_wildcard_subscriptions(broker: Broker) -> None:
     client = await broker.connected()
     client.send(b"SUBSCRIBE\nid:b\ndestination:/topic/news.#\n\n\0SEND\ndestination:/topic/news.de.sport\n\ngoal\0")
     await broker.settle()
@@ -362,7 +362,7 @@ async def test_wildcard_subscriptions(broker: RealBroker) -> None:
     assert (headers["destination"], body) == ("/topic/news.de.sport", b"goal")
 
 
-async def test_a_message_sent_by_amqp(broker: RealBroker) -> None:
+async def test_a_message_sent_by_amqp(broker: Broker) -> None:
     sent = proton.Message(
         body="grüße",
         durable=True,
@@ -384,7 +384,7 @@ async def test_a_message_sent_by_amqp(broker: RealBroker) -> None:
     assert "content-length" not in headers, "text, by the convention of STOMP brokers"
 
 
-async def test_a_large_message_of_another_protocol(broker: RealBroker) -> None:
+async def test_a_large_message_of_another_protocol(broker: Broker) -> None:
     body = bytes(range(256)) * 2000
     encoded = proton.Message(body=body, properties={"x": "y"}, inferred=True).encode()
     writer = broker.storage.large.create()
@@ -403,7 +403,7 @@ async def test_a_large_message_of_another_protocol(broker: RealBroker) -> None:
 
 
 @pytest.mark.parametrize("unsubscribed", [False, True])
-async def test_a_queue_deleted_under_an_open_transaction(broker: RealBroker, unsubscribed: bool) -> None:
+async def test_a_queue_deleted_under_an_open_transaction(broker: Broker, unsubscribed: bool) -> None:
     client = await broker.connected()
     client.send(b"SUBSCRIBE\nid:s\ndestination:/queue/in\nack:client-individual\n\n\0")
     client.send(b"SEND\ndestination:/queue/in\npersistent:true\n\n1\0SEND\ndestination:/queue/in\n\n2\0")
@@ -427,7 +427,7 @@ async def test_a_queue_deleted_under_an_open_transaction(broker: RealBroker, uns
 
 @pytest.mark.parametrize("mode", ["auto", "client-individual"])
 async def test_a_large_message_without_its_file_is_set_aside_and_the_consumer_goes_on(
-    broker: RealBroker, mode: str
+    broker: Broker, mode: str
 ) -> None:
     client = await broker.connected()
     client.send(b"SEND\ndestination:/queue/a\npersistent:true\ncontent-length:300000\n\n" + b"x" * 300_000 + b"\0")
@@ -444,7 +444,7 @@ async def test_a_large_message_without_its_file_is_set_aside_and_the_consumer_go
 
 
 @pytest.mark.parametrize("size", [110_000, 300_000])
-async def test_a_large_message_whose_file_was_changed_breaks_off_once_at_most(broker: RealBroker, size: int) -> None:
+async def test_a_large_message_whose_file_was_changed_breaks_off_once_at_most(broker: Broker, size: int) -> None:
     """One that fits in a read is not begun. The end of another is never sent, and no other consumer gets any of it."""
     client = await broker.connected()
     head = f"SEND\ndestination:/queue/a\npersistent:true\ncontent-length:{size}\n\n".encode()

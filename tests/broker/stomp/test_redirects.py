@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from harness.routers import FixedRouter
 from pollux.protocols.redirects import Elsewhere, Refused
 
-from .stomp_fakes import Broker, Client
+from .stomp_fakes import Broker
+
+if TYPE_CHECKING:
+    from harness.sessions.stomp import Client
 
 
 async def refused(broker: Broker, router: FixedRouter) -> tuple[dict[str, str], bytes]:

@@ -16,6 +16,7 @@ from pollux.config.kinds import Base, Directory, Files, Kind, Password
 from pollux.config.masking import MaskingError, is_masked, unmask
 from pollux.config.model import Feature
 from pollux.config.nearest import did_you_mean
+from pollux.config.refused import refused_in_list
 from pollux.config.schema import Entry, Table, places, table_of
 from pollux.config.substitution import substitute
 
