@@ -20,7 +20,7 @@ def labels(plot: str) -> list[tuple[float, float, float]]:
     """Row, left and right end of the text of each mark; a character takes 6 units at least."""
     found = []
     for x, y, anchor, text in re.findall(
-        r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="(start|end)" fill="#d62728">(.*?)<', plot
+        r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="(start|end)" class="fault">(.*?)<', plot
     ):
         length = len(text) * 6.0
         left = float(x) - (length if anchor == "end" else 0)
@@ -42,7 +42,7 @@ def test_marks_do_not_overprint_each_other() -> None:
 def test_a_plot_by_the_clock_of_a_broker_has_times_of_day() -> None:
     times = [float(MORNING + 60_000 * number) for number in range(11)]
     plot = svg.lines(times, {"accepted": [1.0] * 11}, unit="messages/s", description="over time", dated=True)
-    axis = re.findall(r'text-anchor="middle" fill="#777">([^<]*)<', plot)
+    axis = re.findall(r'text-anchor="middle" class="tick">([^<]*)<', plot)
     assert axis[0] == "10:00:00"
     assert "10:05:00" in axis
     assert "2026-11-26, UTC" in plot
@@ -67,9 +67,9 @@ def test_a_table_that_no_page_is_wide_enough_for_is_turned() -> None:
     lines = re.findall(r"<tr>(.*?)</tr>", page.table(rows))
     assert {line.count("<td") + line.count("<th") for line in lines} == {5, 3}, "a name, and four rows, then two"
     assert "column 7</th><td>0.7</td><td>1.7</td><td>2.7</td><td>3.7</td>" in "".join(lines)
-    assert page.table([]) == '<p class="muted">none</p>'
+    assert page.table([]) == '<p class="soft">none</p>'
 
 
 def test_a_table_that_fits_is_left_as_it_is() -> None:
     lines = re.findall(r"<tr>(.*?)</tr>", page.table([{"a": 1, "b": "x"}]))
-    assert lines == ["<th class=n>a</th><th>b</th>", "<td class=n>1</td><td>x</td>"]
+    assert lines == ['<th class="n">a</th><th>b</th>', '<td class="n">1</td><td>x</td>']

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pollux.client.url import Wire, parse_url
-from pollux.drill import measure, plots
+from pollux.drill import measure
 from pollux.drill.faults import Fault as Kind
 from pollux.drill.flows import Flow
 from pollux.drill.flows import Kind as FlowKind
 from pollux.drill.page import render
 from pollux.drill.report import build
 from pollux.drill.run import Outcome, Plan
+from pollux.formats.html import nice
 from pollux.formats.ledger import Confirmed, Entry, Fault, Received, Sent
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def test_the_backlog_is_counted_apart() -> None:
 
 @pytest.mark.parametrize(("value", "expected"), [(0, 1), (1, 1), (3, 4), (4.5, 5), (6, 10), (99, 100), (0.03, 0.04)])
 def test_round_numbers(value: float, expected: float) -> None:
-    assert plots.nice(value) == pytest.approx(expected)
+    assert nice(value) == pytest.approx(expected)
 
 
 def outcome(*, lose: bool = False) -> tuple[Plan, Outcome]:

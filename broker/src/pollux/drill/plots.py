@@ -10,10 +10,11 @@ from html import escape
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from pollux.formats.html import WIDTH, nice, svg
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WIDTH = 1000
 _LEFT, _RIGHT = 78, 12
 _HEAD, _FOOT = 26, 30
 _PLOT = 240
@@ -100,7 +101,7 @@ def throughput(report: dict[str, Any], axis: Axis) -> str:
         anchor, shift = ("end", -6) if x > WIDTH / 2 else ("start", 6)
         text = f"peak {peak:,.0f}/s (cut)"
         parts.append(f'<text class="note" x="{x + shift:.1f}" y="{_HEAD + 14}" text-anchor="{anchor}">{text}</text>')
-    return _svg(bottom + _FOOT, parts, "Messages confirmed and received a second over time, with the fault marked")
+    return svg(bottom + _FOOT, parts, "Messages confirmed and received a second over time, with the fault marked")
 
 
 def lives(report: dict[str, Any], axis: Axis) -> str:
@@ -126,7 +127,7 @@ def lives(report: dict[str, Any], axis: Axis) -> str:
                     f'<rect class="confirms" x="{x:.1f}" y="{top + _BAR}" width="{max(width, 2):.1f}" height="4">'
                     f"<title>{tip}</title></rect>"
                 )
-    return _svg(bottom + _FOOT, parts, "State of each broker over time, and when it confirmed messages")
+    return svg(bottom + _FOOT, parts, "State of each broker over time, and when it confirmed messages")
 
 
 def _bar(state: dict[str, Any], x: float, top: float, width: float) -> list[str]:
@@ -167,24 +168,4 @@ def _rates(counts: Sequence[int], bucket: float, size: int) -> list[float]:
     return [sum(group) * 1000 / (bucket * len(group)) for group in groups]
 
 
-def _svg(height: float, parts: list[str], title: str) -> str:
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}"><title>{escape(title)}</title>'
-        + "".join(parts)
-        + "</svg>"
-    )
-
-
-def nice(value: float) -> float:
-    """The next of 1, 2, 2.5, 4, 5 times a power of ten; 1 for nothing."""
-    if value <= 0:
-        return 1.0
-    power = 1.0
-    while power * 10 <= value:
-        power *= 10
-    while power > value:
-        power /= 10
-    return next(factor * power for factor in (1, 2, 2.5, 4, 5, 10) if factor * power >= value * (1 - 1e-9))
-
-
-__all__ = ["WIDTH", "Axis", "lives", "nice", "throughput"]
+__all__ = ["Axis", "lives", "throughput"]

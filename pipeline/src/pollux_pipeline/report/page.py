@@ -1,4 +1,4 @@
-"""Reports as one HTML page that needs nothing else: inline styles and SVG, no scripts, no links."""
+"""Reports of jobs as one HTML page (:mod:`pollux.formats.html`)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from pollux.formats import html
 from pollux_pipeline.report import svg
 
 if TYPE_CHECKING:
@@ -15,22 +16,10 @@ if TYPE_CHECKING:
     from pollux_pipeline.jobs.base import Result
 
 _STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:1080px;margin:2em auto;padding:0 1em;color:#222;background:#fff}
-h1{font-size:1.5em;margin-bottom:.2em} h2{font-size:1.15em;margin-top:2em}
-.badge{display:inline-block;padding:.1em .7em;border-radius:.3em;color:#fff;font-weight:600}
-.good{background:#2ca02c}.found{background:#d62728}.part{background:#8a6d00}
-.cards{display:flex;flex-wrap:wrap;gap:.6em;margin:1em 0}
-.card{border:1px solid #ddd;border-radius:.4em;padding:.4em .9em;min-width:6em}
-.card b{display:block;font-size:1.4em;font-variant-numeric:tabular-nums}.bad{border-color:#d62728;background:#fdecec}
-.scroll{overflow-x:auto}table{border-collapse:collapse;margin:.5em 0;font-size:.88em}
-td,th{padding:.2em 1.1em .2em 0;text-align:left;vertical-align:top;overflow-wrap:anywhere}td:not(.n){min-width:7.5em}
-th{border-bottom:1px solid #ccc;vertical-align:bottom;overflow-wrap:normal}
-td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}td.n{white-space:nowrap}
-.turned th{border:0;white-space:nowrap}
-svg{width:100%;height:auto;font:12px system-ui,sans-serif}.muted{color:#777}
+td,th{overflow-wrap:anywhere}td:not(.n){min-width:7.5em}th{overflow-wrap:normal}.turned th{border:0;white-space:nowrap}
 """
 #: Of the words of a result.
-_BADGES = {"clean": "good", "findings": "found", "compacted": "part"}
+_KINDS = {"clean": "clean", "findings": "broken", "compacted": "part"}
 
 #: Columns that fit on a page that is 1200 pixels wide, and rows beside each other where there are more.
 _WIDE, _TURNED = 12, 4
@@ -52,29 +41,25 @@ def number(value: Any) -> str:
 def cards(values: Mapping[str, Any], *, bad: Iterable[str] = ()) -> str:
     """Figures in boxes; those in `bad` are red when they are not zero."""
     red = set(bad)
-    boxes = (
-        f'<div class="card{" bad" if name in red and value else ""}"><b>{escape(number(value))}</b>'
-        f"{escape(name.replace('_', ' '))}</div>"
-        for name, value in values.items()
+    return html.cards(
+        (name.replace("_", " "), number(value), "", bool(name in red and value)) for name, value in values.items()
     )
-    return f'<div class="cards">{"".join(boxes)}</div>'
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
     """Rows as a table; numbers to the right. With more columns than a page is wide for, rows become columns."""
     if not rows:
-        return '<p class="muted">none</p>'
+        return '<p class="soft">none</p>'
     names = list(columns or rows[0])
     if len(names) > _WIDE:
         return "".join(_turned(rows[start : start + _TURNED], names) for start in range(0, len(rows), _TURNED))
-    numeric = {name for name in names if all(isinstance(row[name], (int, float, type(None))) for row in rows)}
-
-    def cell(tag: str, name: str, text: str) -> str:
-        return f"<{tag}{' class=n' if name in numeric else ''}>{escape(text)}</{tag}>"
-
-    head = "".join(cell("th", name, name.replace("_", " ")) for name in names)
-    body = "".join(f"<tr>{''.join(cell('td', name, number(row[name])) for name in names)}</tr>" for row in rows)
-    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+    numbers = [
+        index
+        for index, name in enumerate(names)
+        if all(isinstance(row[name], (int, float, type(None))) for row in rows)
+    ]
+    head = [name.replace("_", " ") for name in names]
+    return html.table(head, ([number(row[name]) for name in names] for row in rows), numbers=numbers)
 
 
 def _turned(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
@@ -89,21 +74,14 @@ def _turned(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
 
 def write(path: Path, result: Result, sections: Iterable[tuple[str, str]], *, title: str) -> Path:
     """Write a page: title with the verdict, figures, then sections of (heading, markup)."""
-    verdict = "history compacted" if result.word == "compacted" else result.word
+    word = "history compacted" if result.word == "compacted" else result.word
     facts = {name: value for name, value in result.facts.items() if isinstance(value, (int, float))}
-    figures = {**result.findings, **facts}
     body = [
-        f'<h1>{escape(title)} <span class="badge {_BADGES[result.word]}">{verdict}</span></h1>',
-        f'<p class="muted">{escape(result.verdict)}</p>',
-        cards(figures, bad=result.findings),
+        html.verdict(title, word, result.verdict, kind=_KINDS[result.word]),
+        cards({**result.findings, **facts}, bad=result.findings),
         *(f"<h2>{escape(heading)}</h2>\n{markup}" for heading, markup in sections if markup),
     ]
-    text = (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
-        f"<title>Pollux {escape(title)}: {verdict}</title><style>{_STYLE}</style></head>\n"
-        "<body>\n" + "\n".join(body) + "\n</body></html>\n"
-    )
+    text = html.document(f"{title}: {word}", body, style=_STYLE)
     unfinished = path.with_suffix(".tmp")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)
@@ -122,7 +100,7 @@ def write_reconcile(path: Path, result: Result, found: Mapping[str, Any]) -> Pat
     for ledger, rows in clocks.items():
         marks = [(one["at_ms"], one["text"], svg.BAD) for one in found["faults"] if one["ledger"] == ledger][:10]
         marks += [
-            (one["first_ms"] + starts[ledger], f"{one['broker']}, epoch {one['epoch']}", "#555")
+            (one["first_ms"] + starts[ledger], f"{one['broker']}, epoch {one['epoch']}", svg.NOTE)
             for one in activations
             if one["ledger"] == ledger and one["first_ms"] is not None
         ][:10]
@@ -149,7 +127,7 @@ def write_reconcile(path: Path, result: Result, found: Mapping[str, Any]) -> Pat
     if "waiting" in found:
         deep = [(str(one["queue"]), {"messages": one["messages"]}) for one in found["waiting"][:20]]
         plot = svg.bars(deep, description="Messages waiting in each queue") if deep else ""
-        sections.append(("Waiting in queues, as the journals say", plot or '<p class="muted">nothing waits</p>'))
+        sections.append(("Waiting in queues, as the journals say", plot or '<p class="soft">nothing waits</p>'))
     if "damage" in found:
         sections.append(("Damage", table(found["damage"], ("file", "offset", "length", "damage", "detail"))))
     if len(clocks) > 1:
