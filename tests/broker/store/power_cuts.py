@@ -27,7 +27,7 @@ from .lives import live, settings_of
 from .promises import Promises
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pollux.store.recovered import Damage
 
@@ -126,8 +126,13 @@ class Recording(NamedTuple):
     bodies: dict[int, bytes]
 
 
-def cut(recording: Recording, seed: int, points: int) -> Iterator[Failure]:
-    """Cut the power ``points`` times at places spread over a recording; what is wrong then.
+def cut(
+    recording: Recording,
+    seed: int,
+    points: int,
+    recover: Callable[[Path, dict[int, bytes], asyncio.AbstractEventLoop], Recovered] = recover,
+) -> Iterator[Failure]:
+    """Cut the power ``points`` times at places spread over a recording; what is wrong with what ``recover`` finds.
 
     Often the same is left, with more promised: that is recovered once, and judged each time.
     """

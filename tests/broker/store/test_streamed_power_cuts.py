@@ -21,7 +21,7 @@ from pollux.store.mirror.copying import copy_store, inventory_of
 from pollux.store.mirror.operations import ROOTS, decode
 
 from .lives import begin
-from .power_cuts import InMemory, Recording, cut, wrong_in
+from .power_cuts import InMemory, Recording, Recovered, cut, recover
 from .promises import Promises
 
 if TYPE_CHECKING:
@@ -94,17 +94,15 @@ async def streamed(directory: Path, seed: int) -> Recording:
     return Recording(list(disk.events), disk.adopted, Promises(), bodies)
 
 
-def wrong_where_complete(
-    directory: Path, promises: Promises, bodies: dict[int, bytes], loop: asyncio.AbstractEventLoop
-) -> list[str]:
-    """Return what ``wrong_in`` does, of a copy that may serve."""
+def recover_where_complete(directory: Path, bodies: dict[int, bytes], loop: asyncio.AbstractEventLoop) -> Recovered:
+    """Return what ``recover`` finds in a copy that may serve; of another one nothing is asked."""
     journal = directory / "journal"
     state = local.read(journal) if journal.is_dir() else None
-    return wrong_in(directory, promises, bodies, loop) if state is not None and state.complete else []
+    return recover(directory, bodies, loop) if state is not None and state.complete else Recovered(None, [])
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_complete_copy_holds_what_the_live_confirmed(tmp_path: Path, seed: int) -> None:
     recording = asyncio.run(streamed(tmp_path, seed))
-    for failure in cut(recording, seed, POINTS, wrong_where_complete):
+    for failure in cut(recording, seed, POINTS, recover_where_complete):
         pytest.fail(f"after event {failure.position} of {len(recording.events)}: {failure.words[:5]}")
