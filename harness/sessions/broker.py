@@ -17,7 +17,7 @@ from pollux.protocols.amqp import Containers
 from pollux.protocols.services import Services
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pollux.config.model import Configuration
@@ -178,12 +178,12 @@ class Broker(Office):
         configuration: Configuration | None = None,
         *,
         files: FileOperations | None = None,
-        **parameters: str,
+        parameters: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(directory, configuration, files=files)
         self.loop = asyncio.get_running_loop()
         self.security: Any = FakeSecurity()
-        self.parameters = parameters
+        self.parameters = dict(parameters or {})
         #: The connection router of the acceptor.
         self.router: Any = None
         self.containers = Containers()

@@ -66,6 +66,10 @@ class Client:
         self._next = 0
         self._inbox: list[Packet] = []
 
+    def another(self, version: int = V5, **peer: Any) -> Client:
+        """Another client of the same broker."""
+        return Client(self.broker, version, **peer)
+
     def write(self, *packets: Packet) -> None:
         self.session.data_received(b"".join(encode(packet, self.version) for packet in packets))
 

@@ -35,7 +35,7 @@ class Broker(base.Broker):
     """A broker with STOMP clients."""
 
     def __init__(self, directory: Path, configuration: Configuration | None = None, **parameters: str) -> None:
-        super().__init__(directory, configuration, **(PREFIXES | parameters))
+        super().__init__(directory, configuration, parameters=PREFIXES | parameters)
 
     def client(self, **peer: Any) -> Client:
         """A client that has not connected."""

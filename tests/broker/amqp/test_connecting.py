@@ -324,7 +324,7 @@ async def test_connection_limit_of_the_user(broker: Broker) -> None:
     def refuse(identity: Identity, peer: Any) -> None:
         raise LimitError("too many connections")
 
-    broker.security.connection_opened = refuse  # type: ignore[method-assign]
+    broker.security.connection_opened = refuse
     client = broker.client()
     await client.until(lambda: client.remote_condition)
     condition: Any = client.remote_condition

@@ -199,7 +199,7 @@ async def end_by_silence(client: Client) -> None:
 
 
 async def end_by_takeover(client: Client) -> None:
-    other = client.broker.client()
+    other = client.another()
     await other.connect("c")
     await client.closed()
 

@@ -47,7 +47,7 @@ class Hub(broker.Broker):
         configuration = Configuration(
             security_settings=rules or (setting("#"),), security=SecurityConfig(login_delay=10), **cast("Any", settings)
         )
-        super().__init__(directory, configuration, **stomp.PREFIXES)
+        super().__init__(directory, configuration, parameters=stomp.PREFIXES)
         self.security: Security = Security(
             configuration,
             USERS,

@@ -234,6 +234,6 @@ class Broker(stomp.Broker):
     """Hold what several sessions of a test share: the post office's contract alone, its clock stands still."""
 
     def __init__(self, **parameters: str) -> None:
-        super().__init__(Path(), **parameters)
+        super().__init__(Path(), None, **parameters)
         self.post: Any = FakePost()
         self.wall = NOW
