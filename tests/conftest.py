@@ -7,10 +7,12 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from harness import workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,8 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what starts a real broker: what uses one of the fixtures above, or its module knows a kind of BrokerProcess.
 
-    Other processes (a writer of journals that is killed) are marked where they are started.
+    Other processes (a writer of journals that is killed) are marked where they are started. What takes long is first.
     """
+    items.sort(key=lambda item: workers.begun(item.nodeid))
     judged: dict[object, bool] = {}
     for item in items:
         module = getattr(item, "module", None)
@@ -60,6 +63,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def starts_brokers(found: object) -> bool:
     """Whether this is harness.broker.BrokerProcess or made from it, like a pair's Member."""
     return isinstance(found, type) and any(each.__name__ == "BrokerProcess" for each in found.__mro__)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Have one worker run what belongs together."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+        def _split_scope(self, nodeid: str) -> str:
+            return workers.together(nodeid)
+
+    return Together(config, log)
 
 
 #: How Python collects garbage and switches threads where no broker has said otherwise.

@@ -1,0 +1,31 @@
+"""What the workers of tools/run_tests.py begin with, and what one of them runs alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Begun first: so the last ones to end are short.
+FIRST = (
+    "tests/pipeline/",
+    "tests/ansible/",
+    "tests/e2e/",
+    "tests/broker/store/",
+    "tests/hostile/",
+    "tests/conformance/",
+)
+
+
+def begun(nodeid: str) -> int:
+    """The turn of a test."""
+    return next((turn for turn, path in enumerate(FIRST) if nodeid.startswith(path)), len(FIRST))
+
+
+def together(nodeid: str) -> str:
+    """What of the tests one worker runs in one go: a file; what shares Spark's session, or a deployed pair."""
+    file = nodeid.partition("::")[0]
+    if file.startswith("tests/pipeline/"):
+        return "tests/pipeline"
+    if file.startswith("tests/ansible/") and "harness.deployment" in (ROOT / file).read_text():
+        return "a deployed pair"
+    return file
