@@ -20,12 +20,13 @@ from harness.histories import History
 from harness.journals import JournalFile
 from harness.spark_cluster import SHORT_LIVED, UNCOMPILED
 from pollux.formats.ledger import Confirmed, Received, Sent
-from pollux_pipeline.cli import Progress, Spark, execute, running_tasks
+from pollux_pipeline.cli import Progress, Spark, execute, main, running_tasks
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.session import check_master
 from pollux_pipeline.sources.inputs import Inputs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -54,6 +55,24 @@ def pipeline(*words: str | Path, **environment: str) -> subprocess.CompletedProc
     )
 
 
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[object, str, str]]:
+    """Runs the command line in this process: exit code, standard output and error."""
+
+    def run(*words: str | Path) -> tuple[object, str, str]:
+        monkeypatch.setenv("SPARK_SUBMIT_OPTS", "")
+        monkeypatch.setattr(sys, "argv", ["pollux-pipeline", *map(str, words)])
+        before = signal.getsignal(signal.SIGINT)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        return (ended.value.code, *capsys.readouterr())
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -64,11 +83,13 @@ def pipeline(*words: str | Path, **environment: str) -> subprocess.CompletedProc
         (("split_brain", "--a", "x", "--b", "y", "-o", "o", "--keep", "c"), "--keep c: is not one of a, b, auto"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
-    done = pipeline(*(word.format(tmp=tmp_path) for word in words))
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert done.stderr.strip().splitlines()[-1].endswith(message.format(tmp=tmp_path))
+def test_a_mistake_is_one_line_and_exit_code_2(
+    tmp_path: Path, words: tuple[str, ...], message: str, here: Callable[..., tuple[object, str, str]]
+) -> None:
+    code, _, said = here(*(word.format(tmp=tmp_path) for word in words))
+    assert code == 2
+    assert "Traceback" not in said
+    assert said.strip().splitlines()[-1].endswith(message.format(tmp=tmp_path))
 
 
 def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
@@ -90,11 +111,19 @@ def test_a_clean_run_says_so_and_ends_with_0(tmp_path: Path) -> None:
     assert [steps[0], steps[-1]] == ["reconcile: starting Spark (local[2])", "reconcile: writing findings"]
 
 
-def test_findings_end_with_3_and_json_tells_them(tmp_path: Path) -> None:
+def test_findings_end_with_3_and_json_tells_them(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    here: Callable[..., tuple[object, str, str]],
+) -> None:
+    """In the session of all tests, which is not stopped: the test before this one has Spark started for it."""
+    monkeypatch.setattr("pollux_pipeline.session.build_session", lambda *_, **__: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
     ledger = History(CONVERSATION[:2]).write(tmp_path / "ledger.txt")
-    done = pipeline("reconcile", "-i", ledger, "-o", tmp_path / "out", "--json", *SMALL)
-    assert done.returncode == 3, done.stderr
-    told = json.loads(done.stdout)
+    code, out, said = here("reconcile", "-i", ledger, "-o", tmp_path / "out", "--json")
+    assert code == 3, said
+    told = json.loads(out)
     assert (told["result"], told["findings"]["lost"]) == ("findings", 1)
     assert told["findings"] == json.loads((tmp_path / "out" / "result.json").read_text())["findings"]
 
