@@ -63,8 +63,14 @@ class Arrivals:
             return True
         return any(queue in arrivals for arrivals, _ in self._unstable)
 
-    def add(self, message: Message, queues: Sequence[Queue]) -> None:
-        """Keep a reference of each queue to a message that is being written until that is stable."""
+    def add(self, message: Message, queues: Sequence[Queue], failures: int = 0) -> None:
+        """Keep a reference of each queue to a message that is being written until that is stable.
+
+        ``failures``: how often its delivery failed elsewhere.
+        """
+        if failures:
+            self._add_failed(message, queues, failures)
+            return
         written = self._written
         for queue in queues:
             waiting = written.get(queue)
@@ -73,6 +79,13 @@ class Arrivals:
                 self._plan_flush()
             else:
                 waiting.append(MessageReference(message, queue))
+
+    def _add_failed(self, message: Message, queues: Sequence[Queue], failures: int) -> None:
+        for queue in queues:
+            reference = MessageReference(message, queue)
+            reference.delivery_count, reference.redelivered = failures, True
+            self._written.setdefault(queue, []).append(reference)
+        self._plan_flush()
 
     def when_stable(self, callback: StableCallback | None) -> None:
         """Call back when everything done so far is on disk and visible; an error means that the broker stops.

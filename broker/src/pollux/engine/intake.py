@@ -182,9 +182,19 @@ class Intake:
         return verdict
 
     def _store(
-        self, account: Account, message: Message, queues: Sequence[Queue], tx: int, *, paged: bool = False
+        self,
+        account: Account,
+        message: Message,
+        queues: Sequence[Queue],
+        tx: int,
+        *,
+        paged: bool = False,
+        failures: int = 0,
     ) -> None:
-        """Give the message its id, write it, and keep its references until that is stable."""
+        """Give the message its id, write it, and keep its references until that is stable.
+
+        ``failures``: how often its delivery failed before it came here.
+        """
         storage = self._storage
         message.id = storage.next_id()
         self.routed_total += 1
@@ -206,7 +216,7 @@ class Intake:
                     raise
         message.references = len(queues)
         self._accounts.charge(account, message.size)
-        self._arrivals.add(message, queues)
+        self._arrivals.add(message, queues, failures)
 
     def _unrouted(self, account: Account, message: Message) -> None:
         address = self._space.address(account.name)
@@ -303,23 +313,24 @@ class Intake:
         paged = self._full(account) is Verdict.PAGE
         self._store(account, forward.message, (forward.queue,), tx, paged=paged)
 
-    def take(self, message: Message, queues: Sequence[Queue], tx: int) -> bool:
+    def take(
+        self, message: Message, queues: Sequence[Queue], tx: int, *, moved: bool = False, failures: int = 0
+    ) -> bool:
         """Write what another node sent for these queues. False: its id was seen here before, or its address drops it.
 
-        Whether the address is full is for the caller to look at: what was sent is taken.
+        What was ``moved`` was accepted there, and in a queue: it is taken in any case, and its id remembered. It came
+        after so many ``failures`` to deliver it. Whether the address is full is for the caller to look at: what was
+        sent is taken.
         """
         account = self._accounts.of(message.address)
         try:
-            if message.duplicate_id is not None and not account.is_new(
-                message.duplicate_id, self._memory.user(DUPLICATE_IDS)
-            ):
-                return False
+            new = message.duplicate_id is None or account.is_new(message.duplicate_id, self._memory.user(DUPLICATE_IDS))
         except LimitError:
-            pass  # there is no room for more ids; the message has another number that is looked at
+            new = True  # there is no room for more ids; the message has another number that is looked at
         verdict = self._full(account)
-        if verdict is Verdict.DROP:
+        if not moved and (not new or verdict is Verdict.DROP):
             return False
-        self._store(account, message, queues, tx, paged=verdict is Verdict.PAGE)
+        self._store(account, message, queues, tx, paged=verdict is Verdict.PAGE, failures=failures)
         return True
 
     def receive(self, message: Message, tx: int) -> bool:

@@ -199,11 +199,12 @@ async def test_a_message_that_has_no_place_yet_stays_with_its_sender(
     place = two.cluster.place_again
     refused: list[tuple[Any, ...]] = []
 
-    def place_again(*given: Any) -> bool:
+    def place_again(*given: Any, moved: bool) -> bool:
+        assert moved is False
         if len(refused) < 2:
             refused.append(given)
             raise LimitError("too many queues")
-        return place(*given)
+        return place(*given, moved=moved)
 
     monkeypatch.setattr(two.cluster, "place_again", place_again)
     one.connectors[two.id].allowed.set()
@@ -362,3 +363,43 @@ async def test_a_message_out_of_its_place_gets_a_new_number(nodes: Make) -> None
     await until(lambda: not one.post.message_count(outlet))
     assert sorted(receiver.bodies) == [b"1", b"2"]
     assert link.connected
+
+
+async def test_what_is_moved_back_and_forth_is_not_taken_for_a_copy_of_itself(nodes: Make) -> None:
+    """Its duplicate id is known where it was before; it is the same message, and lost if it were left out."""
+    one, two = await pair(nodes)
+    two.reach(one)
+    await until(lambda: (one.id, "orders") in two.cluster.table.queues)
+    for name in ("first", "second"):
+        for node in (one, two):
+            node.post.create_queue(QueueSpec(name, "news", routing_type=RoutingType.MULTICAST))
+    one.post.send(message(b"1", "news", duplicate_id=b"d"))
+    await one.office.stable()
+    for source, sink in ((one, two), (two, one)):
+        takers = [Receiver(credit=0) for _ in range(2)]
+        for name, taker in zip(("first", "second"), takers, strict=True):
+            sink.post.attach(sink.post.queue(name), taker)
+        for name in ("first", "second"):
+            await until(lambda name=name, sink=sink: sink.post.message_count(sink.post.queue(name)) == 1)  # type: ignore[misc]
+            assert not source.post.message_count(source.post.queue(name))
+        for name, taker in zip(("first", "second"), takers, strict=True):
+            sink.post.detach(sink.post.queue(name), taker)
+
+
+async def test_how_often_a_delivery_failed_goes_along_and_is_known_after_a_restart(nodes: Make) -> None:
+    one, two = await pair(nodes)
+    receiver = Receiver()
+    one.post.attach(one.post.queue("orders"), receiver)
+    one.post.send(message(b"1"))
+    (failed,) = await receiver.wait(1)
+    failed.delivery_count = 3
+    one.post.release([failed], failed=True)
+    one.post.detach(one.post.queue("orders"), receiver)
+    taker = await consumer(one, two)
+    (got,) = await taker.wait(1)
+    assert got.delivery_count == 4
+    await two.reopen()
+    taker = Receiver()
+    two.post.attach(two.post.queue("orders"), taker)
+    (got,) = await taker.wait(1)
+    assert got.delivery_count == 4

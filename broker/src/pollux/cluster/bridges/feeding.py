@@ -217,6 +217,9 @@ class Sending:
         """Return the link by which a node is reached now: there is one, which asks."""
         return None
 
+    def progressed(self) -> None:
+        """Nobody waits for it."""
+
     def gave_up(self, link: ToNode) -> None:
         """Nothing: the link counts its attempts, and says so."""
 

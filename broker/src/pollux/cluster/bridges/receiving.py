@@ -9,6 +9,7 @@ from pollux.cluster.bridges.settings import plain_settings
 from pollux.cluster.connection.forwarded import taken
 from pollux.cluster.connection.incoming import IncomingLink
 from pollux.cluster.routes.numbers import Number, Taken
+from pollux.cluster.scale_down.plan import About
 from pollux.logs import event
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class IncomingBridge(IncomingLink):
         self.bridge = connection[:255]
         return f"{_KEY}{self.bridge}/{self.node.hex()}"
 
-    def _place(self, one: Forwarded, tx: int) -> None:
+    def _place(self, one: Forwarded, tx: int, failures: list[tuple[Message, list[Queue], int]]) -> None:  # noqa: ARG002  (a link's)
         """Send a message. Raises PolluxError where a client's would be refused: its sender keeps it."""
         message = taken(one, self._finish_body(one))
         if self.bridge.startswith("federation."):
@@ -122,9 +123,18 @@ class Receiver:
         """Return nothing: who only sends is told of no queue."""
         return {}
 
-    def pass_on(
-        self, message: Message, _owner: bytes, _queues: Iterable[str], _visited: tuple[bytes, ...], tx: int
-    ) -> bool:
+    def about(self) -> About:
+        """Return nothing of this node: a bridge joins no cluster."""
+        return About()
+
+    def asked(self, _node: bytes, what: str, _content: bytes) -> None:
+        """Take no request. Raises ValueError."""
+        raise ValueError(f"a bridge cannot ask for {what!r}")
+
+    def progressed(self) -> None:
+        """Nobody waits for it."""
+
+    def pass_on(self, message: Message, _sent: Forwarded, tx: int) -> bool:
         """Send a message: what comes by a bridge is for no other node."""
         return self.post.receive(message, tx)
 
@@ -135,7 +145,7 @@ class Receiver:
     def arrived(self, queues: Iterable[Queue], message: Message) -> None:
         """Note a message that came: nothing is remembered of it."""
 
-    def place_again(self, message: Message, visited: tuple[bytes, ...], tx: int) -> bool:  # noqa: ARG002  (an owner's)
+    def place_again(self, message: Message, visited: tuple[bytes, ...], tx: int, *, moved: bool) -> bool:  # noqa: ARG002  (an owner's)
         """Send a message, as there is no queue that it was for."""
         return self.post.receive(message, tx)
 

@@ -113,7 +113,7 @@ class Forgetting:
             return
         message = taken(one, reference.message.large)
         message.duplicate_id = None  # it was seen here when it came first
-        onward = self._spreading.onward(message, one.owner, one.queues, one.visited) if one.owner else []
+        onward = self._spreading.onward(message, one) if one.owner else []
         spread = Spread((), onward) if onward else self._anew(message)
         if not spread.queues and not spread.forwards:
             self.unwanted += 1

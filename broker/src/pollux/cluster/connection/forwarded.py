@@ -18,6 +18,7 @@ from pollux.message import DEFAULT_PRIORITY, Encoding, Message, RoutingType
 if TYPE_CHECKING:
     from pollux.cluster.routes.numbers import Number
     from pollux.message import LargeBody
+    from pollux.routing.reference import MessageReference
 
 #: The annotation of a stored copy.
 ROUTE_TO = "_AMQ_ROUTE_TO"
@@ -50,6 +51,10 @@ class Forwarded(Struct, frozen=True, array_like=True):
     #: Of a large message the size and, where it is known, the CRC-32C of its body, which was sent before it.
     large: tuple[int, int | None] | None = None
     owner: bytes = b""
+    #: It was in a queue of its sender's before: that its duplicate id is known does not make it another one's copy.
+    moved: bool = False
+    #: How often its delivery failed there.
+    failures: int = 0
 
 
 class _Stored(Struct, frozen=True, array_like=True):
@@ -69,6 +74,8 @@ class _Stored(Struct, frozen=True, array_like=True):
     duplicate_id: bytes | None
     routing_type: int | None
     owner: bytes = b""
+    moved: bool = False
+    failures: int = 0
 
 
 _decode = msgspec.msgpack.Decoder(_Stored).decode
@@ -83,8 +90,13 @@ def stored(
     visited: tuple[bytes, ...],
     *,
     owner: bytes = b"",
+    reference: MessageReference | None = None,
+    sent: Forwarded | None = None,
 ) -> Message:
-    """Return the copy of a message that waits at ``address`` to be sent. ``owner``: see :class:`Forwarded`."""
+    """Return the copy of a message that waits at ``address`` to be sent. ``owner``: see :class:`Forwarded`.
+
+    ``reference``: that of the queue it leaves. ``sent``: as it came here, when it is only passed on.
+    """
     copy = Message(
         message.encoding,
         address,
@@ -104,13 +116,15 @@ def stored(
         message.address,
         message.priority,
         message.expiration,
-        message.deliver_at,
+        message.deliver_at if reference is None else reference.deliver_at,
         message.group,
         message.group_sequence,
         message.last_value,
         message.duplicate_id,
         routing_type,
         owner,
+        reference is not None or (sent is not None and sent.moved),
+        reference.delivery_count if reference is not None else sent.failures if sent is not None else 0,
     )
     copy.annotations = {**(message.annotations or {}), ROUTE_TO: _encode(note)}
     return copy
@@ -131,6 +145,13 @@ def renumbered(copy: Message, number: Number) -> Message:
     )
     another.annotations = notes
     return another
+
+
+def mark_moved(copy: Message) -> None:
+    """Mark a stored copy as that of a message that was in another node's queue before."""
+    notes = dict(copy.annotations or {})
+    notes[ROUTE_TO] = _encode(replace(_decode(notes[ROUTE_TO]), moved=True))  # type: ignore[arg-type]
+    copy.annotations = notes
 
 
 def to_send(copy: Message) -> Forwarded | None:
@@ -162,6 +183,8 @@ def to_send(copy: Message) -> Forwarded | None:
         notes or None,
         (copy.large.size, copy.large.checksum) if copy.large is not None else None,
         note.owner,
+        note.moved,
+        note.failures,
     )
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pollux.cluster.connection.owner import Owner
     from pollux.cluster.link import Conversation
     from pollux.cluster.routes.records import Key, QueueRecord, Telling
+    from pollux.message import Message
+    from pollux.routing.queue import Queue
     from pollux.store.large import LargeMessage, LargeWriter
 
 logger = logging.getLogger("pollux.cluster")
@@ -77,6 +79,9 @@ class IncomingLink:
         self._dirty: set[Key] = set()
         self._out: deque[bytes] = deque()
         self._ended = False
+        self._about_due = True
+        #: The peer, which knows that this node is being emptied, has nothing for it.
+        self.empty = False
         #: The body of a large message that comes, and the bytes of it that were not granted again yet.
         self._body: LargeWriter | None = None
         self._owed = 0
@@ -121,6 +126,11 @@ class IncomingLink:
         if self._told_all and not self._dirty:
             self._tell(self._teller.digest())
 
+    def tell_about(self) -> None:
+        """Tell of this node, after all that is to be told of its queues."""
+        self._about_due = True
+        self._flush()
+
     def credited(self) -> None:
         """More may be told than before."""
         self._flush()
@@ -139,6 +149,9 @@ class IncomingLink:
                 telling = self._teller.changes(self._records(keys), keys)
                 if telling is not None:
                     self._tell(telling)
+            elif self._about_due:
+                self._about_due = False
+                conversation.send(self._channel, payloads.about(self._cluster.about()))
             else:
                 return
 
@@ -178,10 +191,38 @@ class IncomingLink:
         if kind is Kind.BODY:
             self._take_body(content, len(payload))  # type: ignore[arg-type]  # decoded as such
             return
+        if kind is Kind.REQUEST:
+            self._do(content, len(payload))  # type: ignore[arg-type]  # decoded as such
+            return
+        if kind is Kind.EMPTY:
+            self.empty = True
+            self._conversation.grant(self._channel, len(payload))
+            self._cluster.progressed()
+            return
         if kind is not Kind.MESSAGES:
             self._conversation.stop("protocol", f"{kind.name} from the side that sends messages")
             return
+        self.empty = False
         self._take(content, len(payload))  # type: ignore[arg-type]  # decoded as such
+
+    def _do(self, request: tuple[int, str, bytes], size: int) -> None:
+        """Do what the peer asks for, and answer when that is on disk."""
+        number, what, content = request
+        error = ""
+        try:
+            self._cluster.asked(self.node, what, content)
+        except (PolluxError, ValueError) as refusal:
+            error = str(refusal) or repr(refusal)
+        except Exception as failure:
+            logger.exception("what another node asked for failed")
+            error = repr(failure)
+        self._cluster.post.when_stable(lambda failure: self._answer(number, error, size) if failure is None else None)
+
+    def _answer(self, number: int, error: str, size: int) -> None:
+        if not self._ended:
+            self._out.append(payloads.answer(number, error))
+            self._flush()
+            self._conversation.grant(self._channel, size)
 
     def _take_body(self, data: bytes, size: int) -> None:
         """Write a piece of a large message; as much is granted again when it is written."""
@@ -225,12 +266,13 @@ class IncomingLink:
         tx = storage.next_id()
         last: dict[bytes, int] = {}
         addresses = set()
+        failures: list[tuple[Message, list[Queue], int]] = []
         failed = ""
         for one in sent:
             number = Number(one.life, one.number)
             if numbers.is_new(number):
                 try:
-                    self._place(one, tx)
+                    self._place(one, tx, failures)
                 except PolluxError as error:
                     # It comes again by the next connection: its number is not taken.
                     fields = {"address": one.address, "broker": self.name, "reason": error}
@@ -250,15 +292,20 @@ class IncomingLink:
         for life, highest in last.items():
             storage.append_link(self.key, life, highest, tx)
         storage.append_commit(tx)
+        for message, queues, count in failures:
+            for queue in queues:
+                if queue.durable and message.durable:
+                    storage.append_delivery_count(queue.id, message.id, count)
         if failed:
             self._conversation.stop("failed", failed)
             return
         cluster.post.when_stable(lambda error: self._stored(error, last, addresses, size))
 
-    def _place(self, one: Forwarded, tx: int) -> None:
+    def _place(self, one: Forwarded, tx: int, failures: list[tuple[Message, list[Queue], int]]) -> None:
         """Put a message where its sender wanted it; where that is gone, route it anew: it is lost in no case.
 
-        Raises ValueError or PolluxError when it has no place here: its sender keeps it, and sends it again.
+        One whose delivery failed before is added to ``failures``. Raises ValueError or PolluxError when it has no place
+        here: its sender keeps it, and sends it again.
         """
         message = taken(one, self._finish_body(one))
         cluster = self._cluster
@@ -268,12 +315,14 @@ class IncomingLink:
         kept = False
         try:
             if not mine:
-                kept = cluster.pass_on(message, one.owner, one.queues, one.visited, tx)
+                kept = cluster.pass_on(message, one, tx)
             elif not queues:
-                kept = cluster.place_again(message, one.visited, tx)
-            elif cluster.post.take(message, queues, tx):
+                kept = cluster.place_again(message, one.visited, tx, moved=one.moved)
+            elif cluster.post.take(message, queues, tx, moved=one.moved, failures=one.failures):
                 kept = True
                 cluster.arrived(queues, message)
+                if one.failures and message.references:  # a page does not keep it
+                    failures.append((message, queues, one.failures))
         finally:
             if not kept and message.large is not None:
                 cluster.post.storage.large.delete(message.large.id)

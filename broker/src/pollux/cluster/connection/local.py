@@ -57,12 +57,14 @@ class LocalQueues:
         self._node = node
         self._prefixes = prefixes
         self._version = epoch << 32
+        #: Nobody is told of any: this node gives away what it has.
+        self.withdrawn = False
 
     def review(self, queue: Queue) -> bool:
         """Look at a queue; return whether its record is another one now."""
         key = (self._node, queue.name)
         before = self.records.get(key)
-        there = self._space.queue_by_id(queue.id) is queue and queue.address in self._prefixes
+        there = not self.withdrawn and self._space.queue_by_id(queue.id) is queue and queue.address in self._prefixes
         if not there or not queue.enabled or queue.spec.internal:
             if before is None or self._space.queue(queue.name) not in (None, queue):
                 return False
@@ -78,7 +80,7 @@ class LocalQueues:
     def review_all(self) -> set[Key]:
         """Look at all queues; return those whose record is another one now."""
         changed = {(self._node, queue.name) for queue in list(self._space.queues) if self.review(queue)}
-        for key in [key for key in self.records if self._space.queue(key[1]) is None]:
+        for key in [key for key in self.records if self.withdrawn or self._space.queue(key[1]) is None]:
             del self.records[key]
             changed.add(key)
         return changed

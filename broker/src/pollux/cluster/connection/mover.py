@@ -152,7 +152,8 @@ class Mover:
             try:
                 if target is None or (reference.message.durable and self._post.storage.full):
                     raise KeyError  # noqa: TRY301  (it stays, as one without a way)
-                moves.append((reference, self._spreading.forward(reference.message, target.node, (target.queue,))))
+                message, queues = reference.message, (target.queue,)
+                moves.append((reference, self._spreading.forward(message, target.node, queues, reference=reference)))
             except KeyError:
                 stay.append(reference)
         if moves:

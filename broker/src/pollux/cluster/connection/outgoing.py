@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pollux.cluster.connection.owner import Sender
     from pollux.cluster.link import Conversation
     from pollux.cluster.link.connecting import CoreLink
+    from pollux.cluster.scale_down.plan import About
     from pollux.config.acceptors import Endpoint
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
@@ -99,6 +100,13 @@ class OutgoingLink:
         self._body: asyncio.Task[None] | None = None
         self._more = asyncio.Event()
         self._planned = False
+        #: What the peer tells of itself; None before it did.
+        self.about: About | None = None
+        #: Requests that wait for their answers, by number.
+        self._answers: dict[int, asyncio.Future[str]] = {}
+        self._asked = 0
+        #: The peer, which is being emptied, knows that nothing waits for it.
+        self._said_empty = False
         self._told = ""
         #: It leads to this broker itself; or where another link does.
         self._useless = self._second = False
@@ -243,7 +251,9 @@ class OutgoingLink:
             if member is not None:
                 self._cluster.told_of((member,))
             self.tell_members(members.all)
+        self._said_empty = False
         self._cluster.post.attach(self._queue, self)
+        self._cluster.progressed()
 
     @property
     def in_flight(self) -> int:
@@ -271,10 +281,48 @@ class OutgoingLink:
                 self._plan()
         elif kind is Kind.CONFIRM:
             self._confirmed(*content)  # type: ignore[misc]  # decoded as such
+        elif kind is Kind.ANSWER:
+            self._answered(*content)  # type: ignore[misc]  # decoded as such
+        elif kind is Kind.ABOUT:
+            self.about = content  # type: ignore[assignment]  # decoded as such
+            self._say_empty()
+            self._cluster.progressed()
         elif kind is Kind.MEMBERS:
             self._cluster.told_of(content)  # type: ignore[arg-type]  # decoded as such
         else:
             self._end(CoreError("protocol", f"{kind.name} from the side that takes messages"))
+
+    def _answered(self, number: int, refusal: str) -> None:
+        answer = self._answers.get(number)
+        if answer is not None and not answer.done():
+            answer.set_result(refusal)
+
+    async def ask(self, what: str, content: bytes) -> str:
+        """Ask the peer for something; return why it cannot be, empty: it is done, and on the peer's disk.
+
+        Raises ConnectionError when the link ends before the peer has said so.
+        """
+        if not self.connected or self._link is None:
+            raise ConnectionError(self.reason)
+        self._asked += 1
+        number = self._asked
+        answer: asyncio.Future[str] = self._cluster.loop.create_future()
+        self._answers[number] = answer
+        self._payloads_out.extend(payloads.request(number, what, content, self._link.conversation.room()))
+        self._plan()
+        try:
+            return await answer
+        finally:
+            self._answers.pop(number, None)
+
+    def _say_empty(self) -> None:
+        """Tell a peer that is being emptied when nothing waits for it any more."""
+        if self._said_empty or self.about is None or not self.about.draining or self._queue is None:
+            return
+        if not self._cluster.post.message_count(self._queue):
+            self._said_empty = True
+            self._payloads_out.append(bytes((Kind.EMPTY,)))
+            self._plan()
 
     def tell_members(self, news: Sequence[Member]) -> None:
         """Tell the peer of these nodes."""
@@ -303,6 +351,11 @@ class OutgoingLink:
             self._body.cancel()
             self._body = None
         self.connected = False
+        self.about = None
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            if not answer.done():
+                answer.set_exception(ConnectionError(reason))
         self.credit = 0
         self._waiting.clear()
         for life, flight in self._in_flight.items():
@@ -315,6 +368,7 @@ class OutgoingLink:
             self._cluster.post.detach(queue, self)
         if was:
             self._cluster.lost(self.node)
+            self._cluster.progressed()
         if not self._useless:
             self._unreachable(reason)
 
@@ -410,6 +464,8 @@ class OutgoingLink:
                 self._cluster.renumber(self.node, reference)  # later ones went before it
                 self.credit += 1
         self.sent += len(batch)
+        if batch:
+            self._said_empty = False
         self._done(done)
         return batch, large
 
@@ -433,3 +489,5 @@ class OutgoingLink:
             self._cluster.post.acknowledge(references)
             self.credit += len(references)
             self._cluster.post.wake(self._queue)
+            self._say_empty()
+            self._cluster.progressed()

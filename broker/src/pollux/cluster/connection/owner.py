@@ -8,12 +8,14 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable
 
+    from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.settings import Settings
     from pollux.cluster.connector import ClusterConnector
     from pollux.cluster.link import CoreHub
     from pollux.cluster.membership import Member, Members
     from pollux.cluster.routes.numbers import Taken
     from pollux.cluster.routes.records import Key, QueueRecord, Telling
+    from pollux.cluster.scale_down.plan import About
     from pollux.engine.post_office import PostOffice
     from pollux.message import Message
     from pollux.routing.queue import Queue
@@ -69,6 +71,9 @@ class Sender(Protocol):
     def renumber(self, node: bytes, reference: MessageReference) -> None:
         """Forward a message anew that cannot be sent in order any more."""
 
+    def progressed(self) -> None:
+        """A peer confirmed messages, told of itself, or is reached or not any more."""
+
 
 class Owner(Protocol):
     """What links from others belong to. ``node`` is this node's id, ``name`` the broker's."""
@@ -89,18 +94,25 @@ class Owner(Protocol):
     def records_for(self, peer: bytes, hops: int, keys: Iterable[Key] | None) -> dict[Key, QueueRecord]:
         """Return the records a peer may hear that looks ``hops`` far: of these queues, or (None) of all."""
 
+    def progressed(self) -> None:
+        """A peer confirmed messages, told of itself, or is reached or not any more."""
+
     def taken_of(self, key: str) -> Taken:
         """Return what was taken in of a link."""
+
+    def about(self) -> About:
+        """Return what peers are told of this node."""
+
+    def asked(self, node: bytes, what: str, content: bytes) -> None:
+        """Do what a peer asks for. Raises PolluxError or ValueError, in words for the peer, when that cannot be."""
 
     def arrived(self, queues: Iterable[Queue], message: Message) -> None:
         """Note a message that came from another node."""
 
-    def pass_on(
-        self, message: Message, owner: bytes, queues: Iterable[str], visited: tuple[bytes, ...], tx: int
-    ) -> bool:
+    def pass_on(self, message: Message, sent: Forwarded, tx: int) -> bool:
         """Send a message on that is for queues of another node; return whether it is kept. Raises PolluxError."""
 
-    def place_again(self, message: Message, visited: tuple[bytes, ...], tx: int) -> bool:
+    def place_again(self, message: Message, visited: tuple[bytes, ...], tx: int, *, moved: bool) -> bool:
         """Route a message whose queue is gone; return whether it is kept. Raises PolluxError when that cannot be."""
 
     def left(self, node: bytes, link: object) -> None:

@@ -10,13 +10,16 @@ import msgspec
 from pollux.cluster.connection.forwarded import Forwarded
 from pollux.cluster.membership import Member
 from pollux.cluster.routes.records import Telling
+from pollux.cluster.scale_down.plan import About
 from pollux.wire.core.frames import CoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 #: Bytes of a message that was cut to pieces: more is no message.
 MAXIMUM_MESSAGE = 256 << 20
+#: Characters of an answer that says what is wrong.
+MAXIMUM_ERROR = 1000
 _NODE = 16
 #: Nodes that a message may have gone through: more than max-hops of any cluster, or it goes round for ever.
 MAXIMUM_VISITED = 64
@@ -32,6 +35,10 @@ class Kind(IntEnum):
     PART = 5
     BODY = 6
     MEMBERS = 7
+    ANSWER = 8
+    ABOUT = 9
+    EMPTY = 10
+    REQUEST = 11
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -39,6 +46,9 @@ _telling = msgspec.msgpack.Decoder(Telling).decode
 _confirm = msgspec.msgpack.Decoder(tuple[bytes, int]).decode
 _members = msgspec.msgpack.Decoder(tuple[Member, ...]).decode
 _messages = msgspec.msgpack.Decoder(tuple[Forwarded, ...]).decode
+_request = msgspec.msgpack.Decoder(tuple[int, str, bytes]).decode
+_answer = msgspec.msgpack.Decoder(tuple[int, str]).decode
+_about = msgspec.msgpack.Decoder(About).decode
 
 
 def telling(one: Telling, room: int) -> Iterator[bytes]:
@@ -59,6 +69,21 @@ def confirm(life: bytes, number: int) -> bytes:
 def messages(listed: Sequence[Forwarded], room: int) -> Iterator[bytes]:
     """Return the payloads of messages; ``room``: bytes of the largest."""
     yield from _cut(Kind.MESSAGES, _encode(listed), room)
+
+
+def request(number: int, what: str, content: bytes, room: int) -> Iterator[bytes]:
+    """Return the payloads of a request; its answer has the same number. ``room``: bytes of the largest."""
+    yield from _cut(Kind.REQUEST, _encode((number, what, content)), room)
+
+
+def answer(number: int, error: str) -> bytes:
+    """Return the payload that answers a request: what it asked for is on disk, or why it cannot be."""
+    return bytes((Kind.ANSWER,)) + _encode((number, error[:MAXIMUM_ERROR]))
+
+
+def about(one: About) -> bytes:
+    """Return the payload by which a node tells of itself."""
+    return bytes((Kind.ABOUT,)) + _encode(one)
 
 
 def _cut(kind: Kind, encoded: bytes, room: int) -> Iterator[bytes]:
@@ -111,4 +136,12 @@ class Payloads:
             if any(len(node) != _NODE for one in listed for node in (one.owner or bytes(_NODE), *one.visited)):
                 raise ValueError("a node id is not of 16 bytes")
             return listed
-        return None
+        decode = _DECODE.get(kind)
+        return decode(body) if decode is not None else None
+
+
+_DECODE: dict[Kind, Callable[[bytes | memoryview], object]] = {
+    Kind.REQUEST: _request,
+    Kind.ANSWER: _answer,
+    Kind.ABOUT: _about,
+}

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pollux.cluster.connection.forgetting import Forgetting
+from pollux.cluster.connection.forwarded import mark_moved
 from pollux.cluster.connection.incoming import IncomingLink
 from pollux.cluster.connection.local import LocalQueues, Prefixes
 from pollux.cluster.connection.mover import Mover
@@ -19,6 +20,7 @@ from pollux.cluster.connector import ClusterConnector
 from pollux.cluster.routes.numbers import Number, Numbering, Taken
 from pollux.cluster.routes.records import Telling
 from pollux.cluster.routes.table import RoutingTable
+from pollux.cluster.scale_down.plan import About
 from pollux.config.resolve import INTERNAL_PREFIX
 from pollux.engine.spreading import Spread
 from pollux.errors import InvalidRequestError
@@ -29,6 +31,7 @@ from pollux.routing.spec import QueueSpec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.outgoing import OutgoingLink
     from pollux.cluster.connection.owner import ToNode
     from pollux.cluster.connection.settings import Settings
@@ -94,6 +97,10 @@ class Cluster:
         self._planned = False
         self._timer: asyncio.TimerHandle | None = None
         self._looking: asyncio.Task[None] | None = None
+        #: What peers are told of this node; what they may ask for, by name; who is told that something changed.
+        self.about: Callable[[], About] = About
+        self.requests: dict[str, Callable[[bytes, bytes], None]] = {}
+        self.progressed: Callable[[], None] = _nothing
 
     # -- start and stop
 
@@ -221,6 +228,21 @@ class Cluster:
         if self.incoming.get(node) is link:
             del self.incoming[node]
 
+    def asked(self, node: bytes, what: str, content: bytes) -> None:
+        """Do what a peer asks for. Raises PolluxError or ValueError when that cannot be."""
+        request = self.requests.get(what)
+        if request is None:
+            raise ValueError(f"this broker does not know how to take {what!r}")
+        request(node, content)
+
+    def withdraw(self, *, withdrawn: bool) -> None:
+        """Have other nodes send nothing here from now on, or again."""
+        self.local.withdrawn = withdrawn
+        changed = self.local.review_all()
+        for link in self.incoming.values():
+            link.changed(changed)
+            link.tell_about()
+
     def taken_of(self, key: str) -> Taken:
         """Return what was taken in of a link."""
         return self._taken.setdefault(key, Taken())
@@ -241,25 +263,25 @@ class Cluster:
                 found[key] = record
         return found
 
-    def pass_on(
-        self, message: Message, owner: bytes, queues: Iterable[str], visited: tuple[bytes, ...], tx: int
-    ) -> bool:
+    def pass_on(self, message: Message, sent: Forwarded, tx: int) -> bool:
         """Send a message on that is for queues of another node; routed anew when they are gone."""
-        forwards = self.spreading.onward(message, owner, queues, visited)
+        forwards = self.spreading.onward(message, sent)
         for forward in forwards:
             self.post.forward(forward, tx)
-        return bool(forwards) or self.place_again(message, visited, tx)
+        return bool(forwards) or self.place_again(message, sent.visited, tx, moved=sent.moved)
 
-    def place_again(self, message: Message, visited: tuple[bytes, ...], tx: int) -> bool:
+    def place_again(self, message: Message, visited: tuple[bytes, ...], tx: int, *, moved: bool) -> bool:
         """Route a message whose queue is gone. ANYCAST with no queue left gets one here; a subscription is over."""
         found = self.spreading.again(message, visited)
         queues, forwards = (found.queues, found.forwards) if isinstance(found, Spread) else (found, ())
         for forward in forwards:
+            if moved:
+                mark_moved(forward.message)
             self.post.forward(forward, tx)
         if not queues and not forwards and message.routing_type is not RoutingType.MULTICAST:
             spec = QueueSpec(message.address, message.address, routing_type=RoutingType.ANYCAST, auto_created=True)
             queues = [self.post.create_queue(spec, auto_address=False)]
-        return (bool(queues) and self.post.take(message, queues, tx)) or bool(forwards)
+        return (bool(queues) and self.post.take(message, queues, tx, moved=moved)) or bool(forwards)
 
     # -- who is there
 
@@ -433,3 +455,7 @@ class Cluster:
         space = self.post.space
         found = {space.queue_by_id(each): mover.moved for each, mover in self._movers.items() if mover.moved}
         return {queue.name: moved for queue, moved in found.items() if queue is not None}
+
+
+def _nothing() -> None:
+    """Nobody is told that something changed."""

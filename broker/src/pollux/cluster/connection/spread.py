@@ -16,12 +16,14 @@ from pollux.routing.space import takes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.routes.choice import Balancing
     from pollux.cluster.routes.numbers import Numbering
     from pollux.cluster.routes.records import Key, QueueRecord
     from pollux.cluster.routes.table import Path, RoutingTable
     from pollux.message import Message
     from pollux.routing.queue import Queue
+    from pollux.routing.reference import MessageReference
     from pollux.routing.space import AddressSpace
 
 #: Names for which it is remembered that other nodes have queues, or none.
@@ -188,37 +190,51 @@ class Spreading:
         return record.credit - record.backlog - (sent if version == record.version else 0)
 
     def forward(
-        self, message: Message, owner: bytes, queues: tuple[str, ...], visited: tuple[bytes, ...] = ()
+        self,
+        message: Message,
+        owner: bytes,
+        queues: tuple[str, ...],
+        visited: tuple[bytes, ...] = (),
+        reference: MessageReference | None = None,
     ) -> Forward:
         """Return the copy of a message for queues of another node. Raises KeyError when there is no way to it.
 
-        It does not go back where it was, unless there is no other way.
+        It does not go back where it was, unless there is no other way. ``reference`` is that of the queue that it
+        leaves for it.
         """
         key = (owner, queues[0])
         path = self._table.path(key, visited) or self._table.path(key)
         if path is None:
             raise KeyError(owner.hex())
-        return self._copy(message, path.peer, owner, queues, visited)
+        return self._copy(message, path.peer, owner, queues, visited, reference=reference)
 
-    def onward(
-        self, message: Message, owner: bytes, queues: Iterable[str], visited: tuple[bytes, ...]
-    ) -> list[Forward]:
+    def onward(self, message: Message, sent: Forwarded) -> list[Forward]:
         """Return the copies of a message that is on its way to queues of another node, one for each next hop."""
+        owner, visited = sent.owner, sent.visited
         ways: dict[bytes, list[str]] = {}
-        for name in queues:
+        for name in sent.queues:
             path = self._table.path((owner, name), visited) or self._table.path((owner, name))
             if path is not None and path.peer in self.outlets:
                 ways.setdefault(path.peer, []).append(name)
-        return [self._copy(message, peer, owner, tuple(names), visited) for peer, names in ways.items()]
+        return [self._copy(message, peer, owner, tuple(names), visited, sent=sent) for peer, names in ways.items()]
 
     def _copy(
-        self, message: Message, peer: bytes, owner: bytes, queues: tuple[str, ...], visited: tuple[bytes, ...]
+        self,
+        message: Message,
+        peer: bytes,
+        owner: bytes,
+        queues: tuple[str, ...],
+        visited: tuple[bytes, ...],
+        *,
+        reference: MessageReference | None = None,
+        sent: Forwarded | None = None,
     ) -> Forward:
         outlet = self.outlets[peer]
         number = outlet.numbering.next()
         whose = b"" if owner == peer else owner
-        address = outlet.queue.address
-        return Forward(outlet.queue, stored(message, address, number, queues, (*visited, self._node), owner=whose))
+        address, visited = outlet.queue.address, (*visited, self._node)
+        copy = stored(message, address, number, queues, visited, owner=whose, reference=reference, sent=sent)
+        return Forward(outlet.queue, copy)
 
     @staticmethod
     def renumbered(copy: Message, outlet: Outlet) -> Forward:
