@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pollux.cli import api
+from pollux.cli import api, drain
 from pollux.cli.output import Result, listed, print_line, print_pairs
 
 app = typer.Typer(help="The cluster connection of a broker.", no_args_is_help=True, rich_markup_mode=None)
@@ -152,3 +152,6 @@ def forget(
     found = client.post(f"{_PATH}/forget", {"node": node, **more})
     text = f"node {found['nodeId']} is forgotten; {found['routedAnew']} messages are routed anew"
     return Result(found, text)
+
+
+drain.register(app)

@@ -35,6 +35,7 @@ from pollux.config.rules_database import DATABASE_RULES, in_database
 from pollux.config.rules_ha import HA_RULES
 from pollux.config.rules_network import NETWORK_RULES
 from pollux.config.rules_routers import ROUTER_RULES
+from pollux.config.rules_scale_down import SCALE_DOWN_RULES
 from pollux.config.schema import table_of
 from pollux.config.substitution import substitute
 
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
     from lxml import etree
 
 _RULES = (
-    *(*GENERAL_RULES, *CLUSTER_RULES, *ROUTER_RULES, *BRIDGING_RULES, *HA_RULES, *NETWORK_RULES),
-    *DATABASE_RULES,
+    *(*GENERAL_RULES, *CLUSTER_RULES, *ROUTER_RULES, *BRIDGING_RULES, *HA_RULES),
+    *(*SCALE_DOWN_RULES, *NETWORK_RULES, *DATABASE_RULES),
     *ACTIVE_PASSIVE_RULES,
 )
 _SERVER = "urn:activemq"

@@ -34,6 +34,7 @@ from pollux.config.clustering import (
     HaPolicy,
     ReplicationBackup,
     ReplicationPrimary,
+    ScaleDown,
 )
 from pollux.config.extensions import (
     Audit,
@@ -528,6 +529,17 @@ class Configuration(Redacted, frozen=True):
         """This broker's part in a replicated pair; None when it has none."""
         replication = self.ha_policy.replication if self.ha_policy is not None else None
         return (replication.primary or replication.backup) if replication is not None else None
+
+    @property
+    def scale_down(self) -> ScaleDown | None:
+        """Where this broker's messages go when it is stopped for good, or once it took over; None: nowhere."""
+        policy = self.ha_policy
+        if policy is None:
+            return None
+        if policy.primary_only is not None:
+            return policy.primary_only.scale_down
+        store = policy.shared_store or policy.replication
+        return store.backup.scale_down if store is not None and store.backup is not None else None
 
     @property
     def active_passive(self) -> ActivePassive | None:

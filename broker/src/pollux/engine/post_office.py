@@ -43,6 +43,7 @@ from pollux.errors import InvalidRequestError, NoSuchQueueError, PolluxError
 from pollux.formats.audit import Event
 from pollux.message import RoutingType
 from pollux.routing.queue import Queue, queue_of
+from pollux.routing.reference import MessageReference
 from pollux.store.bindings import INCOMPLETE
 
 if TYPE_CHECKING:
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from pollux.engine.spreading import Forward, Spread
     from pollux.message import Message
     from pollux.routing.consumer import Consumer, Rights
-    from pollux.routing.reference import MessageReference
     from pollux.routing.space import Address, AddressSpace
     from pollux.store.recovered import Recovered
     from pollux.store.storage import Storage
@@ -313,15 +313,20 @@ class PostOffice:
         self.storage.lost_body(message, str(error))
         self.wake(queue)
 
-    def hand_over(self, queue: Queue, moves: Sequence[tuple[MessageReference, Forward]]) -> None:
-        """Move messages that a consumer of ``queue`` holds to other nodes, each in one transaction with its copy."""
+    def hand_over(
+        self, queue: Queue, moves: Sequence[tuple[MessageReference, Forward]], *, removed: bool = False
+    ) -> None:
+        """Move messages that a consumer of ``queue`` holds to other nodes, each in one transaction with its copy.
+
+        ``removed``: nobody holds them, they were taken out of the queue (:meth:`Queue.remove`).
+        """
         tx = self.storage.next_id()
         for _, forward in moves:
             self._intake.forward(forward, tx)
         references = [reference for reference, _ in moves]
         if queue.trail is not None:
             queue.trail.left(Event.MOVED, references, moves[0][1].queue.address)
-        self._departures.discard(queue, queue.acknowledge(references), tx)
+        self._departures.discard(queue, references if removed else queue.acknowledge(references), tx)
         self.storage.append_commit(tx)
 
     def place_anew(self, queue: Queue, reference: MessageReference, message: Message, spread: Spread) -> None:
@@ -335,6 +340,15 @@ class PostOffice:
             queue.trail.left(Event.MOVED, [reference], message.address)
         self._departures.discard(queue, queue.acknowledge([reference]), tx)
         self.storage.append_commit(tx)
+
+    def adopt(self, queue: Queue, message: Message, *, failures: int = 0) -> MessageReference:
+        """Return a reference to a message of ``queue`` that was read from disk, as if it waited in memory."""
+        message.references = 1
+        self.accounts.charge(self.accounts.of(message.address), message.size)
+        reference = MessageReference(message, queue)
+        reference.redelivered = True
+        reference.delivery_count = failures
+        return reference
 
     # -- transactions
 

@@ -11,7 +11,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from pollux.engine.copies import ORIGINAL_ADDRESS, ORIGINAL_QUEUE
-from pollux.routing.reference import MessageReference
 from pollux.routing.selector import Selector, parse
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from pollux.message import Message
     from pollux.node.engine import Engine
     from pollux.routing.queue import Queue
+    from pollux.routing.reference import MessageReference
 
 log = logging.getLogger("pollux.management")
 
@@ -121,7 +121,7 @@ async def move(engine: Engine, queue: Queue, chosen: list[MessageReference], tar
             else:
                 staying.append(reference)
         references, cold = queue.remove(messages.keys())
-        references += [_adopted(engine, queue, messages[number]) for number in cold]
+        references += [engine.post.adopt(queue, messages[number]) for number in cold]
         if references:
             count += dead_letters.move(queue, references, target)
         await engine.stable()
@@ -130,16 +130,6 @@ async def move(engine: Engine, queue: Queue, chosen: list[MessageReference], tar
         log.warning("queue %s: %d messages stay: no queue of %s takes them", queue.name, len(staying), target)
     chosen[:] = staying
     return count
-
-
-def _adopted(engine: Engine, queue: Queue, message: Message) -> MessageReference:
-    """A reference to a message read from disk, charged to its address as if it waited in memory."""
-    accounts = engine.post.accounts
-    message.references = 1
-    accounts.charge(accounts.get(message.address.partition("::")[0]), message.size)
-    reference = MessageReference(message, queue)
-    reference.redelivered = True
-    return reference
 
 
 def has_origin(message: Message) -> bool:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
 
     from pollux.cluster.connection.connections import Connections
+    from pollux.cluster.scale_down.drain import Drain
     from pollux.ha.activation import Activation
     from pollux.node.engine import Engine
     from pollux.process.broker import Broker
@@ -221,6 +222,31 @@ class Api:
         """The plugins, and how they do."""
         found = self._node.plugins
         return json_response(found.describe() if found is not None else [])
+
+    async def drain(self, _request: web.Request) -> web.Response:
+        """How far the scale-down of this broker is: ``state`` off, moving, waiting (``reason``) or drained."""
+        found = self._node.drain
+        return json_response(found.describe() if found is not None else views.NO_DRAIN)
+
+    async def begin_drain(self, _request: web.Request) -> web.Response:
+        """Hand over everything to other nodes, from now on and after a restart."""
+        self._drain().begin()
+        await self._engine.stable()
+        return json_response(self._drain().describe(), status=202)
+
+    async def cancel_drain(self, _request: web.Request) -> web.Response:
+        """Hand over no more; what is on the way arrives."""
+        self._drain().cancel()
+        await self._engine.stable()
+        return json_response(self._drain().describe())
+
+    def _drain(self) -> Drain:
+        found = self._node.drain
+        if found is None:
+            raise InvalidRequestError(
+                "this broker has no cluster connection that forwards messages: there is nobody to hand them to"
+            )
+        return found
 
     async def reload(self, _request: web.Request) -> web.Response:
         """Read configuration and users again; tells what needs a restart."""

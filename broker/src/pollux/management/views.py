@@ -34,6 +34,15 @@ MAXIMUM_BODY = 64 * 1024
 
 
 #: In place of a cluster connection's description where there is none.
+NO_DRAIN: dict[str, Any] = {
+    "state": "off",
+    "reason": None,
+    "moved": 0,
+    "left": 0,
+    "onTheWay": 0,
+    "targets": [],
+    "queues": [],
+}
 NO_BRIDGES: dict[str, Any] = {"bridges": [], "incoming": [], "upstreams": [], "fetchedFrom": []}
 NO_CLUSTER: dict[str, Any] = {"name": None, "links": [], "incoming": [], "routes": [], "moved": {}}
 

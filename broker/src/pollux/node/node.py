@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pollux.cluster.connection.preparing import Preparation
     from pollux.cluster.link import CoreHub
     from pollux.cluster.routers.service import Routers
+    from pollux.cluster.scale_down.drain import Drain
     from pollux.config.acceptors import AcceptorSettings
     from pollux.config.model import Configuration
     from pollux.config.users import Users
@@ -53,6 +54,8 @@ logger = logging.getLogger("pollux.broker")
 #: Seconds each step of a stop may take.
 STORE_CLOSE_TIMEOUT = 60.0
 STEP_TIMEOUT = 5.0
+#: Scale-down on a stop ends when nothing moved for so long.
+SCALE_DOWN_PATIENCE = 15.0
 #: To give the right to serve back, and to see somebody take over.
 LEAVE_TIMEOUT = 60.0
 
@@ -107,6 +110,8 @@ class Node:
         self.plugins: Plugins | None = None
         #: The key of the cluster password where nobody else makes it; None: other brokers are not let in.
         self._key: asyncio.Future[ClusterKey] | None = None
+        #: What hands over everything when the node is scaled down; None without a cluster connection.
+        self.drain: Drain | None = None
 
     # -- start
 
@@ -178,7 +183,10 @@ class Node:
             mqtt.start(self._services(engine, self.configuration.acceptors[0].settings), self._loop)
         hub = activation.hub if activation is not None else None
         if self._preparation is not None:
+            from pollux.node import scale_down
+
             self.cluster = await self._connections(engine, hub, self._preparation)
+            self.drain = scale_down.join(self.cluster.all[0], self.configuration)
             hub = self.cluster.hub
         hub = await self._open_bridges(engine, hub)
         hub = await self._open_routers(engine, hub)
@@ -189,6 +197,8 @@ class Node:
             self.cluster.start()
         if self.bridges is not None:
             self.bridges.start()
+        if self.drain is not None:
+            self.drain.start()
         self._start_timers(engine)
         self.engine = engine
         self.state = "live"
@@ -414,11 +424,28 @@ class Node:
         """End the connections of clients; when ``forced`` is set, they are waited for no longer."""
         await self._acceptors.leave(graceful=graceful, fast_stop=self.fast_stop, forced=forced)
 
+    async def scale_down(self, forced: asyncio.Event) -> bool:
+        """Hand over what is here, where broker.xml says so; clients are gone. Returns whether nothing is left."""
+        drain = self.drain
+        if drain is None or not drain.wanted.enabled or self.state == "failed":
+            return True
+        try:
+            end = await drain.finish(SCALE_DOWN_PATIENCE, forced)
+        except Exception:
+            failure(logger, logging.ERROR, "scale-down failed: what is left stays in the store")
+            return False
+        if end.state == "drained":
+            return True
+        event(logger, logging.ERROR, "scale-down: not everything went, the rest stays in the store", reason=end.reason)
+        return False
+
     async def close_store(self) -> bool:
         """Write what is to be written, and let go of the store's files. Returns whether that worked."""
         engine = self._opened
         if engine is None:
             return True
+        if self.drain is not None:
+            await bounded(self.drain.stop(), STEP_TIMEOUT, "scale-down")
         if self.routers is not None:
             await bounded(self.routers.stop(), STEP_TIMEOUT, "connection routers")
         if self.cluster is not None:

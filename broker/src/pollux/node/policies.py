@@ -21,6 +21,8 @@ def features(configuration: Configuration) -> frozenset[str]:
         built |= {"discovery-groups"}
     if configuration.cluster_connections:
         built |= {"cluster-connections", "core-protocol", "broadcast-groups", "discovery-groups"}
+        if not configuration.in_ha_group:
+            built.add("scale-down")
     if configuration.active_passive is not None:
         built |= {"active-passive", "core-protocol"}
     replication = configuration.replication_part

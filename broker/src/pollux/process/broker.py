@@ -25,7 +25,7 @@ from pollux.node.around import Ending
 from pollux.node.node import STEP_TIMEOUT, Node, bounded
 from pollux.process import reload
 from pollux.process.acceptors import Acceptors
-from pollux.process.exits import EXIT_FAILED, EXIT_FENCED, EXIT_OK, EXIT_STORE
+from pollux.process.exits import EXIT_FAILED, EXIT_FENCED, EXIT_OK, EXIT_STORE, EXIT_UNDRAINED
 from pollux.process.failures import exit_code
 from pollux.process.notify import Notifier
 from pollux.process.resources import let_writers_in, memory_limit, tune_garbage_collector
@@ -346,6 +346,8 @@ class Broker:
         if self._watching is not None:
             self._watching.cancel()
         await node.leave_clients(graceful=graceful, forced=self._forced)
+        if graceful and not self.exit_code:
+            await self._scale_down()
         if activation is None:
             await self._stop_components()
         self._note(worked=await node.close_store())
@@ -361,6 +363,14 @@ class Broker:
         logs.flush(everything=True)
         event(logger, logging.INFO, "broker stopped", exit=self.exit_code)
         self.notifier.close()
+
+    async def _scale_down(self) -> None:
+        extend = self._loop.create_task(self._extend_start())
+        try:
+            if not await self.node.scale_down(self._forced):
+                self.exit_code = self.exit_code or EXIT_UNDRAINED
+        finally:
+            extend.cancel()
 
     def _note(self, *, worked: bool) -> None:
         if not worked:

@@ -27,3 +27,5 @@ EXIT_FENCED = 10
 EXIT_STORE_REFUSED = 11
 #: `pollux journal verify` was given a directory that is no store.
 EXIT_NOT_A_STORE = 12
+#: The broker stopped, and not everything that scale-down was to hand over went: what is left is in its store.
+EXIT_UNDRAINED = 13

@@ -5,7 +5,7 @@ A part of :class:`pollux.routing.queue.Queue` that knows no consumers. Pure, tim
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
@@ -435,6 +435,15 @@ class Backlog:
             yield from level.cold_ids()
         for _, _, _, number in sorted(self._cold_scheduled):
             yield number
+
+    def scheduled_ids(self, limit: int) -> tuple[list[int], list[tuple[int, int, int]]]:
+        """Ids of the scheduled messages that are due first, ``limit`` each of those in memory and on disk only.
+
+        Of the latter also when they are due and how often their delivery failed.
+        """
+        hot = [entry[2].message.id for entry in nsmallest(limit, self._scheduled, key=lambda entry: entry[:2])]
+        cold = nsmallest(limit, self._cold_scheduled)
+        return hot, [(number, due, self._cold_counts.get(number, 0)) for due, _, _, number in cold]
 
     def remove(self, ids: Container[int]) -> tuple[list[MessageReference], list[int]]:
         """Take messages out by id (not those in delivery): references of hot ones and ids of cold ones.

@@ -45,6 +45,11 @@ class Owner(NamedQueue, Protocol):
         """Return how error texts call the queue."""
 
 
+def counts(consumer: Consumer) -> bool:
+    """Return whether a consumer counts as one: not who only looks, nor what empties a queue for good."""
+    return not consumer.browsing and not getattr(consumer, "empties", False)
+
+
 class Dispatcher:
     """Share the ``backlog`` of a queue among its consumers."""
 
@@ -106,7 +111,7 @@ class Dispatcher:
         if consumer in self.attached:
             raise ValueError(f"{consumer!r} is already attached to {self._queue!r}")
         attributes = self.attributes
-        if not consumer.browsing and 0 <= attributes.max_consumers <= self.consumer_count:
+        if counts(consumer) and 0 <= attributes.max_consumers <= self.consumer_count:
             name = self._queue.name_for_errors
             raise LimitError(f"{name} allows {attributes.max_consumers} consumers (max-consumers)")
         attachment = Attachment(consumer)
@@ -115,7 +120,7 @@ class Dispatcher:
             self._lookers.append(attachment)
         else:
             self._classify(attachment)
-        if consumer.browsing:
+        if not counts(consumer):
             return
         if self.consumer_count == 0 and attributes.delay_before_dispatch >= 0:
             self._wait_until = now + attributes.delay_before_dispatch
@@ -145,7 +150,7 @@ class Dispatcher:
         attachment = self.attached.pop(consumer, None)
         if attachment is None:
             return []
-        if not consumer.browsing:
+        if counts(consumer):
             self.consumer_count -= 1
             if self.consumer_count == 0:
                 self._wait_until = 0

@@ -405,6 +405,10 @@ class Queue:
         """Ids of the messages that are only on disk. Not to be used across changes."""
         return self._backlog.cold_ids()
 
+    def scheduled_ids(self, limit: int) -> tuple[list[int], list[tuple[int, int, int]]]:
+        """Ids of scheduled messages; see Backlog."""
+        return self._backlog.scheduled_ids(limit)
+
     def remove(self, ids: Container[int]) -> tuple[list[MessageReference], list[int]]:
         """Take messages out by id; see Backlog."""
         return self._backlog.remove(ids)

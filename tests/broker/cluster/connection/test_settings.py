@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from pollux.cluster.connection.local import Prefixes
 from pollux.cluster.connection.settings import WINDOW, settings_of
 from pollux.cluster.routes.choice import Balancing
+from pollux.cluster.scale_down.plan import Wanted, wanted_of
 from pollux.config import ConfigError, Severity, loads
 from pollux.process.judgement import unprovided
 
@@ -160,3 +162,47 @@ def test_prefixes(text: str, inside: list[str], outside: list[str]) -> None:
     prefixes = Prefixes(text)
     assert all(address in prefixes for address in inside)
     assert not any(address in prefixes for address in outside)
+
+
+def scaled(tmp_path: Path, inside: str, *, members: str = STATIC, cluster: bool = True) -> str:
+    """What is wrong with a broker with this scale-down."""
+    policy = f"<ha-policy><live-only><scale-down>{inside}</scale-down></live-only></ha-policy>"
+    text = XML.format(more="", members=members, another="", before=policy)
+    if not cluster:
+        text = re.sub("<cluster-connections>.*</cluster-connections>", "", text, flags=re.DOTALL)
+    try:
+        found = loads(text, file=str(tmp_path / "broker.xml"))
+    except ConfigError as error:
+        return str(error)
+    return errors(found)
+
+
+def test_scale_down_is_provided_with_each_of_its_parameters(tmp_path: Path) -> None:
+    inside = "<enabled>false</enabled><group-name>blue</group-name><commit-interval>5</commit-interval>"
+    connectors = "<connectors><connector-ref>b</connector-ref></connectors>"
+    assert not scaled(tmp_path, "")
+    assert not scaled(tmp_path, inside + connectors, members="<static-connectors/>")
+    policy = f"<ha-policy><primary-only><scale-down>{inside}{connectors}</scale-down></primary-only></ha-policy>"
+    found = configuration(tmp_path, before=policy, members="<static-connectors/>")
+    assert wanted_of(found.scale_down) == Wanted(("b",), "blue", enabled=False, interval=5)
+    assert [name for name, _ in settings_of(found).peers] == ["b"]
+    assert wanted_of(None).enabled is False
+
+
+SCALE_DOWN = {
+    "to itself": (
+        "<connectors><connector-ref>a</connector-ref></connectors>",
+        {},
+        "'a' would be to this broker itself",
+    ),
+    "to nowhere": ("<connectors><connector-ref>x</connector-ref></connectors>", {}, "scale-down.*'x'"),
+    "to an empty group": ("<group-name> </group-name>", {}, "group-name is empty"),
+    "without a cluster": ("", {"cluster": False}, "scale-down needs a cluster-connection"),
+    "with nobody else": ("", {"members": "<static-connectors/>"}, "no other node is named"),
+}
+
+
+@pytest.mark.parametrize("case", SCALE_DOWN)
+def test_scale_down_that_cannot_be_is_refused_at_the_start(tmp_path: Path, case: str) -> None:
+    inside, more, reason = SCALE_DOWN[case]
+    assert re.search(reason, scaled(tmp_path, inside, **more))  # type: ignore[arg-type]  # its own keywords

@@ -106,6 +106,10 @@ class RetainedStore:
         for topic in expired:
             self.clear(topic)
 
+    def all(self) -> list[Retained]:
+        """Return all of them."""
+        return list(self._below(self._root))
+
     def expire(self, now: int) -> Iterator[None]:
         """Forget all that expired by ``now``, one of all entries in each step: there may be very many."""
         for entry in self._below(self._root):

@@ -352,6 +352,31 @@ class MqttSessions:
         del self._endings[state.client_id]
         ended.set_result(None)
 
+    # -- from and to other nodes
+
+    def adopt(self, client_id: str, record: SessionRecord) -> ClientState:
+        """Have a session that was another node's; its client is away."""
+        self._restore_session(client_id, record, self.wall_ms())
+        return self.sessions[client_id]
+
+    def give_away(self, state: ClientState) -> None:
+        """Forget a session that another node has now: nobody is told that it ends here."""
+        self._cancel_expiry(state)
+        self.wills.cancel(state)
+        state.unacked.clear()
+        for subscription in list(state.subscriptions.values()):
+            name = subscription.queue.name
+            if subscription.share is None or self.subscriptions.shared.leave(state, name):
+                self.subscriptions.delete_empty(name)
+        state.subscriptions.clear()
+        self.put(SESSION_KIND, state.client_id, None)
+        for packet_id in state.inbound:
+            self.put(QOS2_IN_KIND, packet_key(state.client_id, packet_id), None)
+        for packet_id in state.recorded:
+            self.put(QOS2_OUT_KIND, packet_key(state.client_id, packet_id), None)
+        self._count(state, 0)
+        del self.sessions[state.client_id]
+
     def _expire_later(self, state: ClientState) -> None:
         """End the session when its expiry interval has passed without a connection (section 3.1.2.11.2)."""
         if state.expiry_interval >= NEVER:

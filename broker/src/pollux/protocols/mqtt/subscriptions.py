@@ -214,6 +214,12 @@ class Subscriptions:
         except PolluxError as error:
             logger.warning("the queue %r of an MQTT subscription could not be deleted: %s", name, error)
 
+    def delete_empty(self, name: str) -> None:
+        """Delete a subscription's queue if nothing is in it."""
+        queue = self.find_queue(name)
+        if queue is not None and not self._post.message_count(queue):
+            self.delete_queue(name)
+
     def origin_of(self, state: ClientState) -> int:
         """Return the id of the connection ``state`` has now, 0 for none."""
         connection = state.connection

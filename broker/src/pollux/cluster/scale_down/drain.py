@@ -1,0 +1,496 @@
+"""Scale a broker down: hand over what it has, queue by queue, until nothing is left.
+
+It is begun, watched, cancelled and resumed.
+
+While it runs clients are served as before: what they send goes the same way as all that waits. That it runs is kept in
+the store: after a crash it goes on. What is on the way is in the store-and-forward queue of its node (cluster
+connection), which knows what arrived whatever is killed, so a message is there or here and never on both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pollux.cluster.scale_down.emptying import BATCH, Emptying, waits_for_its_consumers
+from pollux.cluster.scale_down.handing import IDS, QUEUE, definition, id_requests
+from pollux.cluster.scale_down.plan import About, Part, Peer, Progress, Sight, choose, progress, targets
+from pollux.cluster.scale_down.ways import NodeWay
+from pollux.errors import InvalidRequestError
+from pollux.logs import event
+from pollux.message import RoutingType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator, Sequence
+
+    from pollux.cluster.connection.service import Cluster
+    from pollux.cluster.scale_down.plan import Wanted
+    from pollux.routing.queue import Queue
+    from pollux.routing.reference import MessageReference
+
+logger = logging.getLogger("pollux.cluster")
+
+#: What the store keeps while it runs.
+KIND, KEY = "scale-down", "draining"
+#: Queues that are emptied at a time.
+_QUEUES = 64
+#: Seconds between two looks at everything; a queue whose target is gone for so long gets another one.
+_LOOK, _PATIENCE = 0.2, 5.0
+#: Requests under way at a time, to all nodes.
+_REQUESTS = 50
+
+
+class States(Protocol):
+    """Something besides messages that is handed over once no client is left: the sessions of a protocol."""
+
+    #: The request's name.
+    name: str
+
+    def keeps(self) -> Container[int]:
+        """Return the numbers of the queues that go with these, and not before."""
+
+    def prepare(self) -> None:
+        """Let messages go that are kept for clients: none of these comes any more."""
+
+    def mark(self, reference: MessageReference) -> dict[str, str]:
+        """Return annotations that a message takes along so that a session knows it again."""
+
+    def ready(self) -> Iterator[tuple[str, bytes]]:
+        """Yield key and value of each."""
+
+    def handed_over(self, key: str) -> None:
+        """Forget one: another node has it on its disk."""
+
+    def take(self, node: bytes, value: bytes) -> None:
+        """Have one that another node gives. It may come again. Raises PolluxError or ValueError."""
+
+
+class Drain:
+    """The scale-down of one broker. All methods are called in the loop's thread.
+
+    ``free``: bytes that the store has room for. ``host``: the machine. ``states``: what goes last.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        wanted: Wanted,
+        *,
+        free: Callable[[], int],
+        host: str,
+        states: Sequence[States] = (),
+    ) -> None:
+        self.wanted = wanted
+        self._cluster = cluster
+        self._post = cluster.post
+        self._free = free
+        self._host = host
+        self._states = states
+        self._batch = min(BATCH, wanted.interval) if wanted.interval > 0 else BATCH
+        self.running = False
+        #: No client is left, and none comes: the rest goes, too.
+        self._last = False
+        self.moved = 0
+        self._ways: dict[bytes, NodeWay] = {}
+        self._emptying: dict[int, Emptying] = {}
+        self._preparing: dict[int, asyncio.Task[None]] = {}
+        self._refused: dict[int, str] = {}
+        #: Bytes given to each node, and the one that gets subscriptions and sessions.
+        self._given: dict[bytes, int] = {}
+        self._home = b""
+        #: (node, address) whose duplicate ids are there.
+        self._ids: set[tuple[bytes, str]] = set()
+        #: States that are not handed over, and duplicate ids that are to go once more.
+        self._left_states = 0
+        self._nobody = ""
+        self._gone_since: dict[bytes, float] = {}
+        self._told = About()
+        self._said = Progress("", "")
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        cluster.about = self.about
+        cluster.progressed = self._progressed
+
+    # -- begun and ended
+
+    def start(self) -> None:
+        """Go on with what was begun before the last stop, and tell others of this node from now on."""
+        if (KIND, KEY) in self._post.recovered:
+            event(logger, logging.WARNING, "scale-down goes on, as before the restart")
+            self._begin()
+        self._task = self._post.loop.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Move nothing any more."""
+        for emptying in self._emptying.values():
+            emptying.stop()
+        tasks = [*self._preparing.values(), *([self._task] if self._task is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def begin(self) -> None:
+        """Hand over what there is, from now on, also after a restart.
+
+        Raises InvalidRequestError when nobody may get it.
+        """
+        if self.running:
+            return
+        found, why = targets(self.peers(), self.wanted)
+        if not found:
+            raise InvalidRequestError(f"scale-down cannot begin: {why}")
+        self._post.storage.put(KIND, KEY, b"")
+        event(logger, logging.WARNING, "scale-down begins", targets=[peer.name for peer in found])
+        self._begin()
+
+    @property
+    def nothing(self) -> bool:
+        """Return whether there is nothing at all to hand over."""
+        waiting = any(self._post.message_count(outlet.queue) for outlet in self._cluster.spreading.outlets.values())
+        ids = any(account.duplicates for account in self._post.accounts)
+        return not (waiting or ids or self._queues() or any(True for states in self._states for _ in states.ready()))
+
+    def _begin(self) -> None:
+        self.running = True
+        self._cluster.withdraw(withdrawn=True)
+        self._wake.set()
+
+    def cancel(self) -> None:
+        """Hand over no more; what is on the way arrives. Raises InvalidRequestError when nothing was begun."""
+        if not self.running:
+            raise InvalidRequestError("this broker is not being scaled down: there is nothing to cancel")
+        self.running = False
+        self._post.storage.put(KIND, KEY, None)
+        for task in self._preparing.values():
+            task.cancel()
+        for emptying in self._emptying.values():
+            emptying.stop()
+        self._emptying.clear()
+        self._refused.clear()
+        self._cluster.withdraw(withdrawn=False)
+        event(logger, logging.WARNING, "scale-down cancelled", moved=self.moved)
+
+    async def finish(self, patience: float, forced: asyncio.Event) -> Progress:
+        """Hand over everything that is left, no client being there any more; return how far it came.
+
+        It ends when it is done, when ``forced`` is set, and when nothing moved for ``patience`` seconds.
+        """
+        clock = self._post.loop.time
+        if not self.running and self.nothing:
+            return Progress("drained")
+        self._last = True
+        for states in self._states:
+            states.prepare()
+        until = clock() + patience
+        mark: object = None
+        if not self.running:
+            event(logger, logging.INFO, "scale-down: what is here goes to other nodes before the end")
+            self._begin()
+        while True:
+            now = self.look()
+            if now.state == "drained":
+                # It is done: a broker that is started again is one like the others.
+                self._post.storage.put(KIND, KEY, None)
+                event(logger, logging.INFO, "scale-down: everything is handed over", moved=self.moved)
+                return now
+            if forced.is_set():
+                return now
+            before, mark = mark, (self.moved, self._left_states, sum(way.link.confirmed for way in self._ways.values()))
+            if mark != before:
+                until = clock() + patience
+            if clock() >= until:
+                return now
+            self._wake.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK / 4):
+                    await forced.wait()
+
+    # -- what others are told
+
+    def about(self) -> About:
+        """Return what this node tells of itself."""
+        free = max(0, self._free())
+        coarse = 1 << (free.bit_length() - 1) if free else 0
+        self._told = About(self.running, coarse, self.wanted.group, self._host)
+        return self._told
+
+    def peers(self) -> list[Peer]:
+        """Return the nodes that are linked to, or are to be."""
+        return [
+            Peer(link.name, link.node, link.broker or link.name, link.connected, link.about, link.reason)
+            for link in self._cluster.peers.links
+            if link.node != self._cluster.node
+        ]
+
+    # -- turns
+
+    def _progressed(self) -> None:
+        if self.running:
+            for emptying in self._emptying.values():
+                emptying.more()
+            self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                if self._told != self.about():
+                    for incoming in self._cluster.incoming.values():
+                        incoming.tell_about()
+                if self.running:
+                    await self._turn()
+            except Exception:
+                logger.exception("scale-down failed, and is tried again")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK if self.running else 1.0):
+                    await self._wake.wait()
+            await asyncio.sleep(0.005)  # what comes together is looked at together
+
+    async def _turn(self) -> None:
+        fitting, self._nobody = targets(self.peers(), self.wanted)
+        self._forget_lost(fitting)
+        stays = self._stays()
+        for queue in self._queues():
+            emptying = self._emptying.get(queue.id)
+            if emptying is None:
+                if fitting and len(self._emptying) + len(self._preparing) < _QUEUES and not stays(queue):
+                    self._assign(queue, fitting)
+            elif stays(queue):
+                self._let_go(queue.id)
+            else:
+                emptying.more()
+                await emptying.take_rest()
+        for number in [number for number, each in self._emptying.items() if self._is_empty(each.queue)]:
+            self._let_go(number)
+        if self._last and fitting:
+            await self._hand_states(fitting)
+        self._tell()
+
+    def _stays(self) -> Callable[[Queue], bool]:
+        """Return what says whether a queue is left to its consumers, or to its session, until the end."""
+        if self._last:
+            return lambda _queue: False
+        kept = [states.keeps() for states in self._states]
+        return lambda queue: waits_for_its_consumers(queue) or any(queue.id in numbers for numbers in kept)
+
+    def _forget_lost(self, fitting: Sequence[Peer]) -> None:
+        """Have queues go elsewhere whose node may get nothing any more, or is away for long."""
+        now = self._post.loop.time()
+        reached = {peer.node for peer in fitting}
+        for node in self._ways:
+            if node in reached:
+                self._gone_since.pop(node, None)
+            elif now - self._gone_since.setdefault(node, now) >= _PATIENCE:
+                for number in [each for each, one in self._emptying.items() if self._way(one).node == node]:
+                    self._let_go(number)
+
+    @staticmethod
+    def _way(emptying: Emptying) -> NodeWay:
+        assert isinstance(emptying.way, NodeWay)  # noqa: S101  (nothing else is made here)
+        return emptying.way
+
+    def _queues(self) -> list[Queue]:
+        """Return the queues that are to be emptied: none of the broker itself, and none that ends with a client."""
+        return [
+            queue
+            for queue in list(self._post.space.queues)
+            if not queue.spec.internal and not queue.temporary and not self._is_empty(queue)
+        ]
+
+    def _is_empty(self, queue: Queue) -> bool:
+        return self._post.space.queue_by_id(queue.id) is not queue or not (
+            self._post.message_count(queue) or self._post.in_flight(queue)
+        )
+
+    def _let_go(self, number: int) -> None:
+        self._emptying.pop(number).stop()
+
+    def _assign(self, queue: Queue, fitting: Sequence[Peer]) -> None:
+        """Choose the node that gets a queue, and have it get ready."""
+        if queue.id in self._preparing:
+            return
+        peer = self._target(queue, fitting)
+        self._given[peer.node] = self._given.get(peer.node, 0) + queue.bytes
+        task = self._post.loop.create_task(self._prepare(queue, peer))
+        self._preparing[queue.id] = task
+        task.add_done_callback(lambda _task: self._preparing.pop(queue.id, None))
+
+    def _target(self, queue: Queue, fitting: Sequence[Peer]) -> Peer:
+        if queue.routing_type is RoutingType.MULTICAST:
+            return self._home_of(fitting)
+        group = self._cluster.table.group((queue.address, ""))
+        takers = {key[0] for key, path in group.items() if path.record.has_consumers}
+        return choose(fitting, takers, self._given, queue.bytes, self._host)
+
+    def _home_of(self, fitting: Sequence[Peer]) -> Peer:
+        """Return the one node that gets all subscriptions: a client that had several finds them together."""
+        known = next((peer for peer in fitting if peer.node == self._home), None)
+        peer = known or choose(fitting, (), self._given, 0, self._host)
+        self._home = peer.node
+        return peer
+
+    async def _prepare(self, queue: Queue, peer: Peer) -> None:
+        """Have a node know a queue, and the duplicate ids of its address; then empty it."""
+        link = next((link for link in self._cluster.peers.links if link.node == peer.node and link.connected), None)
+        if link is None:
+            return
+        try:
+            refused = await link.ask(QUEUE, definition(queue))
+            if not refused:
+                refused = await self._hand_ids(link.node, link.ask, queue.address)
+        except ConnectionError:
+            return
+        if refused:
+            if self._refused.get(queue.id) != refused:
+                event(logger, logging.ERROR, "a queue is not taken", queue=queue.name, node=peer.name, reason=refused)
+            self._refused[queue.id] = refused
+            await asyncio.sleep(1.0)  # an operator has to do something
+            return
+        self._refused.pop(queue.id, None)
+        way = self._ways.setdefault(peer.node, NodeWay(self._cluster, link, self._mark))
+        way.link = link
+        if self.running and not self._is_empty(queue):
+            emptying = self._emptying[queue.id] = Emptying(self._post, queue, way, self._counted(way), self._batch)
+            emptying.start()
+            self._wake.set()
+
+    def _mark(self, reference: MessageReference) -> dict[str, str]:
+        """Return what a message takes along for the sake of a session."""
+        found: dict[str, str] = {}
+        for states in self._states:
+            found.update(states.mark(reference))
+        return found
+
+    def _counted(self, way: NodeWay) -> Callable[[int], None]:
+        def count(messages: int) -> None:
+            self.moved += messages
+            way.written(messages)
+
+        return count
+
+    async def _hand_ids(
+        self, node: bytes, ask: Callable[[str, bytes], Any], address: str, *, again: bool = False
+    ) -> str:
+        """Hand over the duplicate ids of an address; return why they are not taken."""
+        if (node, address) in self._ids and not again:
+            return ""
+        account = self._post.accounts.of(address)
+        for content in id_requests(account.name, account.duplicates or ()):
+            refused = str(await ask(IDS, content))
+            if refused:
+                return refused
+        self._ids.add((node, address))
+        return ""
+
+    # -- what goes last
+
+    async def _hand_states(self, fitting: Sequence[Peer]) -> None:
+        """Hand over sessions, and what duplicate ids came since; once no message is left to hand over."""
+        if self._queues():
+            self._left_states = max(1, self._left_states)
+            return
+        links = {link.node: link for link in self._cluster.peers.links if link.connected}
+        home = self._home_of(fitting)
+        try:
+            if self._left_states or not self._last_ids_went:
+                for account in list(self._post.accounts):
+                    if account.duplicates and not account.name.startswith("$."):
+                        for peer in fitting:
+                            await self._hand_ids(peer.node, links[peer.node].ask, account.name, again=True)
+                self._last_ids_went = True
+            left = 0
+            for states in self._states:
+                left += await self._hand(states, links[home.node].ask)
+            self._left_states = left
+        except (ConnectionError, KeyError):
+            self._left_states = max(1, self._left_states)
+
+    #: Duplicate ids were handed over once more at the end.
+    _last_ids_went = False
+
+    async def _hand(self, states: States, ask: Callable[[str, bytes], Any]) -> int:
+        """Hand over all of these; return how many were not taken."""
+        listed = list(states.ready())
+        refused = 0
+        for start in range(0, len(listed), _REQUESTS):
+            some = listed[start : start + _REQUESTS]
+            answers = await asyncio.gather(*(ask(states.name, value) for _, value in some), return_exceptions=True)
+            for (key, _), answer in zip(some, answers, strict=True):
+                if answer == "":
+                    states.handed_over(key)
+                    continue
+                refused += 1
+                event(logger, logging.ERROR, "it is not taken", kind=states.name, key=key, reason=answer)
+        return refused
+
+    # -- to be seen
+
+    def look(self) -> Progress:
+        """Return how far it is."""
+        return progress(self.sight())
+
+    def sight(self) -> Sight:
+        """Return what is left."""
+        parts = []
+        stays = self._stays()
+        for queue in self._queues():
+            messages = self._post.message_count(queue)
+            emptying = self._emptying.get(queue.id)
+            held = queue.delivering
+            if emptying is None and stays(queue):
+                held = max(messages, 1)
+            parts.append(Part(queue.name, max(messages, 1), held, self._refused.get(queue.id, "")))
+        reached = {link.node for link in self._cluster.peers.links if link.connected}
+        names = {link.node: link.broker for link in self._cluster.peers.links if link.broker}
+        on_the_way, unreached = 0, []
+        for node, outlet in self._cluster.spreading.outlets.items():
+            way = self._ways.get(node)
+            count = way.waiting if way is not None else self._post.message_count(outlet.queue)
+            if node in reached:
+                on_the_way += count
+            elif count:
+                unreached.append((names.get(node, node.hex()), count))
+        coming = tuple(link.name for link in self._cluster.incoming.values() if not link.empty)
+        states = self._left_states if self._last else 0
+        if self._last and not self._last_ids_went:
+            states = max(1, states)
+        stops = self.wanted.enabled and not self._last
+        return Sight(tuple(parts), on_the_way, tuple(unreached), coming, states, self._nobody, stops)
+
+    def _tell(self) -> None:
+        now = self.look()
+        if now.state != self._said.state or (now.state == "waiting" and now.reason != self._said.reason):
+            level = logging.WARNING if now.state == "waiting" else logging.INFO
+            event(logger, level, f"scale-down: {now.state}", reason=now.reason or None, moved=self.moved)
+        self._said = now
+
+    def describe(self) -> dict[str, Any]:
+        """Return what management shows."""
+        sight = self.sight()
+        now = progress(sight) if self.running else Progress("off")
+        fitting, why = targets(self.peers(), self.wanted)
+        return {
+            "state": now.state,
+            "reason": now.reason or (why if not fitting else "") or None,
+            "moved": self.moved,
+            "left": sight.left,
+            "onTheWay": sight.on_the_way + sum(count for _, count in sight.unreached),
+            "targets": [peer.name for peer in fitting],
+            "queues": [
+                {
+                    "name": part.queue,
+                    "messages": part.messages,
+                    "held": part.held,
+                    "target": self._target_name(part.queue),
+                    "reason": part.refused or None,
+                }
+                for part in sight.parts
+            ],
+        }
+
+    def _target_name(self, name: str) -> str | None:
+        queue = self._post.space.queue(name)
+        emptying = self._emptying.get(queue.id) if queue is not None else None
+        return self._way(emptying).link.broker if emptying is not None else None
