@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from harness import mqtt, stomp
 from harness.broker import POLLUX
-from harness.cluster import ClusterNode, Nodes
-from harness.failover import wait_until
+from harness.cluster import PASSWORD, SETTINGS, ClusterNode, Nodes
+from harness.failover import Group, wait_until
+from harness.ports import free_port
+from harness.replication import PRIMARY, Pair, file_manager
 from pollux.process.exits import EXIT_FAILED, EXIT_OK, EXIT_UNDRAINED, EXIT_USAGE
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from harness.failover import Member
 
 MESSAGES = 6000
 #: Milliseconds.
@@ -130,3 +134,75 @@ def test_a_stop_with_nowhere_to_go_says_so_and_loses_nothing(tmp_path: Path) -> 
         one.start()
         assert one.messages() == {"orders": 1}
         assert two.messages() == {}
+
+
+def backlog(node: Member, count: int) -> None:
+    with stomp.connect(node) as sender:
+        for number in range(count):
+            sender.raw.send("orders", str(number), headers={"persistent": "true"})
+        sender.send("orders", str(count), persistent="true")
+
+
+def test_a_backup_hands_over_instead_of_serving_and_its_live_comes_back_empty(tmp_path: Path) -> None:
+    port = free_port()
+    third = ClusterNode(tmp_path / "third", [port, free_port()], 0)
+    core = (
+        f'<connectors><connector name="me">tcp://127.0.0.1:{free_port()}</connector>'
+        f'<connector name="third">tcp://127.0.0.1:{port}</connector></connectors><cluster-user>nodes</cluster-user>'
+        f"<cluster-password>{PASSWORD}</cluster-password><cluster-connections><cluster-connection name='c'>"
+        "<connector-ref>me</connector-ref><retry-interval>50</retry-interval>"
+        "<static-connectors><connector-ref>third</connector-ref></static-connectors></cluster-connection>"
+        "</cluster-connections>"
+    )
+    backup_role = "<backup><scale-down/><restart-backup>true</restart-backup></backup>"
+    with Group(tmp_path, "<primary/>", backup_role, core=core, settings=SETTINGS) as group:
+        primary, backup = group.members
+        primary.start()
+        primary.wait_for("live")
+        backup.spawn()
+        backup.wait_for("ready")
+        backlog(primary, 2000)
+        primary.kill()
+        # Nobody is there to take anything: it holds the store for a while, gives up, and loses nothing.
+        assert backup.wait_until_ended() == EXIT_UNDRAINED
+        third.start()
+        try:
+            backup.spawn()
+            wait_until(lambda: third.messages().get("orders") == 2001, "everything is handed over")
+            wait_until(lambda: "scale-down instead of serving: done" in backup.text(), "it has ended")
+            primary.start()
+            primary.wait_for("live")
+            backup.wait_for("ready")  # it waits again
+            with stomp.connect(primary) as client:
+                client.subscribe("orders")
+                client.silence()
+            assert sorted(map(int, bodies(third, "orders", 2001))) == list(range(2001))
+            for node in (backup, third):
+                assert "Traceback" not in node.log.read_text(), node.log_tail(20_000)
+        finally:
+            third.close()
+
+
+def test_a_replicated_backup_hands_over_what_it_copied(tmp_path: Path) -> None:
+    port = free_port()
+    third = ClusterNode(tmp_path / "third", [port, free_port()], 0)
+    text = third.configuration.read_text().replace("<cluster-user>nodes<", "<cluster-user>twins<")
+    third.configuration.write_text(text)
+    names = "<connectors><connector-ref>third</connector-ref></connectors>"
+    backup_role = f"<backup>{{manager}}{{own}}<scale-down>{names}</scale-down></backup>"
+    with Pair(tmp_path, file_manager(tmp_path / "locks"), PRIMARY, backup_role) as pair:
+        for member in pair.replicas:
+            more = f'<connectors><connector name="third">tcp://127.0.0.1:{port}</connector><connector '
+            text = member.configuration.read_text().replace("<connectors><connector ", more, 1)
+            member.configuration.write_text(text)
+        primary, backup = pair.start()
+        third.start()
+        try:
+            backlog(primary, 2000)
+            primary.kill()
+            assert backup.wait_until_ended() == EXIT_OK, backup.log_tail()
+            assert sorted(map(int, bodies(third, "orders", 2001))) == list(range(2001))
+            for node in (backup, third):
+                assert "Traceback" not in node.log.read_text(), node.log_tail(20_000)
+        finally:
+            third.close()

@@ -542,6 +542,18 @@ class Configuration(Redacted, frozen=True):
         return store.backup.scale_down if store is not None and store.backup is not None else None
 
     @property
+    def scales_down_instead(self) -> bool:
+        """Whether this is a backup that hands over what its live had instead of serving it."""
+        scale_down = self.scale_down
+        return self.in_ha_group and scale_down is not None and scale_down.enabled
+
+    @property
+    def restarts_backup(self) -> bool:
+        """Whether a backup whose work is done waits again."""
+        store = self.ha_policy and (self.ha_policy.shared_store or self.ha_policy.replication)
+        return bool(store and store.backup and store.backup.restart_backup)
+
+    @property
     def active_passive(self) -> ActivePassive | None:
         """The settings of the active-passive cluster that this broker is in; None when it is in none."""
         own = self.high_availability.active_passive

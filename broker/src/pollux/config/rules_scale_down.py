@@ -45,6 +45,12 @@ def scale_down_has_somewhere_to_go(configuration: Configuration, report: Report)
             f"scale-down: discovery-group {group.discovery_group_name!r} is not the one of cluster-connection"
             f" {cluster.name!r}: use the same one, or connectors",
         )
+    if configuration.in_ha_group and not scale_down.connectors and cluster.static_connectors is None:
+        report.error_at(
+            policy.line,
+            "scale-down of a backup needs connectors: the nodes of the cluster that get its live's messages",
+        )
+        return
     named = cluster.static_connectors.connector_refs if cluster.static_connectors is not None else ()
     others = [name for name in (*named, *scale_down.connectors) if name != cluster.connector_ref]
     if not others and cluster.discovery_group_ref is None:

@@ -112,6 +112,8 @@ class Node:
         self._key: asyncio.Future[ClusterKey] | None = None
         #: What hands over everything when the node is scaled down; None without a cluster connection.
         self.drain: Drain | None = None
+        #: Whether everything went of a backup that scales down instead of serving; None: it does not, or not yet.
+        self._went: bool | None = None
 
     # -- start
 
@@ -175,24 +177,29 @@ class Node:
         return engine
 
     async def serve(self, engine: Engine) -> None:
-        """Let clients in to what :meth:`open` returned. Raises ListenError, StoreError."""
+        """Let clients in to what :meth:`open` returned. Raises ListenError, StoreError.
+
+        A backup that scales down instead lets nobody in: it hands over what is in the store, and ends.
+        """
         activation = self.activation
         await engine.configure(self.configuration, self._process.memory_limit())
         if any(acceptor.speaks("MQTT") for acceptor in self.configuration.acceptors):
             # Stored sessions expire and their wills fall due whether or not an MQTT client ever connects.
             mqtt.start(self._services(engine, self.configuration.acceptors[0].settings), self._loop)
         hub = activation.hub if activation is not None else None
+        instead = activation is not None and self.configuration.scales_down_instead
         if self._preparation is not None:
             from pollux.node import scale_down
 
             self.cluster = await self._connections(engine, hub, self._preparation)
             self.drain = scale_down.join(self.cluster.all[0], self.configuration)
             hub = self.cluster.hub
-        hub = await self._open_bridges(engine, hub)
-        hub = await self._open_routers(engine, hub)
-        if self.configuration.plugins:
-            self._start_plugins(engine)
-        await self._acceptors.open(lambda settings: self._services(engine, settings), engine.post.memory, hub)
+        if not instead:
+            hub = await self._open_bridges(engine, hub)
+            hub = await self._open_routers(engine, hub)
+            if self.configuration.plugins:
+                self._start_plugins(engine)
+            await self._acceptors.open(lambda settings: self._services(engine, settings), engine.post.memory, hub)
         if self.cluster is not None:
             self.cluster.start()
         if self.bridges is not None:
@@ -224,6 +231,16 @@ class Node:
             messages=engine.recovered_messages,
             recovery_ms=round(engine.recovery_seconds * 1000),
         )
+        if instead:
+            self._timers.append(self._loop.create_task(self._scale_down_instead()))
+
+    async def _scale_down_instead(self) -> None:
+        """Hand over everything in place of the live that is gone, while the right to the store is proven; then end."""
+        self._went = await self._hand_over(asyncio.Event())
+        if self._went and self.activation is not None:
+            self.activation.restart = self.configuration.restarts_backup
+        if self.state != "failed":
+            self.request_stop("scale-down instead of serving: " + ("done" if self._went else "not everything went"))
 
     async def _connections(self, engine: Engine, hub: CoreHub | None, preparation: Preparation) -> Connections:
         """Return the cluster connections; ``hub``: what the members of a pair may ask each other for already."""
@@ -426,6 +443,13 @@ class Node:
 
     async def scale_down(self, forced: asyncio.Event) -> bool:
         """Hand over what is here, where broker.xml says so; clients are gone. Returns whether nothing is left."""
+        if self._went is not None:
+            return self._went
+        if self.activation is not None:
+            return self.drain is None  # it was stopped in the middle, and its right to the store is given back
+        return await self._hand_over(forced)
+
+    async def _hand_over(self, forced: asyncio.Event) -> bool:
         drain = self.drain
         if drain is None or not drain.wanted.enabled or self.state == "failed":
             return True

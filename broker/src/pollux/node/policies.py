@@ -21,8 +21,9 @@ def features(configuration: Configuration) -> frozenset[str]:
         built |= {"discovery-groups"}
     if configuration.cluster_connections:
         built |= {"cluster-connections", "core-protocol", "broadcast-groups", "discovery-groups"}
-        if not configuration.in_ha_group:
-            built.add("scale-down")
+        policy = configuration.ha_policy
+        if not configuration.in_ha_group or (policy is not None and policy.primary_only is None):
+            built.add("scale-down")  # also of a backup
     if configuration.active_passive is not None:
         built |= {"active-passive", "core-protocol"}
     replication = configuration.replication_part

@@ -448,3 +448,20 @@ async def test_nothing_goes_to_a_node_that_is_scaled_down_itself(scaled: Any) ->
     with pytest.raises(InvalidRequestError, match="it is being scaled down itself"):
         found.drain.begin()
     await other.drain.stop()
+
+
+@pytest.mark.parametrize("what", ["queue", "duplicate-ids", "nonsense"])
+async def test_a_request_that_cannot_be_read_is_answered_and_the_link_goes_on(scaled: Any, what: str) -> None:
+    found = await scaled()
+    link = found.one.cluster.outgoing[0]
+    for content in (b"", b"\xc1junk", b"\x80", b"\x92\x01\x02"):
+        assert await link.ask(what, content)
+    assert link.connected
+    found.one.connectors[found.others[0].id].allowed.clear()
+    answer = asyncio.ensure_future(link.ask(what, b"junk"))
+    await asyncio.sleep(0)
+    found.one.connectors[found.others[0].id].links[-1].cut()
+    with pytest.raises(ConnectionError):
+        await answer
+    with pytest.raises(ConnectionError):
+        await link.ask(what, b"junk")

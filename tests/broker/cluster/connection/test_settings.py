@@ -206,3 +206,19 @@ SCALE_DOWN = {
 def test_scale_down_that_cannot_be_is_refused_at_the_start(tmp_path: Path, case: str) -> None:
     inside, more, reason = SCALE_DOWN[case]
     assert re.search(reason, scaled(tmp_path, inside, **more))  # type: ignore[arg-type]  # its own keywords
+
+
+def test_scale_down_of_a_backup_is_provided_and_needs_to_know_where_to(tmp_path: Path) -> None:
+    def pair(inside: str, members: str = STATIC) -> Configuration:
+        backup = f"<backup>{inside}<restart-backup>true</restart-backup></backup>"
+        policy = f"<ha-policy><shared-store>{backup}</shared-store></ha-policy>"
+        return configuration(tmp_path, before=policy, members=members)
+
+    assert not refused(pair("<scale-down/>"))
+    assert pair("<scale-down/>").scales_down_instead
+    assert pair("<scale-down/>").restarts_backup
+    assert not pair("<scale-down><enabled>false</enabled></scale-down>").scales_down_instead
+    assert not pair("").scales_down_instead
+    discovery = '<discovery-group-ref discovery-group-name="d"/>'
+    with pytest.raises(ConfigError, match="scale-down of a backup needs connectors"):
+        pair("<scale-down/>", members=discovery)

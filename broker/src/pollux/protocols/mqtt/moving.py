@@ -178,20 +178,21 @@ class MovingSessions:
             mqtt_sessions.record_out(state, packet_id, encode_out(0, 0, RELEASED))
         marks = {mark: packet_id for packet_id, mark in moved.sent}
         for subscription in state.subscriptions.values() if marks else ():
-            for number, mark in _marked(subscription.queue):
-                packet_id = marks.pop(mark, 0)
+            for reference, mark in _marked(subscription.queue):
+                packet_id, number = marks.pop(mark, 0), reference.message.id
                 if packet_id:
+                    reference.redelivered = True
                     state.unacked[packet_id] = None
                     state.redeliver[subscription.queue.id, number] = packet_id
                     mqtt_sessions.record_out(state, packet_id, encode_out(subscription.queue.id, number, SENT))
 
 
-def _marked(queue: Queue) -> Iterator[tuple[int, str]]:
-    """Yield number and mark of the messages in memory that have one."""
+def _marked(queue: Queue) -> Iterator[tuple[MessageReference, str]]:
+    """Yield the messages in memory that have a mark, and it."""
     for reference in queue.iterate():
         mark = (reference.message.annotations or {}).get(MARK)
         if isinstance(mark, str):
-            yield reference.message.id, mark
+            yield reference, mark
 
 
 class RetainedMessage(Struct, frozen=True, array_like=True):
