@@ -17,8 +17,9 @@ def scale_down_has_somewhere_to_go(configuration: Configuration, report: Report)
         return
     if scale_down.group_name is not None and not scale_down.group_name.strip():
         report.error_at(policy.line, "scale-down: group-name is empty: name the group, or leave the element out")
-    if not scale_down.enabled:
-        return
+    endpoints = {connector.name: connector.endpoints for connector in configuration.connectors}
+    if not scale_down.enabled or not endpoints.keys() >= set(scale_down.connectors):
+        return  # what does not exist is said already
     if not configuration.cluster_connections:
         if "cluster-connection" not in report.broken:
             report.error_at(
@@ -26,7 +27,6 @@ def scale_down_has_somewhere_to_go(configuration: Configuration, report: Report)
             )
         return
     cluster = configuration.cluster_connections[0]
-    endpoints = {connector.name: connector.endpoints for connector in configuration.connectors}
     mine = endpoints.get(cluster.connector_ref)
     for name in scale_down.connectors:
         if name == cluster.connector_ref or (mine is not None and endpoints.get(name) == mine):
