@@ -214,7 +214,7 @@ def test_scale_down_of_a_backup_is_provided_and_needs_to_know_where_to(tmp_path:
         policy = f"<ha-policy><shared-store>{backup}</shared-store></ha-policy>"
         return configuration(tmp_path, before=policy, members=members)
 
-    assert not refused(pair("<scale-down/>"))
+    assert not errors(pair("<scale-down/>"))
     assert pair("<scale-down/>").scales_down_instead
     assert pair("<scale-down/>").restarts_backup
     assert not pair("<scale-down><enabled>false</enabled></scale-down>").scales_down_instead
