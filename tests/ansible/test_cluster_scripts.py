@@ -276,7 +276,7 @@ def test_a_primary_that_hangs_is_ended_when_it_is_to_be_demoted(machine: Machine
     os.killpg(machine.number, signal.SIGSTOP)
     machine.flag("hung")
     assert machine(AGENT, "monitor") == 9
-    assert machine(AGENT, "demote") == 0
+    assert machine(AGENT, "demote", OCF_RESKEY_CRM_meta_timeout="600000") == 0
     assert not machine.runs()
 
 

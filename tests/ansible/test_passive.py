@@ -73,11 +73,13 @@ def test_three_brokers_and_a_virtual_address() -> None:
 def test_the_plan_says_what_a_failover_costs_at_most() -> None:
     plan = model(pacemaker_token_ms=1000, pacemaker_consensus_ms=2000, pacemaker_fencing_seconds=5)["groups"]["trio"]
     ended = "monitor 2000, controller 2000, promotion 1500, virtual address 500, clients 1000"
+    hangs = "monitor 2000, answer 5000, controller 2000, end 3000, promotion 1500, virtual address 500, clients 1000"
     off = "token 1000, consensus 2000, controller 2000, fencing 5000, promotion 1500, virtual address 500, clients 1000"
     assert plan["cluster"]["plan"] == [
         "pacemaker decides who serves; nodes node1, node2, node3",
         "virtual address 192.0.2.100/24",
         f"the primary's process ends: 7000 ms at most ({ended})",
+        f"it hangs: 15000 ms at most ({hangs})",
         f"its machine loses its power: 13000 ms at most ({off})",
     ]
 
@@ -97,6 +99,7 @@ def test_consensus_follows_the_token() -> None:
         (3, {"pacemaker_fencing_devices": [DEVICE, DEVICE]}, "node1: pacemaker_fencing_devices: listed twice: power"),
         (3, {"broker_heartbeat_ms": 0}, "node1: broker_heartbeat_ms: 0: without heartbeats a broker that hangs"),
         (3, {"broker_heartbeat_ms": 3000}, "a backup is ready for 5250 ms after its primary's machine lost its power"),
+        (3, {"pacemaker_answer_seconds": 25}, "29000 ms after its primary hangs, and it may take 32000 ms until"),
         (3, {"pacemaker_token_ms": 100}, "node1: pacemaker_token_ms: 100 is a silence that a busy machine has"),
         (3, {"pacemaker_consensus_ms": 1100}, "node1: pacemaker_consensus_ms: 1100 is less than corosync takes"),
         (3, {"pacemaker_monitor_seconds": 0}, "node1: pacemaker_monitor_seconds: 0 is no interval"),

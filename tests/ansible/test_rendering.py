@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from lxml import etree
 
 from harness.bundle import ROOT, Site, prod_inventory, tree, write_private
 from pollux.config import loads
@@ -93,6 +95,29 @@ RENDER_NODES = [
 ]
 
 
+def manager(role: str, tasks: str, *more: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same for what a resource manager's role writes, and ``more`` files."""
+    private = {"secrets": {"manager_key": "manager-key-0815-0815"}}
+    load = {"name": role, "tasks_from": tasks, "public": True, "apply": {"when": False}}
+    files = f"{{{{ __{role}_files + more }}}}"
+    play = {
+        "name": "Render",
+        "hosts": "brokers",
+        "gather_facts": False,
+        "vars": {
+            "__pacemaker_secrets": private,
+            "__virtual_ip_unit": "pollux",
+            "role_path": str(ROOT / "roles" / role),
+            "more": list(more),
+        },
+        "tasks": [
+            {"name": "Load the role", "ansible.builtin.include_role": load},
+            {"name": "Write", "pollux_rendered": {"files": files, "out": "{{ out }}/{{ inventory_hostname }}"}},
+        ],
+    }
+    return [RENDER[0], play]
+
+
 class Rendering:
     """What the role would write for the hosts of an inventory, without touching them."""
 
@@ -102,7 +127,8 @@ class Rendering:
         self.site.inventory = inventory
         self.book = directory / "render" / "render.yml"
         self.book.parent.mkdir()
-        (self.book.parent / "templates").symlink_to(ROOT / "roles" / role / "templates")
+        for kind in ("templates", "files"):
+            (self.book.parent / kind).symlink_to(ROOT / "roles" / role / kind)
         (self.book.parent / "action_plugins").symlink_to(ROOT / "tests" / "ansible" / "action_plugins")
         self.book.write_text(yaml.safe_dump(plays, sort_keys=False))
 
@@ -231,12 +257,96 @@ def test_only_brokers_and_nodes_reach_a_node_of_zookeeper(tmp_path: Path) -> Non
     assert "/usr/share/java/netty-handler.jar" in files["/etc/systemd/system/pollux-zookeeper.service"]
 
 
+def test_brokers_under_a_resource_manager_know_each_other_and_start_at_no_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inventory = example(tmp_path, "example-active-passive")
+    variables = inventory / "group_vars" / "brokers" / "main.yml"
+    write_private(variables, variables.read_text() + "broker_cluster_password: a-cluster-password-0815\n")
+    rendering = Rendering(tmp_path, inventory)
+    hosts = sorted(rendering.render("brokers"))
+    assert hosts == [f"broker{number}.example.com" for number in (1, 2, 3)]
+    monkeypatch.setenv("POLLUX_CLUSTER_PASSWORD", "a-cluster-password-0815")
+    for host in hosts:
+        files = rendering.files("brokers", host)
+        given = loads(files["/opt/pollux/etc/broker.xml"]).active_passive
+        assert given is not None
+        assert [str(one) for one in given.brokers] == [f"192.0.2.{number}:61616" for number in (11, 12, 13)]
+        assert [str(one) for one in given.public] == ["192.0.2.10:61616"]
+        assert (given.link_heartbeat_interval, given.ha_backup_timeout, given.ha_replicate.value) == (10.0, 10.0, "all")
+        unit = files["/etc/systemd/system/pollux.service"].splitlines()
+        assert "Restart=no" in unit
+        assert "Before=pacemaker.service" in unit
+        assert "ExecStopPost=-+/opt/pollux/bin/tell-manager" in unit
+        assert "[Install]" not in unit
+        assert "POLLUX_RUN='/opt/pollux/data/journal'" in files["/opt/pollux/bin/pollux"]
+
+
+def test_a_cluster_fences_and_has_its_address_after_the_promotion(tmp_path: Path) -> None:
+    inventory = example(tmp_path, "example-active-passive")
+    plays = manager("pacemaker", "system.yml", {"path": "cib", "template": "cib.xml.j2"})
+    rendering = Rendering(tmp_path, inventory, plays, "pacemaker")
+    hosts = sorted(rendering.render("cluster"))
+    all_files = [rendering.files("cluster", host) for host in hosts]
+    assert all_files[0] == all_files[1] == all_files[2]
+    files = all_files[0]
+    settings = [line.strip() for line in files["/etc/corosync/corosync.conf"].splitlines()]
+    for line in ("token: 1000", "consensus: 2400", "crypto_cipher: aes256", "ring0_addr: 192.0.2.13", "nodeid: 3"):
+        assert line in settings
+    assert len(files["/etc/corosync/authkey"]) == 128
+    assert "manager-key" not in files["/etc/corosync/authkey"]
+    cib = etree.fromstring(files["cib"].encode())
+    values = {one.get("name"): str(one.get("value")) for one in cib.iter("nvpair")}
+    assert (values["stonith-enabled"], values["no-quorum-policy"]) == ("true", "demote")
+    assert values["members"].split()[2] == "broker3.example.com=192.0.2.13:61616"
+    assert len({one.get("id") for one in cib.iter() if one.get("id")}) == sum(1 for one in cib.iter() if one.get("id"))
+    assert [one.get("type") for one in cib.iter("primitive")] == ["broker", "IPaddr2", *["fence_ipmilan"] * 3]
+    (colocation,) = cib.iter("rsc_colocation")
+    assert (colocation.get("with-rsc-role"), colocation.get("score")) == ("Promoted", "INFINITY")
+    (order,) = cib.iter("rsc_order")
+    assert (order.get("first-action"), order.get("then"), order.get("kind")) == (
+        "promote",
+        "pollux-address",
+        "Mandatory",
+    )
+    elsewhere = {(one.get("rsc"), one.get("node")) for one in cib.iter("rsc_location")}
+    assert ("fence-ipmi2", "broker2.example.com") in elsewhere
+    intervals = [one.get("interval") for one in cib.iterfind(".//primitive[@id='pollux']//op[@name='monitor']")]
+    assert len(set(intervals)) == 2, "pacemaker tells monitors apart by their intervals"
+
+
+def test_the_cluster_conf_of_the_example_passes_rgmanagers_rules(tmp_path: Path) -> None:
+    inventory = example(tmp_path, "example-rgmanager")
+    rendering = Rendering(tmp_path, inventory, manager("rgmanager", "main.yml"), "rgmanager")
+    hosts = sorted(rendering.render("cluster"))
+    files = rendering.files("cluster", hosts[0])
+    text = files["/etc/cluster/cluster.conf"]
+    conf = load_filter("cluster_conf")
+    assert conf.cluster_conf_problems(text) == []
+    order = conf.cluster_conf_plan(text)["order"][-1]
+    assert order.startswith("qpidd-primary-service: starts script qpidd-primary, ip 192.0.2.10; stops ip 192.0.2.10,")
+    assert "POLLUX_USER='pollux'" in files["/etc/sysconfig/qpidd"]
+    assert files["/etc/init.d/qpidd-primary"].startswith("#!/bin/sh")
+
+
+def load_filter(name: str) -> Any:
+    """A module of filter_plugins."""
+    specification = importlib.util.spec_from_file_location(name, ROOT / "filter_plugins" / f"{name}.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
 def example(directory: Path, name: str) -> Path:
     """A copy of one of the example inventories, with the wheelhouse that it names."""
     checkout = directory / "example"
     shutil.copytree(ROOT / "inventories" / name, checkout / "inventories" / name)
     (checkout / ".pollux" / "wheelhouse").mkdir(parents=True)
     (checkout / ".pollux" / "wheelhouse" / "requirements.txt").touch()
+    for vault in (checkout / "inventories" / name).rglob("vault.yml.example"):
+        vault.rename(vault.with_suffix(""))
     return checkout / "inventories" / name
 
 

@@ -26,7 +26,12 @@ SAME = (
     *("broker_resource_manager", "broker_heartbeat_ms", "broker_backup_timeout_ms", "broker_service_manager"),
     *("virtual_ip_address", "virtual_ip_prefix", "pacemaker_cluster_name", "pacemaker_token_ms"),
     *("pacemaker_consensus_ms", "pacemaker_fencing", "pacemaker_fencing_devices", "pacemaker_qnetd"),
-    *("pacemaker_fencing_seconds", "pacemaker_monitor_seconds", "pacemaker_backup_monitor_seconds"),
+    *(
+        "pacemaker_answer_seconds",
+        "pacemaker_fencing_seconds",
+        "pacemaker_monitor_seconds",
+        "pacemaker_backup_monitor_seconds",
+    ),
     *("broker_root", "broker_etc", "broker_service_name", "broker_start_timeout", "broker_stop_timeout"),
     *("pacemaker_properties", "rgmanager_config_version", "rgmanager_fencing_devices"),
 )
@@ -169,14 +174,17 @@ def _check_times(first: Member, problems: list[Problem]) -> None:
             "make one of them longer",
         )
     lease = 2 * heartbeat
-    needed = timing.total(timing.detection(value))
+    off, hangs = (timing.total(parts) for parts in (timing.detection(value), timing.silence(value)))
+    needed = max(off, hangs)
+    what = "its primary's machine lost its power" if off >= hangs else "its primary hangs"
     left = lease - min(1000, lease // _ASKS)
     if heartbeat >= 50 and left < needed:
         add(
             "broker_heartbeat_ms",
-            f"a backup is ready for {left} ms after its primary's machine lost its power, and it may take {needed} ms"
-            " until it is promoted: then nobody would serve",
-            f"raise it to {-(-(needed + 1000) // 2)} or more, or lower pacemaker_fencing_seconds or pacemaker_token_ms",
+            f"a backup is ready for {left} ms after {what}, and it may take {needed} ms until it is promoted: then"
+            " nobody would serve",
+            f"raise it to {-(-(needed + 1000) // 2)} or more, or lower"
+            + (" pacemaker_fencing_seconds or pacemaker_token_ms" if off >= hangs else " pacemaker_answer_seconds"),
         )
 
 
@@ -303,6 +311,7 @@ def passive_model(group: str, mates: Sequence[Member]) -> dict[str, Any]:
             *(
                 [
                     f"the primary's process ends: {timing.told(timing.process_death(value, address=address))}",
+                    f"it hangs: {timing.told(timing.hang(value, address=address))}",
                     f"its machine loses its power: {timing.told(timing.host_death(value, address=address))}",
                 ]
                 if value["broker_resource_manager"] == "pacemaker"

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 LEAST_CONSENSUS = 1.2
 #: What pacemaker's controller pauses when updates of its database are pending: twice one second.
 CONTROLLER = 2000
+#: A primary that hangs is asked once more, for 2 s, and has a second to end.
+END = 3000
 #: Promotion by the agent, whatever the journal's size: its program starts, asks the others, and is answered.
 PROMOTION = 1500
 #: The virtual address is set and announced.
@@ -58,6 +60,21 @@ def process_death(value: Mapping[str, Any], *, address: bool) -> list[Part]:
     """Return what the end of the primary's process costs, where nobody tells the cluster at once."""
     monitor = int(value["pacemaker_monitor_seconds"]) * 1000
     return [Part("monitor", monitor), Part("controller", CONTROLLER), *rest(address=address)]
+
+
+def silence(value: Mapping[str, Any]) -> list[Part]:
+    """Return what passes from the moment a primary hangs until it is ended and a backup is told to serve."""
+    return [
+        Part("monitor", int(value["pacemaker_monitor_seconds"]) * 1000),
+        Part("answer", int(value["pacemaker_answer_seconds"]) * 1000),
+        Part("controller", CONTROLLER),
+        Part("end", END),
+    ]
+
+
+def hang(value: Mapping[str, Any], *, address: bool) -> list[Part]:
+    """Return what a primary costs that hangs."""
+    return [*silence(value), *rest(address=address)]
 
 
 def host_death(value: Mapping[str, Any], *, address: bool) -> list[Part]:
