@@ -127,6 +127,24 @@ def _forget(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _power(arguments: argparse.Namespace) -> int:
+    from lab import power
+
+    engine = engines.find()
+    if engine is None:
+        raise LabError("no Docker engine answers: .venv/bin/python molecule/lab up")
+    if arguments.what == "up":
+        sys.stdout.write(f"{power.up(arguments.scenario, arguments.address)}\n")
+    elif arguments.what == "down":
+        power.down(arguments.scenario)
+    elif engine.own and not os.environ.get("POLLUX_LAB_INSIDE"):
+        command = engines.enter(engine, [sys.executable, *sys.argv])
+        os.execvpe(command[0], command, {**os.environ, **engine.environment, "POLLUX_LAB_INSIDE": "1"})  # noqa: S606
+    else:
+        power.serve(arguments.scenario, arguments.address, engine)
+    return 0
+
+
 def _raise(arguments: argparse.Namespace) -> int:
     sys.stdout.write(f"{wheels.next_version(arguments.directory, broken=arguments.broken)}\n")
     return 0
@@ -203,6 +221,12 @@ def parser() -> argparse.ArgumentParser:
     forget = commands.add_parser("forget", help="remove the containers of a scenario (used by playbooks)")
     forget.add_argument("scenario")
     forget.set_defaults(call=_forget)
+    supply = commands.add_parser("power", help="the power supply that a fence agent asks (used by playbooks)")
+    supply.add_argument("what", choices=("up", "down", "serve"))
+    supply.add_argument("scenario")
+    supply.add_argument("--address", default="127.0.0.1", help="of this machine in the hosts' network")
+    supply.add_argument("--supply", default="", help=argparse.SUPPRESS)
+    supply.set_defaults(call=_power)
     molecule = commands.add_parser("molecule", help="run molecule with the lab's settings")
     molecule.add_argument("words", nargs=argparse.REMAINDER)
     molecule.set_defaults(call=_molecule)

@@ -7,6 +7,7 @@ run; each step has a report of its own, as `pollux drill` writes it, and a line 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from lab import faults, targets
+from lab import faults, parts, targets
 from lab.journals import Journal
 from lab.places import LabError
 from lab.program import Program
@@ -99,6 +100,8 @@ class Step:
     size: int = 256
     #: Whether messages are refused while it is broken (a full disk): they must be, and nobody may take over for it.
     refusals: bool = False
+    #: Where clients connect (tcp://HOST:PORT, a virtual address); without it, to the members.
+    clients: str = ""
     #: How often, one after the other (multiplied by the environment's POLLUX_LAB_REPEAT, unless it is a program).
     repeat: int = 1
 
@@ -111,8 +114,8 @@ class Step:
         if given.get("takeover", "yes") not in ("yes", "no", "any", "nobody"):
             raise LabError(f"takeover is yes, no, any or nobody, not {given['takeover']!r}")
         step = cls(**given)
-        if step.fault not in ("none", "run", *faults.FAULTS):
-            raise LabError(f"there is no fault {step.fault!r}; there are: none, run, {', '.join(faults.FAULTS)}")
+        if step.fault not in ("none", "run", *faults.kinds()):
+            raise LabError(f"there is no fault {step.fault!r}; there are: none, run, {', '.join(faults.kinds())}")
         if step.fault == "run":
             Program.parse(step.options)
         elif step.away:
@@ -122,7 +125,8 @@ class Step:
     @property
     def hosts(self) -> set[str]:
         """Hosts it names, which may be no members."""
-        return {*self.among, *self.also, *({self.host, self.away, *self.says} - {"", targets.LIVE, targets.BACKUP})}
+        words = {"", targets.LIVE, targets.BACKUP, targets.COORDINATOR}
+        return {*self.among, *self.also, *({self.host, self.away, *self.says} - words)}
 
     @property
     def label(self) -> str:
@@ -150,6 +154,8 @@ class Breaker:
         self._hosts = hosts
         self.takeover_ms: float | None = None
         self.fail_stop_ms: float | None = None
+        #: When the blow fell, milliseconds of the wall clock.
+        self.began: float | None = None
 
     async def __call__(self, mark: Mark, note: Say, served: Served) -> None:
         """Break, wait for what must happen, repair, wait for the pair. Raises UnavailableError."""
@@ -188,6 +194,7 @@ class Breaker:
             # Of several hosts the last one counts: two of three are a majority only then.
             at = now() if times[-1] is None else times[-1]
             mark(", ".join(fault.text for fault in blows), at)
+            self.began = time.time() * 1000 - (now() - at)
             if step.stops_within:
                 await self._wait_until_stopped(members, live, at, note)
             for fault in blows:
@@ -216,6 +223,8 @@ class Breaker:
         step = self._step
         if step.listens:
             one = await asyncio.to_thread(targets.who_listens, step.listens, step.among, self._hosts)
+        elif step.host == targets.COORDINATOR:
+            one = await asyncio.to_thread(targets.who_coordinates, self._hosts)
         else:
             one = targets.first(step.host, live.name, [member.name for member in self._manifest.members])
         return [self._hosts[name] for name in (*step.also, one)]
@@ -297,7 +306,7 @@ async def accepts(member: Member, patience: float = 2.0) -> bool:
 async def _drill(
     step: Step, manifest: Manifest, directory: Path, protocols: Sequence[str], breaker: Breaker
 ) -> dict[str, Any]:
-    urls = ",".join(member.url for member in manifest.members)
+    urls = step.clients or ",".join(member.url for member in manifest.members)
     plan = Plan(
         target=parse_url(f"({urls})?{client_options(step.watch_seconds)}"),
         protocols=tuple(Wire(name) for name in protocols),
@@ -363,6 +372,11 @@ def run(
         where.mkdir(parents=True, exist_ok=True)
         found = asyncio.run(_drill(step, manifest, where, protocols, breaker))
         summary = summarize(step, found, breaker.takeover_ms, breaker.fail_stop_ms)
+        began, rto = breaker.began, found["rto_ms_overall"]
+        if step.clients and breaker.takeover_ms is not None and began is not None and rto is not None:
+            told = failover_parts(hosts, began, rto)
+            summary["parts"] = told
+            found["notes"].append({"at_ms": rto, "text": f"parts, ms: {told}"})
         summaries.append(summary)
         _say(summary, found)
         (directory / "summary.json").write_text(json.dumps(summaries, indent=1) + "\n")
@@ -372,9 +386,21 @@ def run(
     return summaries
 
 
+def failover_parts(hosts: Mapping[str, Host], began: float, rto_ms: float) -> dict[str, int]:
+    """What each part of a failover under a cluster manager cost, by the journals of those who can be asked."""
+    since = f"--since=@{int(began / 1000) - 1}"
+    words = ("journalctl", "--quiet", "--no-pager", "--output=short-unix", since, "--unit=corosync", "--unit=pacemaker")
+    lines: list[str] = []
+    for host in hosts.values():
+        with contextlib.suppress(LabError):
+            lines += host.run(*words).splitlines()
+    return parts.parts(lines, began, rto_ms)
+
+
 def keep_journals(hosts: Mapping[str, Host], directory: Path) -> None:
     """Keep what the brokers wrote, and show its end: when somebody asks why, the hosts are gone."""
-    words = ("journalctl", "--quiet", "--no-pager", "--output=short-precise", "--since=-10min", "--unit=pollux*")
+    words = ["journalctl", "--quiet", "--no-pager", "--output=short-precise", "--since=-10min"]
+    words += [f"--unit={unit}" for unit in ("pollux*", "corosync", "pacemaker")]
     for name, host in hosts.items():
         try:
             _wake(host)

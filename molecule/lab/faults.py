@@ -118,7 +118,9 @@ class _OfProcess(Fault):
             raise LabError(f"{self.service} does not run on {self.host.name}, so it cannot be broken")
 
     def undo(self) -> None:
-        """Start the service if it does not run."""
+        """Start the service if it does not run, unless that is a resource manager's to do (no boot can start it)."""
+        if self.host.run("systemctl", "is-enabled", self.service, check=False).strip() == "static":
+            return
         self.host.run("systemctl", "reset-failed", self.service, check=False)
         self.host.run("systemctl", "start", "--no-block", self.service)
 
@@ -445,11 +447,18 @@ FAULTS: Mapping[str, type[Fault]] = {
 }
 
 
+def kinds() -> Mapping[str, type[Fault]]:
+    """All faults by their names."""
+    from lab import clustered
+
+    return {**FAULTS, **clustered.FAULTS}
+
+
 def make(name: str, host: Host, **options: Any) -> Fault:
     """A fault by its name, with its options. Raises LabError with what there is."""
-    kind = FAULTS.get(name)
+    kind = kinds().get(name)
     if kind is None:
-        raise LabError(f"there is no fault {name!r}; there are: {', '.join(FAULTS)}")
+        raise LabError(f"there is no fault {name!r}; there are: {', '.join(kinds())}")
     try:
         return kind(host, **options)
     except TypeError as error:

@@ -117,8 +117,14 @@ class Container:
     def cut_power(self) -> float | None:
         """Take its network away first: the kernel says goodbye for processes that are killed, a power cut does not."""
         at = self.strike("sh", "-c", "for i in /sys/class/net/eth*; do ip link set dev ${i##*/} down; done")
-        self._docker("kill", "--signal", "KILL", self._name)
+        self.switch_off()
         return at
+
+    def switch_off(self) -> None:
+        """End all of its processes, whatever state they are in: what a fence agent's device does."""
+        if self.stunned():
+            self.unstun()
+        self._docker("kill", "--signal", "KILL", self._name)
 
     def restore_power(self) -> None:
         """Start it again, with the disk it had."""

@@ -37,6 +37,8 @@ IMAGES: Mapping[str, tuple[str, ...]] = {
     "POLLUX_LAB_IMAGE": (),
     # What roles/zookeeper installs (vars/Debian.yml).
     "POLLUX_LAB_IMAGE_ZOOKEEPER": ("libzookeeper-java", "libslf4j-java", "openjdk-17-jre-headless"),
+    # What roles/pacemaker installs, and what arping of its virtual address needs.
+    "POLLUX_LAB_IMAGE_PACEMAKER": ("corosync", "pacemaker", "pacemaker-cli-utils", "resource-agents"),
 }
 BASE = "POLLUX_LAB_IMAGE"
 #: Units that make no sense in a container or only make noise.
@@ -47,6 +49,8 @@ MASKED = (
     "apt-daily-upgrade.timer",
     "dpkg-db-backup.timer",
 )
+#: Units that an installation enables, and that start with no sample of a configuration here: only what a role starts.
+DISABLED = {"POLLUX_LAB_IMAGE_PACEMAKER": ("corosync.service", "pacemaker.service")}
 #: Changes with the way the image is made; the suite's updates come in when it does.
 RECIPE = "2"
 _BUILD_TIMEOUT = 900
@@ -59,7 +63,8 @@ def packages(variable: str = BASE) -> tuple[str, ...]:
 
 def tag(variable: str = BASE) -> str:
     """The image's tag: a fingerprint of everything it is made of."""
-    text = "\0".join((RECIPE, SUITE, *packages(variable), *MASKED, bytecode.module(), journals.keep()))
+    disabled = DISABLED.get(variable, ())
+    text = "\0".join((RECIPE, SUITE, *packages(variable), *MASKED, *disabled, bytecode.module(), journals.keep()))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -68,13 +73,19 @@ def name(variable: str = BASE) -> str:
     return f"{IMAGE_REPOSITORY}:{tag(variable)}"
 
 
+def units(variable: str) -> str:
+    """What is done with units, as a shell command."""
+    disabled = DISABLED.get(variable, ())
+    return f"systemctl mask {' '.join(MASKED)}" + (f" && systemctl disable {' '.join(disabled)}" if disabled else "")
+
+
 def dockerfile(variable: str = BASE) -> str:
     """The same image for an engine that can pull the public one."""
     return (
         f"FROM debian:{SUITE}\n"
         "RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "
         f"{' '.join(packages(variable))} && apt-get clean && rm -rf /var/lib/apt/lists/*\n"
-        f"RUN systemctl mask {' '.join(MASKED)}\nRUN {bytecode.install()}\nRUN {journals.keep()}\n"
+        f"RUN {units(variable)}\nRUN {bytecode.install()}\nRUN {journals.keep()}\n"
         'CMD ["/sbin/init"]\nSTOPSIGNAL SIGRTMIN+3\n'
     )
 
@@ -108,7 +119,7 @@ def _archive(places: Places, variable: str) -> Path:
         raise LabError("mmdebstrap is missing for the base image: apt-get install mmdebstrap")
     places.cache.mkdir(parents=True, exist_ok=True)
     unfinished = archive.with_name(f".{archive.name}.{os.getpid()}.tar")
-    hook = f'chroot "$1" systemctl mask {" ".join(MASKED)} && ' + bytecode.install('"$1"')
+    hook = f"chroot \"$1\" sh -c '{units(variable)}' && " + bytecode.install('"$1"')
     hook += " && " + journals.keep('"$1"')
     command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages(variable))}"]
     try:

@@ -16,7 +16,7 @@ import ansible_mitogen
 import yaml
 
 from harness import bytecode
-from lab import disks, guard, hypervisor, image, inside, machines, wheels
+from lab import disks, guard, hypervisor, image, inside, machines, power, wheels
 from lab.engine import Engine, ensure
 from lab.places import PLACES, ROOT, SCENARIOS, LabError, Places
 from lab.processes import CPUS, processors, run
@@ -253,7 +253,8 @@ def _run(command: list[str], environment: dict[str, str], log: Path, steps: Step
 
 
 def forget(name: str, engine: Engine) -> None:
-    """Remove a scenario's containers, network and volume, those that are there."""
+    """Remove a scenario's containers, network and volume, those that are there, and end its power supply."""
+    power.down(name)
     prefix = f"pollux-lab-{name}"
     found = run(["docker", "ps", "--all", "--quiet", "--filter", f"network={prefix}"], environment=engine.environment)
     if containers := found.stdout.split():

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 #: The longest first, so that the last ones to end are short.
 SUITE = (
     "replication_zookeeper",
+    "active_passive",
     "replication_quorum",
     "upgrade",
     "default",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from lab.places import LabError
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 #: What a step calls the live of the moment before, and the first member that is not live.
 LIVE, BACKUP = "live", "backup"
+#: The node that coordinates a cluster under pacemaker.
+COORDINATOR = "coordinator"
 
 
 def first(host: str, live: str, members: Iterable[str]) -> str:
@@ -28,6 +31,16 @@ def first(host: str, live: str, members: Iterable[str]) -> str:
     if not waiting:
         raise LabError(f"{live} has no backup")
     return waiting[0]
+
+
+def who_coordinates(hosts: Mapping[str, Host]) -> str:
+    """The node that coordinates, as the first host that knows says. Raises LabError when none does."""
+    for host in hosts.values():
+        told = host.run("crmadmin", "--dc_lookup", check=False) if host.powered() else ""
+        found = re.search(r"Designated Controller is: (\S+)", told)
+        if found is not None and found[1] in hosts:
+            return found[1]
+    raise LabError(f"none of {', '.join(hosts)} knows of a node that coordinates")
 
 
 def only_one(listening: Collection[str], port: int, among: Sequence[str]) -> str:

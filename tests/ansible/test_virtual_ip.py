@@ -28,7 +28,8 @@ class Health(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps({"reasons": said["reasons"]}).encode())
     def log_message(self, *_):
         pass
-for words in ("link set lo up", "link add one type veth peer name two", "address add 192.0.2.1/24 dev one", "link set one up",
+for words in ("link set lo up", "link add one type veth peer name two", "address add 192.0.2.1/24 dev one",
+              "link set one up",
               "link set two up"):
     subprocess.run(["ip", *words.split()], check=True)
 server = ThreadingHTTPServer(("127.0.0.1", 0), Health)
