@@ -34,7 +34,8 @@ run*)
 esac
 [ -e hung ] && exit 3
 [ -s status ] || exit 3
-[ "$1" = status ] && {{ printf '{{"activation": {{"active_passive": {{"status": "%s"}}}}}}' "$(cat status)"; exit; }}
+[ "$1" = status ] && {{ printf '{{"activation": {{"active_passive": {{"status": "%s", "number": "%s"}}}}}}' \
+    "$(cat status)" "$(cat number 2>/dev/null)"; exit; }}
 case "$2 $3" in
 ping*) ;;
 "status --is-primary") grep -qxE 'active|recovering' status ;;
@@ -91,8 +92,9 @@ class Machine:
         """Have the stand-in do something, or not."""
         (self.directory / name).touch() if on else (self.directory / name).unlink()
 
-    def becomes(self, status: str) -> None:
+    def becomes(self, status: str, number: str = "") -> None:
         """Have the broker say this."""
+        (self.directory / "number").write_text(number)
         (self.directory / "status").write_text(f"{status}\n")
 
     @property
@@ -236,11 +238,13 @@ def test_the_cluster_is_told_who_is_the_one_to_promote_and_only_when_that_change
     for status in ("catchup", "ready", "ready", "active", "active", "recovering"):
         machine.becomes(status)
         machine(AGENT, "monitor")
-    assert scores(machine) == [-1, 100, 1000]
-    machine.becomes("ready")
+    assert scores(machine) == [-1, 100, 900_000]
+    machine.becomes("ready", number="5:11")
+    assert machine(AGENT, "monitor") == 0
+    assert scores(machine)[-1] == 111, "of ready backups the one with the newest data"
     machine.flag("refuse")
     assert machine(AGENT, "promote") == 1
-    assert scores(machine)[-2:] == [100, -1], "who was refused is not asked again at once"
+    assert scores(machine)[-2:] == [111, -1], "who was refused is not asked again at once"
 
 
 @pytest.mark.parametrize("fencing", [True, False])
