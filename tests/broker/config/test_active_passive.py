@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 URL = "tcp:10.0.0.1:5672,10.0.0.2,ssl:10.0.0.3:5671"
+#: How the one with TLS is connected to.
+CONNECTOR = '<connector name="third">tcp://10.0.0.3:5671?sslEnabled=true;trustStorePath=ca.pem</connector>'
 #: Every option of Qpid's that is read, with a value that is not its default.
 QPIDD = f"""
 # a cluster of three
@@ -38,6 +40,7 @@ def document(own: str = "", core: str = "", *, user: str = "") -> str:
         '<configuration xmlns="urn:activemq" xmlns:px="urn:pollux:1"><core xmlns="urn:activemq:core"><name>a</name>'
         "<security-settings><security-setting match='#'><permission type='send' roles='a'/></security-setting>"
         f"</security-settings><cluster-password>{user or 'castor and pollux'}</cluster-password>"
+        f"<connectors>{CONNECTOR}</connectors>"
         '<acceptors><acceptor name="all">tcp://0.0.0.0:5672</acceptor></acceptors>'
         f"{core}</core>{policy}</configuration>"
     )
@@ -102,7 +105,7 @@ def test_both_files_say_the_same(tmp_path: Path) -> None:
         assert (configuration.cluster_user, configuration.cluster_password) == ("qpid-ha", "s3cret")
         assert configuration.in_ha_group
         assert "s3cret" not in repr(found)
-        assert [one.element for one in configuration.features if one.name != "active-passive"] == ["ha-brokers-url"]
+        assert [one.element for one in configuration.features if one.name != "active-passive"] == []
 
 
 def test_the_defaults_are_qpids() -> None:
@@ -122,25 +125,28 @@ def test_a_qpidd_conf_without_a_cluster_changes_nothing(tmp_path: Path) -> None:
     assert not found.features
 
 
-def test_what_is_not_built_is_refused_by_name_where_it_stands(tmp_path: Path) -> None:
-    """Levels below all are Qpid's default: a broker that copied everything would not do what was asked for."""
+def test_the_policy_is_asked_for_where_it_stands(tmp_path: Path) -> None:
     (tmp_path / "broker.xml").write_text(document())
     (tmp_path / "qpidd.conf").write_text("ha-cluster=yes\nha-brokers-url=a,b\nha-replicate=configuration\n")
     found = load(tmp_path / "broker.xml", {}, qpidd=tmp_path / "qpidd.conf")
     missing = [(one.name, one.element, one.line, one.file) for one in found.unsupported_features()]
-    file = str(tmp_path / "qpidd.conf")
-    level = ("replication of less than all", "ha-replicate", 3, file)
-    assert missing == [("active-passive", "ha-cluster", 1, file), level]
-    assert [one.element for one in found.unsupported_features(frozenset({"active-passive"}))] == ["ha-replicate"]
+    assert missing == [("active-passive", "ha-cluster", 1, str(tmp_path / "qpidd.conf"))]
 
 
-@pytest.mark.parametrize(("option", "value"), [("min_in_sync", "1"), ("grant_lease", "5"), ("ha_replicate", "none")])
-def test_what_the_policy_does_not_do_yet_is_refused_by_name(option: str, value: str) -> None:
-    plain = {"ha_brokers_url": "10.0.0.1,10.0.0.2"}
-    built = frozenset({"active-passive"})
-    assert not loads(document(policy(**plain))).unsupported_features(built)
-    missing = loads(document(policy(**plain, **{option: value}))).unsupported_features(built)
-    assert [one.element for one in missing] == [option.replace("_", "-")]
+def test_qpids_default_level_is_warned_about(refusals: Callable[..., list[str]]) -> None:
+    """Nothing is replicated with it, which is seldom meant."""
+    lines = "ha-cluster=yes\nha-brokers-url=10.0.0.1,10.0.0.2\n"
+    warned = "warning: ha-replicate is none: after a failover only queues with qpid.replicate are there"
+    assert any(one.startswith(f"qpidd.conf:3: {warned}") for one in refusals(f"{lines}ha-replicate=none\n"))
+    assert any(warned in one for one in refusals(lines))
+    assert not refusals(f"{lines}ha-replicate=configuration\n")
+
+
+def test_an_address_with_tls_needs_a_connector_that_says_how() -> None:
+    xml = document(policy()).replace(CONNECTOR, "")
+    with pytest.raises(ConfigError, match=r"ssl:10\.0\.0\.3:5671: the other brokers' ssl: addresses need a <conn"):
+        loads(xml)
+    loads(document(policy()))
 
 
 @pytest.mark.parametrize(
@@ -178,8 +184,8 @@ def test_a_line_of_qpidd_conf_is_refused_with_its_place(
 
 
 def test_an_option_is_given_once(refusals: Callable[..., list[str]]) -> None:
-    found = refusals(f"ha-cluster=yes\nha-brokers-url={URL}\nha-cluster=yes\n")
-    assert found == ["qpidd.conf:3: ha-cluster is given twice; first on line 1"]
+    found = refusals(f"ha-cluster=yes\nha-brokers-url={URL}\nha-replicate=all\nha-cluster=yes\n")
+    assert found == ["qpidd.conf:4: ha-cluster is given twice; first on line 1"]
     found = refusals("ha-cluster=yes\nha-brokers-url=h\n", document(policy()))
     assert any("<px:active-passive> and" in one and "remove one of them" in one for one in found)
 
@@ -206,6 +212,7 @@ def test_secrets_are_in_no_message(refusals: Callable[..., list[str]]) -> None:
         ({"ha_brokers_url": "10.0.0.1:5673,10.0.0.2:5674"}, "is this broker's own"),
         ({"ha_brokers_url": "10.0.0.1,10.0.0.2", "ha_public_url": "10.0.0.1:5672"}, "a virtual address is of whoever"),
         ({"min_in_sync": "3"}, "min-in-sync 3 needs as many backups, ha-brokers-url has 2 beside this one"),
+        ({"grant_lease": "500ms"}, "grant-lease 0.5 is shorter than 1 s: an agent that is late once would end"),
         ({"link_heartbeat_interval": "0"}, "a broker that hangs would never be noticed"),
         ({"ha_brokers_url": "rdma:h"}, "rdma: is not supported"),
     ],

@@ -1,16 +1,18 @@
 """An active-passive cluster in simulated time: the product's judgements, on the model's disks, clocks and networks.
 
-What decides is the product: :func:`promotion.judge`, :func:`policy.decide`, the table of statuses, :class:`ReadyLease`
-and :class:`Granted`. What is simulated is what carries it out: processes that die or stand still, links that are cut,
-the copy of the data, and a resource manager that promotes whom it likes once the old primary is gone (that it is gone
-is its promise; everything else it may get wrong). A message is a number; a member's data is a set of them. Not a test
-module.
+What decides is the product: :func:`promotion.judge`, :func:`policy.decide`, the table of statuses, :class:`ReadyLease`,
+:class:`Granted` and :class:`Grant`. What is simulated is what carries it out: processes that die or stand still, links
+that are cut, the copy of the data, and a resource manager that promotes whom it likes once the old primary is gone.
+That it is gone is its promise; everything else it may get wrong. With a ``grant`` it promises less: it says to the one
+that it promoted last that it serves, and to no other; it kills nobody. A message is a number; a member's data is a set
+of them. Not a test module.
 """
 
 from __future__ import annotations
 
 from pollux.ha.active_passive import policy, promotion
-from pollux.ha.active_passive.policy import Action, Serving, Waiting
+from pollux.ha.active_passive.grant import Grant
+from pollux.ha.active_passive.policy import Action, Opening, Serving, Waiting
 from pollux.ha.active_passive.promotion import Answer, Candidate, Number, Proof, Record, Verdict
 from pollux.ha.active_passive.ready import Granted, ReadyLease
 from pollux.ha.active_passive.statuses import PRIMARY, Status, change
@@ -20,6 +22,8 @@ NAMES = ("a", "b", "c")
 TURN = 0.25
 #: Seconds: of ready, of a primary's patience with a silent backup, and with one that it expects.
 LEASE, PATIENCE, BACKUP_TIMEOUT = 2.0, 1.0, 4.0
+#: The resource manager's name among the ends of links, and how long its word is worth something, seconds.
+MANAGER, GRANT = "rm", 3.0
 
 
 class BrokenError(Exception):
@@ -29,14 +33,18 @@ class BrokenError(Exception):
 class World:
     """Time, the members, and what clients were promised. ``without`` names a rule that is taken out."""
 
-    def __init__(self, without: str = "", *, min_in_sync: int = 0) -> None:
+    def __init__(self, without: str = "", *, min_in_sync: int = 0, grant: float = 0.0) -> None:
         self.without = without
         self.min_in_sync = min_in_sync
+        self.grant = grant
         self.now = 1000.0
         self.cut: set[frozenset[str]] = set()
         self.confirmed: set[int] = set()
         self.sent = self.promoted = self.refused = self.evicted = 0
         self.members = {name: Member(self, name) for name in NAMES}
+        #: Who was promoted last, and words on their way: to whom, and for when they were asked.
+        self.chosen = ""
+        self.words: list[tuple[str, float]] = []
 
     def reaches(self, one: str, other: str) -> bool:
         return frozenset((one, other)) not in self.cut
@@ -45,27 +53,61 @@ class World:
         until = self.now + seconds
         while self.now < until:
             self.now += TURN
+            self.grant_on()
             for member in self.members.values():
                 member.turn()
+            if len(serving := [one.name for one in self.members.values() if one.serves]) > 1:
+                raise BrokenError(f"two lives: {', '.join(serving)}")
+
+    def grant_on(self) -> None:
+        """The resource manager's word, which is under way for a turn, or as long as nobody takes it."""
+        left = []
+        for name, asked_at in self.words:
+            member = self.members[name]
+            if member.status in PRIMARY and not member.paused and self.reaches(MANAGER, name):
+                member.grant.given(asked_at, self.now)
+            elif member.alive:
+                left.append((name, asked_at))
+        self.words = left
+        if self.chosen and self.reaches(MANAGER, self.chosen):
+            self.words.append((self.chosen, self.now))
+
+    @property
+    def primaries(self) -> list[Member]:
+        return [one for one in self.members.values() if one.alive and one.status in PRIMARY]
 
     @property
     def primary(self) -> Member | None:
-        return next((one for one in self.members.values() if one.alive and one.status in PRIMARY), None)
+        """Who serves by the resource manager's last word."""
+        return next((one for one in self.primaries if not self.grant or one.name == self.chosen), None)
 
     def promote(self, name: str, proof: Proof = Proof()) -> Verdict | None:  # noqa: B008  (a value)
-        """Make certain that no other one serves, then promote, as the resource manager does. None: it is not there."""
-        member, old = self.members[name], self.primary
-        if not member.alive or member.paused:
+        """Make certain that no other one serves, then promote, as the resource manager does. None: it is not there.
+
+        With a grant it only says to the old one no more that it serves.
+        """
+        member = self.members[name]
+        if not member.alive or member.paused or not self.reaches(MANAGER, name):
             return None
-        if old is not None and old is not member:
-            old.kill()
-        return member.promote(proof)
+        if self.grant and member.status in PRIMARY and name != self.chosen:
+            member.kill()  # it was replaced: it is demoted, and is not chosen again as it is
+            return None
+        for old in self.primaries:
+            if old is not member and not self.grant:
+                old.kill()
+        before, self.chosen = self.chosen, name
+        verdict = member.promote(proof)
+        if not verdict.promoted:
+            self.chosen = before
+        return verdict
 
     def recover(self) -> Verdict | None:
         """Nothing is broken any more: one of them can be promoted, if none serves."""
         self.cut.clear()
         for member in self.members.values():
             member.paused = False
+        self.pass_time(2 * self.grant)
+        for member in self.members.values():
             member.start()
         self.pass_time(LEASE)
         if self.primary is not None:
@@ -97,6 +139,11 @@ class Member:
         self.copying: dict[str, float] = {}
         self.expected: dict[str, float] = {}
         self.waiting: set[int] = set()
+        #: Whose end is still to be seen; since when a lost backup is certainly ready no more.
+        self.left = ""
+        self.noticed: dict[str, float] = {}
+        self.grant = Grant(self.world.grant)
+        self.opens: float | None = None
 
     def become(self, status: Status) -> None:
         change(self.status, status)
@@ -114,7 +161,9 @@ class Member:
     def turn(self) -> None:
         if not self.alive or self.paused:
             return
-        if self.status in PRIMARY:
+        if self.opens is not None:
+            self.open()
+        elif self.status in PRIMARY:
             self.serve()
         else:
             self.wait()
@@ -125,22 +174,48 @@ class Member:
         world, now = self.world, self.world.now
         primary = world.members[self.follows] if self.follows else None
         if primary is None:
-            found = world.primary
-            if found is not None and not found.paused and world.reaches(self.name, found.name):
-                self.begin(found)
-        elif not primary.alive or primary.status not in PRIMARY:
-            # Its machine says that nobody listens there, when it can be asked.
-            if world.reaches(self.name, primary.name):
-                self.lease.primary_ended(now, BACKUP_TIMEOUT)
-            self.follows, self.asked_at = "", None
-        elif not world.reaches(self.name, primary.name) or self.name not in (primary.in_sync | primary.copying):
-            self.follows, self.asked_at = "", None
+            self.look_for_a_primary()
+        elif (
+            not primary.alive
+            or primary.status not in PRIMARY
+            or not world.reaches(self.name, primary.name)
+            or self.name not in (primary.in_sync | primary.copying)
+        ):
+            self.left, self.follows, self.asked_at = self.follows, "", None
         elif self.asked_at is None:
             self.asked_at = now
+        # Its machine says that nobody listens there, when it can be asked.
+        told = self.left and world.reaches(self.name, self.left) and not world.members[self.left].alive
+        if told and not self.follows and self.lease.held(now):
+            self.end_seen(now)
+            self.left = ""
         complete = self.record is not None and self.record.complete
         decided = policy.decide(Waiting(self.status, bool(self.follows), complete, self.ready), now)
         if decided.status is not None:
             self.become(decided.status)
+
+    def end_seen(self, now: float) -> None:
+        if self.world.without == "last answer":
+            self.lease.handed_over(now, BACKUP_TIMEOUT)
+        else:
+            self.lease.primary_ended(now, BACKUP_TIMEOUT)
+
+    def look_for_a_primary(self) -> None:
+        """Follow the first one that takes us."""
+        mine = self.record.number.epoch if self.record is not None else 0
+        for one in self.world.primaries:
+            newer = one.record is not None and one.record.number.epoch >= mine
+            if one.serves and not one.paused and self.world.reaches(self.name, one.name) and newer:
+                self.begin(one)
+                return
+
+    @property
+    def serves(self) -> bool:
+        """Whether clients are answered."""
+        until = self.grant.word.until if self.world.without != "grant" else None
+        return (
+            self.alive and self.status in PRIMARY and self.opens is None and (until is None or self.world.now < until)
+        )
 
     @property
     def ready(self) -> bool:
@@ -156,6 +231,7 @@ class Member:
         number = Number(primary.record.number.epoch, mine.sequence)
         self.record = Record(NODE, number, complete=False, primary=primary.name, heirs=heirs)
         self.lease.drop()
+        self.left = ""
         self.follows = primary.name
         primary.copying[self.name] = self.world.now
 
@@ -174,12 +250,28 @@ class Member:
             self.follows, self.in_sync, self.waiting = "", {}, set()
             self.copying.clear()
             self.granted = Granted(LEASE)
+            self.noticed.clear()
+            self.grant.given(world.now, world.now)
+            self.opens = world.now
+            if verdict.unfenced and world.without != "outlasting":
+                self.opens += self.grant.outlasts
             self.expected = dict.fromkeys(verdict.expected if world.without != "expected" else (), world.now)
             sequence = self.record.number.sequence + 1 if self.record is not None else 1
             self.write(Number(verdict.epoch, sequence), frozenset(self.expected))
+            self.open()
         elif not verdict.promoted:
             world.refused += 1
         return verdict
+
+    def open(self) -> None:
+        """Serve, once nobody else does any more."""
+        assert self.opens is not None
+        decided = policy.decide(Opening(self.opens, GRANT, self.grant.word), self.world.now)
+        if decided.action is Action.OPEN:
+            self.opens = None
+            self.expected = dict.fromkeys(self.expected, self.world.now)
+        elif decided.action is Action.FENCE:
+            self.kill()
 
     def ask(self, other: Member) -> Answer:
         if not self.world.reaches(self.name, other.name) or other.paused:
@@ -201,9 +293,11 @@ class Member:
 
     def serve(self) -> None:
         world, now = self.world, self.world.now
+        if (decided := self.decided()).action is Action.FENCE:
+            self.kill()
+            return
         self.look_after_backups()
-        decided = policy.decide(Serving(self.status, self.expected, BACKUP_TIMEOUT), now)
-        if decided.action is Action.GIVE_UP:
+        if (decided := self.decided()).action is Action.GIVE_UP:
             for name in decided.members:
                 self.lose(name)
         elif decided.status is not None:
@@ -215,14 +309,31 @@ class Member:
             if self.hears(name):
                 world.members[name].data |= self.waiting
                 self.in_sync[name] = now
-            elif now >= self.in_sync[name] + PATIENCE and (
-                world.without == "wait" or self.granted.left(name, now) == 0
-            ):
+                self.noticed.pop(name, None)
+            elif now >= self.in_sync[name] + PATIENCE and self.may_lose(name):
                 self.lose(name)
         told = all(seen == now for seen in self.in_sync.values())
         if told and self.status is Status.ACTIVE and len(self.in_sync) >= world.min_in_sync:
-            world.confirmed |= self.waiting
-            self.waiting.clear()
+            self.confirm()
+
+    def decided(self) -> policy.Decision:
+        word = self.grant.word if self.world.without != "grant" else policy.FOR_EVER
+        return policy.decide(Serving(self.status, self.expected, BACKUP_TIMEOUT, word), self.world.now)
+
+    def may_lose(self, name: str) -> bool:
+        """Whether a backup that is silent is certainly ready no more, and was not promoted while it was."""
+        world, now = self.world, self.world.now
+        if world.without != "wait" and self.granted.left(name, now) > 0:
+            return False
+        return world.without in ("word", "grant") or self.grant.renewed_since(self.noticed.setdefault(name, now))
+
+    def confirm(self) -> None:
+        world = self.world
+        chosen = world.members[world.chosen] if world.chosen else self
+        if chosen is not self and not self.waiting <= chosen.data:
+            raise BrokenError(f"{self.name} confirms what {chosen.name}, which was promoted later, does not have")
+        world.confirmed |= self.waiting
+        self.waiting.clear()
 
     def look_after_backups(self) -> None:
         world, now = self.world, self.world.now

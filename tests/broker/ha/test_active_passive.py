@@ -6,7 +6,8 @@ from itertools import product
 
 import pytest
 
-from pollux.ha.active_passive.policy import Action, Decision, Serving, Waiting, decide
+from pollux.ha.active_passive.grant import Grant, Word
+from pollux.ha.active_passive.policy import FOR_EVER, Action, Decision, Opening, Serving, Waiting, decide
 from pollux.ha.active_passive.promotion import (
     Answer,
     Candidate,
@@ -151,6 +152,10 @@ def test_with_a_least_number_of_copies_the_heirs_together_know_everything() -> N
         lapsed = candidate(mine, status=Status.JOINING, ready=False, least=least)
         assert judge(lapsed, [SILENT, Answer(C, Status.JOINING, mine)], Proof()).why is why
         assert judge(lapsed, [SILENT, Answer(C)], Proof()).why is Why.UNKNOWN
+    # Who was no heir then may be one since.
+    only = candidate(record(heirs="a"), status=Status.JOINING, ready=False, least=1)
+    assert judge(only, [SILENT, Answer(C)], Proof()).why is Why.UNKNOWN
+    assert judge(only, [SILENT, Answer(C, Status.JOINING)], Proof()).promoted
 
 
 def test_the_new_primary_waits_for_the_heirs_and_has_an_epoch_of_its_own() -> None:
@@ -202,9 +207,52 @@ def test_recovering_ends_by_progress_and_not_by_connection() -> None:
 
 @pytest.mark.parametrize("status", PRIMARY)
 def test_a_primary_that_lost_its_grant_fences_itself(status: Status) -> None:
-    member = Serving(status, {A: 100.0}, 10.0, granted_until=105.0)
+    member = Serving(status, {A: 100.0}, 10.0, Word(100.0, 105.0))
     assert decide(member, 104.9).action is Action.NOTHING
     assert decide(member, 105.0).action is Action.FENCE
+
+
+def test_an_expected_backup_is_given_up_by_a_word_of_later_than_it_could_be_promoted() -> None:
+    late = Serving(Status.RECOVERING, {A: 100.0}, 10.0, Word(109.0, 115.0))
+    assert decide(late, 112.0).action is Action.NOTHING
+    assert decide(late._replace(word=Word(110.0, 116.0)), 112.0).action is Action.GIVE_UP
+
+
+def test_a_promoted_one_serves_when_no_older_grant_can_be_left() -> None:
+    """Then only if it is still wanted; whom nobody wants for long gives up."""
+    member = Opening(100.0, 10.0, Word(95.0, 98.0))
+    assert decide(member._replace(word=Word(99.0, 103.0)), 99.9).action is Action.NOTHING
+    assert decide(member._replace(word=Word(99.0, 103.0)), 100.0).action is Action.OPEN
+    assert decide(member._replace(word=FOR_EVER), 100.0).action is Action.OPEN
+    assert decide(member, 109.9).action is Action.NOTHING
+    assert decide(member, 110.0).action is Action.FENCE
+
+
+def test_a_word_counts_from_when_it_was_asked_for() -> None:
+    grant = Grant(3.0)
+    assert grant.given(10.0, 12.0)
+    assert grant.word == Word(10.0, 13.0)
+    assert grant.given(9.5, 12.0), "one that was overtaken"
+    assert grant.left(12.0) == 1.0
+    assert not grant.given(9.0, 12.0), "it is over already"
+    assert not grant.given(12.1, 12.0), "it is of another clock"
+    assert grant.word == Word(10.0, 13.0)
+    assert grant.renewed_since(10.0)
+    assert not grant.renewed_since(10.1)
+    assert grant.outlasts > 3.0
+    for_ever = Grant(0.0)
+    assert for_ever.given(1.0, 100.0)
+    assert (for_ever.word, for_ever.left(100.0), for_ever.renewed_since(99.0)) == (FOR_EVER, None, True)
+
+
+def test_who_may_still_serve_by_an_older_grant_is_named() -> None:
+    """Nobody that answers, is fenced, or whose machine says that nothing runs there."""
+    silent = judge(candidate(record()), [SILENT, Answer(C)], Proof())
+    assert silent.why is Why.PROMOTED
+    assert silent.unfenced == {B}
+    for answer, proof in ((DEAD, Proof()), (SILENT, Proof(fenced=frozenset({B})))):
+        assert not judge(candidate(record()), [answer], proof).unfenced
+    assert judge(candidate(None, status=Status.JOINING), [SILENT], Proof(discarded=frozenset({B}))).unfenced == {B}
 
 
 def test_ready_lasts_from_when_it_was_asked_for() -> None:
@@ -226,8 +274,11 @@ def test_the_end_of_the_primary_keeps_a_lease_that_holds_and_no_other() -> None:
     assert not lease.held(12.0)
     lease.answered(20.0)
     lease.primary_ended(21.0, 10.0)
-    assert lease.held(30.9)
-    assert not lease.held(31.0)
+    assert lease.held(29.9)
+    assert not lease.held(30.0), "who was promoted after the last answer waits no longer"
+    lease.handed_over(29.0, 10.0)
+    assert lease.held(38.9), "it served until then"
+    assert not lease.held(39.0)
 
 
 def test_a_primary_waits_longer_than_any_lease_it_has_answered() -> None:

@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from pollux.ha.active_passive import promotion
 from pollux.ha.active_passive.promotion import Number, Proof, Why
-from pollux.ha.active_passive.statuses import PRIMARY, Status
+from pollux.ha.active_passive.statuses import Status
 
-from .passive_model import BACKUP_TIMEOUT, LEASE, NAMES, BrokenError, World
+from .passive_model import BACKUP_TIMEOUT, GRANT, LEASE, MANAGER, NAMES, BrokenError, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +34,9 @@ times = st.sampled_from((0.0, 0.5, 1.5, 3.0, 6.0))
 class Cluster(RuleBasedStateMachine):
     """Whatever may happen to three members."""
 
-    def __init__(self, without: str, totals: Counter[str], min_in_sync: int = 0) -> None:
+    def __init__(self, without: str, totals: Counter[str], min_in_sync: int = 0, grant: float = 0.0) -> None:
         super().__init__()
-        self.world = World(without, min_in_sync=min_in_sync)
+        self.world = World(without, min_in_sync=min_in_sync, grant=grant)
         self.totals = totals
 
     @initialize()
@@ -66,6 +73,17 @@ class Cluster(RuleBasedStateMachine):
             self.world.cut.add(frozenset((one, other)))
         self.world.pass_time(then)
 
+    @precondition(lambda self: self.world.grant)
+    @rule(who=names, then=times)
+    def cut_from_the_manager(self, who: str, then: float) -> None:
+        self.world.cut.add(frozenset((who, MANAGER)))
+        self.world.pass_time(then)
+
+    @rule(one=names, other=names, then=times)
+    def heal_one(self, one: str, other: str, then: float) -> None:
+        self.world.cut.discard(frozenset((one, other)))
+        self.world.pass_time(then)
+
     @rule(then=times)
     def heal(self, then: float) -> None:
         self.world.cut.clear()
@@ -84,8 +102,8 @@ class Cluster(RuleBasedStateMachine):
         self.world.pass_time(then)
 
     @invariant()
-    def one_serves(self) -> None:
-        assert sum(one.alive and one.status in PRIMARY for one in self.world.members.values()) <= 1
+    def one_is_primary_where_the_old_one_is_gone(self) -> None:
+        assert self.world.grant or len(self.world.primaries) <= 1
 
     def teardown(self) -> None:
         world = self.world
@@ -99,11 +117,13 @@ class Cluster(RuleBasedStateMachine):
 def explore(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Counter[str]]:
     """Try histories; ``without`` a rule of the product."""
 
-    def run(without: str = "", *, histories: int = HISTORIES, min_in_sync: int = 0, **more: object) -> Counter[str]:
+    def run(
+        without: str = "", *, histories: int = HISTORIES, min_in_sync: int = 0, grant: float = 0.0, **more: object
+    ) -> Counter[str]:
         take_out(monkeypatch, without)
         totals: Counter[str] = Counter()
         run_state_machine_as_test(
-            lambda: Cluster(without, totals, min_in_sync),  # type: ignore[arg-type]  # whatever makes one
+            lambda: Cluster(without, totals, min_in_sync, grant),  # type: ignore[arg-type]  # whatever makes one
             settings=settings(
                 max_examples=histories,
                 stateful_step_count=STEPS,
@@ -125,10 +145,12 @@ def take_out(monkeypatch: pytest.MonkeyPatch, without: str) -> None:
         monkeypatch.setattr(promotion, "_unaccounted", lambda *_: frozenset())
 
 
-@pytest.mark.parametrize("min_in_sync", [0, 1])
-def test_no_history_loses_what_was_confirmed(explore: Callable[..., Counter[str]], min_in_sync: int) -> None:
-    """A lot happens: promotions that are refused and such that are not, with and without a copy."""
-    totals = explore(min_in_sync=min_in_sync)
+@pytest.mark.parametrize(("min_in_sync", "grant"), [(0, 0.0), (1, 0.0), (0, GRANT)])
+def test_no_history_loses_what_was_confirmed(
+    explore: Callable[..., Counter[str]], min_in_sync: int, grant: float
+) -> None:
+    """A lot happens: promotions that are refused and such that are not, with and without a copy, and two at a time."""
+    totals = explore(min_in_sync=min_in_sync, grant=grant)
     assert totals["histories"] >= HISTORIES
     assert totals["promoted"] > HISTORIES
     assert totals["refused"] > HISTORIES / 10
@@ -136,15 +158,15 @@ def test_no_history_loses_what_was_confirmed(explore: Callable[..., Counter[str]
     assert totals["confirmed"] > HISTORIES
 
 
-@pytest.mark.parametrize("without", ["lease", "durable set", "epochs", "silence"])
+@pytest.mark.parametrize("without", ["lease", "silence"])
 def test_the_checker_finds_a_missing_rule(explore: Callable[..., Counter[str]], without: str) -> None:
     """The same histories and the same checker; shrinking only costs time here."""
     with pytest.raises(BrokenError):
         explore(without, histories=SEARCH, phases=(Phase.generate,), derandomize=True)
 
 
-def begun(without: str = "") -> Cluster:
-    cluster = Cluster(without, Counter())
+def begun(without: str = "", grant: float = 0.0) -> Cluster:
+    cluster = Cluster(without, Counter(), grant=grant)
     cluster.begin()
     assert [one.status for one in cluster.world.members.values()] == [Status.ACTIVE, Status.READY, Status.READY]
     return cluster
@@ -180,11 +202,94 @@ def without_expected(cluster: Cluster) -> None:
     cluster.promote_after_fencing("c", 0.0)
 
 
-@pytest.mark.parametrize("history", [without_lease, without_wait, without_expected])
-def test_a_history_that_needs_a_rule(history: Callable[[Cluster], None]) -> None:
+def without_last_answer(cluster: Cluster) -> None:
+    """One of two heirs sees late that the primary is gone, and not that the other one was promoted before."""
+    cluster.cut("a", "c", 0.25)
+    cluster.kill("a", 0.0)
+    cluster.promote("b", 0.0)
+    cluster.cut("b", "c", 1.0)
+    cluster.heal_one("a", "c", 3.5)
+    assert cluster.world.members["b"].status is Status.ACTIVE, "it has given up the other heir"
+    cluster.kill("b", 0.0)
+    cluster.promote_after_fencing("c", 0.0)
+
+
+def test_who_was_fenced_by_nobody_ends_itself() -> None:
+    """A primary that is cut off from everybody, and is not fenced, beside one that was promoted in its place."""
+    cut_off(cluster := begun(grant=GRANT), LEASE + 2 * GRANT)
+    a, b, _ = cluster.world.members.values()
+    assert (a.alive, b.status, b.serves) == (False, Status.ACTIVE, True)
+
+
+def cut_off(cluster: Cluster, then: float) -> None:
+    for other in ("b", "c"):
+        cluster.cut("a", other, 0.0)
+    cluster.cut_from_the_manager("a", 0.0)
+    cluster.promote("b", then)
+
+
+@pytest.mark.parametrize("rule", ["grant", "word", "outlasting"])
+def test_each_rule_of_the_grant_is_needed(rule: str) -> None:
+    """The old primary serves for ever; goes on alone as long as it is granted; the new one serves beside it."""
+    with pytest.raises(BrokenError, match="two lives" if rule == "outlasting" else "two lives|was promoted later"):
+        cut_off(begun(rule, GRANT), LEASE + 2 * GRANT)
+
+
+def without_epochs(cluster: Cluster) -> None:
+    """After an outage of all the one is promoted that was given up long before."""
+    cluster.kill("c", 6.0)
+    for name in NAMES:
+        cluster.kill(name, 0.0)
+    for name in NAMES:
+        cluster.start(name, 0.0)
+    cluster.promote("c", 0.0)
+
+
+def without_durable_set(cluster: Cluster) -> None:
+    """That a backup was given up is on no disk: it is promoted beside the restarted primary, with equal numbers."""
+    cluster.kill("c", 6.0)
+    cluster.cut("a", "b", LEASE + 4.0)
+    cluster.kill("a", 0.0)
+    cluster.heal(0.0)
+    for name in ("a", "c"):
+        cluster.start(name, 0.0)
+    cluster.promote("b", 0.0)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        without_lease,
+        without_wait,
+        without_expected,
+        without_last_answer,
+        without_epochs,
+        without_durable_set,
+    ],
+)
+def test_a_history_that_needs_a_rule(history: Callable[[Cluster], None], monkeypatch: pytest.MonkeyPatch) -> None:
     history(begun())
+    take_out(monkeypatch, history.__name__.removeprefix("without_"))
     with pytest.raises(BrokenError):
-        history(begun(history.__name__.removeprefix("without_")))
+        history(begun(history.__name__.removeprefix("without_").replace("_", " ")))
+
+
+def test_with_a_least_number_of_copies_another_one_may_have_become_an_heir() -> None:
+    """The only heir dies; the primary confirms nothing until another one is there, and goes on with that one."""
+    cluster = Cluster("", Counter(), min_in_sync=1)
+    cluster.begin()
+    world = cluster.world
+    cluster.pause("b", 3.0)
+    cluster.kill("c", 0.0)
+    cluster.resume(3.0)
+    assert world.confirmed <= world.members["b"].data
+    assert not world.confirmed <= world.members["c"].data
+    cluster.kill("a", 0.0)
+    cluster.kill("b", 0.0)
+    cluster.start("c", 0.0)
+    refused = world.promote("c")
+    assert refused is not None
+    assert refused.why is Why.UNKNOWN
 
 
 def test_after_a_total_outage_the_newest_is_promoted_and_not_the_first() -> None:

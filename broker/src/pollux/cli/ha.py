@@ -14,7 +14,7 @@ import typer
 
 from pollux.cli import api
 from pollux.cli.output import CommandError, Result
-from pollux.process.exits import EXIT_USAGE
+from pollux.process.exits import EXIT_FAILED, EXIT_USAGE
 
 app = typer.Typer(
     help="Active-passive clusters under a resource manager.",
@@ -38,6 +38,36 @@ class Codes(IntEnum):
     USAGE = 4
     #: It does not answer in time.
     TIMED_OUT = 5
+
+
+def members_text(members: list[dict[str, Any]]) -> str:
+    """Return a line for each broker: its address and status."""
+    return "\n".join(f"{each['address']} {each['status'] or 'ConnectionError: no answer'}" for each in members)
+
+
+def query_text(found: dict[str, Any], *, everybody: bool) -> str:
+    """Return status and configuration, of all brokers where that is wanted."""
+    pairs = [
+        ("Status:", found["status"]),
+        ("Broker ID:", found["id"]),
+        ("Brokers URL:", found["brokersUrl"]),
+        ("Public URL:", found["publicUrl"]),
+        ("Replicate:", found["replicate"]),
+    ]
+    text = "\n".join(f"{label:<{_WIDTH}} {value}" for label, value in pairs)
+    for each in found["members"] if everybody else ():
+        text += f"\n\n{'Address:':<{_WIDTH}} {each['address']}\n{'Status:':<{_WIDTH}} {each['status'] or 'no answer'}"
+    return text
+
+
+def judged(status: str, *, expect: str | None, is_primary: bool) -> Result:
+    """Return the status, and whether it is the one that is expected.
+
+    Of Qpid's manuals the older say ``--expect primary``, which its tool never finds; here it means ``--is-primary``.
+    """
+    met = expect is None or expect == status or (expect == "primary" and status in _PRIMARY)
+    met = met and (not is_primary or status in _PRIMARY)
+    return Result({"status": status, "met": met}, status, Codes.YES if met else Codes.NO)
 
 
 _Client = Callable[[], api.Client]
@@ -105,14 +135,10 @@ def status(
     def work(one: api.Client) -> Result:
         if everybody:
             members = _cluster(one)["members"]
-            lines = "\n".join(f"{each['address']} {each['status'] or 'ConnectionError: no answer'}" for each in members)
-            return Result(members, lines)
+            return Result(members, members_text(members))
         activation = one.get("/api/v1/status")["activation"] or {}
         found = activation.get("active_passive", {}).get("status", "standalone")
-        # Of Qpid's manuals the older say primary, which its tool never finds.
-        met = expect is None or expect == found or (expect == "primary" and found in _PRIMARY)
-        met = met and (not is_primary or found in _PRIMARY)
-        return Result({"status": found, "met": met}, found, Codes.YES if met else Codes.NO)
+        return judged(found, expect=expect, is_primary=is_primary)
 
     return _run(client, work, distinct=distinct)
 
@@ -128,19 +154,7 @@ def query(
 
     def work(one: api.Client) -> Result:
         found = _cluster(one)
-        pairs = [
-            ("Status:", found["status"]),
-            ("Broker ID:", found["id"]),
-            ("Brokers URL:", found["brokersUrl"]),
-            ("Public URL:", found["publicUrl"]),
-            ("Replicate:", found["replicate"]),
-        ]
-        text = "\n".join(f"{label:<{_WIDTH}} {value}" for label, value in pairs)
-        for each in found["members"] if everybody else ():
-            text += (
-                f"\n\n{'Address:':<{_WIDTH}} {each['address']}\n{'Status:':<{_WIDTH}} {each['status'] or 'no answer'}"
-            )
-        return Result(found, text)
+        return Result(found, query_text(found, everybody=everybody))
 
     return _run(client, work, distinct=distinct)
 
@@ -168,6 +182,43 @@ def promote(
             raise CommandError("promote needs --cluster-manager: only a resource manager may call it", EXIT_USAGE)
         body = {"fenced": _members(fenced), "discarded": _members(discard)}
         return Result(one.post("/api/v1/activation/promote", body), lambda: None)
+
+    return _run(client, work, distinct=distinct)
+
+
+@api.remote(app, "grant", epilog="Example: pollux ha grant --cluster-manager --config broker.xml", lazy=True)
+def grant(
+    client: _Client,
+    *,
+    cluster_manager: Annotated[
+        bool, typer.Option("--cluster-manager", help="Needed: a resource manager calls this, nobody by hand.")
+    ] = False,
+    clock: Annotated[
+        bool, typer.Option("--clock", help="Print the broker's clock, milliseconds, and grant nothing.")
+    ] = False,
+    asked: Annotated[
+        int | None,
+        typer.Option(metavar="MS", help="What --clock printed before it was seen that the cluster has its majority."),
+    ] = None,
+    distinct: Distinct = False,
+) -> Result:
+    """Have the primary serve for another grant-lease.
+
+    A primary that is not told so any more ends by itself. What is said counts from --asked, without it from when this
+    command began.
+    """
+
+    def work(one: api.Client) -> Result:
+        now = None
+        if clock or asked is None:
+            now = (one.get("/api/v1/status")["activation"] or {}).get("active_passive", {}).get("clock_ms")
+            if now is None:
+                raise CommandError("this broker is in no active-passive cluster", EXIT_FAILED)
+        if clock:
+            return Result({"clock_ms": now}, str(now))
+        if not cluster_manager:
+            raise CommandError("grant needs --cluster-manager: only a resource manager may call it", EXIT_USAGE)
+        return Result(one.post("/api/v1/activation/grant", {"asked": now if asked is None else asked}), lambda: None)
 
     return _run(client, work, distinct=distinct)
 

@@ -58,6 +58,9 @@ def create(
     exclusive: Annotated[bool | None, typer.Option("--exclusive/--shared", help="One consumer at a time.")] = None,
     last_value_key: Annotated[str | None, typer.Option(help="Property that is the last-value key.")] = None,
     ring_size: Annotated[int | None, typer.Option(help="Messages kept; -1 no limit.")] = None,
+    replicate: Annotated[
+        str | None, typer.Option(help="What backups of an active-passive cluster have: none, configuration or all.")
+    ] = None,
 ) -> Result:
     """Create a queue, and its address when there is none."""
     body = {
@@ -70,6 +73,7 @@ def create(
         "exclusive": exclusive,
         "lastValueKey": last_value_key,
         "ringSize": ring_size,
+        "replicate": replicate,
     }
     given = {key: value for key, value in body.items() if value is not None}
     return Result(client.post("/api/v1/queues", given), f"queue {queue} created")

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Struct, field
 
 from pollux.config.kinds import Boolean, Enumeration, Integer, Kind, Password, Size, Text
 from pollux.config.markers import Derived, NoEffect, Only
 from pollux.redacted import Redacted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pollux.config.acceptors import Connector, Endpoint
 
 #: Where Qpid's brokers listen when the URL does not say.
 DEFAULT_PORT = 5672
@@ -102,6 +107,16 @@ def parse_url(text: str) -> tuple[BrokerAddress, ...]:
             raise ValueError(f"{address} is given twice")
         found[address] = None
     return tuple(found)
+
+
+def connector_of(connectors: Iterable[Connector], address: BrokerAddress) -> Endpoint | None:
+    """Return the endpoint of a connector that says how an ``ssl:`` address is connected to."""
+    for connector in connectors:
+        for endpoint in connector.endpoints:
+            same = (endpoint.host.lower(), endpoint.port) == (address.host, address.port)
+            if same and endpoint.settings.ssl_enabled:
+                return endpoint
+    return None
 
 
 class Url(Text, frozen=True):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from pollux.config import cluster_uris, qpidd_conf
-from pollux.config.active_passive import Level
 from pollux.config.convert import Converter
 from pollux.config.document import MAX_ELEMENTS, Document, DocumentError, Place, parse_document, read_document
 from pollux.config.extensions import NAMESPACE, Extensions
@@ -229,20 +228,6 @@ class _Loader:
         given = configuration.active_passive
         if given is None:
             return configuration
-        wanted = {
-            "ha-replicate": (given.ha_replicate is not Level.all, f"replication of less than {Level.all}"),
-            "ha-brokers-url": (
-                any(one.tls for one in given.brokers),
-                "TLS between brokers of an active-passive cluster",
-            ),
-            "min-in-sync": (given.min_in_sync > 0, "a least number of ready backups"),
-            "grant-lease": (given.grant_lease > 0, "a lease of what the resource manager says"),
-        }
-        features += [
-            Feature(what, option, given.line_of(option), given.source)
-            for option, (asked, what) in wanted.items()
-            if asked
-        ]
         if given.ha_username and given.ha_password is not None:
             configuration = replace(configuration, cluster_user=given.ha_username, cluster_password=given.ha_password)
         return replace(configuration, features=tuple(features))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pollux.config.active_passive import Level, connector_of
 from pollux.config.problems import Problem, Severity
 
 if TYPE_CHECKING:
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from pollux.config.rules import Rule
 
 _WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104  (compared, not listened on)
+
+#: Seconds.
+_SHORTEST_GRANT = 1.0
 
 
 def _refuse(configuration: Configuration, report: Report, option: str, message: str) -> None:
@@ -61,6 +65,16 @@ def members_are_named(configuration: Configuration, report: Report) -> None:
     if own is None:
         return
     members = own.brokers
+    if own.ha_replicate is Level.none:
+        report.add(
+            Problem(
+                own.source or report.file,
+                own.line_of("ha-replicate"),
+                Severity.WARNING,
+                "ha-replicate is none: after a failover only queues with qpid.replicate are there; write"
+                " ha-replicate all if messages must not be lost",
+            )
+        )
     if not members:
         _refuse(
             configuration, report, "ha-brokers-url", "ha-cluster needs ha-brokers-url: the addresses of all brokers"
@@ -82,6 +96,23 @@ def members_are_named(configuration: Configuration, report: Report) -> None:
             "ha-brokers-url",
             f"none of ha-brokers-url ({', '.join(map(str, members))}) is this broker's own: give the address and port"
             " of one of its acceptors that has CORE among its protocols",
+        )
+    bare = [one for one in members if one.tls and connector_of(configuration.connectors, one) is None]
+    if len(bare) > 1 or any(not _may_be_mine(configuration, one) for one in bare):
+        _refuse(
+            configuration,
+            report,
+            "ha-brokers-url",
+            f"{', '.join(map(str, bare))}: the other brokers' ssl: addresses need a <connector> each, with sslEnabled,"
+            " the same host and port, and a trustStorePath",
+        )
+    if 0 < own.grant_lease < _SHORTEST_GRANT:
+        _refuse(
+            configuration,
+            report,
+            "grant-lease",
+            f"grant-lease {own.grant_lease:g} is shorter than {_SHORTEST_GRANT:g} s: an agent that is late once would"
+            " end the primary; write three of its monitor intervals",
         )
     if own.min_in_sync >= len(members):
         _refuse(

@@ -194,7 +194,7 @@ def _operations(post: PostOffice) -> Mapping[str, Callable[..., Value]]:
     }
 
 
-#: Fields of Artemis's queue configuration in JSON, and what they are here.
+#: Fields of Artemis's queue configuration in JSON, and Qpid's argument, and what they are here.
 _FIELDS: Mapping[str, tuple[str, type]] = {
     "durable": ("durable", bool),
     "filter-string": ("selector", str),
@@ -206,6 +206,7 @@ _FIELDS: Mapping[str, tuple[str, type]] = {
     "purge-on-no-consumers": ("purge_on_no_consumers", bool),
     "ring-size": ("ring_size", int),
     "auto-delete": ("auto_delete", bool),
+    "qpid.replicate": ("replicate", str),
 }
 
 

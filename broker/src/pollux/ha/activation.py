@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from pollux.cluster.link import CoreHub
     from pollux.config.model import Configuration
+    from pollux.engine.post_office import PostOffice
     from pollux.errors import PolluxError
     from pollux.ha import neighbours, peers
     from pollux.ha import node_state as states
@@ -121,6 +122,9 @@ class Activation(ABC):
         """Whether acknowledgements may leave (asked by the journal after each sync). Any thread."""
         return self.lease.held()
 
+    def opened(self, post: PostOffice) -> None:  # noqa: B027  (most have nothing to do)
+        """Take note of what is in the store; clients are not served yet."""
+
     @abstractmethod
     def serving(self) -> None:
         """Take note that the broker serves clients."""
@@ -211,6 +215,11 @@ class Activation(ABC):
 
     async def demote(self) -> dict[str, Any]:
         """End this life, and begin anew as one that waits. Raises InvalidRequestError as :meth:`promote`."""
+        raise _not_managed()
+
+    def grant(self, asked_at: float) -> dict[str, Any]:
+        """Take a resource manager's word that this broker serves. Raises InvalidRequestError as :meth:`promote`."""
+        del asked_at
         raise _not_managed()
 
     async def cluster(self) -> dict[str, Any]:

@@ -27,11 +27,13 @@ CREATE_QUEUE = Body(
         "groupBuckets": "integer",
         "groupRebalance": "boolean",
         "autoDelete": "boolean",
+        "replicate": "string",
     },
 )
 FORGET = Body({"node": "string"}, {"connection": "string"})
 _CONNECTION = (Query("connection", "string", "Name of the cluster connection; without it the first one."),)
 PROMOTE = Body({}, {"fenced": "strings", "discarded": "strings"})
+GRANT = Body({"asked": "integer"})
 CHOICE = Body({}, {"ids": "integers", "filter": "string", "all": "boolean"})
 RESTORE = Body({"messages": "objects"}, {"addresses": "strings"})
 RESTORE_LARGE = Body({"message": "object", "size": "integer"})
@@ -59,6 +61,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("POST", f"{_V1}/activation/failback", "failback", "activation", statuses=(202,)),
     Operation("GET", f"{_V1}/activation/cluster", "active_passive", "activation"),
     Operation("POST", f"{_V1}/activation/promote", "promote", "activation", body=PROMOTE),
+    Operation("POST", f"{_V1}/activation/grant", "grant", "activation", body=GRANT),
     Operation("POST", f"{_V1}/activation/demote", "demote", "activation"),
     Operation("GET", f"{_V1}/cluster", "cluster", "cluster", query=_CONNECTION),
     Operation("GET", f"{_V1}/cluster/why/{{name}}", "cluster_why", "cluster", query=_CONNECTION),

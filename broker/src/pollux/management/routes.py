@@ -17,6 +17,7 @@ from pollux.management.operations import (
     CREATE_ADDRESS,
     CREATE_QUEUE,
     FORGET,
+    GRANT,
     MOVE,
     OPERATIONS,
     PROMOTE,
@@ -166,6 +167,11 @@ class Api:
         if not found["promoted"]:
             raise ApiError(409, found["why"].replace(" ", "-"), found["reason"])
         return json_response(found)
+
+    async def grant(self, request: web.Request) -> web.Response:
+        """Have the primary of an active-passive cluster serve on; ``asked`` is its clock_ms before that was decided."""
+        body = await body_of(request, GRANT)
+        return json_response(self._activation().grant(body["asked"] / 1000))
 
     async def demote(self, _request: web.Request) -> web.Response:
         """Give the right to serve up; the broker begins anew as one that joins."""
@@ -337,6 +343,7 @@ class Api:
             group_buckets=body.get("groupBuckets"),
             group_rebalance=body.get("groupRebalance"),
             auto_delete=body.get("autoDelete"),
+            replicate=body.get("replicate"),
         )
         created = self._engine.post.create_queue(spec)
         await self._engine.stable()

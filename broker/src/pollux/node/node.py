@@ -182,6 +182,8 @@ class Node:
         A backup that scales down instead lets nobody in: it hands over what is in the store, and ends.
         """
         activation = self.activation
+        if activation is not None:
+            activation.opened(engine.post)
         await engine.configure(self.configuration, self._process.memory_limit())
         if any(acceptor.speaks("MQTT") for acceptor in self.configuration.acceptors):
             # Stored sessions expire and their wills fall due whether or not an MQTT client ever connects.

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from pollux.message import RoutingType
 
 _T = TypeVar("_T")
+#: What of a queue backups of an active-passive cluster have, in Qpid's words: nothing, the queue without its messages,
+#: everything.
+LEVELS = ("none", "configuration", "all")
 
 
 class QueueSpec(Struct, frozen=True):
@@ -56,6 +59,8 @@ class QueueSpec(Struct, frozen=True):
     configuration_managed: bool = False
     internal: bool = False
     no_local_origin: int = 0
+    #: What of it backups of an active-passive cluster have: one of LEVELS; None: what ``ha-replicate`` says.
+    replicate: str | None = None
 
     def __post_init__(self) -> None:
         if not self.name or not self.address:
@@ -67,6 +72,10 @@ class QueueSpec(Struct, frozen=True):
             )
         if self.temporary and self.durable:
             raise InvalidRequestError(f"queue {self.name!r} cannot be both temporary and durable")
+        if self.replicate is not None and self.replicate not in LEVELS:
+            raise InvalidRequestError(
+                f"queue {self.name!r}: qpid.replicate is {self.replicate[:40]!r}: use {', '.join(LEVELS)}"
+            )
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:

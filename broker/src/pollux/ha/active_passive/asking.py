@@ -2,7 +2,8 @@
 
 ``ha-status``: a question without content; the answer is in what accepts the channel. ``ha-ready``: a backup sends the
 time by its own clock (8 bytes, a double) again and again, and its primary sends it back as long as the backup is one of
-those without whose word nothing is confirmed. See docs/core-protocol.md.
+those without whose word nothing is confirmed. ``ha-admin``: what Qpid's command line asks of a broker. See
+docs/core-protocol.md.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from pollux.cluster.connector import UnreachableError
+from pollux.errors import PolluxError
 from pollux.ha.active_passive.promotion import Answer, Number, Record
 from pollux.ha.active_passive.statuses import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from pollux.cluster.connector import ClusterConnector
     from pollux.cluster.link import Conversation
     from pollux.config.acceptors import Endpoint
 
-STATUS, READY = "ha-status", "ha-ready"
+ADMIN, STATUS, READY = "ha-admin", "ha-status", "ha-ready"
 _TIME = struct.Struct("<d")
 _WINDOW = 4096
 
@@ -43,18 +45,79 @@ class _Channel:
         """Do nothing: what is not answered does not count."""
 
 
-class _Question(_Channel):
+class RefusedError(PolluxError):
+    """The other broker does not do what was asked; the text is its reason."""
+
+
+class BrokenOffError(UnreachableError):
+    """The other broker was there, and ended the connection before it had answered."""
+
+
+class Question(_Channel):
+    """A channel that is opened for its answer. ``why``: with what code and text the other end refused it."""
+
     def __init__(self) -> None:
         self.answer: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
+        self.why = ("", "")
 
     def accepted(self, content: dict[str, Any]) -> None:
         if not self.answer.done():
             self.answer.set_result(content)
 
     def closed(self, code: str, text: str) -> None:
-        del code, text
+        self.why = (code, text)
         if not self.answer.done():
             self.answer.set_result(None)
+
+
+async def ask_as_admin(
+    connector: ClusterConnector, endpoint: Endpoint, seconds: float, content: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return what a broker answers to its administrator (``ask``: status, query, promote or demote).
+
+    Raises UnreachableError, BrokenOffError, TimeoutError, and RefusedError where it says no.
+    """
+    link = await connector.connect(endpoint, seconds)
+    question = Question()
+    try:
+        async with asyncio.timeout(seconds):
+            link.conversation.open(question, ADMIN, **content)
+            found = await question.answer
+    finally:
+        link.close("asked")
+    if found is not None:
+        return found
+    code, text = question.why
+    if code != "refused":
+        raise BrokenOffError(f"{code}: {text}" if text else code)
+    raise RefusedError(text)
+
+
+class AdminAnswerer(_Channel):
+    """The broker's end: refuses with the reason, or accepts with what came of it. ``work`` does what is asked."""
+
+    def __init__(self, conversation: Conversation, channel: int, work: Awaitable[dict[str, Any]]) -> None:
+        self._conversation = conversation
+        self._channel = channel
+        self._work = work
+        self._gone = False
+
+    def closed(self, code: str, text: str) -> None:
+        """Nobody waits for the answer any more; what was asked is done all the same."""
+        del code, text
+        self._gone = True
+
+    async def answer(self) -> None:
+        """Do what is asked, and tell."""
+        try:
+            found = await self._work
+        except (PolluxError, TypeError, ValueError) as error:
+            if not self._gone:
+                self._conversation.refuse(self._channel, str(error))
+            return
+        if not self._gone:
+            self._conversation.accept(self._channel, **found)
+            self._conversation.flush()
 
 
 async def ask(connector: ClusterConnector, member: str, endpoint: Endpoint, seconds: float) -> Answer:
@@ -63,7 +126,7 @@ async def ask(connector: ClusterConnector, member: str, endpoint: Endpoint, seco
         link = await connector.connect(endpoint, seconds)
     except UnreachableError as error:
         return Answer(member, absent=error.refused)
-    question = _Question()
+    question = Question()
     try:
         link.conversation.open(question, STATUS)
         async with asyncio.timeout(seconds):
@@ -73,6 +136,12 @@ async def ask(connector: ClusterConnector, member: str, endpoint: Endpoint, seco
         return Answer(member)
     finally:
         link.close("asked")
+
+
+async def ask_all(connector: ClusterConnector, others: Mapping[str, Endpoint], seconds: float) -> list[Answer]:
+    """Return what each of the others says, or that it says nothing within ``seconds``."""
+    asked = [ask(connector, name, endpoint, seconds) for name, endpoint in others.items()]
+    return await asyncio.gather(*asked)
 
 
 def answer_content(status: Status, record: Record | None) -> dict[str, Any]:

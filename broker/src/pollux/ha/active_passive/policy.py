@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from pollux.ha.active_passive.grant import Word
 from pollux.ha.active_passive.statuses import Status
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ class Action(Enum):
     BECOME = "become"
     #: Wait no longer for some of the expected backups.
     GIVE_UP = "give up"
-    #: Confirm nothing any more, and end: the right to serve is lost.
+    #: Serve: nobody else does any more, and the resource manager still wants it.
+    OPEN = "open"
+    #: Confirm nothing any more, and end: the right to serve is lost, or nobody wants it to be used.
     FENCE = "fence"
 
 
@@ -40,16 +43,25 @@ class Waiting(NamedTuple):
     ready: bool
 
 
-class Serving(NamedTuple):
-    """A primary. ``expected``: backups that are waited for, and when each was last seen to come nearer.
+#: The resource manager need not say again that it serves.
+FOR_EVER = Word(None, None)
 
-    ``granted_until`` None: the resource manager need not say again that it serves.
-    """
+
+class Opening(NamedTuple):
+    """A member that is promoted, while another one may still serve by an older grant: until ``at``."""
+
+    at: float
+    patience: float
+    word: Word
+
+
+class Serving(NamedTuple):
+    """A primary. ``expected``: backups that are waited for, and when each was last seen to come nearer."""
 
     status: Status
     expected: Mapping[str, float]
     patience: float
-    granted_until: float | None = None
+    word: Word = FOR_EVER
 
 
 class Decision(NamedTuple):
@@ -64,9 +76,11 @@ class Decision(NamedTuple):
 _NOTHING = Decision(Action.NOTHING)
 
 
-def decide(snapshot: Waiting | Serving, now: float) -> Decision:
+def decide(snapshot: Waiting | Opening | Serving, now: float) -> Decision:
     """Return what the member does now."""
-    return _waits(snapshot) if isinstance(snapshot, Waiting) else _serves(snapshot, now)
+    if isinstance(snapshot, Waiting):
+        return _waits(snapshot)
+    return _opens(snapshot, now) if isinstance(snapshot, Opening) else _serves(snapshot, now)
 
 
 def _waits(member: Waiting) -> Decision:
@@ -82,16 +96,29 @@ def _waits(member: Waiting) -> Decision:
     return _NOTHING
 
 
+_UNWANTED = Decision(Action.FENCE, "the resource manager has not said for too long that this broker serves")
+
+
+def _opens(member: Opening, now: float) -> Decision:
+    if now < member.at:
+        return _NOTHING
+    if member.word.until is None or now < member.word.until:
+        return Decision(Action.OPEN, "nobody else serves any more")
+    return _UNWANTED if now >= member.at + member.patience else _NOTHING
+
+
 def _serves(member: Serving, now: float) -> Decision:
-    if member.granted_until is not None and now >= member.granted_until:
-        return Decision(Action.FENCE, "the resource manager has not said for too long that this broker serves")
+    at, until = member.word
+    if until is not None and now >= until:
+        return _UNWANTED
     if member.status is Status.ACTIVE:
         return _NOTHING
     if not member.expected:
         return Decision(Action.BECOME, "every backup that was ready has everything, or is given up", Status.ACTIVE)
     # By progress, not by connection: one that is connected and comes no nearer is waited for no longer than one that
-    # is not there.
-    late = frozenset(name for name, seen in member.expected.items() if now >= seen + member.patience)
+    # is not there. Nor without the resource manager's word that it was not promoted while it could be.
+    since = now if at is None else min(now, at)
+    late = frozenset(name for name, seen in member.expected.items() if since >= seen + member.patience)
     if late:
         names = ", ".join(sorted(late))
         return Decision(Action.GIVE_UP, f"{names} came no nearer for {member.patience:g} s", members=late)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from pollux.ha.active_passive.grant import Grant
 from pollux.ha.active_passive.ready import Granted
 from pollux.ha.copies import local, replicas
 from pollux.ha.copies.replicas import UnprovenError, mark_of
@@ -36,8 +37,10 @@ _PROBE = 1.0
 class Primary:
     """The holder of the right to serve (:class:`~pollux.ha.copies.replicas.Holder`). ``state``: our own data."""
 
-    def __init__(self, journal: Path, lease: float, fence: Callable[[str], None]) -> None:
+    def __init__(self, journal: Path, lease: float, fence: Callable[[str], None], grant: float = 0.0) -> None:
+        """``lease`` and ``grant`` in seconds: how long it may stand still, and serves by one word."""
         self.lease = Lease(lease, boot_clock)
+        self.grant = Grant(grant)
         self.right: Right | None = None
         self.state: LocalState | None = None
         self._journal = journal
@@ -63,11 +66,15 @@ class Primary:
             local.write(self._journal, state)
             self.state = state
 
-    def serves(self, right: Right, state: LocalState, began: float) -> None:
-        """Begin to serve. Blocking. Raises OSError."""
-        self.write(state)
-        self.lease.extend(began)
+    def serves(self, right: Right) -> None:
+        """Begin to serve."""
+        self.extend(right.began)
         self.right = right
+
+    def extend(self, now: float) -> bool:
+        """Go on for a lease from now, but no longer than was granted; False: it is over."""
+        until = self.grant.word.until
+        return self.lease.extend(now if until is None else max(0.0, min(now, until - self.lease.seconds)))
 
     def set_heirs(self, heirs: frozenset[str], tell: Callable[[dict[str, object]], None]) -> int:
         """Have other heirs from now on; with a higher number where one is gone. Blocking. Raises OSError."""
@@ -122,6 +129,9 @@ class Backups(replicas.Replicas):
                 f"its address is {address or 'unknown'!r}, which is none of the others in ha-brokers-url here: give all"
                 " brokers of the cluster the same ha-brokers-url"
             )
+        state, epoch = self._primary.state, int(content.get("data_epoch", 0))
+        if state is not None and epoch > state.epoch:
+            return f"its data is of epoch {epoch}, ours of {state.epoch}: somebody was promoted in this broker's place"
         if level != self._settings.replicate:
             return (
                 f"its ha-replicate is {level!r}, here it is {self._settings.replicate!r}: give all brokers of the"
@@ -183,11 +193,20 @@ class Backups(replicas.Replicas):
         if not self._left and (who := self._superseded()):
             self._primary.fence(f"backup {link.name} is lost, and {who}")
             return False
-        # One that has come back has a complete copy again; one that is gone for certain knows nothing any more.
-        while not self._left and address not in self.in_sync and self.granted.left(address, boot_clock()) > 0:
+        # One that has come back has a complete copy again; one that is gone for certain knows nothing any more. It may
+        # have been promoted while it was ready: then the resource manager says nothing more to us.
+        noticed: float | None = None
+        while not self._left and address not in self.in_sync:
+            now = boot_clock()
+            if self.granted.left(address, now) > 0:
+                noticed = None
+            elif noticed is None:
+                noticed = now
+            if noticed is not None and self._primary.grant.renewed_since(noticed):
+                break
             if not self._primary.lease.held():
                 return False
-            if self._has_ended(address):
+            if noticed is None and self._has_ended(address):
                 self.granted.ended(address)
             time.sleep(_LOOK)
         done = super()._lost(link, reason)

@@ -95,6 +95,8 @@ class Verdict(NamedTuple):
     expected: frozenset[str] = frozenset()
     #: Larger than every epoch that anybody has heard of.
     epoch: int = 0
+    #: Who may still serve by an older grant: nobody knows that it is gone.
+    unfenced: frozenset[str] = frozenset()
 
     @property
     def promoted(self) -> bool:
@@ -128,7 +130,9 @@ def judge(candidate: Candidate, answers: Sequence[Answer], proof: Proof) -> Verd
     epochs = [one.record.number.epoch for one in answers if one.record is not None]
     epoch = max([mine.number.epoch if mine is not None else 0, *epochs]) + 1
     newest = f"its data is the newest ({mine.number})" if mine is not None else "nobody has any data"
-    return Verdict(Why.PROMOTED, newest, heirs - gone, epoch)
+    silent = frozenset(one.member for one in answers if one.status is None and not one.absent)
+    served = proof.discarded if mine is None else proof.discarded | {mine.primary}
+    return Verdict(Why.PROMOTED, newest, heirs - gone, epoch, silent & served - proof.fenced)
 
 
 def _older(mine: Record | None, heard: Sequence[Answer]) -> Verdict | None:
@@ -167,8 +171,9 @@ def _unaccounted(candidate: Candidate, answers: Sequence[Answer], proof: Proof) 
         # Whoever has no data knows of no heirs: anybody may have some.
         return frozenset(one.member for one in answers) - answered - proof.discarded
     suspects = (mine.heirs | {mine.primary}) - {candidate.me, ""} - answered - proof.discarded
-    others = mine.heirs - {candidate.me}
-    # With a least number of copies the primary confirms nothing alone: one of the heirs has it, and none has more.
+    others = frozenset(one.member for one in answers) - {mine.primary}
+    # With a least number of copies the primary confirms nothing alone: one of the others has it, whoever was an heir
+    # when this record was written, and none has more.
     shared = candidate.min_in_sync > 0 and candidate.me in mine.heirs and others <= answered
     if candidate.ready or shared:
         # The primary has gone nowhere without us, and who is promoted in our place waits for us.

@@ -14,28 +14,34 @@ MARGIN = 1.05
 class ReadyLease:
     """The backup's side. Times are seconds of its own clock."""
 
-    __slots__ = ("_heir_until", "_until", "seconds")
+    __slots__ = ("_asked_at", "_heir_until", "_until", "seconds")
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._until = 0.0
+        self._asked_at = self._until = 0.0
         self._heir_until = 0.0
 
     def answered(self, asked_at: float) -> None:
         """Count the primary's yes to what was asked at ``asked_at``."""
-        self._until = max(self._until, asked_at + self.seconds)
+        self._asked_at = max(self._asked_at, asked_at)
+        self._until = self._asked_at + self.seconds
 
     def primary_ended(self, now: float, grace: float) -> None:
-        """Count that the primary has certainly ended while this lease still held: then nobody went on without us.
+        """Count that the primary has certainly ended while this lease still held: then it did not go on without us.
 
-        That stays true for ``grace`` seconds: whoever is promoted in our place waits for us at least as long.
+        Nobody was promoted before its last answer, and whoever was since waits for us for ``grace`` seconds.
         """
+        if self.held(now):
+            self._heir_until = self._asked_at + grace
+
+    def handed_over(self, now: float, grace: float) -> None:
+        """Count that the primary, which served until now, serves no more and has given everything to us."""
         if self.held(now):
             self._heir_until = now + grace
 
     def drop(self) -> None:
         """Be ready no more: our copy is made anew."""
-        self._until = self._heir_until = 0.0
+        self._asked_at = self._until = self._heir_until = 0.0
 
     def held(self, now: float) -> bool:
         """Whether this backup certainly has everything that was confirmed."""

@@ -6,10 +6,12 @@ import socket
 from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.config.acceptors import Endpoint
+from pollux.config.active_passive import connector_of
 from pollux.errors import PolluxError
 from pollux.ha.active_passive.ready import MARGIN
 
 if TYPE_CHECKING:
+    from pollux.config.acceptors import AcceptorSettings
     from pollux.config.active_passive import ActivePassive, BrokerAddress
     from pollux.config.model import Configuration
 
@@ -29,10 +31,16 @@ class Settings(NamedTuple):
     host: str
     port: int
     others: dict[str, Endpoint]
+    #: The TLS of our own address; None: without.
+    tls: AcceptorSettings | None
+    brokers_url: str
+    public_url: str
     replicate: str
     backup_timeout: float
     heartbeat: float
     retry: float
+    grant: float = 0.0
+    min_in_sync: int = 0
     keep: int = _KEEP
     synchronisation: float = _SYNCHRONISATION
 
@@ -62,19 +70,25 @@ def settings_of(configuration: Configuration) -> Settings:
     given = configuration.active_passive
     if given is None:
         raise PolluxError("this broker is in no active-passive cluster")
-    mine = [one for one in given.brokers if _is_mine(configuration, one)]
+    found = {one: tls for one in given.brokers for tls in _mine(configuration, one)}
+    mine = list(found)
     if len(mine) != 1:
         raise PolluxError(_which(given, mine))
-    others = {str(one): Endpoint("tcp", one.host, one.port) for one in given.brokers if one != mine[0]}
+    others = {str(one): endpoint_of(configuration, one) for one in given.brokers if one != mine[0]}
     return Settings(
         str(mine[0]),
         mine[0].host,
         mine[0].port,
         others,
+        found[mine[0]] if mine[0].tls else None,
+        given.ha_brokers_url,
+        given.ha_public_url,
         given.ha_replicate.value,
         given.ha_backup_timeout,
         given.link_heartbeat_interval,
         given.link_maintenance_interval,
+        given.grant_lease,
+        given.min_in_sync,
     )
 
 
@@ -86,14 +100,28 @@ def _which(given: ActivePassive, mine: list[BrokerAddress]) -> str:
     )
 
 
-def _is_mine(configuration: Configuration, address: BrokerAddress) -> bool:
-    """Whether one of our acceptors listens there."""
+def endpoint_of(configuration: Configuration, address: BrokerAddress) -> Endpoint:
+    """Return how another broker is connected to: with TLS as the connector says that has its host and port.
+
+    Raises PolluxError where there is none.
+    """
+    if not address.tls:
+        return Endpoint("tcp", address.host, address.port)
+    found = connector_of(configuration.connectors, address)
+    if found is None:
+        raise PolluxError(f"{address} of ha-brokers-url has no <connector> with sslEnabled and this host and port")
+    return found
+
+
+def _mine(configuration: Configuration, address: BrokerAddress) -> list[AcceptorSettings]:
+    """Return the settings of our acceptor that listens there, if one does."""
     for acceptor in configuration.acceptors:
-        if acceptor.port != address.port or not acceptor.speaks("CORE"):
+        right = acceptor.settings.ssl_enabled == address.tls and acceptor.speaks("CORE")
+        if acceptor.port != address.port or not right:
             continue
         if acceptor.host.lower() == address.host or (acceptor.host in _WILDCARDS and _is_local(address.host)):
-            return True
-    return False
+            return [acceptor.settings]
+    return []
 
 
 def _is_local(host: str) -> bool:

@@ -14,6 +14,7 @@ from pollux.cluster.link import Conversation
 from pollux.errors import PolluxError
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncIterator
 
     from pollux.cluster.link import CoreHub
@@ -27,8 +28,9 @@ _LOG_IN, _WRONG = 10.0, 0.25
 class WaitingPort:
     """The listening socket. Everything is called in the loop."""
 
-    def __init__(self, hub: CoreHub, host: str, port: int) -> None:
+    def __init__(self, hub: CoreHub, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.hub = hub
+        self._tls = tls
         self.connections: set[_Asker] = set()
         #: One password is looked at at a time.
         self.turn = asyncio.Lock()
@@ -40,7 +42,7 @@ class WaitingPort:
         """Listen. Raises PolluxError."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: _Asker(self, loop), self._host, self._port)
+            self._server = await loop.create_server(lambda: _Asker(self, loop), self._host, self._port, ssl=self._tls)
         except OSError as error:
             raise PolluxError(
                 f"{self._host}:{self._port}, this broker's address in ha-brokers-url, cannot be listened on: {error}"

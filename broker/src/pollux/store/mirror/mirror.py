@@ -105,6 +105,7 @@ class Mirror:
         #: Why no sync may succeed any more.
         self._refused: str | None = None
         self._withheld = False
+        self._least = 0
 
     # -- links
 
@@ -235,6 +236,12 @@ class Mirror:
             self._withheld = withheld
             self._changed.notify_all()
 
+    def require(self, least: int) -> None:
+        """Have no sync return before so many links in sync have confirmed it."""
+        with self._changed:
+            self._least = least
+            self._changed.notify_all()
+
     def drain(self, seconds: float) -> bool:
         """Wait until every link in sync has confirmed all that was queued for it; whether it has."""
         deadline = self.clock() + seconds
@@ -271,10 +278,18 @@ class Mirror:
         for link in [link for link in late if self._drop(link, reason)]:
             self._settle(link, reason)
         with self._changed:
-            while self._refused is None and (self._withheld or any(link in self._waited for link in late)):
+            while self._refused is None and (
+                self._withheld or any(link in self._waited for link in late) or self._too_few(number)
+            ):
                 self._changed.wait(_LOOK)
         if self._refused is not None:
             raise OSError(errno.EROFS, self._refused)
+
+    def _too_few(self, number: int) -> bool:
+        if not self._least:
+            return False
+        # One that was admitted since has a copy of everything that was written before.
+        return sum(link.confirmed >= number for link in self.in_sync) < self._least
 
     def _late(self, number: int) -> list[Link]:
         """Who has not confirmed ``number`` within ``patience``, or is lost before it has."""

@@ -1,0 +1,159 @@
+"""A primary and its backups, without processes: who is taken, and when it goes on without one."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pollux.config.acceptors import Endpoint
+from pollux.ha.active_passive import primary as module
+from pollux.ha.active_passive.primary import Backups, Primary
+from pollux.ha.active_passive.settings import Settings
+from pollux.ha.copies.local import LocalState
+from pollux.ha.lease import Right, boot_clock
+from pollux.store.mirror import Link
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NODE = "0c" * 16
+HERE, THERE = "10.0.0.1:5672", "10.0.0.2:5672"
+
+
+def settings(**more: Any) -> Settings:
+    others = {THERE: Endpoint("tcp", "10.0.0.2", 5672)}
+    given: dict[str, Any] = {"backup_timeout": 1.0, "heartbeat": 0.05, "retry": 0.1, **more}
+    return Settings(HERE, "10.0.0.1", 5672, others, None, f"{HERE},{THERE}", "", "all", **given)
+
+
+class Serving:
+    """A primary of epoch 2 with one backup in sync."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, *, grant: float = 0.0) -> None:
+        given = settings(grant=grant)
+        self.fenced: list[str] = []
+        self.primary = Primary(path, 60.0, self.fenced.append, grant)
+        self.backups = Backups(
+            dict.fromkeys(("journal", "bindings", "large", "paging"), path),
+            given,
+            self.primary,
+            about=dict,
+            on_synced=lambda _: None,
+            on_following=lambda _: None,
+            superseded=lambda: "",
+        )
+        self.backups.loop = SimpleNamespace(call_soon_threadsafe=lambda *_: None)  # type: ignore[assignment]
+        monkeypatch.setattr(Backups, "_has_ended", lambda *_: False)
+        monkeypatch.setattr(module, "_LOOK", 0.005)
+        now = boot_clock()
+        self.primary.grant.given(now, now)
+        self.primary.write(LocalState(NODE, 3, 2, complete=True, replica=False, primary=HERE))
+        self.primary.serves(Right(bytes.fromhex(NODE), 2, "promoted", boot_clock()))
+        self.link = Link("helena", lambda: None)
+        self.backups._addresses[self.link] = THERE
+        self.backups.mirror.attach(self.link)
+        assert self.backups._admit(self.link)
+
+    @property
+    def heirs(self) -> tuple[str, ...]:
+        """Who may be promoted in its place, as its disk says."""
+        return self.primary.state.heirs if self.primary.state is not None else ()
+
+    @property
+    def sequence(self) -> int:
+        """The number of its data, as its disk says."""
+        return self.primary.state.sequence if self.primary.state is not None else 0
+
+    def ask(self, **content: object) -> str:
+        """Why a member is not taken."""
+        refusals: list[str] = []
+        conversation: Any = SimpleNamespace(
+            accept=lambda *_, **__: None,
+            grant=lambda *_: None,
+            refuse=lambda _channel, text, _code: refusals.append(text),
+        )
+        asks = {"id": "x", "name": "helena", "pid": 7, "node_id": NODE, "sequence": 3, "replicate": "all"}
+        self.backups.open(conversation, 1, {**asks, "address": THERE, **content})
+        return "".join(refusals)
+
+    def sync(self) -> threading.Thread:
+        """Write something that has to be on all copies."""
+        writer = threading.Thread(target=self.backups.mirror.wait, args=(self.backups.mirror.number,), daemon=True)
+        writer.start()
+        return writer
+
+
+@pytest.fixture
+def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serving:
+    return Serving(tmp_path, monkeypatch)
+
+
+def test_a_member_with_another_level_or_another_list_is_refused_at_the_handshake(serving: Serving) -> None:
+    """Qpid shuts the backup down; here it says why, and asks again."""
+    assert serving.ask() == ""
+    level = serving.ask(replicate="none")
+    assert "its ha-replicate is 'none', here it is 'all': give all brokers of the cluster the same" in level
+    for address in ("10.0.0.9:5672", "", None):
+        assert "which is none of the others in ha-brokers-url here" in serving.ask(address=address)
+
+
+def test_a_member_with_data_of_a_later_epoch_is_not_overwritten(serving: Serving) -> None:
+    """It was promoted, or followed who was: this broker is the one that was replaced."""
+    assert serving.ask(data_epoch=2) == ""
+    assert "somebody was promoted in this broker's place" in serving.ask(data_epoch=3)
+
+
+def test_a_lost_backup_is_on_record_as_no_heir_before_anything_is_confirmed_without_it(serving: Serving) -> None:
+    assert (serving.heirs, serving.sequence) == ((THERE,), 3)
+    assert serving.backups.counts(THERE)
+    serving.backups.mirror.lose(serving.link, "gone")
+    assert (serving.heirs, serving.sequence) == ((), 4)
+    assert serving.backups.granted.left(THERE, boot_clock()) == 0, "it was waited for that long"
+
+
+def test_nobody_goes_on_without_an_heir_before_a_word_of_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then the heir may have been promoted."""
+    serving = Serving(tmp_path, monkeypatch, grant=60.0)
+    losing = threading.Thread(target=serving.backups.mirror.lose, args=(serving.link, "gone"), daemon=True)
+    losing.start()
+    losing.join(0.3)
+    assert losing.is_alive()
+    assert THERE in serving.heirs
+    now = boot_clock()
+    assert serving.primary.grant.given(now, now)
+    losing.join(30)
+    assert not losing.is_alive()
+    assert not serving.heirs
+
+
+def test_a_primary_whose_grant_is_over_confirms_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    serving = Serving(tmp_path, monkeypatch, grant=0.2)
+    assert serving.primary.lease.held()
+    assert serving.primary.lease.left() <= 0.2
+    serving.backups.mirror.lose(serving.link, "gone")
+    assert serving.backups.mirror.refused is not None, "the heir may have been promoted, and no word came"
+    assert not serving.primary.lease.held()
+
+
+def test_with_a_least_number_of_copies_nothing_is_confirmed_alone(serving: Serving) -> None:
+    """min-in-sync: the writer waits until another copy is complete."""
+    mirror = serving.backups.mirror
+    mirror.require(1)
+    mirror.confirm(serving.link, serving.link.last)
+    writer = serving.sync()
+    writer.join(30)
+    assert not writer.is_alive(), "one copy has it"
+    mirror.lose(serving.link, "gone")
+    writer = serving.sync()
+    writer.join(0.2)
+    assert writer.is_alive()
+    other = Link("castor", lambda: None)
+    serving.backups._addresses[other] = THERE
+    mirror.attach(other)
+    assert serving.backups._admit(other)
+    writer.join(30)
+    assert not writer.is_alive()
+    mirror.require(0)
