@@ -65,6 +65,17 @@ class Broker(Member):
         except AssertionError as error:
             raise AssertionError(f"{error}; it is {self.status!r}\n{self.log_tail(4000)}") from None
 
+    def wait_until_read(self) -> None:
+        """Wait until it has read its copy along once: a promotion replays what came since."""
+        found = lambda: self.activation.get("replication", {}).get("standby_prefetch")  # noqa: E731
+        wait_until(found, f"{self.name} has read its copy")
+
+    @property
+    def recovery_seconds(self) -> float:
+        """How long the last recovery took, by its own word."""
+        line = next(line for line in reversed(self.text().splitlines()) if "recovery_seconds=" in line)
+        return float(line.partition("recovery_seconds=")[2].split()[0])
+
     def ha(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run `pollux ha` on this broker."""
         words = ("ha", *words, "--config", str(self.configuration))

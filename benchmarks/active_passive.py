@@ -1,0 +1,155 @@
+"""What an active-passive cluster costs, and how long a promotion takes.
+
+    .venv/bin/python -m benchmarks.active_passive                            # both parts
+    .venv/bin/python -m benchmarks.active_passive --parts throughput --rounds 5 --write
+    .venv/bin/python -m benchmarks.active_passive --parts promotion --messages 0 100000 1000000 --trials 5 --write
+
+throughput: the same load on a broker of its own and on a primary with two backups in sync; all of it, three brokers and
+the clients, on this machine. Brokers are started anew for each run, in turns, and each figure is the median of the
+rounds. "all CPU" is what all brokers use.
+
+promotion: two brokers with so many messages in a queue; the primary is killed, the backup promoted, and the killed one
+joins again, so many times in turns. Milliseconds from the request until it is answered: then clients are served.
+
+Nothing is asserted. Goals: at least 50 % of a single broker's rate; below 150 ms whatever the journal's size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.replication import SCENARIOS, Figure, broker_of, load, markdown, single
+from benchmarks.throughput import options, write_section
+from harness.loadclient.process import cpu_seconds
+from harness.passive import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benchmarks.throughput import Scenario
+    from harness.broker import BrokerProcess
+
+#: Bytes of each message that is stored.
+STORED = 256
+THROUGHPUT: tuple[str, ...] = ("scenario (AMQP)", "broker", "messages/s", "of standalone", "p99 ms", "all CPU")
+PROMOTION: tuple[str, ...] = ("messages stored", "journal MB", "trials", "median ms", "longest ms", "recovery ms")
+
+
+@contextmanager
+def cluster(directory: Path) -> Iterator[list[BrokerProcess]]:
+    """A primary with two backups in sync."""
+    with Cluster(directory, 3) as made:
+        made.start()
+        yield list(made.brokers)
+
+
+KINDS: dict[str, Callable[[Path], Any]] = {"standalone": single, "two backups in sync": cluster}
+
+
+def once(kind: str, scenario: Scenario, seconds: float) -> Figure:
+    """Start, measure, stop."""
+    with (
+        tempfile.TemporaryDirectory(prefix="pollux-passive-", ignore_cleanup_errors=True) as directory,
+        KINDS[kind](Path(directory)) as members,
+    ):
+        pids = [member.process.pid for member in members]
+        began, used = time.monotonic(), sum(map(cpu_seconds, pids))
+        found = load(broker_of(members[0], kind), "bench", seconds, scenario.options)
+        cpu = (sum(map(cpu_seconds, pids)) - used) / (time.monotonic() - began)
+    return Figure(found["rate"], found["p99_ms"], cpu)
+
+
+def throughput(rounds: int, seconds: float, console: Console) -> list[tuple[str, ...]]:
+    """The rows of the table."""
+    rows: list[tuple[str, ...]] = []
+    for scenario in SCENARIOS:
+        runs: dict[str, list[Figure]] = {kind: [] for kind in KINDS}
+        for _ in range(rounds):
+            for kind, figures in runs.items():
+                figures.append(once(kind, scenario, seconds))
+        alone = statistics.median(one.rate for one in runs["standalone"])
+        for kind, figures in runs.items():
+            rate, p99, cpu = (statistics.median(values) for values in zip(*figures, strict=True))
+            rows.append((scenario.title, kind, f"{rate:,.0f}", f"{rate / alone:.0%}", f"{p99:.1f}", f"{cpu:.0%}"))
+            console.print(*rows[-1], sep="  ")
+    return rows
+
+
+def promotion(messages: int, trials: int, console: Console) -> tuple[str, ...]:
+    """A row of the table."""
+    place = {"prefix": "pollux-passive-", "dir": "/var/tmp"}  # noqa: S108
+    with (
+        tempfile.TemporaryDirectory(**place, ignore_cleanup_errors=True) as directory,
+        Cluster(Path(directory), 2) as made,
+    ):
+        primary, backup = made.start()
+        if messages:
+            words = ("--messages", str(messages), *options(512, STORED, consume=False))
+            load(broker_of(primary, "primary"), "stored", 0, words)
+        size = sum(path.stat().st_size for path in (primary.shared / "journal").glob("*.segment"))
+        times, recoveries = [], []
+        for _ in range(trials):
+            backup.wait_for_status("ready")
+            backup.wait_until_read()
+            primary.kill()
+            began = time.monotonic()
+            found = backup.api("/api/v1/activation/promote", method="POST", body={})
+            times.append((time.monotonic() - began) * 1000)
+            assert found["promoted"], found
+            recoveries.append(backup.recovery_seconds * 1000)
+            backup.wait_for_status("active")
+            primary.spawn()
+            primary, backup = backup, primary
+            console.print(f"{messages:,} messages: {times[-1]:.0f} ms")
+    return (
+        f"{messages:,}",
+        f"{size / 1e6:,.0f}",
+        str(trials),
+        f"{statistics.median(times):.0f}",
+        f"{max(times):.0f}",
+        f"{statistics.median(recoveries):.0f}",
+    )
+
+
+def main() -> None:
+    """Measure and print; with --write also into docs/benchmarks.md."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = ("throughput", "promotion")
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument(
+        "--messages", nargs="+", type=int, default=[0, 100_000, 1_000_000], help="stored, for promotion"
+    )
+    parser.add_argument("--trials", type=int, default=5, help="promotions for each of these")
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/benchmarks.md")
+    given = parser.parse_args()
+    console = Console(width=160)
+    for part in given.parts:
+        before = os.getloadavg()[0]
+        if part == "throughput":
+            words = f"the median of {given.rounds} rounds of {given.seconds:g} s"
+            headers, rows = THROUGHPUT, throughput(given.rounds, given.seconds, console)
+        else:
+            words = f"messages of {STORED} B"
+            headers, rows = PROMOTION, [promotion(count, given.trials, console) for count in given.messages]
+        table = Table(*headers)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        if given.write:
+            write_section(f"active-passive {part}", markdown(headers, rows, words, before))
+
+
+if __name__ == "__main__":
+    main()
