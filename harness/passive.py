@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 #: A process stands still for less than twice as long on a busy machine, seconds.
 HEARTBEAT = 5.0
+#: Options that no qpidd.conf has: the cluster is in broker.xml then.
+OURS = frozenset({"grant-lease", "min-in-sync"})
 CLUSTER_PASSWORD = "castor and pollux"
 
 
 class Broker(Member):
-    """One broker of a cluster, with its options in a qpidd.conf."""
+    """One broker of a cluster, with its options in a qpidd.conf where that has them all."""
 
     def __init__(self, directory: Path, name: str, ports: list[int], number: int, options: dict[str, object]) -> None:
         own = f"<cluster-user>twins</cluster-user><cluster-password>{CLUSTER_PASSWORD}</cluster-password>"
@@ -44,9 +46,15 @@ class Broker(Member):
             "ha-backup-timeout": 60,
             **options,
         }
-        self.qpidd = directory / "qpidd.conf"
-        self.qpidd.write_text("".join(f"{option}={value}\n" for option, value in given.items()))
-        self.options = ["--qpidd-conf", str(self.qpidd)]
+        if OURS & given.keys():
+            del given["ha-cluster"]
+            inside = "".join(f"<px:{option}>{value}</px:{option}>" for option, value in given.items())
+            policy = f"<px:high-availability><px:active-passive>{inside}</px:active-passive></px:high-availability>"
+            self.configuration.write_text(text.replace("<px:security>", f"{policy}<px:security>"))
+        else:
+            self.qpidd = directory / "qpidd.conf"
+            self.qpidd.write_text("".join(f"{option}={value}\n" for option, value in given.items()))
+            self.options = ["--qpidd-conf", str(self.qpidd)]
 
     @property
     def status(self) -> str:
@@ -80,6 +88,12 @@ class Broker(Member):
         """Run `pollux ha` on this broker."""
         words = ("ha", *words, "--config", str(self.configuration))
         return forked.run([POLLUX, *words], cwd=self.directory, timeout=120)
+
+    def grant(self) -> dict[str, Any]:
+        """Say that it serves, as a resource manager's agent does that looks for its majority in between."""
+        asked = self.activation["active_passive"]["clock_ms"]
+        found: dict[str, Any] = self.api("/api/v1/activation/grant", method="POST", body={"asked": asked})
+        return found
 
     def promote(self, *words: str) -> dict[str, Any]:
         """Promote it, which must succeed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -296,7 +297,7 @@ class ActivePassiveActivation(CopyingActivation):
         state, limit = self._primary.state, 2 * self.settings.connect_timeout
         try:
             found = asyncio.run_coroutine_threadsafe(self._ask_others(), self._loop).result(limit)
-        except (TimeoutError, RuntimeError):
+        except (TimeoutError, RuntimeError, CancelledError):  # or the loop ends: then the lease is over
             return ""
         for one in found:
             if one.status not in PRIMARY or one.record is None or state is None:
