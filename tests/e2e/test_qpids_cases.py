@@ -6,6 +6,7 @@ in test_active_passive.py; what needs no process at all in tests/broker/ha.
 
 from __future__ import annotations
 
+import socket
 import urllib.error
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +36,8 @@ class After(NamedTuple):
     primary: Broker
     before: dict[str, int]
     refused: str
+    killed: str
+    turned_away: list[bytes]
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +58,13 @@ def after(tmp_path_factory: pytest.TempPathFactory) -> Iterator[After]:
         expiring(first)
         rejected(first)
         transactions(first, stack)
+        turned_away = [said_to_client(second, head) for head in (MQTT_5, MQTT_311, STOMP, AMQP)]
         before = {one["name"]: one["messages"] for one in first.queues()}
         first.kill()
         # The connection on which it is asked ends when the waiting port does: it is asked again.
         assert qpid_ha.run(["promote", *where(second), "--cluster-manager", "--timeout", "60"]) == 0
         second.wait_for_status("active")
-        yield After(second, before, refused)
+        yield After(second, before, refused, first.address, turned_away)
 
 
 def where(broker: Broker) -> list[str]:
@@ -91,6 +95,19 @@ def bodies(broker: Broker, queue: str) -> list[str]:
 
 
 # -- what is prepared
+
+#: How clients begin.
+MQTT_5 = b"\x10\x0f\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x02id"
+MQTT_311 = b"\x10\x0e\x00\x04MQTT\x04\x02\x00\x3c\x00\x02id"
+STOMP = b"CONNECT\naccept-version:1.2\nhost:a\n\n\0"
+AMQP = b"AMQP\x03\x01\x00\x00"
+
+
+def said_to_client(broker: Broker, head: bytes) -> bytes:
+    """What a client hears that begins like this, until it is dropped."""
+    with socket.create_connection(("127.0.0.1", broker.port), 30) as client:
+        client.sendall(head)
+        return b"".join(iter(lambda: client.recv(4096), b""))
 
 
 def levels(broker: Broker) -> None:
@@ -247,6 +264,17 @@ def test_counters_are_right_after_the_failover(after: After) -> None:
     assert counts(after.primary)["counted"] == 2
     assert bodies(after.primary, "counted") == TEXTS[1:]
     assert counts(after.primary)["counted"] == 0
+
+
+def test_a_backup_sends_clients_to_the_primary(after: After) -> None:
+    """In their protocols' words, and drops them (test_failover_python: backup rejects clients)."""
+    mqtt_5, mqtt_311, stomp_error, amqp_bytes = after.turned_away
+    assert mqtt_5[3] == 0x9C, "use another server"
+    assert after.killed.encode() in mqtt_5
+    assert mqtt_311 == b"\x20\x02\x00\x03", "server unavailable"
+    assert stomp_error.startswith(b"ERROR\nmessage:this broker waits\n")
+    assert f"the primary is {after.killed}".encode() in stomp_error
+    assert amqp_bytes == b"", "it tries the next address of its list"
 
 
 def test_qpids_command_lines_are_answered_as_its_tool_does(after: After, capsys: pytest.CaptureFixture[str]) -> None:

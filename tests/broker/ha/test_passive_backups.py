@@ -12,9 +12,11 @@ from pollux.config.acceptors import Endpoint
 from pollux.ha.active_passive import primary as module
 from pollux.ha.active_passive.primary import Backups, Primary
 from pollux.ha.active_passive.settings import Settings
+from pollux.ha.active_passive.turned_away import farewell, protocol_of
 from pollux.ha.copies.local import LocalState
 from pollux.ha.lease import Right, boot_clock
 from pollux.store.mirror import Link
+from pollux.wire.sniff import Protocol
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,6 +138,30 @@ def test_a_primary_whose_grant_is_over_confirms_nothing_more(tmp_path: Path, mon
     serving.backups.mirror.lose(serving.link, "gone")
     assert serving.backups.mirror.refused is not None, "the heir may have been promoted, and no word came"
     assert not serving.primary.lease.held()
+
+
+@pytest.mark.parametrize(
+    ("head", "primary", "said"),
+    [
+        (b"\x10\x0f\x00\x04MQTT\x05", "h:1", b"\x20\x09\x00\x9c\x06\x1c\x00\x03h:1"),
+        (b"\x10\x0f\x00\x04MQTT\x05", "", b"\x20\x03\x00\x88\x00"),
+        (b"\x10\x0f\x00\x04MQTT\x04", "h:1", b"\x20\x02\x00\x03"),
+        (b"\x10\x80\x01\x00\x06MQIsdp\x03", "h:1", b"\x20\x02\x00\x03"),
+        (b"STOMP\n", "", b"ERROR\nmessage:this broker waits\ncontent-type:text/plain\n\nthe primary is not known\0"),
+        (b"AMQP\x00\x01\x00\x00", "h:1", b""),
+        (b"GET / HTTP/1.1\r\n", "h:1", b""),
+        (b"nonsense", "h:1", b""),
+    ],
+)
+def test_a_client_is_told_where_to_go(head: bytes, primary: str, said: bytes) -> None:
+    assert farewell(head, primary) == said
+
+
+def test_more_is_waited_for_until_the_version_is_there() -> None:
+    connect = b"\x10\x0f\x00\x04MQTT\x05"
+    assert [protocol_of(connect[:size]) for size in range(len(connect))] == [None] * len(connect)
+    assert protocol_of(connect) is Protocol.MQTT
+    assert protocol_of(b"POLLUX") is Protocol.CORE
 
 
 def test_with_a_least_number_of_copies_nothing_is_confirmed_alone(serving: Serving) -> None:

@@ -145,7 +145,7 @@ class ActivePassiveActivation(CopyingActivation):
         await self._following.read()
         tls = await asyncio.to_thread(server_tls, given.tls) if given.tls is not None else None
         context = tls.context if tls is not None else None
-        self._port = WaitingPort(self.hub, given.host, given.port, context)
+        self._port = WaitingPort(self.hub, given.host, given.port, context, primary=self._serves_clients)
         await self._port.open()
         self._follow = FollowLoop(
             self.hub,
@@ -307,6 +307,11 @@ class ActivePassiveActivation(CopyingActivation):
         return ""
 
     # -- while it follows
+
+    def _serves_clients(self) -> str:
+        """Where clients are served, as far as this member knows: the address that they are told, or the primary's."""
+        primary = str((self._live or {}).get("address", ""))[:255]
+        return (self.settings.public_url or primary) if primary else ""
 
     def _accepted(self, content: dict[str, Any]) -> None:
         self._live = content

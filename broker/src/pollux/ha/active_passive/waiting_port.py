@@ -1,7 +1,7 @@
 """A waiting member's port: other brokers may ask it, on the address that it will serve clients on. Clients may not.
 
-Only the core protocol is spoken here, and whoever does not prove to know the password is dropped. It is closed before
-the acceptors open.
+Only the core protocol is spoken here, and whoever does not prove to know the password is dropped; a client is told
+where the primary is, if its protocol has words for that. The port is closed before the acceptors open.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, cast
 
 from pollux.cluster.link import Conversation
 from pollux.errors import PolluxError
+from pollux.ha.active_passive.turned_away import farewell, protocol_of
+from pollux.wire.sniff import MAX_SNIFF, Protocol, SniffError
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from pollux.cluster.link import CoreHub
 
@@ -28,8 +30,12 @@ _LOG_IN, _WRONG = 10.0, 0.25
 class WaitingPort:
     """The listening socket. Everything is called in the loop."""
 
-    def __init__(self, hub: CoreHub, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, hub: CoreHub, host: str, port: int, tls: ssl.SSLContext | None = None, *, primary: Callable[[], str]
+    ) -> None:
+        """``primary``: where clients are served; empty while that is not known."""
         self.hub = hub
+        self.primary = primary
         self._tls = tls
         self.connections: set[_Asker] = set()
         #: One password is looked at at a time.
@@ -65,6 +71,8 @@ class _Asker(asyncio.Protocol):
         self._port = port
         self._loop = loop
         self._known = False
+        #: What came before it is known what is spoken.
+        self._head = b""
         self._transport: asyncio.Transport
         self._conversation: Conversation | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -76,6 +84,8 @@ class _Asker(asyncio.Protocol):
             return
         self._port.connections.add(self)
         self._timer = self._loop.call_later(_LOG_IN, self._look)
+
+    def _converse(self) -> None:
         self._conversation = Conversation(
             self._port.hub,
             self._transport,
@@ -102,6 +112,21 @@ class _Asker(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        if self._conversation is None:
+            self._head += data
+            try:
+                protocol = protocol_of(self._head)
+            except SniffError:
+                self._transport.abort()
+                return
+            if protocol is None and len(self._head) <= MAX_SNIFF:
+                return
+            if protocol is not Protocol.CORE:
+                self._transport.write(farewell(self._head, self._port.primary()))
+                self._transport.close()
+                return
+            data, self._head = self._head, b""
+            self._converse()
         if self._conversation is not None:
             self._conversation.feed(data)
 
