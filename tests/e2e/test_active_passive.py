@@ -73,6 +73,8 @@ def test_a_broker_alone_answers_as_qpids_tool_does(tmp_path: Path) -> None:
         assert broker.ha("promote", "--pollux-exit-codes").returncode == 4
         done = broker.ha("promote", "--cluster-manager", "--fenced", "10.0.0.1:1", "--pollux-exit-codes")
         assert (done.returncode, "none of the others in ha-brokers-url" in done.stdout) == (2, True)
+        done = broker.ha("grant", "--cluster-manager", "--pollux-exit-codes")
+        assert (done.returncode, done.stdout) == (2, "Refused: this broker is joining: promote it\n")
         assert broker.ha("demote", "--cluster-manager").returncode == 0
         assert broker.status == "joining", "there was nothing to give up"
         for _ in range(2):
@@ -80,6 +82,9 @@ def test_a_broker_alone_answers_as_qpids_tool_does(tmp_path: Path) -> None:
             assert (done.returncode, done.stdout) == (0, "")
         broker.wait_for_status("active")
         assert broker.ha("status", "--is-primary").returncode == 0
+        assert broker.ha("grant").stdout.startswith("Usage: grant needs --cluster-manager")
+        asked = broker.ha("grant", "--clock").stdout.strip()
+        assert broker.ha("grant", "--cluster-manager", "--asked", asked).returncode == 0
         assert broker.ha("status", "--expect", "ready", "--pollux-exit-codes").returncode == 1
         assert broker.ha("status", "--all").stdout == f"{broker.address} active\n"
         lines = broker.ha("query").stdout.splitlines()

@@ -93,11 +93,19 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serving:
     return Serving(tmp_path, monkeypatch)
 
 
-def test_a_member_with_another_level_or_another_list_is_refused_at_the_handshake(serving: Serving) -> None:
-    """Qpid shuts the backup down; here it says why, and asks again."""
+def test_a_member_with_other_terms_or_another_list_is_refused_at_the_handshake(serving: Serving) -> None:
+    """Qpid shuts the backup down; here it says why, and asks again.
+
+    A backup whose heartbeats are longer would be ready for longer than its primary waits.
+    """
     assert serving.ask() == ""
     level = serving.ask(replicate="none")
     assert "its ha-replicate is 'none', here it is 'all': give all brokers of the cluster the same" in level
+    terms = serving.backups._settings.terms
+    assert serving.ask(id="y", terms=terms) == ""
+    for option in terms:
+        assert f"its {option} is '77', here it is" in serving.ask(terms={**terms, option: "77"})
+    assert "it asked in a way that cannot be read" in serving.ask(terms=7)
     for address in ("10.0.0.9:5672", "", None):
         assert "which is none of the others in ha-brokers-url here" in serving.ask(address=address)
 

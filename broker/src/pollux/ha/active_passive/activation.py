@@ -127,6 +127,7 @@ class ActivePassiveActivation(CopyingActivation):
             "role": self.me.role,
             "address": given.me,
             "replicate": given.replicate,
+            "terms": given.terms,
             "data_epoch": record.number.epoch if record is not None else 0,
         }
 

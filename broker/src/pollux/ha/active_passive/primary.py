@@ -132,11 +132,14 @@ class Backups(replicas.Replicas):
         state, epoch = self._primary.state, int(content.get("data_epoch", 0))
         if state is not None and epoch > state.epoch:
             return f"its data is of epoch {epoch}, ours of {state.epoch}: somebody was promoted in this broker's place"
-        if level != self._settings.replicate:
-            return (
-                f"its ha-replicate is {level!r}, here it is {self._settings.replicate!r}: give all brokers of the"
-                " cluster the same"
-            )
+        # Members of older versions tell the level alone.
+        theirs, ours = {"ha-replicate": level, **dict(content.get("terms") or {})}, self._settings.terms
+        for option, mine in ours.items():
+            if (other := theirs.get(option, mine)) != mine:
+                return (
+                    f"its {option} is {str(other)[:32]!r}, here it is {str(mine)!r}: give all brokers of the cluster"
+                    " the same"
+                )
         return ""
 
     def address_of(self, link: Link) -> str:

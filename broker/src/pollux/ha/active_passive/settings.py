@@ -45,6 +45,17 @@ class Settings(NamedTuple):
     synchronisation: float = _SYNCHRONISATION
 
     @property
+    def terms(self) -> dict[str, object]:
+        """What has to be the same on all members, or one waits for less than another one relies on, by option."""
+        return {
+            "ha-replicate": self.replicate,
+            "ha-backup-timeout": self.backup_timeout,
+            "link-heartbeat-interval": self.heartbeat,
+            "grant-lease": self.grant,
+            "min-in-sync": self.min_in_sync,
+        }
+
+    @property
     def lease(self) -> float:
         """How long a backup is ready by one word of its primary; how long a primary's loop may stand still."""
         return 2 * self.heartbeat
