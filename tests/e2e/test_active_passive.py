@@ -32,6 +32,7 @@ def test_a_ready_backup_is_promoted_after_the_primary_was_killed(tmp_path: Path)
     """kill -9 of the active one, promote of a ready one: nothing confirmed is lost (test_failover_python, _cpp).
 
     The third follows the new primary (test_backup_failover); the killed one joins again, and is promoted in its turn.
+    The ten streams of test_failover_send_receive are three here, one of them with transactions (test_tx_send_receive).
     """
     with Cluster(tmp_path, 3) as cluster:
         first, second, third = cluster.start()
@@ -102,7 +103,10 @@ def test_a_broker_alone_answers_as_qpids_tool_does(tmp_path: Path) -> None:
 
 
 def test_a_primary_is_demoted_and_the_newest_of_two_stores_is_promoted(tmp_path: Path) -> None:
-    """Demotion, an outage of both, a copy that was begun (Qpid's first wins, and discards the newest)."""
+    """Demotion, an outage of both, a copy that was begun (Qpid's first wins, and discards the newest).
+
+    What is stored is there after the restarts and failovers (test_store_recovery).
+    """
     with Cluster(tmp_path, 2) as cluster:
         first, second = cluster.start()
         cluster.start_traffic(pause=0.02)
@@ -204,7 +208,10 @@ def test_a_backup_that_stands_still_is_gone_on_without_and_is_ready_no_more(tmp_
 
 
 def test_a_primary_that_stood_still_is_replaced_and_confirms_nothing_when_it_wakes(tmp_path: Path) -> None:
-    """The resource manager vouches for a fencing that never was: the old primary finds the new one, and ends itself."""
+    """The resource manager vouches for a fencing that never was: the old primary finds the new one, and ends itself.
+
+    Clients leave the one that stands still, and find the other one (test_heartbeat_python).
+    """
     with Cluster(tmp_path, 2) as cluster:
         first, second = cluster.start()
         cluster.start_traffic(pause=0.02)

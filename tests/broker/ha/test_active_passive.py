@@ -193,7 +193,7 @@ def test_a_waiting_member_goes_on(member: Waiting, becomes: Status | None) -> No
 
 
 def test_recovering_ends_by_progress_and_not_by_connection() -> None:
-    """Qpid's never ends with a backup that is connected and slow."""
+    """Qpid's never ends with a backup that is connected and slow (test_expected_backup_timeout)."""
     seen = {A: 100.0, C: 104.0}
     member = Serving(Status.RECOVERING, seen, 10.0)
     assert decide(member, 109.0).action is Action.NOTHING

@@ -274,6 +274,28 @@ def test_a_history_that_needs_a_rule(history: Callable[[Cluster], None], monkeyp
         history(begun(history.__name__.removeprefix("without_").replace("_", " ")))
 
 
+def test_a_restarted_primary_is_no_better_than_its_heirs() -> None:
+    """It is refused while another one may have newer data, and promoted if all say that they have not.
+
+    In Qpid it is refused while a ready one lives, and promoted over one that stands still (test_join_ready_cluster):
+    there the data of whoever answers wins.
+    """
+    cluster = begun()
+    world = cluster.world
+    cluster.kill("a", 0.0)
+    cluster.start("a", 0.0)
+    cluster.pause("b", 0.0)
+    refused = world.promote("a")
+    assert refused is not None
+    assert (refused.why, "b may have newer data" in refused.reason) == (Why.UNKNOWN, True)
+    cluster.resume(0.0)
+    verdict = world.promote("a")
+    assert verdict is not None
+    assert verdict.promoted, "its data is as new as theirs"
+    world.pass_time(LEASE)
+    assert world.members["a"].status is Status.ACTIVE
+
+
 def test_with_a_least_number_of_copies_another_one_may_have_become_an_heir() -> None:
     """The only heir dies; the primary confirms nothing until another one is there, and goes on with that one."""
     cluster = Cluster("", Counter(), min_in_sync=1)
