@@ -42,6 +42,8 @@ def test_a_ready_backup_is_promoted_after_the_primary_was_killed(tmp_path: Path)
         first.kill()
         found = second.promote()
         assert found["expected"] == [third.address]
+        assert second.local is not None
+        assert found["number"].split(":")[0] == str(second.local.epoch)
         cluster.wait_for_confirms(30)
         second.wait_for_status("active")
         third.wait_for_status("ready")

@@ -66,6 +66,7 @@ def test_a_primary_that_nobody_fences_is_outlasted_and_ends_itself(tmp_path: Pat
         first.signal(signal.SIGSTOP)
         found = second.promote()
         assert found["status"] == "recovering", "it says at once that it will"
+        assert found["unfenced"] == [first.address]
         with granted(second):
             second.wait_for_status("active")
             waited = second.logged("from=ready to=activating") - second.logged("promoted reason=")

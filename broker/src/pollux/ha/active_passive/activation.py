@@ -353,7 +353,7 @@ class ActivePassiveActivation(CopyingActivation):
             with suppress(TimeoutError):
                 async with asyncio.timeout(SERVES):
                     await self._serves.wait()
-        return verdict_view(verdict, self.status)
+        return verdict_view(verdict, self.status, self._record)
 
     async def _take(self, verdict: Verdict, asked_at: float) -> None:
         try:
@@ -402,7 +402,7 @@ class ActivePassiveActivation(CopyingActivation):
         verdict = judge_demotion(self.status)
         if verdict.why is Why.PROMOTED:
             self._begin_anew("demoted by the resource manager")
-        return {**verdict_view(verdict, self.status), "promoted": False}
+        return {**verdict_view(verdict, self.status, self._record), "promoted": False}
 
     def _begin_anew(self, reason: str) -> None:
         """End this life; the next one joins."""

@@ -35,12 +35,14 @@ def _member(address: str, status: Status | None, record: Record | None) -> dict[
     }
 
 
-def verdict_view(verdict: Verdict, status: Status) -> dict[str, Any]:
-    """Return what whoever asked for a promotion or a demotion is told."""
+def verdict_view(verdict: Verdict, status: Status, record: Record | None) -> dict[str, Any]:
+    """Return what whoever asked for a promotion or a demotion is told: what came of it, and of this member's data."""
     return {
         "promoted": verdict.promoted,
         "why": verdict.why.value,
         "reason": verdict.reason,
         "status": status.value,
         "expected": sorted(verdict.expected),
+        "unfenced": sorted(verdict.unfenced),
+        "number": str(record.number) if record is not None else None,
     }
