@@ -5,6 +5,7 @@ Each case that Qpid's own suite has, too, is named after it in its docstring. Th
 
 from __future__ import annotations
 
+import random
 import signal
 import time
 from contextlib import suppress
@@ -32,7 +33,6 @@ def test_a_ready_backup_is_promoted_after_the_primary_was_killed(tmp_path: Path)
     """kill -9 of the active one, promote of a ready one: nothing confirmed is lost (test_failover_python, _cpp).
 
     The third follows the new primary (test_backup_failover); the killed one joins again, and is promoted in its turn.
-    The ten streams of test_failover_send_receive are three here, one of them with transactions (test_tx_send_receive).
     """
     with Cluster(tmp_path, 3) as cluster:
         first, second, third = cluster.start()
@@ -228,6 +228,33 @@ def test_a_primary_that_stood_still_is_replaced_and_confirms_nothing_when_it_wak
         cluster.wait_for_confirms(30)
         first.spawn()
         first.wait_for_status("ready")
+        cluster.finish()
+
+
+def test_random_kills_lose_nothing(tmp_path: Path) -> None:
+    """Any broker, again and again, under load (test_failover_send_receive, test_tx_send_receive).
+
+    The primary is killed when it is active and another one is ready, as there; whoever is ready is promoted.
+    """
+    chosen = random.Random(20)  # noqa: S311  (the same again)
+    with Cluster(tmp_path, 3) as cluster:
+        primary, *_ = cluster.start()
+        cluster.start_traffic(pause=0.02)
+        for number in range(6):
+            cluster.wait_for_confirms(20)
+            victim = primary if number % 2 else chosen.choice(cluster.brokers)
+            others = [broker for broker in cluster.brokers if broker is not victim]
+            primary.wait_for_status("active")
+            for other in others:
+                other.wait_for_status("ready", "active")
+            cluster.fault(f"kill -9 of {victim.name}")
+            victim.kill()
+            if victim is primary:
+                primary = chosen.choice(others)
+                primary.api("/api/v1/activation/promote", method="POST", body={})
+            victim.spawn()
+        for broker in cluster.brokers:
+            broker.wait_for_status("ready", "active")
         cluster.finish()
 
 

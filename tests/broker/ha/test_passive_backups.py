@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,14 @@ import pytest
 
 from pollux.config.acceptors import Endpoint
 from pollux.ha.active_passive import primary as module
+from pollux.ha.active_passive.following import Following
 from pollux.ha.active_passive.primary import Backups, Primary
+from pollux.ha.active_passive.promoting import Promoter
+from pollux.ha.active_passive.promotion import Answer, Number, Proof, Record, Why
 from pollux.ha.active_passive.settings import Settings
+from pollux.ha.active_passive.statuses import Status
 from pollux.ha.active_passive.turned_away import farewell, protocol_of
+from pollux.ha.copies import local
 from pollux.ha.copies.local import LocalState
 from pollux.ha.lease import Right, boot_clock
 from pollux.store.mirror import Link
@@ -146,6 +152,24 @@ def test_a_primary_whose_grant_is_over_confirms_nothing_more(tmp_path: Path, mon
     serving.backups.mirror.lose(serving.link, "gone")
     assert serving.backups.mirror.refused is not None, "the heir may have been promoted, and no word came"
     assert not serving.primary.lease.held()
+
+
+def test_a_promotion_is_judged_by_what_is_on_the_disk(tmp_path: Path) -> None:
+    """The primary raised the number of its heirs' data after this one had become ready: nobody told the rest of it."""
+    following = Following({"journal": tmp_path}, settings(), lambda work: work.close())
+    local.write(tmp_path, LocalState(NODE, 1, 1, complete=True, replica=True, primary=THERE, heirs=(HERE, THERE)))
+    asyncio.run(following.read())
+    local.write(tmp_path, LocalState(NODE, 2, 1, complete=True, replica=True, primary=THERE, heirs=(HERE,)))
+    follow: Any = SimpleNamespace(hold=lambda: asyncio.sleep(0), again=lambda: None)
+    other = Record(NODE, Number(1, 2), complete=True, primary=THERE, heirs=frozenset({HERE}))
+
+    async def others() -> list[Answer]:
+        return [Answer(THERE, Status.JOINING, other)]
+
+    primary = Primary(tmp_path, 60.0, lambda _: None)
+    promoter = Promoter({"journal": tmp_path}, HERE, "here", following, primary, min_in_sync=0, ask_others=others)
+    verdict = asyncio.run(promoter.judged(Status.JOINING, Proof(), follow))
+    assert verdict.why is Why.PROMOTED, verdict.reason
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from pollux.ha.active_passive.asking import (
     ADMIN,
     READY,
     STATUS,
-    AdminAnswerer,
+    Answerer,
     ReadyAnswerer,
     answer_content,
     ask_all,
@@ -258,13 +258,20 @@ class ActivePassiveActivation(CopyingActivation):
 
     def _tell_status(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Any:
         del content
-        conversation.accept(channel, **answer_content(self.status, self._record))
-        return ReadyAnswerer(conversation, channel, "", lambda _: False)
+        return self._answer(Answerer(conversation, channel, self._own_status()))
 
-    def _tell_admin(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Any:
-        answerer = AdminAnswerer(conversation, channel, self._administered(content))
+    def _answer(self, answerer: Answerer) -> Answerer:
         self._do(answerer.answer())
         return answerer
+
+    async def _own_status(self) -> dict[str, Any]:
+        """What this member says of itself, and of its data as it is on the disk now. Raises StoreError."""
+        if self._primary.state is None:
+            await self._following.read()
+        return answer_content(self.status, self._record)
+
+    def _tell_admin(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Any:
+        return self._answer(Answerer(conversation, channel, self._administered(content)))
 
     async def _administered(self, content: dict[str, Any]) -> dict[str, Any]:
         """Do what Qpid's command line asks. Raises PolluxError, TypeError."""
@@ -395,6 +402,7 @@ class ActivePassiveActivation(CopyingActivation):
     async def cluster(self) -> dict[str, Any]:
         """What this member and all others of the cluster are; who does not answer has no status."""
         answers = await self._ask_others()
+        await self._own_status()
         return cluster_view(self.settings, self.me.id, self.status, self._record, answers)
 
     async def demote(self) -> dict[str, Any]:

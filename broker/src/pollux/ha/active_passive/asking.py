@@ -93,8 +93,8 @@ async def ask_as_admin(
     raise RefusedError(text)
 
 
-class AdminAnswerer(_Channel):
-    """The broker's end: refuses with the reason, or accepts with what came of it. ``work`` does what is asked."""
+class Answerer(_Channel):
+    """The end that is asked: refuses with the reason, or accepts with what came of it. ``work`` does what is asked."""
 
     def __init__(self, conversation: Conversation, channel: int, work: Awaitable[dict[str, Any]]) -> None:
         self._conversation = conversation

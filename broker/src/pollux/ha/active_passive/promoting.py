@@ -54,6 +54,8 @@ class Promoter:
     async def judged(self, status: Status, proof: Proof, follow: FollowLoop) -> Verdict:
         """Return whether this member may serve; if it may, nobody is followed any more. Raises StoreError."""
         answers = await self._ask_others()
+        # A primary raises the number of its heirs' data on their disks, without a word to the rest of them.
+        await self._following.read()
         if (verdict := judge(self._candidate(status), answers, proof)).why is not Why.PROMOTED:
             return verdict  # and it goes on following whom it follows
         # From here on nobody writes to our data, so what is judged is what is served.
