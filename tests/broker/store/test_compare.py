@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from harness.parted_stores import PARTED, QUEUE, bind, drawn, later_life, send, went_on
+from harness.parted_stores import PARTED, QUEUE, bind, drawn, later_life, send, went_on, without_history
 from harness.store import message_of, opened, segments, settings_in, stable
 from pollux.cli.app import app
 from pollux.errors import StoreError
@@ -94,6 +94,21 @@ async def test_which_is_the_newest(tmp_path: Path, name: str) -> None:
     found = judged(tmp_path / "a", tmp_path / "b")
     assert (found.newest, row_of(found)) == (newest, ROWS[name])
     assert ("neither may be thrown away" in found.answer) == (newest == "diverged")
+
+
+@pytest.mark.parametrize("name", ["an ancestor, killed", "an ancestor, stopped"])
+async def test_what_a_version_before_folded_away_is_not_guessed(tmp_path: Path, name: str) -> None:
+    """Its checkpoints have no history: an ancestor was called diverged, or the newest. Breaks when the ids of messages
+    that are left are taken for those of all that there were."""
+    make, _ = PARTED[name]
+    await make(tmp_path)
+    for path in times(tmp_path):
+        if path.suffix == ".checkpoint":
+            without_history(path)
+    shown = json.loads(run(tmp_path / "a", tmp_path / "b", "--json", code=1))
+    assert shown["newest"] == "unknown"
+    assert shown["answer"].startswith("history compacted before epoch 3, segment ")
+    assert shown["answer"].endswith("Keep both")
 
 
 async def test_what_one_side_has_alone_is_told_by_kind(tmp_path: Path) -> None:

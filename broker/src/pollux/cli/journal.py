@@ -208,8 +208,9 @@ def compare(
 
     And what each queue has on one side only. Goes by epochs and positions in the journal, never by clocks; changes
     nothing. The queues' names are read from the bindings beside the journals, and pages are counted too. An
-    `oldreplica.N` can be compared like any other. Exit code 0 when both hold the same, 1 when they differ, 2 when they
-    cannot be compared, 5 when a broker runs with one of them.
+    `oldreplica.N` can be compared like any other. Exit code 0 when both hold the same, 1 when they differ or when a
+    checkpoint of a version before has taken away what would tell, 2 when they cannot be compared, 5 when a broker runs
+    with one of them.
     """
     from pollux.errors import StoreError
     from pollux.store.compare.verdict import compare as compare_stores

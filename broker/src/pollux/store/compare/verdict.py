@@ -3,8 +3,9 @@
 The meaning of "newest" is the one of the pipeline's ``compare_journals``: a side that wrote something the other has not
 is newer; when both did, they diverged. A life is told by its epoch *and* the salt of its files, for two brokers that
 start from copies of one directory take the same epoch. Within a shared life one process wrote, so positions order what
-is known of it; what compaction has taken away is decided from START records, and where those are gone too, from message
-ids: then a message of which the other side knows nothing counts as this side's alone, for nobody may throw it away.
+is known of it; what compaction has taken away is decided from what checkpoints note of lives and from START records.
+Where a checkpoint of a version before has taken those away too the answer is ``unknown``, and nobody may throw either
+away.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from pollux.store.compare.side import Key, Side
 
-SAME, DIVERGED = "same", "diverged"
+SAME, DIVERGED, UNKNOWN = "same", "diverged", "unknown"
 
 
 class Alone(Struct):
@@ -58,13 +59,15 @@ class QueueRow(NamedTuple):
 
 
 class Comparison(Struct):
-    """``newest`` is a, b, same or diverged."""
+    """``newest`` is a, b, same, diverged or unknown."""
 
     newest: str
     answer: str
     sides: dict[str, Side]
     alone: dict[str, Alone]
     queues: list[QueueRow]
+    #: Behind what the history begins without which it cannot be told what a side has had; empty: everything can.
+    compacted: str = ""
 
 
 def compare(a: Path, b: Path, *, progress: Callable[[str], None] = lambda _: None) -> Comparison:
@@ -87,17 +90,37 @@ def compare(a: Path, b: Path, *, progress: Callable[[str], None] = lambda _: Non
     for row in queues:
         alone["a"].messages += row.only_a
         alone["b"].messages += row.only_b
-    newest, answer = verdict(alone, sides)
-    return Comparison(newest, answer, sides, alone, queues)
+    compacted = _compacted("b", mine, other) or _compacted("a", other, mine)
+    newest, answer = verdict(alone, sides, compacted)
+    return Comparison(newest, answer, sides, alone, queues, compacted)
 
 
-def verdict(alone: dict[str, Alone], sides: dict[str, Side]) -> tuple[str, str]:
-    """``newest`` and the answer in words."""
+def _compacted(name: str, mine: Side, other: Side) -> str:
+    """Where the history of ``other`` (called ``name``) begins, if it has lost what tells whether it has had what is
+    this side's."""
+    asked = any(
+        passed(other, Position(*key, mine.last(key))) is None
+        for key in mine.segments
+        if key not in other.segments and is_shared(key[0], mine, other)
+    )
+    if not asked and other.history.unknown is not None:
+        asked = any(epoch not in other.salts and is_shared(epoch, mine, other) for epoch in mine.epochs)
+    return f"epoch {other.folded[0]}, segment {other.folded[1] + 1} of side {name}" if asked else ""
+
+
+def verdict(alone: dict[str, Alone], sides: dict[str, Side], compacted: str = "") -> tuple[str, str]:
+    """``newest`` and the answer in words. ``compacted``: as of :class:`Comparison`."""
     harm = "".join(
         f"; {name} is damaged in {len(side.unsound)} places: see `pollux journal verify {side.journal}`"
         for name, side in sides.items()
         if side.unsound
     )
+    if compacted and not all(one.records or one.lives for one in alone.values()):
+        words = (
+            f"history compacted before {compacted}, by a version that kept no note of it: which side has had what the "
+            "other has cannot be told. Keep both"
+        )
+        return UNKNOWN, words + harm
     if not alone["a"] and not alone["b"]:
         return SAME, f"both hold the same records: start either{harm}"
     if alone["a"] and alone["b"]:
