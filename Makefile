@@ -14,16 +14,19 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONUNBUFFERED :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test lint lint-python lint-bundle unit molecule wheelhouse soak mutants crash lock clean
+.PHONY: help setup demo demo-cluster check test lint lint-python lint-bundle unit molecule wheelhouse soak mutants crash lock clean
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:  ## Make .venv with the locked packages (the other targets do it by themselves)
 	@$(PYTHON) tools/setup_environment.py
 
 demo: setup  ## Deploy a live/backup pair here, kill the live under traffic, fail back, and count what was lost
 	@$(BIN)/python tools/demo.py
+
+demo-cluster: setup  ## Three brokers that are a cluster: produced on one, consumed on another, which is killed
+	@$(BIN)/python examples/cluster.py
 
 check: setup lint unit  ## The fast part: ruff, mypy and the tests without real processes
 
