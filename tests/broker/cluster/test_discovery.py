@@ -215,7 +215,7 @@ REPLICATION = "<replication><primary/></replication>"
     ("group", "policy", "missing"),
     [
         (UDP, REPLICATION, set()),
-        ("<jgroups-channel>x</jgroups-channel><jgroups-file>y</jgroups-file>", REPLICATION, {"jgroups"}),
+        ("<jgroups-channel>x</jgroups-channel><jgroups-file>y</jgroups-file>", REPLICATION, set()),
         (UDP, "<shared-store><primary/></shared-store>", set()),
     ],
 )

@@ -258,40 +258,35 @@ class Announcer:
         self._number += 1
         mine = self._mine
         said = datagram.Announcement(mine.member, mine.began, mine.life, self._number, mine.connectors, leaving)
+        self._send(datagram.encode(said, self._key))
+
+    def _send(self, data: bytes) -> None:
         if self._socket is None:
             return
         try:
-            self._socket.sendto(
-                datagram.encode(said, self._key), (self._group.group_address or "", self._group.group_port or 0)
-            )
+            self._socket.sendto(data, (self._group.group_address or "", self._group.group_port or 0))
         except OSError as error:
-            problem = error.strerror or str(error)
-            if problem != self._problem:
-                self._problem = problem
-                event(
-                    logger,
-                    logging.WARNING,
-                    "this broker cannot be announced",
-                    group=self._group.name,
-                    reason=problem,
-                    remedy="look at the routes of this machine, or set local-bind-address to an address of the network",
-                )
+            self._failed(error, "look at the routes of this machine, or set local-bind-address to one of the network")
         else:
             self._problem = ""
+
+    def _failed(self, error: OSError, remedy: str = "look at the JGroups file that this group names") -> None:
+        problem = error.strerror or str(error)
+        if problem != self._problem:
+            self._problem = problem
+            event(
+                logger,
+                logging.WARNING,
+                "this broker cannot be announced",
+                group=self._group.name,
+                reason=problem,
+                remedy=remedy,
+            )
 
 
 def period(configuration: Configuration) -> float:
     """How often members announce themselves, seconds: as this broker does, or by default."""
     return max((group.broadcast_period for group in configuration.broadcast_groups), default=2000) / 1000
-
-
-def announcers(configuration: Configuration, key: ClusterKey, member: str) -> list[Announcer]:
-    """One for each broadcast group of broker.xml. Raises DiscoveryError."""
-    connectors = {connector.name: connector.endpoints for connector in configuration.connectors}
-    return [
-        Announcer(group, [one for name in group.connector_refs for one in connectors[name]], key, member=member)
-        for group in configuration.broadcast_groups
-    ]
 
 
 def receiver(group: DiscoveryGroup) -> socket.socket:

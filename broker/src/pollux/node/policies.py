@@ -20,7 +20,7 @@ def features(configuration: Configuration) -> frozenset[str]:
     if any(pool.discovery_group_ref for pool in pools) or any(one.discovery_group_ref for one in configuration.bridges):
         built |= {"discovery-groups"}
     if configuration.cluster_connections:
-        built |= {"cluster-connections", "core-protocol", "broadcast-groups", "discovery-groups"}
+        built |= {"cluster-connections", "core-protocol", "broadcast-groups", "discovery-groups", "jgroups"}
         policy = configuration.ha_policy
         if not configuration.in_ha_group or (policy is not None and policy.primary_only is None):
             built.add("scale-down")  # also of a backup

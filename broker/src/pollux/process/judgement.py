@@ -75,6 +75,7 @@ def unprovided(configuration: Configuration) -> Iterator[Problem]:
         from pollux.node.plugins import problems
 
         yield from problems(configuration)
+    yield from _jgroups(configuration)
     if "core-protocol" in built:
         return
     for acceptor in configuration.acceptors:
@@ -87,6 +88,23 @@ def unprovided(configuration: Configuration) -> Iterator[Problem]:
                 f"acceptor {acceptor.name!r}: CORE is spoken between brokers only, and no cluster-password is set: its"
                 f" port serves {', '.join(others)}",
             )
+
+
+def _jgroups(configuration: Configuration) -> Iterator[Problem]:
+    """Read the JGroups files that groups name."""
+    named = [(one.jgroups_file, one.name, one.line) for one in configuration.broadcast_groups]
+    named += [(one.jgroups_file, one.name, one.line) for one in configuration.discovery_groups]
+    if not any(jgroups for jgroups, _, _ in named):
+        return
+    # Not imported otherwise: hardly anybody has any.
+    from pollux.config.jgroups import JGroupsError, finding_of
+
+    for jgroups, name, line in named:
+        try:
+            if jgroups is not None:
+                finding_of(configuration, jgroups)
+        except JGroupsError as error:
+            yield Problem(str(configuration.path or "broker.xml"), line, Severity.ERROR, f"group {name!r}: {error}")
 
 
 def _users(configuration: Configuration) -> tuple[Users, list[Problem]]:

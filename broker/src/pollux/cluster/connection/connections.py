@@ -6,17 +6,18 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from pollux.cluster import discovery
 from pollux.cluster.connection.service import Cluster
 from pollux.cluster.connection.settings import PURPOSE, settings_of
 from pollux.cluster.connection.view import describe, node_of, why
-from pollux.cluster.discovery import Discovered, Others
+from pollux.cluster.discovery import Others
+from pollux.cluster.meeting import Meeting
 from pollux.errors import InvalidRequestError
 from pollux.logs import event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from pollux.cluster.connection.settings import Settings
     from pollux.cluster.discovery import Announcer
     from pollux.cluster.link import Conversation, CoreHub, Handler
     from pollux.config.model import Configuration
@@ -50,8 +51,9 @@ class Connections:
         hub.purposes[PURPOSE] = self._open
         self._post = post
         self._announcers: list[Announcer] = []
+        meeting = Meeting(configuration, hub.key, node.hex())
         if not announced:
-            self._announcers = discovery.announcers(configuration, hub.key, node.hex())
+            self._announcers = meeting.announcers()
         self.all = [
             Cluster(
                 settings := settings_of(configuration, number),
@@ -60,7 +62,7 @@ class Connections:
                 hub,
                 post,
                 places=places,
-                others=_others(configuration, settings.discovery_group, hub, node),
+                others=_others(configuration, settings, meeting),
             )
             for number in range(len(configuration.cluster_connections))
         ]
@@ -133,13 +135,12 @@ class Connections:
         return {**describe(self.named(name)), "connections": [cluster.settings.name for cluster in self.all]}
 
 
-def _others(configuration: Configuration, group: str, hub: CoreHub, node: bytes) -> Others:
+def _others(configuration: Configuration, settings: Settings, meeting: Meeting) -> Others:
     """Return who finds other nodes for a connection: a discovery group, or nobody."""
-    found = next((one for one in configuration.discovery_groups if one.name == group), None)
-    if found is None:
-        return Others(())
-    template = settings_of(configuration).template
-    return Discovered(found, hub.key, template, member=node.hex(), period=discovery.period(configuration))
+    for group in configuration.discovery_groups:
+        if group.name == settings.discovery_group:
+            return meeting.others(group, settings.template)
+    return Others(())
 
 
 def _nobody(_queue: Queue | None) -> None:

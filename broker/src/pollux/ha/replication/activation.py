@@ -13,11 +13,11 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pollux.cluster import discovery
 from pollux.cluster.connector import check_connectors
-from pollux.cluster.discovery import Announcer, Discovered, Others
+from pollux.cluster.discovery import Announcer, Others
 from pollux.cluster.electorate import FIRST_LOOK, Electorate
 from pollux.cluster.link import CoreHub
+from pollux.cluster.meeting import Meeting
 from pollux.cluster.votes import Candidacy, OwnVote
 from pollux.errors import PolluxError
 from pollux.ha import network_check
@@ -205,11 +205,10 @@ class ReplicatedActivation(CopyingActivation):
 
     def _find_others(self, key: ClusterKey) -> None:
         """Listen for the others where they announce themselves. Raises DiscoveryError."""
-        group = self.settings.discovery
+        group, meeting = self.settings.discovery, Meeting(self._configuration, key, self.me.id)
         if group is not None:
-            often = discovery.period(self._configuration)
-            self._others = Discovered(group, key, self.settings.template, member=self.me.id, period=often)
-        self._announcers = discovery.announcers(self._configuration, key, self.me.id)
+            self._others = meeting.others(group, self.settings.template)
+        self._announcers = meeting.announcers()
         for announcer in self._announcers:
             announcer.open()
         self._others.start()
