@@ -13,8 +13,9 @@ from pollux.cluster.bridges.sending import Bridge
 from pollux.cluster.bridges.settings import PURPOSE, settings_of
 from pollux.cluster.bridges.supplying import Suppliers
 from pollux.cluster.connector import ClusterConnector
-from pollux.cluster.discovery import Discovered, Others, period
+from pollux.cluster.discovery import Others
 from pollux.cluster.link import CoreHub
+from pollux.cluster.meeting import Meeting
 from pollux.config.acceptors import ConnectorSettings
 from pollux.config.resolve import INTERNAL_PREFIX
 from pollux.logs import event
@@ -59,13 +60,8 @@ class Bridges:
             if given.group is not None:
                 # What is announced is reached as this broker's own connectors are: with TLS or without.
                 template = next((end.settings for each in configuration.connectors for end in each.endpoints), None)
-                others = Discovered(
-                    given.group,
-                    key,
-                    template or ConnectorSettings(),
-                    member=node.hex(),
-                    period=period(configuration),
-                )
+                meeting = Meeting(configuration, key, node.hex())
+                others = meeting.others(given.group, template or ConnectorSettings())
             bridges.append(Bridge(given, hub, others, node, post))
         made = Bridges(bridges, Receiver(configuration.name, node, post))
         connectors = {connector.name: connector.endpoints for connector in configuration.connectors}

@@ -10,8 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from pollux.cluster.connector import ClusterConnector
-from pollux.cluster.discovery import Discovered, period
 from pollux.cluster.link import CoreHub
+from pollux.cluster.meeting import Meeting
 from pollux.cluster.routers.cache import Cache
 from pollux.cluster.routers.pool import Local, Member, TargetPool
 from pollux.cluster.routers.probe import PURPOSE, answering
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from pollux.cluster.connection.connections import Connections
     from pollux.cluster.connection.service import Cluster
+    from pollux.cluster.discovery import Discovered
     from pollux.config.clustering import ConnectionRouter, RouterPool
     from pollux.config.model import Configuration
     from pollux.engine.post_office import PostOffice
@@ -168,7 +169,7 @@ class Routers:
             if self._hub is None:
                 raise ValueError("a discovery group needs the cluster password")
             member = self._local.node
-            found = Discovered(group, self._hub.key, template, member=member, period=period(self._configuration))
+            found = Meeting(self._configuration, self._hub.key, member).others(group, template)
             found.start()
             found.on_change.append(self._found)
             self._discovered[name] = found
