@@ -25,14 +25,14 @@ SETTINGS = (
 )
 
 
-def elements(ports: list[int], number: int, *, more: str = "") -> str:
+def elements(ports: list[int], number: int, *, more: str = "", user: str = "nodes") -> str:
     """Return the elements by which the broker at ``ports[number]`` is in the cluster of all of them."""
     connectors = "".join(
         f'<connector name="n{each}">tcp://127.0.0.1:{port}</connector>' for each, port in enumerate(ports)
     )
     others = "".join(f"<connector-ref>n{each}</connector-ref>" for each in range(len(ports)) if each != number)
     return (
-        f"<connectors>{connectors}</connectors><cluster-user>nodes</cluster-user>"
+        f"<connectors>{connectors}</connectors><cluster-user>{user}</cluster-user>"
         f"<cluster-password>{PASSWORD}</cluster-password><cluster-connections><cluster-connection name='c'>"
         f"<connector-ref>n{number}</connector-ref><retry-interval>50</retry-interval>{more}"
         f"<static-connectors>{others}</static-connectors></cluster-connection></cluster-connections>"

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.broker import PASSWORD, USER
-from harness.cluster import Pairs
+from harness import stomp
+from harness.broker import PASSWORD, USER, BrokerProcess
+from harness.cluster import SETTINGS, Pairs, elements
 from harness.failover import Group, Member, roaming, wait_until
 from harness.loadclient.target import Target
+from harness.replication import PEER, Pair, file_manager
 from harness.traffic import (
     AmqpConsumer,
     AmqpProducer,
@@ -111,3 +113,52 @@ def test_a_failover_of_either_pair_loses_and_doubles_nothing(tmp_path: Path) -> 
         for group in pairs.all:
             for member in group.members:
                 assert "Traceback" not in member.text(), member.log_tail(20_000)
+
+
+def test_a_replicated_pair_is_a_node_and_goes_on_after_its_failover(tmp_path: Path) -> None:
+    """The pair names nobody but each other: it hears of the third broker from its link, and links back to it."""
+    with Pair(tmp_path, file_manager(tmp_path / "locks"), PEER, PEER, settings=SETTINGS) as pair:
+        first, second = pair.start()
+        third = BrokerProcess(
+            tmp_path / "third",
+            address_settings=SETTINGS,
+            addresses="",
+            core=elements([first.port, second.port, 0], 2, user="twins"),
+        )
+        text = third.configuration.read_text().replace(":0</connector>", f":{third.port}</connector>")
+        third.configuration.write_text(text.replace("<name>test</name>", "<name>third</name>"))
+        third.start()
+
+        def linked(one: BrokerProcess) -> list[str]:
+            return [link["node"] for link in one.api("/api/v1/cluster")["links"] if link["connected"]]
+
+        def known(at: BrokerProcess, node: str, queue: str) -> bool:
+            routes = at.api("/api/v1/cluster")["routes"]
+            return any(
+                one["node"] == node and one["queue"] == queue and one["consumers"] and one["connected"]
+                for one in routes
+            )
+
+        try:
+            wait_until(lambda: linked(third) == ["m0"] and linked(first) == ["third"], "both directions are linked")
+            with stomp.connect(third) as receiver:
+                receiver.subscribe("there")
+                wait_until(lambda: known(first, "third", "there"), "the pair knows of the consumer")
+                with stomp.connect(first) as sender:
+                    sender.send("there", "before", persistent="true")
+                assert receiver.message().body == "before"
+                first.kill()
+                second.wait_for("live")
+                wait_until(lambda: linked(third) == ["m1"] and linked(second) == ["third"], "the other one is linked")
+                wait_until(lambda: known(second, "third", "there"), "it knows of the consumer")
+                with stomp.connect(second) as both:
+                    both.send("there", "after", persistent="true")
+                    assert receiver.message().body == "after"
+                    both.subscribe("here")
+                    wait_until(lambda: known(third, "m1", "here"), "the third one knows of the pair's consumer")
+                    receiver.send("here", "back", persistent="true")
+                    assert both.message().body == "back"
+                    receiver.silence()
+            assert not [one for one in (second, third) if "Traceback" in one.log.read_text()]
+        finally:
+            third.kill()
