@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
+    from pollux.cluster.connection.connections import Connections
     from pollux.ha.activation import Activation
     from pollux.node.engine import Engine
     from pollux.process.broker import Broker
@@ -76,6 +77,8 @@ def families(broker: Broker) -> Iterator[Metric]:
     yield _gauge("start_time_seconds", "When the broker started, Unix time.", node.started_at)
     if node.activation is not None:
         yield from _activation(node.activation)
+    if node.cluster is not None:
+        yield from _clusters(node.cluster)
     yield from _connections(broker)
     yield from router_metrics.families(node.routers)
     if node.engine is not None:
@@ -94,6 +97,32 @@ def _activation(activation: Activation) -> Iterator[Metric]:
     yield _gauge("activation_epoch", "The epoch of the last known activation.", position.epoch)
     left = activation.lease.left()
     yield _gauge("activation_lease_seconds", "Time left to prove the right to serve again.", left)
+
+
+def _clusters(connections: Connections) -> Iterator[Metric]:
+    labels = ("connection", "link")
+    up = GaugeMetricFamily("pollux_cluster_link_up", "1 while the link to a node stands.", labels=labels)
+    waiting = GaugeMetricFamily("pollux_cluster_link_messages", "Messages that wait for the node.", labels=labels)
+    flight = GaugeMetricFamily("pollux_cluster_link_in_flight", "Messages sent, not confirmed.", labels=labels)
+    sent = CounterMetricFamily("pollux_cluster_link_messages_sent", "Messages sent.", labels=labels)
+    confirmed = CounterMetricFamily("pollux_cluster_link_messages_confirmed", "Messages confirmed.", labels=labels)
+    nodes = GaugeMetricFamily("pollux_cluster_nodes", "Nodes known, with this one.", labels=("connection",))
+    routes = GaugeMetricFamily("pollux_cluster_routes", "Queues of other nodes.", labels=("connection",))
+    moved = CounterMetricFamily("pollux_cluster_messages_moved", "Messages redistributed.", labels=("connection",))
+    for cluster in connections.all:
+        name = cluster.settings.name
+        nodes.add_metric((name,), len(cluster.members.others) + 1)
+        routes.add_metric((name,), len(cluster.table.queues))
+        moved.add_metric((name,), sum(cluster.moved.values()))
+        for link in cluster.peers.links:
+            outlet = cluster.spreading.outlets.get(link.node)
+            of = (name, link.name)
+            up.add_metric(of, link.connected)
+            waiting.add_metric(of, cluster.post.message_count(outlet.queue) if outlet is not None else 0)
+            flight.add_metric(of, link.in_flight)
+            sent.add_metric(of, link.sent)
+            confirmed.add_metric(of, link.confirmed)
+    yield from (up, waiting, flight, sent, confirmed, nodes, routes, moved)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -44,7 +44,15 @@ NO_DRAIN: dict[str, Any] = {
     "queues": [],
 }
 NO_BRIDGES: dict[str, Any] = {"bridges": [], "incoming": [], "upstreams": [], "fetchedFrom": []}
-NO_CLUSTER: dict[str, Any] = {"name": None, "links": [], "incoming": [], "routes": [], "moved": {}}
+NO_CLUSTER: dict[str, Any] = {
+    "name": None,
+    "members": [],
+    "links": [],
+    "incoming": [],
+    "routes": [],
+    "moved": {},
+    "connections": [],
+}
 
 
 def camel(name: str) -> str:

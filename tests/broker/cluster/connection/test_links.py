@@ -12,6 +12,7 @@ from broker.engine.conftest import Receiver, message
 from pollux.cluster.connection.forwarded import ROUTE_TO
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.errors import LimitError
+from pollux.management import metrics
 from pollux.message import RoutingType
 from pollux.routing.selector import parse
 from pollux.routing.spec import QueueSpec
@@ -47,6 +48,27 @@ async def consumer(one: Node, two: Node, **attributes: Any) -> Receiver:
     two.post.attach(two.office.post.queue("orders"), receiver)
     await until(lambda: known(one, two))
     return receiver
+
+
+async def test_metrics_of_links_and_of_what_is_known(nodes: Make) -> None:
+    one, two = await pair(nodes)
+    receiver = await consumer(one, two)
+    one.post.send(message())
+    await receiver.wait(1)
+    await until(lambda: one.cluster.peers.links[0].confirmed == 1)
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in metrics._clusters(one.connections)
+        for sample in family.samples
+    }
+    link = ("c", "node2")
+    assert found["pollux_cluster_link_up", *link] == 1
+    assert found["pollux_cluster_link_messages", *link] == 0
+    assert found["pollux_cluster_link_in_flight", *link] == 0
+    assert found["pollux_cluster_link_messages_sent_total", *link] == 1
+    assert found["pollux_cluster_link_messages_confirmed_total", *link] == 1
+    assert (found["pollux_cluster_nodes", "c"], found["pollux_cluster_routes", "c"]) == (2, 1)
+    assert found["pollux_cluster_messages_moved_total", "c"] == 0
 
 
 async def test_a_message_arrives_as_it_was(nodes: Make) -> None:
