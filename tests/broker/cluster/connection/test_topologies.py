@@ -327,3 +327,17 @@ async def test_several_cluster_connections_are_for_their_own_addresses(nodes: Ma
     assert one.connections.describe("b")["connections"] == ["a", "b"]
     with pytest.raises(InvalidRequestError, match="no cluster-connection 'x'"):
         one.connections.describe("x")
+
+
+async def test_a_message_on_its_way_does_not_go_back_where_it_was(nodes: Make) -> None:
+    """In a ring of four the node in the middle knows two ways that are equally long."""
+    ring = await nodes(4, max_hops=4)
+    both_ways(*ring, ring[0])
+    first, second, third, fourth = ring
+    third.office.queue("orders")
+    await until(lambda: distance(first, third) == 2)
+    path = first.cluster.table.path((third.id, "orders"))
+    assert path is not None
+    before, other = (second, fourth) if path.peer == second.id else (fourth, second)
+    forwards = first.cluster.spreading.onward(message(b"x"), third.id, ("orders",), (before.id,))
+    assert [one.queue for one in forwards] == [first.cluster.spreading.outlets[other.id].queue]
