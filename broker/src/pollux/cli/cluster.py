@@ -141,6 +141,9 @@ def forget(
     client: api.Client,
     *,
     node: Annotated[str, typer.Argument(help="Name or id of a node that does not come back.")],
+    first: Annotated[
+        bool, typer.Option("--first", help="Only give up the message that this node does not take, as a dead letter.")
+    ] = False,
     connection: Connection = None,
 ) -> Result:
     """Route anew what waits for a node that is gone, and forget it.
@@ -149,7 +152,9 @@ def forget(
     their address.
     """
     more = {"connection": connection} if connection is not None else {}
-    found = client.post(f"{_PATH}/forget", {"node": node, **more})
+    found = client.post(f"{_PATH}/forget", {"node": node, "first": first, **more})
+    if first:
+        return Result(found, f"the message that node {found['nodeId']} does not take is given up when it is sent again")
     text = f"node {found['nodeId']} is forgotten; {found['routedAnew']} messages are routed anew"
     return Result(found, text)
 

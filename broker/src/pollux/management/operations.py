@@ -30,7 +30,7 @@ CREATE_QUEUE = Body(
         "replicate": "string",
     },
 )
-FORGET = Body({"node": "string"}, {"connection": "string"})
+FORGET = Body({"node": "string"}, {"connection": "string", "first": "boolean"})
 _CONNECTION = (Query("connection", "string", "Name of the cluster connection; without it the first one."),)
 PROMOTE = Body({}, {"fenced": "strings", "discarded": "strings"})
 GRANT = Body({"asked": "integer"})

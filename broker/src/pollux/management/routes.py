@@ -198,7 +198,8 @@ class Api:
     async def cluster_forget(self, request: web.Request) -> web.Response:
         """Route anew what waits for a node that does not come back, and forget it; 400 while it is reached."""
         body = await body_of(request, FORGET)
-        return json_response(self._cluster().forget(body["node"], body.get("connection")), status=202)
+        first = body.get("first", False)
+        return json_response(self._cluster().forget(body["node"], body.get("connection"), first=first), status=202)
 
     def _cluster(self) -> Connections:
         found = self._node.cluster

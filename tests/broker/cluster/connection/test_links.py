@@ -11,7 +11,7 @@ from broker.cluster.connection.conftest import until
 from broker.engine.conftest import Receiver, message
 from pollux.cluster.connection.forwarded import ROUTE_TO
 from pollux.config.address_settings import AddressFullPolicy
-from pollux.errors import LimitError
+from pollux.errors import InvalidRequestError, LimitError
 from pollux.management import metrics
 from pollux.message import RoutingType
 from pollux.routing.selector import parse
@@ -425,3 +425,41 @@ async def test_how_often_a_delivery_failed_goes_along_and_is_known_after_a_resta
     two.post.attach(two.post.queue("orders"), taker)
     (got,) = await taker.wait(1)
     assert got.delivery_count == 4
+
+
+async def test_a_message_that_can_never_be_placed_is_given_up_on_request(
+    nodes: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds up those behind it until then; it is a dead letter of its own address."""
+    one, two = await nodes()
+    one.office.settings("orders", dead_letter_address="dead")
+    await one.reopen()
+    two.office.queue("orders")
+    one.office.queue("dead")
+    one.reach(two)
+    await until(lambda: (two.id, "orders") in one.cluster.table.queues)
+    await consumer(one, two)
+    with pytest.raises(InvalidRequestError, match="nothing is given up"):
+        one.connections.forget("node2", first=True)
+    one.connectors[two.id].allowed.clear()
+    one.connectors[two.id].links[-1].ends[0].cut = True
+    place = two.cluster.place_again
+
+    def place_again(message: Any, *given: Any, **more: Any) -> bool:
+        if message.data == b"never":
+            raise LimitError("too many queues")
+        return place(message, *given, **more)
+
+    monkeypatch.setattr(two.cluster, "place_again", place_again)
+    for body in (b"never", b"behind it"):
+        one.post.send(message(body))
+    await one.office.stable()
+    one.connectors[two.id].links[-1].cut()
+    two.post.delete_queue("orders")
+    one.connectors[two.id].allowed.set()
+    await until(lambda: len(one.connectors[two.id].links) > 4)
+    assert one.post.message_count(one.cluster.spreading.outlets[two.id].queue) == 2
+    one.connections.forget("node2", first=True)
+    await until(lambda: not one.post.message_count(one.cluster.spreading.outlets[two.id].queue))
+    assert [reference.message.data for reference in two.post.queue("orders").iterate()] == [b"behind it"]
+    await until(lambda: one.post.message_count(one.post.queue("dead")) == 1)

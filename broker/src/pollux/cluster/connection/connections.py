@@ -122,10 +122,16 @@ class Connections:
         """Return why a queue does not drain. Raises NoSuchQueueError, InvalidRequestError."""
         return {"queue": name, "reasons": why(self.named(connection), name)}
 
-    def forget(self, node: str, connection: str | None = None) -> dict[str, Any]:
-        """Route anew what waits for a node, by name or id, that does not come back. Raises InvalidRequestError."""
+    def forget(self, node: str, connection: str | None = None, *, first: bool = False) -> dict[str, Any]:
+        """Route anew what waits for a node, by name or id, that does not come back. Raises InvalidRequestError.
+
+        ``first``: of a node that is there only give up the message that it does not take.
+        """
         cluster = self.named(connection)
         found = node_of(cluster, node)
+        if first:
+            cluster.forget_first(found)
+            return {"nodeId": found.hex(), "routedAnew": 0}
         work = cluster.forget(found)
         waiting = cluster.post.message_count(work.queue) if work is not None else 0
         return {"nodeId": found.hex(), "routedAnew": waiting}

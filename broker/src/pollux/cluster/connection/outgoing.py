@@ -112,6 +112,8 @@ class OutgoingLink:
         self._useless = self._second = False
         #: It stood: by the last connection, and ever.
         self._was_up = self._ever = False
+        #: The next message that was sent before and not taken is given up, as an operator wants it.
+        self.gives_up = False
         #: Something is known of the peer that was not when it was tried last.
         self._news = asyncio.Event()
         self._tells_members = False
@@ -259,6 +261,11 @@ class OutgoingLink:
     def in_flight(self) -> int:
         """Return how many messages were sent and not confirmed."""
         return sum(map(len, self._in_flight.values()))
+
+    @property
+    def holds(self) -> bool:
+        """Whether something was sent that the peer has not said to have, by an earlier connection or this one."""
+        return bool(self._open) or self.in_flight > 0
 
     def _grant(self, size: int) -> None:
         if self._link is not None:
@@ -445,6 +452,11 @@ class OutgoingLink:
             one = to_send(reference.message)
             if one is None:
                 self._cluster.post.reject([reference])
+                self.credit += 1
+            elif self.gives_up and (one.life, one.number) in self._open and one.number > self._taken.get(one.life, 0):
+                self.gives_up = False
+                self._open.discard((one.life, one.number))
+                self._cluster.give_up(reference, one)
                 self.credit += 1
             elif one.number > self._last.get(one.life, 0):
                 self._last[one.life] = one.number

@@ -68,6 +68,9 @@ class Sender(Protocol):
     def heard(self, node: bytes, telling: Telling) -> bool:
         """Take what a peer tells; return whether it has to tell everything again."""
 
+    def give_up(self, reference: MessageReference, one: Forwarded) -> None:
+        """Make a dead letter of a message that the peer does not take."""
+
     def renumber(self, node: bytes, reference: MessageReference) -> None:
         """Forward a message anew that cannot be sent in order any more."""
 

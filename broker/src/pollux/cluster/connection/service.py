@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pollux.cluster.connection.forgetting import Forgetting
-from pollux.cluster.connection.forwarded import mark_moved
+from pollux.cluster.connection.forwarded import mark_moved, taken
 from pollux.cluster.connection.incoming import IncomingLink
 from pollux.cluster.connection.local import LocalQueues, Prefixes
 from pollux.cluster.connection.mover import Mover
@@ -355,6 +355,13 @@ class Cluster:
         self._pass_on(self.members.all)
         return self._route_anew(node)
 
+    def forget_first(self, node: bytes) -> None:
+        """Give up the next message that a node was sent and did not take. Raises InvalidRequestError: there is none."""
+        link = next((one for one in self.peers.links if one.node == node and one.holds), None)
+        if link is None:
+            raise InvalidRequestError("no message was sent to this node that it did not take: nothing is given up")
+        link.gives_up = True
+
     def _route_anew(self, node: bytes) -> Forgetting | None:
         self._remembered.forget(node)
         outlet = self.spreading.outlets.pop(node, None)
@@ -407,6 +414,13 @@ class Cluster:
         addresses = {path.record.address for key in changed if (path := self.table.path(key)) is not None}
         found = [one for name in addresses if (one := self.post.space.address(name)) is not None]
         self._redistribute([queue for address in found for queue in address.queues])
+
+    def give_up(self, reference: MessageReference, one: Forwarded) -> None:
+        """Make a dead letter, at its own address, of a message that a node does not take."""
+        message = taken(one, reference.message.large)
+        event(logger, logging.WARNING, "a message is given up", address=message.address, number=one.number)
+        self.post.dead_letters.unrouted(message)
+        self.post.acknowledge([reference])
 
     def renumber(self, node: bytes, reference: MessageReference) -> None:
         """Forward a message anew that cannot be sent in order any more."""
