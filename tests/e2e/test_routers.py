@@ -67,6 +67,9 @@ async def test_our_client_ends_where_its_user_is_served(nodes: Nodes, user: str)
         async with await connect(url(node, user)) as connection:
             assert connection.endpoint is not None
             assert connection.endpoint.port == there.port
+            assert {one.port for one in connection.endpoints} == {one.port for one in nodes.all}, (
+                "it is told of all nodes"
+            )
             session = await connection.session()
             await (await session.producer(f"of.{user}")).send(b"x")
     assert there.messages()[f"of.{user}"] == 2

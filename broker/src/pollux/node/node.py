@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from pollux.cluster.bridges.service import Bridges
     from pollux.cluster.connection.connections import Connections
     from pollux.cluster.connection.preparing import Preparation
+    from pollux.cluster.connection.service import Cluster
     from pollux.cluster.link import CoreHub
+    from pollux.cluster.mqtt.service import MqttNeighbours
     from pollux.cluster.routers.service import Routers
     from pollux.cluster.scale_down.drain import Drain
     from pollux.config.acceptors import AcceptorSettings
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from pollux.ha.activation import Activation
     from pollux.ha.machine import Position
     from pollux.node.around import Acceptors, Process
+    from pollux.protocols.mqtt.sessions import MqttSessions
     from pollux.wire.core.peer import ClusterKey
 
 logger = logging.getLogger("pollux.broker")
@@ -102,6 +105,8 @@ class Node:
         #: The cluster connections while it serves; None without one.
         self.cluster: Connections | None = None
         self._preparation: Preparation | None = None
+        #: What its MQTT sessions have of the other nodes; None without a cluster connection.
+        self.neighbours: MqttNeighbours | None = None
         #: The connection routers while it serves, and what other brokers' routers ask; None: nobody can ask.
         self.routers: Routers | None = None
         #: What goes to other brokers and comes from them beside that; None where there can be nothing of it.
@@ -185,9 +190,10 @@ class Node:
         if activation is not None:
             activation.opened(engine.post)
         await engine.configure(self.configuration, self._process.memory_limit())
+        sessions = None
         if any(acceptor.speaks("MQTT") for acceptor in self.configuration.acceptors):
             # Stored sessions expire and their wills fall due whether or not an MQTT client ever connects.
-            mqtt.start(self._services(engine, self.configuration.acceptors[0].settings), self._loop)
+            sessions = mqtt.start(self._services(engine, self.configuration.acceptors[0].settings), self._loop)
         hub = activation.hub if activation is not None else None
         instead = activation is not None and self.configuration.scales_down_instead
         if self._preparation is not None:
@@ -196,6 +202,8 @@ class Node:
             self.cluster = await self._connections(engine, hub, self._preparation)
             self.drain = scale_down.join(self.cluster.all[0], self.configuration)
             hub = self.cluster.hub
+            if sessions is not None and not instead:
+                self._join_sessions(self.cluster.all[0], sessions)
         if not instead:
             hub = await self._open_bridges(engine, hub)
             hub = await self._open_routers(engine, hub)
@@ -260,6 +268,14 @@ class Node:
         return Connections(
             self.configuration, self.node_id, engine.post, hub, places=topology.places, announced=announced
         )
+
+    def _join_sessions(self, cluster: Cluster, sessions: MqttSessions) -> None:
+        """Have MQTT clients find their sessions at any node of the cluster."""
+        from pollux.cluster.mqtt.service import MqttNeighbours
+
+        self.neighbours = neighbours = MqttNeighbours(cluster, sessions)
+        cluster.on_reached, cluster.on_tried = neighbours.reached, neighbours.changed
+        neighbours.start()
 
     async def _open_bridges(self, engine: Engine, hub: CoreHub | None) -> CoreHub | None:
         """Make the bridges, and let in those of others; returns the hub by which they come."""
@@ -354,7 +370,9 @@ class Node:
 
     def failover_servers(self, protocol: str, tls: bool) -> list[tuple[str, int, str]]:
         """The other members that a client may turn to, as :meth:`pollux.cluster.topology.Topology.servers`."""
-        return self.activation.topology.servers(protocol, tls) if self.activation is not None else []
+        known = [self.activation.topology] if self.activation is not None else []
+        known += [self.cluster.all[0].topology] if self.cluster is not None else []
+        return list(dict.fromkeys(server for one in known for server in one.servers(protocol, tls)))
 
     def when_stable(self, callback: Callable[[Exception | None], None]) -> None:
         """Call back when the store has written what it was given so far: the critical analyzer's sign of life."""
@@ -474,6 +492,8 @@ class Node:
             await bounded(self.drain.stop(), STEP_TIMEOUT, "scale-down")
         if self.routers is not None:
             await bounded(self.routers.stop(), STEP_TIMEOUT, "connection routers")
+        if self.neighbours is not None:
+            self.neighbours.stop()
         if self.cluster is not None:
             await bounded(self.cluster.stop(), STEP_TIMEOUT, "cluster connection")
         if self.bridges is not None:

@@ -9,6 +9,8 @@ import pytest
 
 from broker.cluster.connection.conftest import until
 from broker.engine.conftest import Receiver, message
+from pollux.cluster.connection.forwarded import stored, to_send
+from pollux.cluster.routes.numbers import Number
 from pollux.config.clustering import StaticConnectors
 from pollux.errors import InvalidRequestError
 from pollux.message import RoutingType
@@ -339,5 +341,8 @@ async def test_a_message_on_its_way_does_not_go_back_where_it_was(nodes: Make) -
     path = first.cluster.table.path((third.id, "orders"))
     assert path is not None
     before, other = (second, fourth) if path.peer == second.id else (fourth, second)
-    forwards = first.cluster.spreading.onward(message(b"x"), third.id, ("orders",), (before.id,))
+    copy = stored(message(b"x"), "sf", Number(bytes(8), 1), ("orders",), (before.id,), owner=third.id)
+    sent = to_send(copy)
+    assert sent is not None
+    forwards = first.cluster.spreading.onward(message(b"x"), sent)
     assert [one.queue for one in forwards] == [first.cluster.spreading.outlets[other.id].queue]

@@ -10,6 +10,7 @@ import copy
 import os
 from typing import TYPE_CHECKING
 
+from pollux.cluster.bridges.apart import Apart
 from pollux.cluster.connection.forwarded import renumbered, stored
 from pollux.cluster.connection.spread import Outlet
 from pollux.cluster.routes.numbers import Numbering
@@ -20,13 +21,13 @@ from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
+    from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.owner import ToNode
     from pollux.cluster.connection.settings import Settings
     from pollux.cluster.connector import ClusterConnector
-    from pollux.cluster.link import CoreHub
-    from pollux.cluster.membership import Member
+    from pollux.cluster.link import Conversation, CoreHub
     from pollux.cluster.routes.records import Telling
     from pollux.engine.post_office import PostOffice
     from pollux.message import Message
@@ -141,7 +142,7 @@ class Feeder:
             self.more()
 
 
-class Sending:
+class Sending(Apart):
     """What a link that sends belongs to: its feeders, and queues of what is on its way, one for each other broker."""
 
     def __init__(
@@ -156,7 +157,7 @@ class Sending:
         self.connector = connector
         self.outlet: Outlet | None = None
         #: The node that was reached last; empty: none yet.
-        self.reached = b""
+        self.last = b""
         self.feeders: Sequence[Feeder] = ()
         self._life = os.urandom(8)
         self.outlets: dict[bytes, Outlet] = {}
@@ -207,25 +208,25 @@ class Sending:
 
     #: By what the link connects, where it does.
     hub: CoreHub
-    #: Nobody is told of other nodes.
-    members = None
-
-    def told_of(self, told: Iterable[Member]) -> None:
-        """Take nothing: this joins no cluster."""
-
     def reached_by(self, _node: bytes) -> ToNode | None:
         """Return the link by which a node is reached now: there is one, which asks."""
         return None
 
-    def progressed(self) -> None:
+    def reached(self, node: bytes, conversation: Conversation) -> None:
+        """Nothing more is said on that connection."""
+
+    def tried(self) -> None:
         """Nobody waits for it."""
+
+    def give_up(self, reference: MessageReference, one: Forwarded) -> None:
+        """Nothing: nobody can ask for it."""
 
     def gave_up(self, link: ToNode) -> None:
         """Nothing: the link counts its attempts, and says so."""
 
     def opened(self, node: bytes) -> Queue:
         """The other broker was reached; return the queue of what is on its way to it."""
-        self.reached = node
+        self.last = node
         outlet = self.outlets.get(node)
         if outlet is None or self.post.space.queue(outlet.queue.name) is not outlet.queue:
             name = f"{self.prefix}{node.hex()}"

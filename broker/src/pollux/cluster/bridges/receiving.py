@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from pollux.cluster.bridges.apart import Apart
 from pollux.cluster.bridges.settings import plain_settings
 from pollux.cluster.connection.forwarded import taken
 from pollux.cluster.connection.incoming import IncomingLink
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.owner import Owner
     from pollux.cluster.link import Conversation, Handler
-    from pollux.cluster.membership import Member
     from pollux.cluster.routes.records import Key, QueueRecord
     from pollux.engine.post_office import PostOffice
     from pollux.message import Message
@@ -69,7 +69,7 @@ class IncomingBridge(IncomingLink):
                 self._cluster.post.storage.large.delete(message.large.id)
 
 
-class Receiver:
+class Receiver(Apart):
     """What the links of others' bridges belong to. Everything is called in the loop's thread."""
 
     def __init__(self, name: str, node: bytes, post: PostOffice) -> None:
@@ -113,12 +113,6 @@ class Receiver:
 
     # -- for the links
 
-    #: Nobody is told of other nodes.
-    members = None
-
-    def told_of(self, told: Iterable[Member]) -> None:
-        """Take nothing: a bridge joins no cluster."""
-
     def records_for(self, _peer: bytes, _hops: int, _keys: Iterable[Key] | None) -> dict[Key, QueueRecord]:
         """Return nothing: who only sends is told of no queue."""
         return {}
@@ -130,9 +124,6 @@ class Receiver:
     def asked(self, _node: bytes, what: str, _content: bytes) -> None:
         """Take no request. Raises ValueError."""
         raise ValueError(f"a bridge cannot ask for {what!r}")
-
-    def progressed(self) -> None:
-        """Nobody waits for it."""
 
     def pass_on(self, message: Message, _sent: Forwarded, tx: int) -> bool:
         """Send a message: what comes by a bridge is for no other node."""

@@ -49,11 +49,11 @@ class BridgeLink(OutgoingLink):
         try:
             self._others.start()
             await self._others.first()
-            while not self._useless:
+            while not self.useless:
                 before = self._ups
                 for endpoint in self._in_order():
                     await self._connection(endpoint)
-                    if self._ups > before or self._useless:
+                    if self._ups > before or self.useless:
                         break
                 if self._ups > before:
                     self._failed, wait = 0, settings.retry
@@ -158,8 +158,8 @@ class Bridge(Sending):
     @property
     def wanted(self) -> bytes:
         """The broker that was reached last, or has part of the messages since before this start; empty: any."""
-        if self.reached:
-            return self.reached
+        if self.last:
+            return self.last
         waiting = (node for node, outlet in self.outlets.items() if self.post.message_count(outlet.queue))
         return next(waiting, b"")
 

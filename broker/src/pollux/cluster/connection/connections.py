@@ -62,6 +62,7 @@ class Connections:
                 hub,
                 post,
                 places=places,
+                configuration=configuration,
                 others=_others(configuration, settings, meeting),
             )
             for number in range(len(configuration.cluster_connections))

@@ -68,6 +68,7 @@ class IncomingLink:
         #: That of the peer's life: of two that connect with one node id the later one is right.
         self.epoch = conversation.peer.epoch if conversation.peer is not None else 0
         self.key = self._key(cluster, str(connection))
+        cluster.heard_of(self.node, content.get("clients"))
         self.taken = 0
         self._window = max(1, min(window, cluster.settings.window))
         self._cluster = cluster
@@ -99,7 +100,9 @@ class IncomingLink:
         numbers = [[number.life, number.value] for number in self._cluster.taken_of(self.key).numbers]
         cluster = self._cluster
         members = cluster.members
-        said = {"member": members.mine} if members is not None and self._member is not None else {}
+        said: dict[str, Any] = {"member": members.mine} if members is not None and self._member is not None else {}
+        if cluster.topology is not None:
+            said["clients"] = cluster.topology.mine.as_content()
         self._conversation.accept(self._channel, node_id=cluster.node.hex(), name=cluster.name, taken=numbers, **said)
         self._conversation.grant(self._channel, self._window)
         event(logger, logging.INFO, f"{self.what} from", broker=self.name, node=self.node.hex())

@@ -13,7 +13,7 @@ from pollux.config.resolve import INTERNAL_PREFIX
 from pollux.message import RoutingType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
     from pollux.cluster.routes.records import Key
     from pollux.routing.consumer import Consumer
@@ -59,13 +59,15 @@ class LocalQueues:
         self._version = epoch << 32
         #: Nobody is told of any: this node gives away what it has.
         self.withdrawn = False
+        #: Names of queues that leave: nobody is told of them.
+        self.leaving: Container[str] = ()
 
     def review(self, queue: Queue) -> bool:
         """Look at a queue; return whether its record is another one now."""
         key = (self._node, queue.name)
         before = self.records.get(key)
         there = not self.withdrawn and self._space.queue_by_id(queue.id) is queue and queue.address in self._prefixes
-        if not there or not queue.enabled or queue.spec.internal:
+        if not there or not queue.enabled or queue.spec.internal or queue.name in self.leaving:
             if before is None or self._space.queue(queue.name) not in (None, queue):
                 return False
             del self.records[key]

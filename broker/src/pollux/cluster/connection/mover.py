@@ -60,14 +60,23 @@ class Mover:
     moves_messages = True
 
     def __init__(
-        self, queue: Queue, delay: float, *, post: PostOffice, table: RoutingTable, spreading: Spreading
+        self,
+        queue: Queue,
+        delay: float,
+        *,
+        post: PostOffice,
+        table: RoutingTable,
+        spreading: Spreading,
+        leaving: bool = False,
     ) -> None:
+        """``leaving``: everything is moved, whether somebody takes it there or not."""
         self.credit = _CREDIT
         self.moved = 0
         #: Lets through what is to be moved.
         self.selector: Selector | None = Selector("to be moved", lambda message: self.target(message) is not None)
         self._queue = queue
         self._moves = Moves(delay)
+        self._leaving = leaving
         self._post = post
         self._table = table
         self._spreading = spreading
@@ -88,12 +97,12 @@ class Mover:
         queue = self._queue
         multicast = queue.routing_type is RoutingType.MULTICAST
         group = (queue.address, queue.name if multicast else "")
-        here = demand(queue)
+        here = demand(queue) if not self._leaving else Demand(everything=False)
         elsewhere = [
             Elsewhere(
                 key[0],
                 key[1],
-                Demand(path.record.consumers > 0, frozenset(text for text, _ in path.record.filtered)),
+                Demand(self._leaving or path.record.consumers > 0, frozenset(text for text, _ in path.record.filtered)),
                 connected=path.connected,
                 filter=path.record.filter,
                 free=self._spreading.free(key, path.record),
@@ -122,10 +131,11 @@ class Mover:
 
     def target(self, message: Message) -> Elsewhere | None:
         """Return where a message goes. Groups stay: they are moved as a whole or not at all."""
-        if message.group is not None:
+        if message.group is not None and not self._leaving:
             return None
         now = self._post.loop.time()
-        return self._moves.target(lambda text: matches(text, message), self._arrived.get(message.id), now)
+        arrived = self._arrived.get(message.id) if not self._leaving else None
+        return self._moves.target(lambda text: matches(text, message), arrived, now)
 
     # -- the queue's consumer
 

@@ -76,6 +76,8 @@ class OutgoingLink:
         self.connected = False
         #: Why it is not.
         self.reason = "not connected yet"
+        #: It was reached once, or could not be.
+        self.tried = False
         self.sent = 0
         self.confirmed = 0
         self._cluster = cluster
@@ -109,7 +111,7 @@ class OutgoingLink:
         self._said_empty = False
         self._told = ""
         #: It leads to this broker itself; or where another link does.
-        self._useless = self._second = False
+        self.useless = self.second = False
         #: It stood: by the last connection, and ever.
         self._was_up = self._ever = False
         #: The next message that was sent before and not taken is given up, as an operator wants it.
@@ -125,14 +127,14 @@ class OutgoingLink:
         settings = self._cluster.settings
         wait, attempts = settings.retry, 0
         try:
-            while not self._useless:
+            while not self.useless:
                 self._news.clear()
                 for endpoint in dict.fromkeys((*self.endpoints, *self.told)):
                     if await self._connection(endpoint):
                         wait, attempts, self._ever = settings.retry, 0, True
-                    if self._useless:
+                    if self.useless:
                         return
-                attempts = 0 if self._second else attempts + 1
+                attempts = 0 if self.second else attempts + 1
                 limit = settings.attempts if self._ever else settings.first_attempts
                 if 0 <= limit <= attempts:
                     self._cluster.gave_up(self)
@@ -140,7 +142,7 @@ class OutgoingLink:
                     wait, attempts = settings.retry, 0
                     continue
                 # Who is reached by another link is there; but it may be a pair, of which the other one serves later.
-                await self._pause(settings.check if self._second else wait)
+                await self._pause(settings.check if self.second else wait)
                 wait = min(wait * settings.multiplier, settings.longest_retry)
         finally:
             self._lost("stopped")
@@ -176,7 +178,9 @@ class OutgoingLink:
         self._was_up = False
         self._payloads = Payloads()
         members = cluster.members
-        said = {"member": members.mine} if members is not None else {}
+        said: dict[str, Any] = {"member": members.mine} if members is not None else {}
+        if cluster.topology is not None:
+            said["clients"] = cluster.topology.mine.as_content()
         self._channel = link.conversation.open(
             self,
             self.purpose,
@@ -196,10 +200,10 @@ class OutgoingLink:
     def _not_to(self, node: bytes, epoch: int) -> str:
         """Return why nothing is sent to who is reached there; empty: it is."""
         cluster = self._cluster
-        self._second = False
+        self.second = False
         if node == cluster.node:
-            self._useless = epoch == cluster.hub.epoch
-            return "it leads to this broker itself" if self._useless else "another broker serves as this node there"
+            self.useless = epoch == cluster.hub.epoch
+            return "it leads to this broker itself" if self.useless else "another broker serves as this node there"
         if not node:
             return "it waits there, and serves nobody"
         self.node = node
@@ -210,7 +214,7 @@ class OutgoingLink:
             # The other one of a pair: who served before is gone, or cut off, and its connection did not notice yet.
             other.superseded(epoch)
             return ""
-        self._second = epoch == other.epoch
+        self.second = epoch == other.epoch
         return f"it leads where {other.name} does"
 
     def superseded(self, epoch: int) -> None:
@@ -219,6 +223,8 @@ class OutgoingLink:
             self._link.close(f"another broker serves as {self.broker} in epoch {epoch}")
 
     def _unreachable(self, reason: str, remedy: str = "") -> None:
+        self.tried = True
+        self._cluster.tried()
         self.reason = reason
         if reason != self._told:
             self._told = reason
@@ -243,6 +249,7 @@ class OutgoingLink:
             return
         self.node, self.broker, self._taken, self._last = node, broker, taken, dict(taken)
         self._highest, self._open = self._of_nodes.setdefault(node, ({}, set()))
+        self._cluster.heard_of(node, content.get("clients"))
         self.connected, self.reason, self._told = True, "", ""
         self._was_up = True
         event(logger, logging.INFO, f"{self.what} is up", connector=self.name, broker=broker, node=node.hex())
@@ -256,6 +263,10 @@ class OutgoingLink:
         self._said_empty = False
         self._cluster.post.attach(self._queue, self)
         self._cluster.progressed()
+        if self._link is not None:
+            self._cluster.reached(node, self._link.conversation)
+        self.tried = True
+        self._cluster.tried()
 
     @property
     def in_flight(self) -> int:
@@ -376,7 +387,7 @@ class OutgoingLink:
         if was:
             self._cluster.lost(self.node)
             self._cluster.progressed()
-        if not self._useless:
+        if not self.useless:
             self._unreachable(reason)
 
     # -- the queue's consumer

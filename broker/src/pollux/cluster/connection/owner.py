@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.settings import Settings
     from pollux.cluster.connector import ClusterConnector
-    from pollux.cluster.link import CoreHub
+    from pollux.cluster.link import Conversation, CoreHub
     from pollux.cluster.membership import Member, Members
     from pollux.cluster.routes.numbers import Taken
     from pollux.cluster.routes.records import Key, QueueRecord, Telling
     from pollux.cluster.scale_down.plan import About
+    from pollux.cluster.topology import Topology
     from pollux.engine.post_office import PostOffice
     from pollux.message import Message
     from pollux.routing.queue import Queue
@@ -50,6 +51,13 @@ class Sender(Protocol):
     def members(self) -> Members | None:
         """The nodes of the cluster, as far as they are known here; None: nobody is told of any."""
 
+    @property
+    def topology(self) -> Topology | None:
+        """Where clients find the nodes; None: nobody is told."""
+
+    def heard_of(self, node: bytes, clients: object) -> None:
+        """Note where a peer says that it takes clients."""
+
     def told_of(self, told: Iterable[Member]) -> None:
         """Take what a peer says of the nodes."""
 
@@ -61,6 +69,12 @@ class Sender(Protocol):
 
     def gave_up(self, link: ToNode) -> None:
         """A node was tried as often as it may be: it is taken for gone."""
+
+    def reached(self, node: bytes, conversation: Conversation) -> None:
+        """A peer was reached by this connection, and has its queue."""
+
+    def tried(self) -> None:
+        """A peer was reached for the first time, or could not be."""
 
     def lost(self, node: bytes) -> None:
         """A peer is not reached any more."""
@@ -90,6 +104,13 @@ class Owner(Protocol):
     @property
     def members(self) -> Members | None:
         """The nodes of the cluster, as far as they are known here; None: nobody is told of any."""
+
+    @property
+    def topology(self) -> Topology | None:
+        """Where clients find the nodes; None: nobody is told."""
+
+    def heard_of(self, node: bytes, clients: object) -> None:
+        """Note where a peer says that it takes clients."""
 
     def told_of(self, told: Iterable[Member]) -> None:
         """Take what a peer says of the nodes."""

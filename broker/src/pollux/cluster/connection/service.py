@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pollux.cluster.connection.forgetting import Forgetting
 from pollux.cluster.connection.forwarded import mark_moved, taken
 from pollux.cluster.connection.incoming import IncomingLink
+from pollux.cluster.connection.leaving import Leaving
 from pollux.cluster.connection.local import LocalQueues, Prefixes
 from pollux.cluster.connection.mover import Mover
 from pollux.cluster.connection.peers import Peers
@@ -21,6 +22,8 @@ from pollux.cluster.routes.numbers import Number, Numbering, Taken
 from pollux.cluster.routes.records import Telling
 from pollux.cluster.routes.table import RoutingTable
 from pollux.cluster.scale_down.plan import About
+from pollux.cluster.topology import Topology, parse
+from pollux.config.model import Configuration
 from pollux.config.resolve import INTERNAL_PREFIX
 from pollux.engine.spreading import Spread
 from pollux.errors import InvalidRequestError
@@ -65,11 +68,12 @@ class Cluster:
         *,
         places: Callable[[], Iterable[tuple[str, int, bool]]],
         others: Others,
+        configuration: Configuration | None = None,
     ) -> None:
         """``post`` was restored; ``node`` is this node's id, ``name`` the broker's.
 
         ``hub`` is what other brokers may ask for; of a pair also what its members do. ``places``: where this node is
-        reached, ``others``: who is discovered.
+        reached, ``others``: who is discovered, ``configuration``: where clients find this broker.
         """
         self.settings = settings
         self.name = name
@@ -85,12 +89,19 @@ class Cluster:
         self.incoming: dict[bytes, IncomingLink] = {}
         #: What waited for nodes that do not come back, by their ids.
         self.forgetting: dict[bytes, Forgetting] = {}
+        #: Where clients find this node and the others.
+        self.topology = Topology(configuration or Configuration(), node.hex())
         self.prefixes = Prefixes(settings.address)
         self._taken: dict[str, Taken] = {
             link: Taken(Number(*one) for one in numbers) for link, numbers in post.links.items()
         }
         self._life = os.urandom(8)
         self._remembered = Remembered(post.storage, post.recovered, settings.name)
+        self._leaving = Leaving(post.storage, post.recovered)
+        self.local.leaving = self.spreading.leaving = self._leaving.names
+        #: Told of each node that is reached, with the connection to it.
+        self.on_reached: Callable[[bytes, Conversation], None] = _unheard
+        self.on_tried: Callable[[], None] = _untold
         self._movers: dict[int, Mover] = {}
         self._dirty: set[Queue] = set()
         self._all_dirty = False
@@ -196,6 +207,51 @@ class Cluster:
                 link.changed(changed)
         self._redistribute(dirty)
 
+    def tell_now(self) -> None:
+        """Tell the other nodes of what has changed so far."""
+        self._changed()
+
+    # -- queues that leave
+
+    def all_tried(self) -> bool:
+        """Whether every peer was reached once, or could not be."""
+        return all(link.tried or link.useless for link in self.peers.links)
+
+    def complete(self) -> bool:
+        """Whether every node that is known of is reached, and reaches this one."""
+        links = self.peers.links
+        nodes = {link.node for link in links if link.connected} | self.spreading.outlets.keys()
+        return all(link.connected or link.useless or link.second for link in links) and all(
+            node in self.incoming and self.reached_by(node) for node in nodes
+        )
+
+    def elsewhere(self, queue: Queue) -> bool:
+        """Whether a node that is reached has a queue of the same group."""
+        group = (queue.address, queue.name if queue.routing_type is RoutingType.MULTICAST else "")
+        return any(path.connected for path in self.table.group(group).values())
+
+    def leave(self, queue: Queue) -> None:
+        """Send what a queue holds to the others of its group, and put nothing into it any more where there are any."""
+        if self._leaving.add(queue.name):
+            self._forget_mover(queue)
+            self.queue_changed(queue)
+
+    def stay(self, queue: Queue) -> None:
+        """Keep a queue after all."""
+        if self._leaving.remove(queue.name):
+            self._forget_mover(queue)
+            self.queue_changed(queue)
+
+    def leaving(self) -> list[Queue]:
+        """Return the queues that leave."""
+        found = [self.post.space.queue(name) for name in self._leaving.names]
+        return [queue for queue in found if queue is not None]
+
+    def _forget_mover(self, queue: Queue) -> None:
+        mover = self._movers.pop(queue.id, None)
+        if mover is not None:
+            mover.stop()
+
     # -- links from others
 
     def open(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Handler | None:
@@ -242,6 +298,10 @@ class Cluster:
         for link in self.incoming.values():
             link.changed(changed)
             link.tell_about()
+
+    def heard_of(self, node: bytes, clients: object) -> None:
+        """Note where a peer says that it takes clients."""
+        self.topology.heard(parse(node.hex(), clients))
 
     def taken_of(self, key: str) -> Taken:
         """Return what was taken in of a link."""
@@ -384,6 +444,14 @@ class Cluster:
         if link is not None:
             link.tell_members(self.members.all)
 
+    def reached(self, node: bytes, conversation: Conversation) -> None:
+        """A peer was reached by this connection, and has its queue."""
+        self.on_reached(node, conversation)
+
+    def tried(self) -> None:
+        """A peer was reached for the first time, or could not be."""
+        self.on_tried()
+
     def heard(self, node: bytes, telling: Telling) -> bool:
         """Take what a peer tells; return whether it has to tell everything again."""
         listener = self.table.listener(node)
@@ -431,7 +499,7 @@ class Cluster:
 
     def _redistribute(self, queues: Iterable[Queue]) -> None:
         if not self.settings.balancing.moves:
-            return
+            queues = [queue for queue in queues if queue.name in self._leaving.names]
         now = self.loop.time()
         soonest: float | None = None
         for queue in queues:
@@ -450,7 +518,8 @@ class Cluster:
         self._redistribute([queue for each in self._movers if (queue := space.queue_by_id(each)) is not None])
 
     def _mover(self, queue: Queue) -> Mover | None:
-        delay = self.post.space.settings(queue.address).redistribution_delay
+        leaving = queue.name in self._leaving.names
+        delay = 0 if leaving else self.post.space.settings(queue.address).redistribution_delay
         wanted = delay >= 0 and not queue.spec.internal and queue.address in self.prefixes
         mover = self._movers.get(queue.id)
         if not wanted:
@@ -459,7 +528,9 @@ class Cluster:
                 del self._movers[queue.id]
             return None
         if mover is None:
-            mover = Mover(queue, delay / 1000, post=self.post, table=self.table, spreading=self.spreading)
+            mover = Mover(
+                queue, delay / 1000, post=self.post, table=self.table, spreading=self.spreading, leaving=leaving
+            )
             self._movers[queue.id] = mover
         return mover
 
@@ -470,6 +541,19 @@ class Cluster:
         found = {space.queue_by_id(each): mover.moved for each, mover in self._movers.items() if mover.moved}
         return {queue.name: moved for queue, moved in found.items() if queue is not None}
 
+    def waiting(self, node: bytes) -> int:
+        """Return how many messages wait for a node."""
+        outlet = self.spreading.outlets.get(node)
+        return self.post.message_count(outlet.queue) if outlet is not None else 0
+
 
 def _nothing() -> None:
     """Nobody is told that something changed."""
+
+
+def _untold() -> None:
+    """Nobody is told of nodes that were tried."""
+
+
+def _unheard(_node: bytes, _conversation: Conversation) -> None:
+    """Nobody is told of nodes that are reached."""

@@ -14,7 +14,7 @@ from pollux.routing.selector import SelectorError, parse
 from pollux.routing.space import takes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.routes.choice import Balancing
@@ -59,6 +59,8 @@ class Spreading:
         self._patterns: WildcardIndex[str] = WildcardIndex(space.wildcards)
         #: Name of a message -> addresses elsewhere that it may be for, most of them none.
         self._names: dict[str, tuple[str, ...]] = {}
+        #: Names of queues that leave: where others of their group are reached they get nothing.
+        self.leaving: Container[str] = frozenset()
         self._turns: dict[tuple[str, str], int] = {}
         #: Messages sent to a queue since its record was heard.
         self._sent: dict[Key, tuple[int, int]] = {}
@@ -135,6 +137,8 @@ class Spreading:
                     and path.peer in self.outlets
                     and (not named or key[1] == named)
                 ]
+                if self.leaving and any(path.connected for _, path in others):
+                    here = [queue for queue in here if queue.name not in self.leaving]  # noqa: PLW2901  (fewer of them)
                 chosen = self._choose(message, group, here, others)
                 if isinstance(chosen, _Far):
                     far.setdefault((chosen.key[0], chosen.peer), []).append(chosen.key[1])

@@ -38,6 +38,7 @@ from pollux.wire.mqtt.topics import check_topic_name
 
 if TYPE_CHECKING:
     from pollux.engine.security import Identity, ScramServer
+    from pollux.protocols.mqtt.neighbours import MovingSession
     from pollux.protocols.mqtt.session import MqttSession
     from pollux.wire.mqtt.packets import Will
 
@@ -53,7 +54,7 @@ _SCRAM = "SCRAM-SHA-256"
 class Connecting:
     """The log-in of one connection, and its re-authentications."""
 
-    __slots__ = ("_connect", "_exchange", "_identity", "_method", "_scram", "_session", "_task", "_will")
+    __slots__ = ("_connect", "_exchange", "_identity", "_method", "_moved", "_scram", "_session", "_task", "_will")
 
     def __init__(self, session: MqttSession, connect: Connect) -> None:
         self._session = session
@@ -64,6 +65,8 @@ class Connecting:
         self._task: asyncio.Task[None] | None = None
         self._identity: Identity | None = None
         self._will: PendingWill | None = None
+        #: What another node of a cluster had of this client.
+        self._moved: MovingSession | None = None
 
     @property
     def enhanced(self) -> bool:
@@ -238,19 +241,21 @@ class Connecting:
             client_id = f"pollux-{secrets.token_hex(10)}"
             if connect.version == V5:
                 answer.properties[p.PropertyId.ASSIGNED_CLIENT_IDENTIFIER] = client_id
-        while True:
+        refusal = await self._from_neighbours(client_id, identity)
+        while refusal is None:
             refusal = self._why_not(client_id, identity)
-            if refusal is not None:
-                session.refuse(*refusal)
-                return
-            ending = mqtt_sessions.vacate(client_id, clean_start=connect.clean_start)
-            if ending is None:
-                break
-            # The end of thousands of subscriptions takes a while; no two sessions have one client id.
-            await asyncio.shield(ending)
+            if refusal is None:
+                ending = mqtt_sessions.vacate(client_id, clean_start=connect.clean_start)
+                if ending is None:
+                    break
+                # The end of thousands of subscriptions takes a while; no two sessions have one client id.
+                await asyncio.shield(ending)
+        if refusal is not None:
+            session.refuse(*refusal)
+            return
         session.client_id = client_id
         state, present = mqtt_sessions.connect(
-            session, client_id, clean_start=connect.clean_start, version=connect.version
+            session, client_id, clean_start=connect.clean_start, version=connect.version, moved=self._moved
         )
         answer.session_present = present
         self._set_expiry(state, answer)
@@ -294,7 +299,10 @@ class Connecting:
         mqtt_sessions.save(state)
 
         def stable(error: Exception | None) -> None:
-            if error is None and state.connection is session:
+            if error is not None:
+                return
+            mqtt_sessions.taken(client_id)
+            if state.connection is session:
                 session.open(connect, answer, (state, inbound, delivery))
 
         mqtt_sessions.post.when_stable(stable)
@@ -318,6 +326,17 @@ class Connecting:
                 ReasonCode.SERVER_UNAVAILABLE if answer.later else ReasonCode.USE_ANOTHER_SERVER, answer.text
             )
         return answer is None
+
+    async def _from_neighbours(self, client_id: str, identity: Identity) -> tuple[ReasonCode, str] | None:
+        """Take a client's place, and its session, at the other nodes of a cluster; return why it may not have that."""
+        neighbours = self._session.mqtt_sessions.neighbours
+        if neighbours is None or not self._connect.client_id:
+            return None
+        try:
+            self._moved = await neighbours.take(client_id, identity.user, clean=self._connect.clean_start)
+        except NotPermittedError as error:
+            return ReasonCode.NOT_AUTHORIZED, str(error)
+        return None
 
     def _why_not(self, client_id: str, identity: Identity) -> tuple[ReasonCode, str] | None:
         """Return why this client may not have this session, None when it may."""

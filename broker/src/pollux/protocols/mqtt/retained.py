@@ -25,6 +25,10 @@ logger = logging.getLogger("pollux.mqtt")
 _SWEEP = 60.0
 
 
+def _nobody(_topic: str) -> None:
+    """Tell nobody of what is retained."""
+
+
 class RetainedMessages:
     """Retains, replays and expires the messages in ``store``."""
 
@@ -38,6 +42,8 @@ class RetainedMessages:
         wall_ms: Callable[[], int],
     ) -> None:
         self.store = store
+        #: Told of each topic whose retained message a client has changed.
+        self.changed: Callable[[str], None] = _nobody
         self._post = post
         self._mapping = mapping
         self._loop = loop
@@ -56,7 +62,13 @@ class RetainedMessages:
         """
         if block_end(data, topic_end(data)) >= len(data):
             self.store.clear(topic)
+            self.changed(topic)
             return
+        self.keep(topic, data, expiration)
+        self.changed(topic)
+
+    def keep(self, topic: str, data: bytes, expiration: int) -> None:
+        """Keep ``data`` as the topic's retained message, whoever it is from. Raises LimitError."""
         self.store.set(topic, data, expiration)
         if expiration and self._sweeping is None:
             self._sweep_later()

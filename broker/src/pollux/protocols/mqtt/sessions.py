@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from pollux.engine.memory import MQTT_SESSION, PACKET, RETAINED
-from pollux.errors import PolluxError
+from pollux.errors import NotPermittedError, PolluxError
+from pollux.protocols.mqtt.neighbours import moving
 from pollux.protocols.mqtt.retained import RetainedMessages
 from pollux.protocols.mqtt.retained_store import RETAINED_KIND, RetainedStore
 from pollux.protocols.mqtt.shared_subscriptions import SHARED_KIND
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator
 
+    from pollux.protocols.mqtt.neighbours import MovingSession, Neighbours
     from pollux.protocols.mqtt.state import Connection
     from pollux.protocols.services import Services
 
@@ -95,6 +97,9 @@ class MqttSessions:
             save=self.save,
         )
         self.counters = Counters()
+        self._known: set[asyncio.Task[None]] = set()
+        #: The other nodes of a cluster; None: there is none.
+        self.neighbours: Neighbours | None = None
         #: Client id -> done when the end of its session is over.
         self._endings: dict[str, asyncio.Future[None]] = {}
 
@@ -191,10 +196,19 @@ class MqttSessions:
         self.retained.restored()
 
     def _restore_session(self, client_id: str, record: SessionRecord, now: int) -> None:
+        # One that was connected when the broker died has been away since now.
+        state = self._session_of(client_id, record, record.disconnected_at or now)
+        if record.will is not None:
+            state.will = PendingWill(record.will.data, record.will.delay, record.will.expiry, record.user, 0)
+            self.wills.publish_later(state)
+        self.account(state)
+        self._expire_later(state)
+
+    def _session_of(self, client_id: str, record: SessionRecord, disconnected_at: int) -> ClientState:
+        """Make a session of its record, with its subscriptions."""
         state = ClientState(client_id, record.user, record.version)
         state.expiry_interval = record.expiry_interval
-        # One that was connected when the broker died has been away since now.
-        state.disconnected_at = record.disconnected_at or now
+        state.disconnected_at = disconnected_at
         self.sessions[client_id] = state
         for entry in record.subscriptions:
             share, proper = split_shared(entry.topic_filter)
@@ -211,11 +225,7 @@ class MqttSessions:
                 )
             except PolluxError:
                 logger.exception("subscription %r of MQTT client %r cannot be restored", entry.topic_filter, client_id)
-        if record.will is not None:
-            state.will = PendingWill(record.will.data, record.will.delay, record.will.expiry, record.user, 0)
-            self.wills.publish_later(state)
-        self.account(state)
-        self._expire_later(state)
+        return state
 
     def _restore_packet(self, kind: str, key: str, value: bytes) -> None:
         try:
@@ -259,6 +269,70 @@ class MqttSessions:
         for state in self.sessions.values():
             state.received = {key: packet_id for key, packet_id in state.received.items() if key[0] in paged}
 
+    # -- to and from other nodes
+
+    def when_known(self, function: Callable[[], None]) -> None:
+        """Call a function once the other nodes know this one's subscriptions, or cannot be waited for any more."""
+        if self.neighbours is None:
+            function()
+            return
+        task = self._loop.create_task(self.neighbours.known())
+        self._known.add(task)
+        task.add_done_callback(self._known.discard)
+        task.add_done_callback(lambda _: function())
+
+    def give(self, client_id: str, user: str | None) -> MovingSession | None:
+        """End the connection that a client has here, as it has come to another node; return its session, if it has one.
+
+        It stays until :meth:`given`. Raises NotPermittedError: it is another user's.
+        """
+        state = self.sessions.get(client_id)
+        if state is None:
+            return None
+        if state.user != user:
+            raise NotPermittedError("this client id belongs to another user")
+        since = 0 if state.connection is not None else state.disconnected_at
+        if self.vacate(client_id, clean_start=False) is not None or client_id not in self.sessions:
+            return None
+        self.wills.cancel(state)
+        found = moving(state)
+        found.since = since
+        return found
+
+    def given(self, client_id: str) -> None:
+        """Give up a session that another node has on its disk, unless its client is back: its queues go there too."""
+        state = self.sessions.get(client_id)
+        neighbours = self.neighbours
+        if state is None or neighbours is None or state.connection is not None or client_id in self._endings:
+            return
+        self._cancel_expiry(state)
+        self.wills.cancel(state)
+        # What it did not acknowledge comes again there; what it did receive waits for its last word alone.
+        back = [reference for reference in state.unacked.values() if reference is not None]
+        if back:
+            self.post.release(back, failed=False)
+        state.unacked.clear()
+        for subscription in list(state.subscriptions.values()):
+            self.subscriptions.give_up(state, subscription)
+        self._forget_records(state)
+
+    def _adopt(self, client_id: str, found: MovingSession) -> None:
+        """Make a session of another node's one of this node; nothing of it is durable before :meth:`save` is."""
+        state = self._session_of(client_id, found.record, self.wall_ms())
+        for packet_id, duplicate_id in found.inbound.items():
+            state.inbound[packet_id] = duplicate_id
+            state.restored.add(packet_id)
+            self.put(QOS2_IN_KIND, packet_key(client_id, packet_id), duplicate_id)
+        for packet_id in found.released:
+            state.unacked[packet_id] = None
+            state.released[packet_id] = None
+        self.account(state)
+
+    def taken(self, client_id: str) -> None:
+        """Tell the other nodes that a client's session is on the disk here."""
+        if self.neighbours is not None:
+            self.neighbours.taken(client_id)
+
     # -- sessions
 
     def vacate(self, client_id: str, *, clean_start: bool) -> asyncio.Future[None] | None:
@@ -276,16 +350,24 @@ class MqttSessions:
         return self._endings.get(client_id)
 
     def connect(
-        self, connection: Connection, client_id: str, *, clean_start: bool, version: int
+        self,
+        connection: Connection,
+        client_id: str,
+        *,
+        clean_start: bool,
+        version: int,
+        moved: MovingSession | None = None,
     ) -> tuple[ClientState, bool]:
         """Return the state for a client that connects, and whether it was there before (section 3.2.2.1.1).
 
         A connection that has the client id now is taken over (MQTT-3.1.4-3); see :meth:`vacate`, which has to have
-        nothing left to wait for.
+        nothing left to wait for. ``moved``: what another node had of it, which counts where there is nothing here.
         """
         ending = self.vacate(client_id, clean_start=clean_start)
         if ending is not None:
             raise RuntimeError(f"the session of {client_id!r} has not ended yet")
+        if moved is not None and client_id not in self.sessions:
+            self._adopt(client_id, moved)
         old = self.sessions.get(client_id)
         if old is None:
             state = self.sessions[client_id] = ClientState(client_id, connection.user, version)
@@ -339,6 +421,12 @@ class MqttSessions:
         for topic_filter in list(state.subscriptions):
             self.subscriptions.unsubscribe(state, topic_filter)
             yield
+        self._forget_records(state)
+        del self._endings[state.client_id]
+        ended.set_result(None)
+
+    def _forget_records(self, state: ClientState) -> None:
+        """Forget a session and all that is stored of it."""
         self.put(SESSION_KIND, state.client_id, None)
         for packet_id in state.inbound:
             self.put(QOS2_IN_KIND, packet_key(state.client_id, packet_id), None)
@@ -349,8 +437,6 @@ class MqttSessions:
         self._count(state, 0)
         if self.sessions.get(state.client_id) is state:
             del self.sessions[state.client_id]
-        del self._endings[state.client_id]
-        ended.set_result(None)
 
     # -- from and to other nodes
 

@@ -195,9 +195,14 @@ def split_packet_key(key: str) -> tuple[str, int]:
 
 
 def encode_session(state: ClientState) -> bytes:
+    """Return the session record as it is stored."""
+    return msgspec.msgpack.encode(record_of(state))
+
+
+def record_of(state: ClientState) -> SessionRecord:
     """Return the session record."""
     will = state.will
-    record = SessionRecord(
+    return SessionRecord(
         state.user,
         state.version,
         state.expiry_interval,
@@ -214,7 +219,6 @@ def encode_session(state: ClientState) -> bytes:
         ],
         None if will is None else WillRecord(will.data, will.delay, will.expiry),
     )
-    return msgspec.msgpack.encode(record)
 
 
 def decode_session(value: bytes) -> SessionRecord:

@@ -79,10 +79,14 @@ class Subscribing:
         properties: p.Properties = {p.PropertyId.REASON_STRING: text[:500]} if text and self._texts else {}
         answer = SubAck(packet.packet_id, reasons, properties)
 
-        def stable(error: Exception | None) -> None:
-            if error is None and self._answer(answer):
+        def known() -> None:
+            if self._answer(answer):
                 for subscription in replay:
                     self._mqtt_sessions.retained.replay(subscription)
+
+        def stable(error: Exception | None) -> None:
+            if error is None:
+                self._mqtt_sessions.when_known(known)
 
         self._mqtt_sessions.post.when_stable(stable)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pollux.engine.post_office import PostOffice
     from pollux.engine.reading_rights import ReadingRights
     from pollux.engine.security import Security
+    from pollux.protocols.mqtt.neighbours import Neighbours
     from pollux.protocols.mqtt.state import ClientState
     from pollux.routing.queue import Queue
     from pollux.wire.mqtt.topics import TopicMapping
@@ -47,6 +48,8 @@ class Subscriptions:
         save: Callable[[ClientState], None],
     ) -> None:
         self.shared = SharedSubscriptions(put)
+        #: The other nodes of a cluster; None: there is none.
+        self.neighbours: Neighbours | None = None
         self._post = post
         self._mapping = mapping
         self._security = security
@@ -102,6 +105,8 @@ class Subscriptions:
             self.shared.join(state, name)
             if queue.of_pattern and state.user is not None:
                 self._post.address_manager.read_by(queue, state.user)
+        if self.neighbours is not None:
+            self.neighbours.stays(queue)
         subscription = Subscription(topic_filter, address, queue, share)
         subscription.configure(
             qos, exclude_own=exclude_own, retain_as_published=retain_as_published, identifier=identifier
@@ -193,10 +198,22 @@ class Subscriptions:
             self._post.detach(queue, subscription)
         if subscription.share is None:
             self.delete_queue(queue.name)
-            return True
-        if self.shared.leave(state, queue.name):
-            self.delete_queue(queue.name)
+        elif self.shared.leave(state, queue.name):
+            if self.neighbours is not None and self.neighbours.elsewhere(queue):
+                self.neighbours.leaves(queue)  # it is the others' who share it at other nodes
+            else:
+                self.delete_queue(queue.name)
         return True
+
+    def give_up(self, state: ClientState, subscription: Subscription) -> None:
+        """End a subscription that its client has at another node now; what its queue holds goes there."""
+        del state.subscriptions[subscription.topic_filter]
+        subscription.delivery = None
+        if subscription.attached:
+            subscription.attached = False
+            self._post.detach(subscription.queue, subscription)
+        if (subscription.share is None or self.shared.leave(state, subscription.queue.name)) and self.neighbours:
+            self.neighbours.leaves(subscription.queue)
 
     def find_queue(self, name: str) -> Queue | None:
         """Return the queue of that name, None when there is none."""

@@ -1,0 +1,297 @@
+"""The other nodes of a cluster as MQTT sessions see them: :class:`pollux.protocols.mqtt.neighbours.Neighbours`.
+
+A session has one home: the node its client was connected to last. When it comes to another one, that node asks all
+it reaches; the home ends the connection it has (link stealing), hands the session over, and once that is on the other's
+disk sends what its queues hold after it and ends them. Retained messages are at every node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pollux.cluster.mqtt.channels import PURPOSE, Answering, Asking
+from pollux.cluster.mqtt.retained import KIND, Version, Versions
+from pollux.cluster.mqtt.words import Entry, Given, Take
+from pollux.errors import LimitError, NotPermittedError
+from pollux.logs import event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pollux.cluster.link import Conversation, CoreHub, Handler
+    from pollux.engine.post_office import PostOffice
+    from pollux.protocols.mqtt.neighbours import MovingSession
+    from pollux.protocols.mqtt.sessions import MqttSessions
+    from pollux.routing.queue import Queue
+
+logger = logging.getLogger("pollux.cluster")
+
+#: Seconds that other nodes have to let go of a client, and to have heard of a subscription.
+_TAKE, _KNOWN = 2.0, 1.0
+#: Seconds after the start in which clients wait until all nodes were tried: one that moved may come back here first.
+_START = 2.0
+#: Seconds between two looks whether queues that leave are empty.
+_LOOK = 1.0
+
+
+class Cluster(Protocol):
+    """The cluster connection as this module needs it."""
+
+    node: bytes
+    post: PostOffice
+    hub: CoreHub
+
+    def waiting(self, node: bytes) -> int:
+        """Return how many messages wait for a node."""
+
+    def tell_now(self) -> None:
+        """Tell the other nodes of changed queues now."""
+
+    def all_tried(self) -> bool:
+        """Whether every node was reached once since the start, or could not be."""
+
+    def complete(self) -> bool:
+        """Whether every node that is known of is reached, and reaches this one."""
+
+    def elsewhere(self, queue: Queue) -> bool:
+        """Whether a node that is reached has a queue of the same group."""
+
+    def leave(self, queue: Queue) -> None:
+        """Send what a queue holds to the others of its group, and put nothing into it any more."""
+
+    def stay(self, queue: Queue) -> None:
+        """Keep a queue after all."""
+
+    def leaving(self) -> Iterable[Queue]:
+        """Return the queues that leave."""
+
+
+class MqttNeighbours:
+    """The other nodes. All methods are called in the loop's thread."""
+
+    def __init__(self, cluster: Cluster, sessions: MqttSessions) -> None:
+        self._cluster = cluster
+        self._sessions = sessions
+        self._asking: dict[bytes, Asking] = {}
+        self._answering: dict[bytes, Answering] = {}
+        #: By node: life and number of its changes heard last.
+        self._heard: dict[bytes, tuple[bytes, int]] = {}
+        self._life = os.urandom(8)
+        self._versions = Versions(cluster.node, lambda topic, value: sessions.put(KIND, topic, value))
+        #: Client id -> the nodes that gave its session.
+        self._givers: dict[str, list[Asking]] = {}
+        self._task: asyncio.Task[None] | None = None
+        #: Until when clients wait for nodes that were not tried yet (the loop's clock).
+        self._patience = 0.0
+        self._changed = asyncio.Event()
+
+    def start(self) -> None:
+        """Be the neighbours of the sessions from now on."""
+        sessions, store = self._sessions, self._sessions.retained.store
+        for (kind, topic), value in self._cluster.post.recovered.items():
+            if kind == KIND:
+                self._versions.restore(topic, value, retained=store.get(topic) is not None)
+        for one in store.match("#", sessions.wall_ms()):
+            # Of a time before there was a cluster.
+            if self._versions.get(one.topic) is None:
+                self._versions.change(one.topic, 1, retained=True)
+        sessions.neighbours = sessions.subscriptions.neighbours = self
+        sessions.retained.changed = self._retained
+        self._cluster.hub.purposes[PURPOSE] = self._open
+        loop = asyncio.get_running_loop()
+        self._patience = loop.time() + _START
+        self._task = loop.create_task(self._look())
+
+    def stop(self) -> None:
+        """Ask and answer nothing any more."""
+        if self._task is not None:
+            self._task.cancel()
+        self._sessions.neighbours = self._sessions.subscriptions.neighbours = None
+
+    # -- channels
+
+    def reached(self, node: bytes, conversation: Conversation) -> None:
+        """Begin to ask a node, which is reached from now on."""
+        before = self._asking.get(node)
+        if before is not None:
+            self._heard[node] = before.life, before.number
+        self._asking[node] = Asking(self, node, conversation, self._heard.get(node, (b"", 0)))
+
+    def _open(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Handler | None:
+        peer = conversation.peer
+        if peer is None or len(peer.node_id) != 16:
+            conversation.refuse(channel, "a node of a cluster says its id")
+            return None
+        end = Answering(self, conversation, channel)
+        before = self._answering.get(peer.node_id)
+        if before is not None:
+            before.closed("replaced", "another connection of this node takes its place")
+        self._answering[peer.node_id] = end
+        try:
+            number = int(content.get("number") or 0) if bytes(content.get("life") or b"") == self._life else 0
+        except (TypeError, ValueError):
+            number = 0
+        end.begin(self._life, dict.fromkeys(self._versions.since(number)), self._versions.number)
+        return end
+
+    def _reached(self) -> list[Asking]:
+        return [one for one in self._asking.values() if one.accepted_now and not one.ended]
+
+    # -- pollux.protocols.mqtt.neighbours.Neighbours
+
+    async def take(self, client_id: str, user: str | None, *, clean: bool) -> MovingSession | None:
+        """Take a client's place at all nodes that are reached; return its latest session."""
+        await self._all_tried()
+        asked = {one.take(client_id, user, clean=clean): one for one in self._reached()}
+        if not asked:
+            return None
+        done, late = await asyncio.wait(asked, timeout=_TAKE)
+        for one in late:
+            peer = asked[one].peer.hex()
+            event(
+                logger, logging.WARNING, "a node did not say whether it has a session", node=peer, client_id=client_id
+            )
+        found: list[MovingSession] = []
+        givers = []
+        for future in done:
+            given = future.result()
+            if given is not None and given.refused:
+                raise NotPermittedError(given.refused)
+            if given is not None and given.session is not None:
+                found.append(given.session)
+                givers.append(asked[future])
+        if givers:
+            self._givers[client_id] = givers
+        # One that is connected has no time yet: it is the latest.
+        return max(found, key=lambda one: one.since or 1 << 63, default=None)
+
+    async def _all_tried(self) -> None:
+        """Wait after the start until every node can be asked, or cannot be reached."""
+        clock = asyncio.get_running_loop().time
+        while (left := self._patience - clock()) > 0 and not (
+            self._cluster.all_tried() and all(one.accepted_now or one.ended for one in self._asking.values())
+        ):
+            self._changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left)
+
+    def changed(self) -> None:
+        """Look again who can be asked."""
+        self._changed.set()
+
+    def taken(self, client_id: str) -> None:
+        """Have those that gave a session give it up."""
+        for one in self._givers.pop(client_id, ()):
+            one.taken(client_id)
+
+    async def known(self) -> None:
+        """Wait until the nodes that are connected know this one's queues."""
+        self._cluster.tell_now()
+        waiting = [one.sync() for one in self._answering.values() if not one.ended]
+        if waiting:
+            await asyncio.wait(waiting, timeout=_KNOWN)
+
+    def leaves(self, queue: Queue) -> None:
+        """Have a queue sent after its session."""
+        self._cluster.leave(queue)
+
+    def stays(self, queue: Queue) -> None:
+        """Keep a queue after all."""
+        self._cluster.stay(queue)
+
+    def elsewhere(self, queue: Queue) -> bool:
+        """Whether another node that is reached has a queue of this subscription."""
+        return self._cluster.elsewhere(queue)
+
+    # -- channels.Node
+
+    def waiting(self, node: bytes) -> int:
+        """Return how many messages wait for a node."""
+        return self._cluster.waiting(node)
+
+    async def give(self, asked: Take) -> Given:
+        """Let go of a client that has come to another node."""
+        try:
+            session = self._sessions.give(asked.client_id, asked.user)
+        except NotPermittedError as error:
+            return Given(asked.number, None, str(error))
+        if asked.clean and (ending := self._sessions.vacate(asked.client_id, clean_start=True)) is not None:
+            await asyncio.shield(ending)
+        return Given(asked.number, None if asked.clean else session)
+
+    def given(self, client_id: str) -> None:
+        """Give up a session that another node has."""
+        self._sessions.given(client_id)
+
+    # -- retained messages
+
+    def _retained(self, topic: str) -> None:
+        retained = self._sessions.retained.store.get(topic) is not None
+        self._versions.change(topic, self._sessions.wall_ms(), retained=retained)
+        self._tell(topic)
+
+    def _tell(self, topic: str) -> None:
+        for one in self._answering.values():
+            if not one.ended:
+                one.changed(topic, self._versions.number)
+
+    def entry(self, topic: str) -> Entry | None:
+        """Return what is retained here, or that it was cleared."""
+        version = self._versions.get(topic)
+        if version is None:
+            return None
+        found = self._sessions.retained.store.get(topic)
+        expiration, data = (found.expiration, found.data) if found is not None else (0, None)
+        return Entry(topic, version.at, version.node, expiration, data)
+
+    def merge(self, entries: tuple[Entry, ...]) -> None:
+        """Retain what another node does, where that is newer."""
+        retained, now = self._sessions.retained, self._sessions.wall_ms()
+        for one in entries:
+            version = Version(one.at, one.node)
+            if len(one.node) != 16 or not self._versions.is_new(one.topic, version):
+                continue
+            kept = one.data is not None and not 0 < one.expiration <= now
+            try:
+                if kept and one.data is not None:
+                    retained.keep(one.topic, one.data, one.expiration)
+                else:
+                    retained.store.clear(one.topic)
+            except LimitError as error:
+                event(
+                    logger, logging.WARNING, "what another node retains has no room here", topic=one.topic, reason=error
+                )
+                continue
+            self._versions.keep(one.topic, version, retained=kept)
+
+    # -- queues that leave
+
+    async def _look(self) -> None:
+        """End the queues that are empty once nothing can be on its way to them."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            try:
+                await self._end_empty()
+            except Exception:
+                logger.exception("queues of MQTT sessions that moved could not be looked after")
+
+    async def _end_empty(self) -> None:
+        post = self._cluster.post
+        empty = [queue for queue in self._cluster.leaving() if not post.message_count(queue)]
+        if not empty or not self._cluster.complete():
+            return
+        self._cluster.tell_now()
+        asked = [one.sync() for one in self._answering.values() if not one.ended]
+        if asked:
+            await asyncio.wait(asked, timeout=_KNOWN)
+        if not self._cluster.complete() or any(not one.done() or one.result() for one in asked):
+            return
+        leaving = {queue.id for queue in self._cluster.leaving()}
+        for queue in empty:
+            if queue.id in leaving and not post.message_count(queue):
+                self._cluster.stay(queue)
+                self._sessions.subscriptions.delete_queue(queue.name)

@@ -1,0 +1,112 @@
+"""What nodes of a cluster say to each other about MQTT: msgpack, cut to frames. Pure. See docs/core-protocol.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pollux.protocols.mqtt.neighbours import MovingSession  # noqa: TC001  (decoded: it is looked up at run time)
+from pollux.wire.core.frames import CoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Bytes of something that was cut to pieces: more is nothing that is said here.
+MAXIMUM = 256 << 20
+_PART, _LAST = b"\x00", b"\x01"
+
+
+class Word(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """One thing said. The tag is the class's name."""
+
+
+class Sync(Word, frozen=True):
+    """The acceptor: say when everything before this was handled."""
+
+    number: int
+
+
+class Heard(Word, frozen=True):
+    """The initiator: everything before this Sync was handled; so many messages still wait for the acceptor."""
+
+    number: int
+    waiting: int
+
+
+class Take(Word, frozen=True):
+    """The initiator: a client has connected to it. ``clean``: without a session."""
+
+    number: int
+    client_id: str
+    user: str | None
+    clean: bool
+
+
+class Given(Word, frozen=True):
+    """The acceptor: its connection is over. ``refused``: why the client may not have that session."""
+
+    number: int
+    session: MovingSession | None
+    refused: str = ""
+
+
+class Taken(Word, frozen=True):
+    """The initiator: it has this client's session on its disk."""
+
+    client_id: str
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """The retained message of a topic, as of a time and a node; ``data`` None: it was cleared."""
+
+    topic: str
+    at: int
+    node: bytes
+    expiration: int
+    data: bytes | None
+
+
+class Retained(Word, frozen=True):
+    """The acceptor: topics that have changed. ``number``: where its changes are then; 0: more follows."""
+
+    number: int
+    entries: tuple[Entry, ...]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Sync | Heard | Take | Given | Taken | Retained).decode
+
+
+def encode(word: Word, room: int) -> Iterator[bytes]:
+    """Return the payloads of a word; ``room``: bytes of the largest."""
+    data, size = _encode(word), room - 1
+    last = max(0, (len(data) - 1) // size) * size
+    for start in range(0, last, size):
+        yield _PART + data[start : start + size]
+    yield _LAST + data[last:]
+
+
+class Words:
+    """Puts payloads together and decodes them. Every error is one of the peer: CoreError."""
+
+    def __init__(self) -> None:
+        self._parts = bytearray()
+
+    def decode(self, payload: bytes) -> Word | None:
+        """Return what was said; None when more of it comes."""
+        kind, rest = payload[:1], payload[1:]
+        if kind == _PART:
+            self._parts += rest
+            if len(self._parts) > MAXIMUM:
+                raise CoreError("protocol", f"something of more than {MAXIMUM} bytes")
+            return None
+        if self._parts:
+            rest, self._parts = bytes(self._parts) + rest, bytearray()
+        if kind != _LAST:
+            raise CoreError("protocol", f"a payload of kind {kind!r} about MQTT")
+        try:
+            word: Word = _decode(rest)
+        except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors
+            raise CoreError("protocol", f"what a node says about MQTT cannot be read: {error}") from error
+        return word

@@ -1,0 +1,292 @@
+"""MQTT clients of a cluster of nodes in one process: whichever they connect to, they find what they left at another."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from broker.cluster.connection.conftest import nodes, until
+from broker.mqtt.mqtt_harness import Client, FakeSecurity, publish
+from pollux.cluster.mqtt.service import MqttNeighbours
+from pollux.config.acceptors import AcceptorSettings
+from pollux.protocols import mqtt
+from pollux.protocols.services import Services
+from pollux.wire.mqtt import properties as p
+from pollux.wire.mqtt.packets import V5, Ack, Disconnect
+from pollux.wire.mqtt.reasons import ReasonCode
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from broker.cluster.connection.conftest import Node
+
+    Make = Callable[..., Awaitable[list[Node]]]
+
+__all__ = ["nodes"]
+pytestmark = pytest.mark.asyncio
+
+
+class Served:
+    """A node as its MQTT clients see it."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.loop = asyncio.get_running_loop()
+        self.connections = 0
+        self.services = Services(
+            node.office.configuration,
+            node.post,
+            cast("Any", FakeSecurity()),
+            node.office.wall_ms,
+            lambda *_: [],
+            AcceptorSettings(),
+        )
+        self.sessions = mqtt.start(self.services, self.loop)
+        self.neighbours = MqttNeighbours(node.cluster, self.sessions)
+        node.cluster.on_reached = self.neighbours.reached
+        self.neighbours.start()
+
+    def client(self, version: int = V5) -> Client:
+        return Client(cast("Any", self), version)
+
+    async def settle(self) -> None:
+        for _ in range(3):
+            await self.node.office.stable()
+            await asyncio.sleep(0.01)
+
+    def queues(self) -> set[str]:
+        return {queue.name for queue in self.node.post.space.queues if not queue.spec.internal}
+
+    async def again(self) -> Served:
+        """Stop and start it."""
+        self.neighbours.stop()
+        await self.node.reopen()
+        return Served(self.node)
+
+
+async def mesh(make: Make, count: int = 2, balancing: str = "ON_DEMAND") -> list[Served]:
+    """Nodes that all reach each other."""
+    served = [Served(node) for node in await make(count, balancing)]
+    await joined(*served)
+    return served
+
+
+async def joined(*served: Served) -> None:
+    for one in served:
+        for other in served:
+            if one is not other and other.node.id not in one.neighbours._asking:
+                link = one.node.reach(other.node)
+                # One after the other: a node of these tests connects by the connector that it was given last.
+                await until(lambda link=link: link.connected)  # type: ignore[misc]
+    await until(
+        lambda: all(
+            len(one.neighbours._reached()) == len(served) - 1 == len(one.node.cluster.incoming) for one in served
+        )
+    )
+
+
+async def bodies(client: Client, count: int) -> list[bytes]:
+    return [(await client.message()).payload for _ in range(count)]
+
+
+@pytest.mark.parametrize("balancing", ["ON_DEMAND", "OFF", "STRICT"])
+async def test_a_client_finds_its_session_and_its_messages_at_another_node(nodes: Make, balancing: str) -> None:
+    one, two = await mesh(nodes, balancing=balancing)
+    first = one.client()
+    assert not (await first.connect("c", clean=False, expiry=1000)).session_present
+    await first.subscribe("t/+", "u")
+    await first.leave()
+    sender = two.client()
+    await sender.connect("sender")
+    for number in range(5):
+        await sender.publish("t/x", str(number).encode())
+    await sender.publish("u", b"u")
+    again = two.client()
+    assert (await again.connect("c", clean=False, expiry=1000)).session_present
+    assert sorted(await bodies(again, 6)) == [b"0", b"1", b"2", b"3", b"4", b"u"]
+    await until(lambda: "c" not in one.sessions.sessions)
+    await until(lambda: one.queues() == set())
+    other = one.client()
+    await other.connect("other")
+    await other.publish("t/y", b"later")
+    assert await bodies(again, 1) == [b"later"]
+    await again.silent()
+    assert two.queues() == {"c.t.*", "c.u"}
+
+
+async def test_a_client_that_connects_elsewhere_takes_its_place_from_itself(nodes: Make) -> None:
+    one, two, three = await mesh(nodes, 3)
+    for home in (one, two, three):
+        first = home.client()
+        await first.connect("same")
+        elsewhere = next(each for each in (one, two, three) if each is not home)
+        second = elsewhere.client()
+        await second.connect("same")
+        (goodbye,) = await first.closed()
+        assert isinstance(goodbye, Disconnect)
+        assert goodbye.reason == ReasonCode.SESSION_TAKEN_OVER
+        await second.leave()
+
+
+async def test_a_clean_start_ends_the_session_wherever_it_is(nodes: Make) -> None:
+    one, two = await mesh(nodes)
+    first = one.client()
+    await first.connect("c", clean=False, expiry=1000)
+    await first.subscribe("t")
+    await first.leave()
+    second = two.client()
+    assert not (await second.connect("c", clean=True, expiry=1000)).session_present
+    assert one.sessions.sessions == {}
+    await until(lambda: one.queues() == set())
+
+
+async def test_another_users_session_is_not_given(nodes: Make) -> None:
+    one, two = await mesh(nodes)
+    first = one.client()
+    await first.connect("c", clean=False, expiry=1000, user="ann")
+    thief = two.client()
+    for clean in (True, False):
+        thief = two.client()
+        answer = await thief.connect("c", clean=clean, expiry=1000, user="bob")
+        assert answer.reason == ReasonCode.NOT_AUTHORIZED
+    await first.ping()
+    assert one.sessions.sessions["c"].user == "ann"
+
+
+async def test_a_message_published_elsewhere_after_suback_is_not_missed(nodes: Make) -> None:
+    one, two = await mesh(nodes)
+    sender, receiver = one.client(), two.client()
+    await sender.connect("s")
+    await receiver.connect("r")
+    for number in range(20):
+        await receiver.subscribe(f"t/{number}")
+        await sender.publish(f"t/{number}", str(number).encode())
+        assert await bodies(receiver, 1) == [str(number).encode()]
+
+
+async def test_what_is_retained_is_retained_everywhere_and_what_is_cleared_is_cleared(nodes: Make) -> None:
+    one, two, three = [Served(node) for node in await nodes(3)]
+    await joined(one, two)
+    sender = one.client()
+    await sender.connect("s")
+    for number in range(3):
+        await sender.publish(f"r/{number}", str(number).encode(), retain=True)
+    await until(lambda: two.sessions.retained.store.count == 3)
+    receiver = two.client()
+    await receiver.connect("r")
+    await receiver.subscribe("r/#")
+    assert sorted(await bodies(receiver, 3)) == [b"0", b"1", b"2"]
+    await receiver.publish("r/1", b"", retain=True)
+    await receiver.publish("r/2", b"newer", retain=True)
+    await until(lambda: one.sessions.retained.store.count == 2)
+    await joined(one, two, three)
+    await until(lambda: three.sessions.retained.store.count == 2)
+    late = three.client()
+    await late.connect("l")
+    await late.subscribe("r/#")
+    assert sorted(await bodies(late, 2)) == [b"0", b"newer"]
+
+
+async def test_a_node_that_was_away_hears_what_was_cleared_and_brings_nothing_back(nodes: Make) -> None:
+    one, two = await mesh(nodes)
+    sender = one.client()
+    await sender.connect("s")
+    await sender.publish("r", b"old", retain=True)
+    await until(lambda: two.sessions.retained.store.count == 1)
+    two.neighbours.stop()
+    await two.node.close()
+    await sender.publish("r", b"", retain=True)
+    await two.node.open()
+    two = Served(two.node)
+    assert two.sessions.retained.store.count == 1
+    one.neighbours._asking.clear()
+    one.node.cluster.outgoing.clear()
+    await joined(one, two)
+    await until(lambda: two.sessions.retained.store.count == 0)
+    assert one.sessions.retained.store.count == 0
+
+
+async def test_exactly_once_goes_on_at_the_other_node(nodes: Make) -> None:
+    one, two = await mesh(nodes)
+    receiver = one.client()
+    await receiver.connect("r")
+    await receiver.subscribe("t")
+    first = one.client()
+    await first.connect("c", clean=False, expiry=1000)
+    first.write(publish("t", b"once", 2, 7))
+    assert (await first.receive(Ack)).kind == p.PUBREC
+    assert await bodies(receiver, 1) == [b"once"]
+    first.lose()
+    second = two.client()
+    assert (await second.connect("c", clean=False, expiry=1000)).session_present
+    second.write(publish("t", b"once", 2, 7, dup=True))
+    assert (await second.receive(Ack)).kind == p.PUBREC
+    second.write(Ack(p.PUBREL, 7))
+    assert (await second.receive(Ack)).kind == p.PUBCOMP
+    await receiver.silent()
+
+
+async def test_the_last_member_of_a_shared_subscription_leaves_its_messages_to_the_others(nodes: Make) -> None:
+    one, two = await mesh(nodes)
+    here, there, sender = one.client(), two.client(), one.client()
+    await here.connect("here", receive_maximum=1)
+    await here.subscribe("$share/g/t")
+    await there.connect("there")
+    await there.subscribe("$share/g/t")
+    await sender.connect("s")
+    for number in range(20):
+        await sender.publish("t", str(number).encode())
+    got = [await here.receive()]  # not acknowledged: others wait behind it
+    await here.leave()
+    found = await bodies(there, 20)
+    assert sorted(map(int, found)) == list(range(20))
+    assert got
+    await until(lambda: one.queues() == set())
+
+
+async def test_a_session_outlives_restarts_and_what_is_on_its_way_does_too(nodes: Make) -> None:
+    one, two = await mesh(nodes)
+    first = one.client()
+    await first.connect("c", clean=False, expiry=1000)
+    await first.subscribe("t")
+    for number in range(3):
+        await first.publish("t", str(number).encode(), 1)
+    first.lose()
+    one = await one.again()
+    two.node.cluster.outgoing.clear()
+    two.neighbours._asking.clear()
+    await joined(one, two)
+    again = two.client()
+    assert (await again.connect("c", clean=False, expiry=1000)).session_present
+    assert sorted(await bodies(again, 3)) == [b"0", b"1", b"2"]
+
+
+async def test_queues_that_leave_go_on_after_a_restart(nodes: Make) -> None:
+    one, two = await mesh(nodes)
+    first = one.client()
+    await first.connect("c", clean=False, expiry=1000)
+    await first.subscribe("t")
+    await first.leave()
+    await first.broker.settle()
+    sender = one.client()
+    await sender.connect("s")
+    await sender.publish("t", b"waits")
+    # It gave the session up, and is killed before it could send what the queue holds.
+    session = one.sessions.give("c", first.session.user)
+    assert session is not None
+    one.node.cluster._redistribute = lambda queues: None  # type: ignore[method-assign]  # noqa: ARG005  (its name)
+    one.sessions.given("c")
+    await one.settle()
+    one = await one.again()
+    assert one.queues() == {"c.t"}
+    assert one.sessions.sessions == {}
+    two.node.cluster.outgoing.clear()
+    two.neighbours._asking.clear()
+    await joined(one, two)
+    second = two.client()
+    await second.connect("c", clean=False, expiry=1000)
+    await second.subscribe("t")
+    assert await bodies(second, 1) == [b"waits"]
+    await until(lambda: one.queues() == set())
