@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 from msgspec import Struct
 
 from pollux.config.kinds import KIB, MIB, Boolean, Decimal, Duration, Enumeration, Integer, Password, Size, Text
-from pollux.config.markers import Attribute, Element, Listed, Needs
+from pollux.config.markers import Attribute, ByDesign, Element, Listed, Needs
 from pollux.redacted import Redacted
 
 _FOR_EVER = ((-1, "for ever"),)
@@ -183,12 +183,25 @@ class GroupingHandler(Struct, frozen=True):
         GroupingHandlerType,
         Enumeration(values=GroupingHandlerType),
         Element(required=True),
+        ByDesign("every node decides, and all of them decide alike: none is asked"),
         "LOCAL on one broker, REMOTE on the others.",
     ]
-    address: Annotated[str, Text(), "Address of the cluster connection."] = ""
-    timeout: Annotated[int, Duration(minimum=1), "Wait for a decision."] = 5000
-    group_timeout: Annotated[int, Duration(special=_FOR_EVER), "How long an unused group stays bound."] = -1
-    reaper_period: Annotated[int, Duration(minimum=1), "How often bindings are checked for group-timeout."] = 30000
+    address: Annotated[str, Text(), "Addresses with this prefix; all when empty."] = ""
+    timeout: Annotated[
+        int, Duration(minimum=1), ByDesign("no other node is asked: nothing is waited for"), "Wait for a decision."
+    ] = 5000
+    group_timeout: Annotated[
+        int,
+        Duration(special=_FOR_EVER),
+        ByDesign("where a group goes is computed: none is bound, so none has to be forgotten"),
+        "How long an unused group stays bound.",
+    ] = -1
+    reaper_period: Annotated[
+        int,
+        Duration(minimum=1),
+        ByDesign("where a group goes is computed: none is bound, so none has to be forgotten"),
+        "How often bindings are checked for group-timeout.",
+    ] = 30000
     line: int = 0
 
 

@@ -480,9 +480,9 @@ class Configuration(Redacted, frozen=True):
         Needs("cluster-connections"),
         "Clusters; cluster-connection-uri is the same as a URI.",
     ] = ()
-    grouping_handler: Annotated[GroupingHandler | None, Needs("grouping-handler"), "Message groups in a cluster."] = (
-        None
-    )
+    grouping_handler: Annotated[
+        GroupingHandler | None, "Message groups in a cluster: each has one queue of all nodes' for its messages."
+    ] = None
     connection_routers: Annotated[
         tuple[ConnectionRouter, ...],
         Listed("connection-router", wrapper="connection-routers", aliases=("connection-route",)),

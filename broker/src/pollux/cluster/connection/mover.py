@@ -130,12 +130,10 @@ class Mover:
         return again
 
     def target(self, message: Message) -> Elsewhere | None:
-        """Return where a message goes. Groups stay: they are moved as a whole or not at all."""
-        if message.group is not None and not self._leaving:
-            return None
+        """Return where a message goes, those of a group all to one place."""
         now = self._post.loop.time()
         arrived = self._arrived.get(message.id) if not self._leaving else None
-        return self._moves.target(lambda text: matches(text, message), arrived, now)
+        return self._moves.target(lambda text: matches(text, message), arrived, now, message.group)
 
     # -- the queue's consumer
 

@@ -18,6 +18,7 @@ from pollux.cluster.connection.peers import Peers
 from pollux.cluster.connection.remembered import Remembered
 from pollux.cluster.connection.spread import Outlet, Spreading
 from pollux.cluster.connector import ClusterConnector
+from pollux.cluster.routes.choice import Balancing
 from pollux.cluster.routes.numbers import Number, Numbering, Taken
 from pollux.cluster.routes.records import Telling
 from pollux.cluster.routes.table import RoutingTable
@@ -97,6 +98,9 @@ class Cluster:
         }
         self._life = os.urandom(8)
         self._remembered = Remembered(post.storage, post.recovered, settings.name)
+        handler = configuration.grouping_handler if configuration is not None else None
+        if handler is not None and settings.balancing is not Balancing.OFF:
+            self.spreading.grouped = Prefixes(handler.address)
         self._leaving = Leaving(post.storage, post.recovered)
         self.local.leaving = self.spreading.leaving = self._leaving.names
         #: Told of each node that is reached, with the connection to it.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pollux.cluster.connection.forwarded import renumbered, stored
 from pollux.cluster.connection.local import takers
 from pollux.cluster.routes.choice import Candidate, choose
+from pollux.cluster.routes.grouped import choose_for_group, weight
 from pollux.engine.spreading import Forward, Spread
 from pollux.message import RoutingType
 from pollux.routing.address import FQQN_SEPARATOR, WildcardIndex
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
     from pollux.cluster.connection.forwarded import Forwarded
+    from pollux.cluster.connection.local import Prefixes
     from pollux.cluster.routes.choice import Balancing
     from pollux.cluster.routes.numbers import Numbering
     from pollux.cluster.routes.records import Key, QueueRecord
@@ -59,6 +61,8 @@ class Spreading:
         self._patterns: WildcardIndex[str] = WildcardIndex(space.wildcards)
         #: Name of a message -> addresses elsewhere that it may be for, most of them none.
         self._names: dict[str, tuple[str, ...]] = {}
+        #: The addresses whose message groups have one queue in the cluster (grouping-handler); None: none have.
+        self.grouped: Prefixes | None = None
         #: Names of queues that leave: where others of their group are reached they get nothing.
         self.leaving: Container[str] = frozenset()
         self._turns: dict[tuple[str, str], int] = {}
@@ -157,6 +161,11 @@ class Spreading:
         candidates += [self._remote(key, path, message) for key, path in others]
         if not candidates:
             return None
+        if message.group is not None and self.grouped is not None and group[0] in self.grouped:
+            name = message.group
+            weights = [weight(self._node, queue.name, name) for queue in here]
+            at = choose_for_group(candidates, [*weights, *(weight(*key, name) for key, _ in others)])
+            return here[at] if 0 <= at < len(here) else others[at - len(here)][0] if at >= 0 else None
         turn = self._turns.get(group, 0)
         at = choose(self._balancing, candidates, turn % len(candidates), multicast=bool(group[1]))
         if at < 0:

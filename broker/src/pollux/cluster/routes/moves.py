@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from pollux.cluster.routes.grouped import weight
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -76,11 +78,16 @@ class Moves:
         """Whether some class of messages may be moved now."""
         return any(at + self.delay <= now for at in self._since.values())
 
-    def target(self, lets: Callable[[str], bool], moved_at: float | None, now: float) -> Elsewhere | None:
+    def target(
+        self, lets: Callable[[str], bool], moved_at: float | None, now: float, group: str | None = None
+    ) -> Elsewhere | None:
         """Return where this message goes, None: it stays. ``lets``: whether a filter lets it through.
 
-        ``moved_at``: when it was moved here, None for one that was not.
+        ``moved_at``: when it was moved here, None for one that was not. A ``group`` goes as a whole, and only where
+        nobody takes anything here: all its messages to the queue that has it (:mod:`pollux.cluster.routes.grouped`).
         """
+        if group is not None and self._here.filters:
+            return None
         if not self._since or self._here.everything or any(lets(text) for text in self._here.filters):
             return None
         if moved_at is not None and now - moved_at < self._hold and not self._consumer_left(lets, moved_at):
@@ -89,6 +96,8 @@ class Moves:
         fitting = [one for one in self._elsewhere if (not one.filter or lets(one.filter)) and _takes(one.demand, due)]
         if not fitting:
             return None
+        if group is not None:
+            return max(fitting, key=lambda one: weight(one.node, one.queue, group))
         self._turn += 1
         free = [one for one in fitting if one.free > 0] or fitting
         return free[self._turn % len(free)]
