@@ -290,3 +290,50 @@ async def test_queues_that_leave_go_on_after_a_restart(nodes: Make) -> None:
     await second.subscribe("t")
     assert await bodies(second, 1) == [b"waits"]
     await until(lambda: one.queues() == set())
+
+
+async def test_nodes_that_meet_again_leave_a_client_to_whom_it_came_last(nodes: Make) -> None:
+    """Cut off from each other, both had the client: messages that wait at the older one go to the newer one."""
+    one, two = [Served(node) for node in await nodes(2)]
+    older, newer = one.client(), two.client()
+    await older.connect("c", clean=False, expiry=1000)
+    await older.subscribe("t", "left")
+    sender = one.client()
+    await sender.connect("s")
+    older.write(Disconnect())
+    await older.closed()
+    await sender.publish("t", b"waits")
+    await sender.publish("left", b"nobody's")
+    older = one.client()
+    one.node.office.now -= 60_000  # it came a minute before the other one
+    await older.connect("c", clean=False, expiry=1000)
+    assert not (await newer.connect("c", clean=False, expiry=1000)).session_present
+    await newer.subscribe("t")
+    await joined(one, two)
+    assert any(isinstance(said, Disconnect) for said in await older.closed())
+    assert await bodies(newer, 1) == [b"waits"]
+    await newer.ping()
+    await until(lambda: one.queues() == {"c.left"})
+    assert one.sessions.sessions.keys() == {"s"}
+
+
+async def test_what_no_node_subscribes_to_any_more_goes_after_a_while(
+    nodes: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = await mesh(nodes)
+    first = one.client()
+    await first.connect("c", clean=False, expiry=1000)
+    await first.subscribe("t")
+    await first.leave()
+    sender = one.client()
+    await sender.connect("s")
+    await sender.publish("t", b"x")
+    assert one.sessions.give("c", first.session.user) is not None
+    one.sessions.given("c")
+    one.neighbours._end_deserted()
+    one.neighbours._end_deserted()
+    assert one.queues() == {"c.t"}
+    monkeypatch.setattr("pollux.cluster.mqtt.service._ALONE", 0.0)
+    one.neighbours._end_deserted()
+    assert one.queues() == set()
+    assert two.queues() == set()

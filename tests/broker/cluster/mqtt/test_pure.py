@@ -18,6 +18,7 @@ WORDS: list[Word] = [
     Sync(1),
     Heard(1, 5),
     Take(2, "c", None, True),
+    Take(3, "c", "ann", False, 12345),
     Given(2, MovingSession(RECORD, 7, {3: b"d" * 16}, [4, 5])),
     Given(3, None, "no"),
     Taken("c"),

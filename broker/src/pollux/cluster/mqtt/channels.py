@@ -42,6 +42,9 @@ class Node(Protocol):
     def changed(self) -> None:
         """Look again who can be asked."""
 
+    def joined(self, asking: Asking) -> None:
+        """Ask a node that can be asked from now on for the clients that are here."""
+
     async def give(self, asked: Take) -> Given:
         """Let go of a client."""
 
@@ -115,18 +118,19 @@ class Asking(_End):
             self.life, self.number = life, 0
         self.accepted_now = True
         self._node.changed()
+        self._node.joined(self)
         self._conversation.grant(self.channel, _WINDOW)
         self.credited()
 
-    def take(self, client_id: str, user: str | None, *, clean: bool) -> asyncio.Future[Given | None]:
-        """Ask for a client; None: it cannot be asked any more."""
+    def take(self, client_id: str, user: str | None, *, clean: bool, came: int = 0) -> asyncio.Future[Given | None]:
+        """Ask for a client; None: it cannot be asked any more. ``came``: when it came here, ms; 0: now."""
         self._asked += 1
         answer: asyncio.Future[Given | None] = asyncio.get_running_loop().create_future()
         if self.ended:
             answer.set_result(None)
         else:
             self._answers[self._asked] = answer
-            self._say(Take(self._asked, client_id, user, clean))
+            self._say(Take(self._asked, client_id, user, clean, came))
         return answer
 
     def taken(self, client_id: str) -> None:

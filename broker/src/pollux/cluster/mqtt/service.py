@@ -36,6 +36,10 @@ _TAKE, _KNOWN = 2.0, 1.0
 _START = 2.0
 #: Seconds between two looks whether queues that leave are empty.
 _LOOK = 1.0
+#: Seconds after which what a queue that leaves holds is nobody's: all nodes are there, and none has its subscription.
+_ALONE = 600.0
+#: Clients asked for at a time.
+_SOME = 200
 
 
 class Cluster(Protocol):
@@ -85,6 +89,9 @@ class MqttNeighbours:
         #: Client id -> the nodes that gave its session.
         self._givers: dict[str, list[Asking]] = {}
         self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: Queues that leave, and since when no other node has one of their group (the loop's clock).
+        self._alone: dict[str, float] = {}
         #: Until when clients wait for nodes that were not tried yet (the loop's clock).
         self._patience = 0.0
         self._changed = asyncio.Event()
@@ -108,8 +115,9 @@ class MqttNeighbours:
 
     def stop(self) -> None:
         """Ask and answer nothing any more."""
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._task, *self._tasks):
+            if task is not None:
+                task.cancel()
         self._sessions.neighbours = self._sessions.subscriptions.neighbours = None
 
     # -- channels
@@ -183,6 +191,26 @@ class MqttNeighbours:
         """Look again who can be asked."""
         self._changed.set()
 
+    def joined(self, asking: Asking) -> None:
+        """Ask a node that is reached again for the clients that have come here meanwhile."""
+        task = asyncio.get_running_loop().create_task(self._reclaim(asking))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reclaim(self, asking: Asking) -> None:
+        """Take what a node has of clients that are connected here and came later: some at a time."""
+        here = [state for state in self._sessions.sessions.values() if state.connection is not None]
+        for start in range(0, len(here), _SOME):
+            asked = {
+                asking.take(state.client_id, state.user, clean=not state.durable, came=state.connected_at): state
+                for state in here[start : start + _SOME]
+                if state.connection is not None
+            }
+            for future, state in asked.items():
+                given = await future
+                if given is not None and given.session is not None and state.connection is not None:
+                    asking.taken(state.client_id)
+
     def taken(self, client_id: str) -> None:
         """Have those that gave a session give it up."""
         for one in self._givers.pop(client_id, ()):
@@ -216,10 +244,14 @@ class MqttNeighbours:
     async def give(self, asked: Take) -> Given:
         """Let go of a client that has come to another node."""
         try:
-            session = self._sessions.give(asked.client_id, asked.user)
+            session = self._sessions.give(asked.client_id, asked.user, asked.came)
         except NotPermittedError as error:
             return Given(asked.number, None, str(error))
-        if asked.clean and (ending := self._sessions.vacate(asked.client_id, clean_start=True)) is not None:
+        if (
+            asked.clean
+            and (session is not None or not asked.came)
+            and (ending := self._sessions.vacate(asked.client_id, clean_start=True)) is not None
+        ):
             await asyncio.shield(ending)
         return Given(asked.number, None if asked.clean else session)
 
@@ -279,8 +311,21 @@ class MqttNeighbours:
             except Exception:
                 logger.exception("queues of MQTT sessions that moved could not be looked after")
 
+    def _end_deserted(self) -> None:
+        """End the queues whose subscription no node has any more: their client has begun anew, and not subscribed."""
+        now, before, self._alone = asyncio.get_running_loop().time(), self._alone, {}
+        for queue in self._cluster.leaving():
+            if self._cluster.elsewhere(queue) or not self._cluster.complete():
+                continue
+            self._alone[queue.name] = before.get(queue.name, now)
+            if now - self._alone[queue.name] >= _ALONE:
+                event(logger, logging.INFO, "a subscription that moved is no node's any more", queue=queue.name)
+                self._cluster.stay(queue)
+                self._sessions.subscriptions.delete_queue(queue.name)
+
     async def _end_empty(self) -> None:
         post = self._cluster.post
+        self._end_deserted()
         empty = [queue for queue in self._cluster.leaving() if not post.message_count(queue)]
         if not empty or not self._cluster.complete():
             return

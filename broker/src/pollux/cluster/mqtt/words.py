@@ -35,12 +35,13 @@ class Heard(Word, frozen=True):
 
 
 class Take(Word, frozen=True):
-    """The initiator: a client has connected to it. ``clean``: without a session."""
+    """The initiator: a client has connected to it. ``clean``: without a session. ``came``: when, ms; 0: now."""
 
     number: int
     client_id: str
     user: str | None
     clean: bool
+    came: int = 0
 
 
 class Given(Word, frozen=True):

@@ -281,13 +281,14 @@ class MqttSessions:
         task.add_done_callback(self._known.discard)
         task.add_done_callback(lambda _: function())
 
-    def give(self, client_id: str, user: str | None) -> MovingSession | None:
+    def give(self, client_id: str, user: str | None, came: int = 0) -> MovingSession | None:
         """End the connection that a client has here, as it has come to another node; return its session, if it has one.
 
-        It stays until :meth:`given`. Raises NotPermittedError: it is another user's.
+        It stays until :meth:`given`. ``came``: when it came there, wall milliseconds, 0: now; who came here later
+        stays. Raises NotPermittedError: it is another user's.
         """
         state = self.sessions.get(client_id)
-        if state is None:
+        if state is None or (came and state.connection is not None and state.connected_at > came):
             return None
         if state.user != user:
             raise NotPermittedError("this client id belongs to another user")
@@ -378,6 +379,7 @@ class MqttSessions:
             self.wills.cancel(state)
         state.user = connection.user
         state.connection = connection
+        state.connected_at = self.wall_ms()
         state.disconnected_at = 0
         return state, old is not None
 

@@ -122,6 +122,7 @@ class ClientState:
     __slots__ = (
         "client_id",
         "completed",
+        "connected_at",
         "connection",
         "counted",
         "disconnected_at",
@@ -152,6 +153,8 @@ class ClientState:
         self.counted = 0
         self.expiry_interval = 0
         self.disconnected_at = 0
+        #: When its connection came, wall milliseconds.
+        self.connected_at = 0
         self.expiry_timer: TimerHandle | None = None
         self.subscriptions: dict[str, Subscription] = {}
         self.will: PendingWill | None = None
