@@ -91,7 +91,7 @@ def routers(
     name: Annotated[str | None, typer.Argument(help="Only this router, with its targets.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="Say where clients of this key are served.")] = None,
 ) -> Result:
-    """List the connection routers, or the brokers that one of them chooses from.
+    """List connection routers, or the brokers of one.
 
     Which of these are ready, or why not; how many clients were served here, sent elsewhere, refused.
     """

@@ -243,13 +243,18 @@ def zookeeper_login_is_whole(configuration: Configuration, report: Report) -> No
         report.error_at(given.line, f"<px:zookeeper-{there}> needs <px:zookeeper-{missing}>: set both or neither")
 
 
+def has_cluster_password(configuration: Configuration) -> bool:
+    """Whether other brokers can be told apart from strangers."""
+    return configuration.cluster_password not in ("", DEFAULT_CLUSTER_PASSWORD)
+
+
 def cluster_password_is_set(configuration: Configuration, report: Report) -> None:
     """Brokers of a cluster do not use a password everybody knows."""
     policy = configuration.ha_policy
     clustered = (
         configuration.cluster_connections or (policy and policy.replication) or configuration.active_passive is not None
     )
-    if clustered and configuration.cluster_password in ("", DEFAULT_CLUSTER_PASSWORD):
+    if clustered and not has_cluster_password(configuration):
         line = report.line("cluster_password", "cluster_connections")
         state = "empty" if configuration.cluster_password == "" else "the default"
         report.error_at(line, f"cluster-password is {state}: a clustered broker needs one of its own")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.cluster.topology import Topology
 from pollux.config.rules_bridging import takes_brokers
+from pollux.config.rules_cluster import has_cluster_password
 from pollux.engine.security import Security
 from pollux.ha.machine import Phase
 from pollux.ha.runtime import store_directory
@@ -293,11 +294,12 @@ class Node:
 
     async def _open_routers(self, engine: Engine, hub: CoreHub | None) -> CoreHub | None:
         """Make the connection routers, and answer those of others; returns the hub by which others ask."""
-        from pollux.cluster.routers.service import Routers, has_cluster_password, hub_of
-
         configuration = self.configuration
         if not configuration.connection_routers and not has_cluster_password(configuration):
             return hub
+        # Not imported otherwise: most brokers have no router, and are asked by none.
+        from pollux.cluster.routers.service import Routers, hub_of
+
         hub = hub or await hub_of(configuration, self.node_id)
         clients = self._acceptors.clients
         self.routers = Routers(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollux.config.rules_cluster import DEFAULT_CLUSTER_PASSWORD
+from pollux.config.rules_cluster import has_cluster_password
 
 if TYPE_CHECKING:
     from pollux.config.model import Configuration
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def features(configuration: Configuration) -> frozenset[str]:
     """Return the features beyond a single broker that this version provides for ``configuration``."""
     built = {"shared-store", "database-store"}
-    if configuration.cluster_password not in ("", DEFAULT_CLUSTER_PASSWORD):
+    if has_cluster_password(configuration):
         built |= {"core-protocol"}
     pools = [router.pool for router in configuration.connection_routers if router.pool is not None]
     if any(pool.discovery_group_ref for pool in pools) or any(one.discovery_group_ref for one in configuration.bridges):

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from broker.cluster.connection.conftest import nodes, until
-from broker.mqtt.mqtt_harness import Client, FakeSecurity, publish
+from broker.mqtt.mqtt_harness import Client, publish
+from harness.sessions.broker import FakeSecurity
 from pollux.cluster.mqtt.service import MqttNeighbours
 from pollux.config.acceptors import AcceptorSettings
 from pollux.protocols import mqtt
@@ -202,7 +203,7 @@ async def test_a_node_that_was_away_hears_what_was_cleared_and_brings_nothing_ba
     two = Served(two.node)
     assert two.sessions.retained.store.count == 1
     one.neighbours._asking.clear()
-    one.node.cluster.outgoing.clear()
+    one.node.cluster.peers.links.clear()
     await joined(one, two)
     await until(lambda: two.sessions.retained.store.count == 0)
     assert one.sessions.retained.store.count == 0
@@ -255,7 +256,7 @@ async def test_a_session_outlives_restarts_and_what_is_on_its_way_does_too(nodes
         await first.publish("t", str(number).encode(), 1)
     first.lose()
     one = await one.again()
-    two.node.cluster.outgoing.clear()
+    two.node.cluster.peers.links.clear()
     two.neighbours._asking.clear()
     await joined(one, two)
     again = two.client()
@@ -282,7 +283,7 @@ async def test_queues_that_leave_go_on_after_a_restart(nodes: Make) -> None:
     one = await one.again()
     assert one.queues() == {"c.t"}
     assert one.sessions.sessions == {}
-    two.node.cluster.outgoing.clear()
+    two.node.cluster.peers.links.clear()
     two.neighbours._asking.clear()
     await joined(one, two)
     second = two.client()

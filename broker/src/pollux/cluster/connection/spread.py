@@ -165,7 +165,9 @@ class Spreading:
             name = message.group
             weights = [weight(self._node, queue.name, name) for queue in here]
             at = choose_for_group(candidates, [*weights, *(weight(*key, name) for key, _ in others)])
-            return here[at] if 0 <= at < len(here) else others[at - len(here)][0] if at >= 0 else None
+            if 0 <= at < len(here):
+                return here[at]
+            return _Far(others[at - len(here)][0], others[at - len(here)][1].peer) if at >= 0 else None
         turn = self._turns.get(group, 0)
         at = choose(self._balancing, candidates, turn % len(candidates), multicast=bool(group[1]))
         if at < 0:

@@ -18,7 +18,7 @@ from pollux.cluster.routers.probe import PURPOSE, answering
 from pollux.cluster.routers.router import Router
 from pollux.cluster.topology import announcement_of
 from pollux.config.acceptors import ConnectorSettings
-from pollux.config.rules_cluster import DEFAULT_CLUSTER_PASSWORD
+from pollux.config.rules_cluster import has_cluster_password
 from pollux.wire.core.peer import ClusterKey
 
 if TYPE_CHECKING:
@@ -35,11 +35,6 @@ if TYPE_CHECKING:
 KIND = "router-cache"
 #: Seconds of silence after which a connection to another broker counts as dead, where no cluster connection says it.
 _SILENCE = 60.0
-
-
-def has_cluster_password(configuration: Configuration) -> bool:
-    """Whether other brokers can be told apart from strangers: then they may ask this one whether it serves."""
-    return configuration.cluster_password not in ("", DEFAULT_CLUSTER_PASSWORD)
 
 
 async def hub_of(configuration: Configuration, node: bytes) -> CoreHub | None:
