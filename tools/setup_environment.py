@@ -11,7 +11,8 @@
   Only if that fails and we are root are they installed with apt-get. Both wheels are kept in the cache, so the next
   clone does not build them.
 * With `--tests`: what the tests run that is not a Python package (mosquitto's clients, ZooKeeper and PostgreSQL out of
-  Debian's packages unless they are installed, node's clients from package-lock.json; Java is installed where root may).
+  Debian's packages unless they are installed, node's clients from package-lock.json; Java and Chromium are installed
+  where root may).
 * With `--lab`: as root, the Debian packages of the molecule lab.
 * What does not depend on each other is done side by side: pip uses one processor, and apt mostly waits.
 * pip compiles nothing: of the 21,000 modules two thirds are Ansible's collections, which Ansible compiles itself and
@@ -435,8 +436,19 @@ def ensure_java() -> None:
     install_debian(["openjdk-17-jre-headless"])
 
 
+def ensure_chromium() -> None:
+    """Chromium for the tests of WebSocket in a browser: the system's, else installed where we are root."""
+    if shutil.which("chromium") is not None:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise SetupError("the tests need a browser: install chromium")
+    say("installing Chromium with apt-get")
+    install_debian(["chromium"])
+
+
 def ensure_test_programs() -> None:
     """Fetch what the tests run that Debian has."""
+    ensure_chromium()
     mosquitto = STATE / "mosquitto-clients"
     if shutil.which("mosquitto_pub") is None and not mosquitto.exists():
         say("taking mosquitto_pub and mosquitto_sub out of Debian's packages")

@@ -1,7 +1,6 @@
 """WebSocket with JavaScript clients (rhea, stompjs, MQTT.js), on the port of all and on one of its own, with TLS.
 
-Two of them use node's WebSocket, which is made after that of browsers. A browser itself is not installed for this: what
-it would add is its Origin and its cookies, and those are headers that tests/broker/process/test_websocket.py sends.
+Two of them use node's WebSocket, which is made after that of browsers; test_browser.py has a browser's own.
 """
 
 from __future__ import annotations
