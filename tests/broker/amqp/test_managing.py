@@ -103,6 +103,28 @@ async def test_operations_do_what_they_say_and_last(broker: Broker, manager: Man
     assert broker.post.address("a") is None
 
 
+CREATED: dict[str, tuple[list[object], tuple[object, ...]]] = {
+    "configuration as text": (['{"name": "q", "address": "a", "routing-type": "ANYCAST"}'], ("ANYCAST", None, True)),
+    "address, name": (["a", "q"], ("MULTICAST", None, True)),
+    "routing type": (["a", "q", "ANYCAST"], ("ANYCAST", None, True)),
+    "durable": (["a", "q", False], ("MULTICAST", None, False)),
+    "durable, routing type": (["a", "q", False, "ANYCAST"], ("ANYCAST", None, False)),
+    "filter, durable": (["a", "q", "x = 1", True], ("MULTICAST", "x = 1", True)),
+    "filter, durable, routing type": (["a", "q", "", True, "ANYCAST"], ("ANYCAST", None, True)),
+    "eight": (["a", "ANYCAST", "q", None, True, 3, False, True], ("ANYCAST", None, True)),
+}
+
+
+async def test_a_queue_is_created_in_each_form(manager: Manager, broker: Broker) -> None:
+    for form, (parameters, expected) in CREATED.items():
+        assert await manager.operation("broker", "createQueue", *parameters) == "q", form
+        queue = broker.post.queue("q")
+        selector = queue.selector.text if queue.selector is not None else None
+        assert (queue.address, queue.routing_type.name, selector, queue.durable) == ("a", *expected), form
+        await manager.operation("broker", "destroyQueue", "q", True, True)
+        assert broker.post.address("a") is None, form
+
+
 async def test_what_is_not_there_or_not_understood_is_said(manager: Manager) -> None:
     await manager.operation("broker", "createAddress", "a", "ANYCAST")
     assert "does not exist" in await manager.refused("queue.nowhere", "pause")
@@ -112,7 +134,11 @@ async def test_what_is_not_there_or_not_understood_is_said(manager: Manager) -> 
     assert "routing type" in await manager.refused("broker", "createAddress", "b", "BOTH")
     assert "'mirror' is not known here" in await manager.refused("broker", "createQueue", {"name": "b", "mirror": True})
     assert "is no int" in await manager.refused("broker", "createQueue", {"name": "b", "max-consumers": True})
-    assert "one queue configuration" in await manager.refused("broker", "createQueue", "a", "ANYCAST")
+    assert "takes a queue configuration as JSON, or one of" in await manager.refused("broker", "createQueue", "a", 7)
+    assert "is no JSON object" in await manager.refused("broker", "createQueue", "{x")
+    assert "autoCreateAddress false" in await manager.refused(
+        "broker", "createQueue", "a", "ANYCAST", "q", None, True, -1, False, False
+    )
     assert "neither true nor false" in await manager.refused("broker", "deleteAddress", "a", "yes")
     for body in ("{}", "[" * 60_000, "[1", "\0"):
         await manager.client.send_all(manager.link, [manager.request("broker", body, OperationName="createQueue")])

@@ -7,6 +7,7 @@ protocol, is the protocol's. The HTTP API (:mod:`pollux.management`) has everyth
 
 from __future__ import annotations
 
+import json
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -176,15 +177,23 @@ def _operations(post: PostOffice) -> Mapping[str, Callable[..., Value]]:
     def delete_address(name: object, force: object = False) -> None:
         post.address_manager.delete_address(_text(name, "the address"), force=_flag(force, "force"))
 
-    def create_queue(configuration: object, ignore_if_exists: object = False) -> str:
-        spec = _spec(configuration)
-        if _flag(ignore_if_exists, "ignoreIfExists") and (known := post.space.queue(spec.name)) is not None:
-            return known.name
+    def create_queue(first: object, *more: object) -> str:
+        if len(more) <= 1 and (isinstance(first, dict) or (isinstance(first, str) and first.lstrip().startswith("{"))):
+            spec = _spec(first)
+            ignoring = bool(more) and _flag(more[0], "ignoreIfExists")
+            if ignoring and (known := post.space.queue(spec.name)) is not None:
+                return known.name
+        else:
+            spec = _spec(_positional(first, *more))
         return post.create_queue(spec).name
 
-    def destroy_queue(name: object, remove_consumers: object = False) -> None:
+    def destroy_queue(name: object, remove_consumers: object = False, auto_delete_address: object = False) -> None:
         removing = _flag(remove_consumers, "removeConsumers")
-        post.delete_queue(_text(name, "the queue"), if_unused=not removing)
+        queue = post.queue(_text(name, "the queue"))
+        post.delete_queue(queue.name, if_unused=not removing)
+        address = post.address(queue.address)
+        if _flag(auto_delete_address, "autoDeleteAddress") and address is not None and not address.queues:
+            post.address_manager.delete_address(address.name)
 
     return {
         "createAddress": create_address,
@@ -210,10 +219,49 @@ _FIELDS: Mapping[str, tuple[str, type]] = {
 }
 
 
+#: The forms of createQueue that are no configuration: the kinds of the parameters, and what they are.
+_FORMS: Sequence[tuple[tuple[type, ...], tuple[str, ...]]] = (
+    ((str, str), ("address", "name")),
+    ((str, str, str), ("address", "name", "routing-type")),
+    ((str, str, bool), ("address", "name", "durable")),
+    ((str, str, bool, str), ("address", "name", "durable", "routing-type")),
+    ((str, str, str, bool), ("address", "name", "filter-string", "durable")),
+    ((str, str, str, bool, str), ("address", "name", "filter-string", "durable", "routing-type")),
+    (
+        (str, str, str, str, bool, int, bool, bool),
+        (
+            *("address", "routing-type", "name", "filter-string", "durable", "max-consumers"),
+            *("purge-on-no-consumers", "auto-create-address"),
+        ),
+    ),
+)
+
+
+def _positional(*given: object) -> dict[str, object]:
+    """Return the configuration that parameters one by one are; null and an empty text are "not given"."""
+    for kinds, names in _FORMS:
+        fits = len(kinds) == len(given) and all(
+            value is None or (isinstance(value, kind) and (kind is not int or not isinstance(value, bool)))
+            for value, kind in zip(given, kinds, strict=True)
+        )
+        if fits:
+            found = {name: value for name, value in zip(names, given, strict=True) if value not in (None, "")}
+            if not found.pop("auto-create-address", True):
+                raise InvalidRequestError("createQueue: autoCreateAddress false is not honoured here: leave it out")
+            return found
+    forms = "; ".join(", ".join(names) for _, names in _FORMS)
+    raise InvalidRequestError(f"createQueue takes a queue configuration as JSON, or one of: {forms}")
+
+
 def _spec(given: object) -> QueueSpec:
-    """Return the queue that a configuration describes; what is not honoured here is refused."""
+    """Return the queue that a configuration describes (JSON, or text of it); what is not honoured here is refused."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            given = None
     if not isinstance(given, dict):
-        raise InvalidRequestError("createQueue wants one queue configuration, as JSON: use it, or the HTTP API")
+        raise InvalidRequestError("createQueue: the queue configuration is no JSON object")
     values = {key: value for key, value in given.items() if value is not None}
     name = _text(values.pop("name", None), "the queue")
     address = _text(values.pop("address", name), "the address")
