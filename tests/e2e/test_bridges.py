@@ -119,6 +119,10 @@ def test_federation_loses_and_doubles_nothing_whoever_is_killed(tmp_path: Path) 
                 if isinstance(worker, traffic.Producer):
                     worker.stop()
             wait_until(lambda: not sum(queue["messages"] for queue in there.queues()), "nothing waits there any more")
+            shown = here.command("bridge", "upstreams", "--config", str(here.configuration))
+            assert "f/up" in shown
+            assert "fail.topic" in there.command("bridge", "fetched", "--config", str(there.configuration))
+            assert here.name in there.command("bridge", "fetched", "--json", "--config", str(there.configuration))
             group.finish()
             assert "Traceback" not in there.log.read_text(), there.log_tail(20_000)
         finally:

@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from broker.cluster.connection.conftest import until
 from broker.engine.conftest import Receiver, message
+from harness.broker import free_udp_port
+from pollux.cluster.bridges.service import Bridges
 from pollux.cluster.connection.forwarded import ROUTE_TO
+from pollux.cluster.discovery import Announcer
+from pollux.config import bridging
+from pollux.config.acceptors import Endpoint
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.config.addressing import DivertRouting
+from pollux.config.clustering import BroadcastGroup, DiscoveryGroup, DiscoveryGroupRef
 from pollux.message import RoutingType
+from pollux.wire.core import ClusterKey
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -257,3 +265,30 @@ async def test_the_last_connection_of_a_bridge_counts(sites: Make) -> None:
     await until(lambda: first.link.connected)
     one.bridge(two)
     await until(lambda: len(two.links) >= 2 and len(two.receiver.incoming) == 1)
+
+
+async def test_a_bridge_finds_its_broker_by_discovery(sites: Make) -> None:
+    """Over real multicast on the loopback interface."""
+    one, _ = await sites()
+    port, address = free_udp_port(), "239.255.7.9"
+    group = DiscoveryGroup("g", address, port, local_bind_address="127.0.0.1", initial_wait_timeout=60_000)
+    given = bridging.Bridge("b", "orders", discovery_group_ref=DiscoveryGroupRef("g"), retry_interval=1)
+    configuration = replace(
+        one.office.configuration, bridges=(given,), discovery_groups=(group,), cluster_password="ours"
+    )
+    made = await Bridges.make(configuration, one.id, one.post)
+    (bridge,) = made.bridges
+    announcer = Announcer(
+        BroadcastGroup("b", "127.0.0.1", group_address=address, group_port=port, broadcast_period=20),
+        (Endpoint("tcp", "127.0.0.1", free_udp_port()),),
+        ClusterKey(configuration.cluster_user, "ours"),
+        member="two",
+    )
+    made.start()
+    announcer.open()
+    announcer.start()
+    try:
+        await until(lambda: "onnect" in bridge.link.reason and bridge.link.reason != "not connected yet")
+    finally:
+        announcer.stop()
+        await made.stop()
