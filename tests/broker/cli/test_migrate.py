@@ -233,3 +233,14 @@ def test_what_is_there_is_not_overwritten(artemis: Artemis) -> None:
     assert "a document type" in artemis.refused("--check")
     (artemis.etc / "broker.xml").unlink()
     assert "there is no such file" in artemis.refused("--check")
+
+
+def test_what_goes_to_other_brokers_needs_pollux_there(artemis: Artemis) -> None:
+    artemis.write(
+        "<connectors><connector name='c'>tcp://there:61616</connector></connectors><bridges><bridge name='b'>"
+        "<queue-name>q</queue-name><user>u</user><password>p</password><static-connectors><connector-ref>c"
+        "</connector-ref></static-connectors></bridge></bridges><federations><federation name='f'/></federations>"
+    )
+    found = artemis.migrate("--check")
+    said = [each for each in found["differs"] if "the other broker has to be Pollux" in each]
+    assert [each.partition(":")[0] for each in said] == ["bridge 'b'", "federation 'f'"]

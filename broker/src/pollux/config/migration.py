@@ -91,6 +91,7 @@ class Migration:
             for element in list(listed) if listed is not None else ():
                 if name_of(element) == kind[:-1]:
                     self._uri(element, pair=self._is_pair(core))
+        self._others(core)
         self._security(login)
         self._management(web)
         self._counts(core)
@@ -227,6 +228,17 @@ class Migration:
             )
         self._own("management", {"host": "127.0.0.1" if host == "localhost" else host, "port": str(port)})
         self.notes.differs.append(f"{web} was the console with Jolokia; the HTTP API and metrics are there now")
+
+    def _others(self, core: etree._Element) -> None:
+        """Say what is not the same of the ways to other brokers."""
+        for wrapper, kind in (("bridges", "bridge"), ("federations", "federation")):
+            listed = child_of(core, wrapper)
+            for element in listed if listed is not None else ():
+                if name_of(element) == kind:
+                    self.notes.differs.append(
+                        f"{kind} {element.get('name', '')!r}: the other broker has to be Pollux, and user and password"
+                        f" are its cluster-user and cluster-password (docs/{wrapper if kind == 'bridge' else kind}.md)"
+                    )
 
     def _counts(self, core: etree._Element) -> None:
         for listed in core:
