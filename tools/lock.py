@@ -1,6 +1,6 @@
 """Choose the versions of every package anew and write the lock files; run by `make lock`.
 
-Uses uv, which is fetched for this only. The lock files hold for every supported Python on Linux and name no index:
+The lock files hold for every supported Python on Linux and name no index:
 where packages come from is the machine's business.
 """
 
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCKS = {
+LOCKS: dict[str, tuple[str, ...]] = {
     "requirements.lock": ("broker/pyproject.toml", "--extra", "database", "requirements-dev.in"),
     "requirements-build.lock": ("requirements-build.in",),
     "requirements-compiler.lock": ("requirements-compiler.in",),
@@ -25,11 +24,10 @@ OPTIONS = (
 
 def main() -> None:
     """Write every lock file."""
-    with tempfile.TemporaryDirectory() as tools:
-        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--target", tools, "uv"], check=True)
-        for lock, inputs in LOCKS.items():
-            command = [f"{tools}/bin/uv", "pip", "compile", *OPTIONS, *inputs, "--output-file", lock]
-            subprocess.run(command, cwd=ROOT, check=True)
+    uv = Path(sys.executable).with_name("uv")
+    for lock, inputs in LOCKS.items():
+        command: list[str | Path] = [uv, "pip", "compile", *OPTIONS, *inputs, "--output-file", lock]
+        subprocess.run(command, cwd=ROOT, check=True)
 
 
 if __name__ == "__main__":

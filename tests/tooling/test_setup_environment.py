@@ -69,9 +69,51 @@ def test_without_one_venv_says_what_is_missing_or_has_its_own_way(
         assert "PYTHONPATH" not in environment
 
 
-def test_the_lock_is_enforced_and_what_is_installed_is_not_compiled() -> None:
-    assert {"--no-compile", "--require-hashes"} <= set(setup_environment.LOCKED_INSTALL)
-    assert {"--no-compile", "--no-deps"} <= set(setup_environment.LOCAL_INSTALL)
+def test_the_lock_is_enforced() -> None:
+    assert "--require-hashes" in setup_environment.LOCKED_INSTALL
+    assert "--no-deps" in setup_environment.LOCAL_INSTALL
+
+
+CONFIGURED = """\
+global.extra-index-url='https://one.example/simple\\nhttps://two.example/simple'
+:env:.find-links='/opt/wheels /opt/more'
+install.cert='/etc/ca.pem'
+global.timeout='60'
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_uv_gets_packages_from_where_pip_does_and_where_it_cannot_pip_installs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """Breaks when a site that tells pip of its mirror has to tell somebody else, or uv's failure is set-up's."""
+    said: list[tuple[list[str], Mapping[str, str]]] = []
+
+    def run(command: Sequence[object], *, environment: Mapping[str, str] | None = None, **_: Any) -> str:
+        words = [str(word) for word in command]
+        if words[-2:] == ["config", "list"]:
+            return CONFIGURED
+        said.append((words, environment or {}))
+        if fails and words[0].endswith("/uv"):
+            raise setup_environment.SetupError("it reaches no index")
+        return ""
+
+    monkeypatch.setattr(setup_environment, "run", run)
+    monkeypatch.setattr(setup_environment, "cache_directory", lambda: tmp_path)
+    for name in ("UV_INDEX", "UV_FIND_LINKS", "SSL_CERT_FILE", "UV_CACHE_DIR", "UV_INDEX_STRATEGY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("UV_INDEX", "https://the.users/own")
+    setup_environment.install(tmp_path / "bin" / "python", *setup_environment.LOCKED_INSTALL, "-r", "lock")
+    (uv, told), *more = said
+    assert uv[:3] == [str(tmp_path / "bin" / "uv"), "pip", "install"]
+    assert "--require-hashes" in uv
+    assert told == {
+        "UV_FIND_LINKS": "/opt/wheels,/opt/more",
+        "SSL_CERT_FILE": "/etc/ca.pem",
+        "UV_CACHE_DIR": str(tmp_path / "uv"),
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+    }
+    assert [words[1:3] for words, _ in more] == ([["-m", "pip"]] if fails else [])
 
 
 def test_what_people_start_by_hand_is_compiled_and_there() -> None:
