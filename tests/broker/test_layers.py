@@ -33,7 +33,7 @@ DRILL_MAY_USE = ("drill", *CLIENT_MAY_USE)
 #: What reads the broker's files without the broker (the pipeline) gets the formats, and this with them.
 FORMATS_MAY_USE = ("formats", "message", "errors", "checksum")
 #: Policies are packages of ha: none knows another one, and what they share knows none.
-POLICIES = ("shared_store", "replication", "active_passive")
+POLICIES = ("shared_store", "replication", "active_passive", "colocated")
 #: Packages of ha that are no policy: what several have in common.
 SHARED = ("copies",)
 #: (file, module), with a reason: who may name what is above it. There is none.
