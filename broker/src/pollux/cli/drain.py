@@ -44,11 +44,11 @@ def drain(
         float | None, typer.Option(metavar="SECONDS", min=0, help="With --watch: wait no longer than this.")
     ] = None,
 ) -> Result:
-    """Hand over all messages to other nodes, and go on with it after a restart.
+    """Hand over all messages to other nodes.
 
-    Clients are served as before; what nobody takes here goes. Exit code 0: begun, cancelled, or (--watch, --status)
-    nothing is left but what goes when the broker stops. 13: (--watch, --status) something is left. 1: it cannot begin,
-    or there is nothing to cancel.
+    It goes on after a restart. Clients are served as before; what nobody takes here goes. Exit code 0: begun,
+    cancelled, or (--watch, --status) nothing is left but what goes when the broker stops. 13: (--watch, --status)
+    something is left. 1: it cannot begin, or there is nothing to cancel.
     """
     if sum((status, cancel, watch)) > 1:
         raise CommandError("give one of --status, --cancel and --watch", EXIT_USAGE)
