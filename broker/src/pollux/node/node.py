@@ -285,9 +285,10 @@ class Node:
         # Not imported otherwise: most brokers have nothing to do with others.
         from pollux.cluster.bridges.service import Bridges
 
-        self.bridges = await Bridges.make(self.configuration, self.node_id, engine.post)
-        if hub is None and self._key is not None:
-            hub = await self.bridges.hub(self._key)
+        key = hub.key if hub is not None else await self._key if self._key is not None else None
+        self.bridges = await Bridges.make(self.configuration, self.node_id, engine.post, key)
+        if hub is None and key is not None:
+            hub = self.bridges.hub(key)
         if hub is not None:
             self.bridges.offer(hub)
         return hub

@@ -340,19 +340,22 @@ async def test_what_no_node_subscribes_to_any_more_goes_after_a_while(
     assert two.queues() == set()
 
 
-async def test_a_queue_that_left_stays_while_something_may_be_on_its_way_to_it(nodes: Make) -> None:
+async def test_a_queue_that_left_stays_while_something_may_be_on_its_way_to_it(
+    nodes: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, two = await mesh(nodes)
     first = one.client()
     await first.connect("c", clean=False, expiry=1000)
     await first.subscribe("t")
     await first.leave()
-    two.neighbours.waiting = lambda _node: 1  # type: ignore[method-assign]  # a message for that queue is not sent yet
+    # A message for that queue is not sent yet.
+    monkeypatch.setattr(two.neighbours, "waiting", lambda _node: 1)
     second = two.client()
     await second.connect("c", clean=False, expiry=1000)
     await until(lambda: "c" not in one.sessions.sessions)
     await one.neighbours._end_empty()
     assert one.queues() == {"c.t"}
-    del two.neighbours.waiting  # type: ignore[method-assign]
+    monkeypatch.undo()
     one.node.connectors[two.node.id].allowed.clear()
     one.node.connectors[two.node.id].links[-1].cut()
     await one.neighbours._end_empty()

@@ -45,22 +45,29 @@ class Bridges:
         self._task: asyncio.Task[None] | None = None
 
     @staticmethod
-    async def make(configuration: Configuration, node: bytes, post: PostOffice) -> Bridges:
-        """Return those that broker.xml asks for. The key of each password takes a tenth of a second, in a thread."""
+    async def make(
+        configuration: Configuration, node: bytes, post: PostOffice, key: ClusterKey | None = None
+    ) -> Bridges:
+        """Return those that broker.xml asks for. ``key``: of the cluster password, where somebody has made it.
+
+        The key of each other password takes a tenth of a second, in a thread.
+        """
         keys: dict[tuple[str, str], ClusterKey] = {}
+        if key is not None:
+            keys[configuration.cluster_user, configuration.cluster_password] = key
         bridges = []
         for one in configuration.bridges:
             given = settings_of(configuration, one)
             secret = (one.user or configuration.cluster_user, one.password or configuration.cluster_password)
             if secret not in keys:
                 keys[secret] = await asyncio.to_thread(ClusterKey, *secret)
-            key = keys[secret]
-            hub = CoreHub(key, name=one.client_id or configuration.name, node_id=node, timeout=given.link.silence)
+            mine = keys[secret]
+            hub = CoreHub(mine, name=one.client_id or configuration.name, node_id=node, timeout=given.link.silence)
             others = Others(given.endpoints)
             if given.group is not None:
                 # What is announced is reached as this broker's own connectors are: with TLS or without.
                 template = next((end.settings for each in configuration.connectors for end in each.endpoints), None)
-                meeting = Meeting(configuration, key, node.hex())
+                meeting = Meeting(configuration, mine, node.hex())
                 others = meeting.others(given.group, template or ConnectorSettings())
             bridges.append(Bridge(given, hub, others, node, post))
         made = Bridges(bridges, Receiver(configuration.name, node, post))
@@ -109,11 +116,11 @@ class Bridges:
         self.fetching.append(made)
         return made
 
-    async def hub(self, key: asyncio.Future[ClusterKey]) -> CoreHub:
+    def hub(self, key: ClusterKey) -> CoreHub:
         """Return what other brokers may ask for of one that is in no cluster."""
         receiver = self.receiver
         silence = receiver.settings.silence
-        return CoreHub(await key, name=receiver.name, node_id=receiver.node, timeout=silence)
+        return CoreHub(key, name=receiver.name, node_id=receiver.node, timeout=silence)
 
     def offer(self, hub: CoreHub) -> None:
         """Let others' bridges in by the acceptors that ``hub`` is for."""
