@@ -440,7 +440,10 @@ def test_features_that_are_not_built_are_named_with_their_line() -> None:
             ),
             "database-store",
         ),
-        ("<ha-policy><live-only><scale-down/></live-only></ha-policy>", "scale-down"),
+        (
+            "<ha-policy><live-only><scale-down><enabled>false</enabled></scale-down></live-only></ha-policy>",
+            "scale-down",
+        ),
     ],
 )
 def test_each_feature(core: str, feature: str) -> None:
