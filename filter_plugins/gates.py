@@ -131,7 +131,9 @@ def hands_back(topology: Mapping[str, Any], host: str, said: Mapping[str, Any]) 
 def failback_refusal(topology: Mapping[str, Any], host: str, said: Mapping[str, Any]) -> str:
     """Return why this broker must not hand over: chance would say who takes over. Empty when it may, or need not."""
     broker = topology["brokers"][host]
-    if broker["members"] <= 2 or not hands_back(topology, host, said):
+    # A resource manager moves it where it is told to.
+    managed = topology["groups"][broker["group"]].get("cluster")
+    if managed or broker["members"] <= 2 or not hands_back(topology, host, said):
         return ""
     return (
         f"group {broker['group']} has {broker['members'] - 1} backups that wait, and a live hands over to whichever is"

@@ -167,6 +167,11 @@ def test_with_two_backups_it_would_be_chance_who_takes_over() -> None:
     assert "stop the ones other than a" in refused
     assert gates.failback_refusal(site(members=3), "b", {"state": "ready"}) == ""
     assert gates.failback_refusal(site(), "b", {"state": "live"}) == ""
+    managed = site(members=3)
+    managed["groups"]["twins"]["cluster"] = {"manager": "pacemaker"}
+    assert gates.failback_refusal(managed, "b", {"state": "live"}) == "", (
+        "a resource manager moves it to whom it is told"
+    )
 
 
 def test_backups_come_before_lives_and_only_lives_with_a_backup_hand_over() -> None:
