@@ -30,7 +30,7 @@ async def there(tmp_path: Path) -> AsyncIterator[Broker]:
     """The node that gets what `broker` has."""
     broker = Broker(tmp_path / "there", Configuration())
     await broker.start()
-    start(broker.services, broker.loop)
+    start(broker.services(), broker.loop)
     yield broker
     await broker.stop()
 
@@ -80,7 +80,7 @@ async def test_what_was_under_way_at_qos_2_goes_on_with_its_identifiers(
     assert not list(broker.post.space.queues)
     if restarted:
         await there.restart()
-        start(there.services, there.loop)
+        start(there.services(), there.loop)
     again = there.client()
     assert (await again.connect("c", clean=False, expiry=HOUR)).session_present
     release = await again.receive(Ack)
@@ -140,6 +140,6 @@ async def test_a_node_without_mqtt_takes_no_session(broker: Broker, there: Broke
     ((_, value),) = MovingSessions(broker.post).ready()
     with pytest.raises(ValueError, match="speaks MQTT"):
         MovingSessions(there.post).take(NODE, value)
-    start(there.services, there.loop)
+    start(there.services(), there.loop)
     with pytest.raises(ValueError, match="cannot be read"):
         MovingSessions(there.post).take(NODE, b"junk")

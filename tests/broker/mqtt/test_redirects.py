@@ -33,7 +33,7 @@ async def test_the_client_is_told(
     broker: Broker, version: int, answer: Elsewhere | Refused, reason: int, reference: str | None
 ) -> None:
     router = FixedRouter(answer)
-    broker.services.router = lambda: router
+    broker.router = router
     client = broker.client(version)
     client.write(Connect("pump", version=version))
     (said,) = await client.closed()
@@ -46,7 +46,7 @@ async def test_the_client_is_told(
 async def test_a_client_that_does_not_stay_steals_no_client_id(broker: Broker) -> None:
     first = broker.client()
     await first.connect("same")
-    broker.services.router = lambda: FixedRouter(ELSEWHERE)
+    broker.router = FixedRouter(ELSEWHERE)
     second = broker.client()
     second.write(Connect("same"))
     await second.closed()
@@ -55,7 +55,7 @@ async def test_a_client_that_does_not_stay_steals_no_client_id(broker: Broker) -
 
 async def test_a_client_waits_until_enough_brokers_are_ready(broker: Broker) -> None:
     router = FixedRouter(None, patience=True)
-    broker.services.router = lambda: router
+    broker.router = router
     client = broker.client()
     client.write(Connect("pump"))
     await broker.settle()

@@ -207,8 +207,8 @@ TestStore.settings = settings(
 
 @pytest.mark.parametrize("kind", DATABASES)
 def test_a_store_in_a_database(kind: str, targets: Callable[[str], Target]) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        lambda: InDatabase(targets(kind)),
+    run_state_machine_as_test(
+        lambda: InDatabase(targets(kind)),  # type: ignore[arg-type]  # it is called, whatever it is
         settings=settings(
             max_examples=5, stateful_step_count=15, deadline=None, suppress_health_check=[HealthCheck.too_slow]
         ),
