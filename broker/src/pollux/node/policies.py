@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 def features(configuration: Configuration) -> frozenset[str]:
     """Return the features beyond a single broker that this version provides for ``configuration``."""
-    built = {"shared-store", "database-store"}
+    built = {"shared-store", "database-store", "scale-down"}
+    if configuration.database is not None and configuration.scale_down is not None:
+        built.discard("scale-down")
     if has_cluster_password(configuration):
         built |= {"core-protocol"}
     pools = [router.pool for router in configuration.connection_routers if router.pool is not None]
@@ -21,9 +23,6 @@ def features(configuration: Configuration) -> frozenset[str]:
         built |= {"discovery-groups"}
     if configuration.cluster_connections:
         built |= {"cluster-connections", "core-protocol", "broadcast-groups", "discovery-groups", "jgroups"}
-        policy = configuration.ha_policy
-        if not configuration.in_ha_group or (policy is not None and policy.primary_only is None):
-            built.add("scale-down")  # also of a backup
     if configuration.active_passive is not None:
         built |= {"active-passive", "core-protocol"}
     replication = configuration.replication_part
