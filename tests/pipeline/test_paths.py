@@ -131,6 +131,25 @@ def test_links_lead_to_what_is_there_and_once(tmp_path: Path) -> None:
         )
 
 
+def test_a_pattern_finds_what_it_matches(tmp_path: Path) -> None:
+    """Of what it matches counts what holds something; a path that is called so is no pattern."""
+    for name in ("one/data", "two/deep/data", "[x]/data"):
+        journal(tmp_path / name)
+    History([Received(1, "m")]).write(tmp_path / "two" / "host.ledger")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes").write_text("beside it")
+    assert find([f"{tmp_path}/o*/data"]).journals == (f"{tmp_path}/one/data",)
+    every = find([f"{tmp_path}/*"])
+    assert set(every.journals) == {f"{tmp_path}/{name}" for name in ("[x]/data", "one/data", "two/deep/data")}
+    assert every.ledgers == (f"{tmp_path}/two/host.ledger",)
+    assert find([f"{tmp_path}/**/deep"]).journals == (f"{tmp_path}/two/deep/data",)
+    assert find([f"{tmp_path}/[x]"]).journals == (f"{tmp_path}/[x]/data",)
+    with pytest.raises(InputError, match="nothing that matches it as a pattern"):
+        find([f"{tmp_path}/z*"])
+    with pytest.raises(InputError, match=r"emp\*: holds neither a journal nor a ledger nor an audit trail"):
+        find([f"{tmp_path}/emp*"])
+
+
 def test_a_link_to_nothing_in_the_place_of_a_segment_is_told(tmp_path: Path) -> None:
     first = journal(tmp_path / "data")
     (tmp_path / "data" / "pollux-00000001-0000000002.segment").symlink_to(tmp_path / "gone")

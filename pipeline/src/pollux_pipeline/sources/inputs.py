@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,39 +32,67 @@ class Inputs:
 
 
 def find(paths: list[str]) -> Inputs:
-    """Look at each path: a ledger file, or a directory with any of the three below it. Raises InputError."""
+    """Look at each path: a ledger file, or a directory with any of the three below it, or a pattern (`*`, `?`, `[...]`,
+    `**` for directories at any depth) that some of these match. Raises InputError."""
     journals: list[Path] = []
     ledgers: list[Path] = []
     audits: list[Path] = []
     for name in paths:
-        path = Path(name)
-        if not path.exists():
-            raise InputError(f"--input {path}: does not exist")
-        if not path.is_dir():
-            if not path.is_file():
-                raise InputError(f"--input {path}: is neither a file nor a directory; copy what it gives into a file")
-            if not is_ledger(path, named=True):
-                raise InputError(f"--input {path}: is not a ledger; journals and trails are given as directories")
-            ledgers.append(path.absolute())
-            continue
-        stores = directories([name])
-        journals += [one.absolute() for one in stores]
-        places = list(walk(path))
-        found = [
-            (place / file).absolute()
-            for place, names in places
-            for file in names
-            if file.endswith((".txt", ".ledger"))
-            and is_ledger(place / file, named=file == _NAME or file.endswith(".ledger"))
-        ]
-        ledgers += found
-        trails = [place.absolute() for place, names in places if any(file.endswith(".audit") for file in names)]
-        audits += trails
-        if not stores and not found and not trails:
-            raise InputError(f"--input {path}: holds neither a journal nor a ledger nor an audit trail")
+        before = len(journals) + len(ledgers) + len(audits)
+        for path in _matching(name):
+            if path.is_dir():
+                stores, files, trails = _below(path)
+                journals += stores
+                ledgers += files
+                audits += trails
+            else:
+                ledgers.append(_ledger(path))
+        if len(journals) + len(ledgers) + len(audits) == before:
+            raise InputError(f"--input {name}: holds neither a journal nor a ledger nor an audit trail")
     for ledger in ledgers:
         _check(ledger)
     return Inputs(*(tuple(str(one) for one in once(kind)) for kind in (journals, ledgers, audits)))
+
+
+def _below(top: Path) -> tuple[list[Path], list[Path], list[Path]]:
+    """The journals, ledgers and audit trails at and below a directory."""
+    places = list(walk(top))
+    ledgers = [
+        (place / file).absolute()
+        for place, names in places
+        for file in names
+        if file.endswith((".txt", ".ledger")) and is_ledger(place / file, named=_is_named(place / file))
+    ]
+    trails = [place.absolute() for place, names in places if any(file.endswith(".audit") for file in names)]
+    return [one.absolute() for one in directories([str(top)])], ledgers, trails
+
+
+def _ledger(path: Path) -> Path:
+    """A path that is given as a ledger's. Raises InputError."""
+    if not path.exists():
+        raise InputError(f"--input {path}: does not exist")
+    if not path.is_file():
+        raise InputError(f"--input {path}: is neither a file nor a directory; copy what it gives into a file")
+    if not is_ledger(path, named=True):
+        raise InputError(f"--input {path}: is not a ledger; journals and trails are given as directories")
+    return path.absolute()
+
+
+def _is_named(path: Path) -> bool:
+    """Whether a file is called what ledgers are called."""
+    return path.name == _NAME or path.suffix == ".ledger"
+
+
+def _matching(name: str) -> list[Path]:
+    """The paths that a name means: what is called so, or else what it matches as a pattern. Raises InputError."""
+    if os.path.lexists(name) or not glob.has_magic(name):
+        return [Path(name)]
+    found = [Path(one) for one in sorted(glob.glob(name, recursive=True))]  # noqa: PTH207  (its root is in the pattern)
+    # Of a pattern's matches those count that hold something: `data/*` also matches what lies beside it.
+    found = [path for path in found if path.is_dir() or is_ledger(path, named=_is_named(path))]
+    if not found:
+        raise InputError(f"--input {name}: there is nothing of that name, and nothing that matches it as a pattern")
+    return found
 
 
 def _check(ledger: Path) -> None:
