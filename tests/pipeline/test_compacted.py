@@ -13,6 +13,7 @@ from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.jobs.compare_journals import compare_journals
 from pollux_pipeline.jobs.ingest import ingest
 from pollux_pipeline.jobs.pair import check_sides
+from pollux_pipeline.jobs.reconcile import reconcile
 from pollux_pipeline.jobs.sizing import sizing
 from pollux_pipeline.jobs.split_brain import split_brain
 from pollux_pipeline.sources.inputs import Inputs, find
@@ -58,6 +59,10 @@ def test_sizing_counts_what_a_clean_stop_folded_away_and_says_so(spark: SparkSes
     assert (result.facts["messages"], result.clean, result.found) == (96, False, False)
     assert result.facts["without_times"] > 60
     assert result.verdict.startswith("sizing: history compacted before epoch 3, segment ")
+
+    judged = reconcile(Run(spark, find([str(tmp_path / "data")]), tmp_path / "judged"))
+    assert (judged.clean, judged.found) == (False, False)
+    assert judged.verdict.startswith("reconcile: history compacted before epoch 3, segment ")
 
     for path in checkpoints(tmp_path / "data"):
         without_history(path)

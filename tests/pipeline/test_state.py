@@ -8,7 +8,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from broker.store.test_pages import drain
+from harness.journals import NODE, JournalFile
 from harness.store import contents, message_of, opened, settings_in, stable
+from pollux.formats import records
+from pollux.formats.segments import Kind, SegmentHeader
 from pollux_pipeline.jobs import state
 from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.sources.inputs import Inputs
@@ -141,6 +144,7 @@ def test_the_queues_are_what_recovery_finds(spark: SparkSession, tmp_path: Path)
         shutil.copytree(tmp_path / "data", copy)
         run = Run(spark, Inputs((), ()), tmp_path / "out")
         rows = run.stage("rows", state.journal(spark, [str(copy)]))
+        assert state.missing_pages(rows).collect() == [], "all are there"
         live = state.in_queues(rows, run.stage("effective", state.effective(rows))).filter("live")
         found: dict[bool, dict[int, set[int]]] = {True: {}, False: {}}
         for row in live.select("queue_id", "message_id", "added").collect():
@@ -151,3 +155,29 @@ def test_the_queues_are_what_recovery_finds(spark: SparkSession, tmp_path: Path)
         assert found[False] == {queue: ids for queue, ids in paged.items() if ids}
         assert queues
         assert any(paged.values())
+
+
+def test_a_page_that_is_gone_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """Its messages would read as lost. Breaks when only those files are looked at that are there, or when a page counts
+    as gone that nobody needs any more or that a file of another store holds."""
+    journal = JournalFile(tmp_path / "journal")
+    for store, page in ((1, 5), (1, 6), (2, 5), (3, 7), (4, 8)):
+        journal.add(records.page(store, page, f"address-{store}"))
+    journal.add(records.page_done(1, 6))
+    journal.add(records.page_done(3, 0))
+    journal.close()
+    for store, page in ((1, 5), (4, 9)):
+        path = tmp_path / "paging" / str(store) / f"{page:010}.page"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        header = SegmentHeader(Kind.PAGE, 1, NODE, 1, page, 0)
+        path.write_bytes(header.encode() + b"no record")
+    bad = tmp_path / "paging" / "4" / "0000000008.page"
+    bad.write_bytes(b"\1" * 4096)
+    found = state.damage(state.journal(spark, [str(tmp_path)])).filter("kind = 'page'").collect()
+    told = {(row.file.removeprefix(f"{tmp_path}/paging/"), row.damage) for row in found}
+    missing = "2/0000000005.page"
+    assert told == {(missing, "missing-page"), ("4/0000000008.page", "bad-header")} | {
+        (f"{store}/{number:010}.page", "corrupt") for store, number in ((1, 5), (4, 9))
+    }
+    (row,) = (row for row in found if row.damage == "missing-page")
+    assert (row.node_id, row.detail) == (NODE.hex(), "page 5 of address address-2 is missing; what it held is unknown")

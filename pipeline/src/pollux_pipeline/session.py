@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pollux_pipeline import tuning
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OLDEST_JAVA = 17
+#: For the JVM that only puts together the command line of the one that Spark runs in.
+_LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_REMEDY = "install one (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
 #: What the JVM of the driver may take; jobs bring it a row for each life or segment at most, never one for a message.
 DRIVER_MEMORY = "2g"
 #: Seconds within which a standalone master must take a connection.
@@ -28,20 +32,38 @@ _MASTER = re.compile(
 )
 
 
-def check_java() -> None:
-    """Raise InputError, in one line that says what to install, when Spark would not find a Java it can use."""
-    remedy = "install one (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
+def find_java() -> Path:
+    """The program that Spark will run, links followed. Raises InputError where there is none."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     if java is None:
         where = f"JAVA_HOME={home} has no bin/java" if home else "there is no java in PATH"
-        raise InputError(f"Spark needs Java {OLDEST_JAVA} or newer and {where}: {remedy}")
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
-    match = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
-    if told.returncode or match is None:
-        raise InputError(f"Spark needs Java {OLDEST_JAVA} or newer and {java} does not run: {remedy}")
+        raise InputError(f"Spark needs Java {OLDEST_JAVA} or newer and {where}: {_REMEDY}")
+    return Path(java).resolve()
+
+
+def check_java() -> None:
+    """Raise InputError, in one line that says what to install, when Spark would not find a Java it can use."""
+    java = find_java()
+    told = _told_by_release(java) or _told_by(java)
+    match = re.search(r'(?i)version *[= ]"(?:1\.)?(\d+)', told)
+    if match is None:
+        raise InputError(f"Spark needs Java {OLDEST_JAVA} or newer and {java} does not run: {_REMEDY}")
     if int(match[1]) < OLDEST_JAVA:
-        raise InputError(f"Spark needs Java {OLDEST_JAVA} or newer, {java} is version {match[1]}: {remedy}")
+        raise InputError(f"Spark needs Java {OLDEST_JAVA} or newer, {java} is version {match[1]}: {_REMEDY}")
+
+
+def _told_by_release(java: Path) -> str:
+    """What a Java's own file says of its version: to ask the program would start a JVM just for that."""
+    try:
+        return (java.parent.parent / "release").read_text()
+    except OSError:
+        return ""
+
+
+def _told_by(java: Path) -> str:
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
+    return "" if done.returncode else done.stderr + done.stdout
 
 
 def check_master(master: str) -> None:
@@ -79,6 +101,7 @@ def build_session(
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", _LAUNCHER)
     local = master.startswith("local")
     values = {
         "spark.app.name": name,
@@ -98,6 +121,9 @@ def build_session(
         # Where in our code a column is made: told to the JVM for each of thousands, for texts that nobody is shown.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.python.worker.reuse": "true",
+        # What is collected of a key is put together from rows that are sorted by it already, in bounded memory. Spark's
+        # other way sorts them for itself, twice, as soon as there are more than some hundred keys.
+        "spark.sql.execution.useObjectHashAggregateExec": "false",
         "spark.log.level": "ERROR",
     }
     if local:

@@ -4,6 +4,25 @@
 queue and ledger. Times of different ledgers are of different clocks and never compared.
 """
 
+_CONFIRM = "{0}.ledger, {0}.order, {0}.time, {0}.node, {0}.broker, {0}.epoch"
+#: SQL for `confirms` out of `c`, all confirms by ledger and time: the first in each ledger, and the time of the last.
+BY_LEDGER = f"""case when size(c) < 2 then transform(c, x -> struct({_CONFIRM.format("x")}, x.time as last))
+    else transform(transform(array_distinct(transform(c, x -> x.ledger)), l -> filter(c, x -> x.ledger = l)),
+        m -> struct({_CONFIRM.format("m[0]")}, element_at(m, -1).time as last)) end"""
+_FIRST = "struct({0}.order, {0}.time, {0}.redelivered, {0}.node, {0}.broker, {0}.epoch, {0}.consumer) as first"
+_FRESH = "struct({0}.order, {0}.node, {0}.epoch)"
+#: SQL for `receptions` out of `r`, all receptions by queue, ledger and time: one for each queue and ledger.
+BY_PLACE = f"""case when size(r) < 2 then transform(r, x -> struct(x.queue, x.ledger, {_FIRST.format("x")},
+        if(x.redelivered, null, {_FRESH.format("x")}) as fresh_first,
+        if(x.redelivered, null, {_FRESH.format("x")}) as fresh_last,
+        1L as count, if(x.redelivered, 0L, 1L) as fresh))
+    else transform(transform(array_distinct(transform(r, x -> struct(x.queue, x.ledger))),
+            p -> filter(r, x -> x.queue = p.queue and x.ledger = p.ledger)),
+        m -> transform(array(filter(m, x -> not x.redelivered)), u -> struct(m[0].queue, m[0].ledger,
+            {_FIRST.format("m[0]")},
+            if(size(u) = 0, null, {_FRESH.format("u[0]")}) as fresh_first,
+            if(size(u) = 0, null, {_FRESH.format("element_at(u, -1)")}) as fresh_last,
+            cast(size(m) as bigint) as count, cast(size(u) as bigint) as fresh))[0]) end"""
 #: SQL for the first confirm of a message. Of several ledgers': one of a ledger that sent it, of the lowest epoch.
 CONFIRMED = """if(size(confirms) < 2, get(confirms, 0), array_min(transform(confirms, c -> struct(
     not exists(sends, s -> s.ledger = c.ledger) as strange, c.epoch as epoch, c as one))).one)"""
@@ -37,3 +56,6 @@ UNORDERED = """case when size(receptions) < 2 then cast(array() as array<string>
         y.queue = x.queue and y.ledger != x.ledger
         and not coalesce(y.first.node = x.first.node and x.first.epoch < y.first.epoch, false))),
         x -> x.queue)), duplicated) end"""
+#: SQL for how often it was received.
+RECEIVED_TIMES = """case when size(receptions) = 0 then 0L when size(receptions) = 1 then receptions[0].count
+    else aggregate(receptions, 0L, (total, r) -> total + r.count) end"""

@@ -10,7 +10,7 @@ from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType
@@ -19,7 +19,7 @@ from pollux_pipeline.jobs.manifest import Manifest
 from pollux_pipeline.tuning import STRETCH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import Column, SparkSession
@@ -126,6 +126,8 @@ class Run:
         self.output = output
         self.options = options or {}
         self._tell = tell or (lambda _: None)
+        #: What was counted of tables while they were written, by table and name.
+        self.counts: dict[str, dict[str, int]] = {}
         self._asked: list[tuple[DataFrame, list[dict[str, Any]]]] = []
         self._started = time.monotonic()
         output.mkdir(parents=True, exist_ok=True)
@@ -138,9 +140,16 @@ class Run:
         self._tell(text)
 
     def write(
-        self, name: str, frame: DataFrame, *, spread: str | None = None, key: Sequence[str] | None = None
+        self,
+        name: str,
+        frame: DataFrame,
+        *,
+        spread: str | None = None,
+        key: Sequence[str] | None = None,
+        count: Mapping[str, str] | None = None,
     ) -> DataFrame:
-        """Write a table and read it back. Replaces the table of a run before.
+        """Write a table and read it back. Replaces the table of a run before. `count`: SQL for whole numbers about its
+        rows, by name; they are in `counts` afterwards, and take no pass of their own.
 
         The same rows give the same files, byte for byte, however many tasks and machines there are: they are sorted by
         all columns, or by those of `key` where these tell every row from all others, in one file, or with `spread` in
@@ -148,7 +157,14 @@ class Run:
         which a Parquet footer lists a column's encodings, are of one run.
         """
         split = self.spread(frame, spread) if spread else frame.repartition(1)
-        return self._write(name, split.sortWithinPartitions(*(key or frame.columns)))
+        split = split.sortWithinPartitions(*(key or frame.columns))
+        if not count:
+            return self._write(name, split)
+        # By the tasks that write, each of which counts once however often it or another one had to be done again.
+        seen = Observation(name)
+        written = self._write(name, split.observe(seen, *(f.expr(sql).alias(each) for each, sql in count.items())))
+        self.counts[name] = {each: int(value or 0) for each, value in seen.get.items()}
+        return written
 
     def spread(self, frame: DataFrame, column: str) -> DataFrame:
         """The rows as `write` spreads them. What groups a large table by a key that contains `column` does it on these:

@@ -6,68 +6,56 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from pollux_pipeline.jobs.base import count_where
-from pollux_pipeline.jobs.latency import percentiles
+from pollux_pipeline.jobs import latency
+from pollux_pipeline.jobs.base import SHOWN, table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from pollux_pipeline.jobs.base import Run
+    from pollux_pipeline.jobs.timeline import Timeline
 
-#: Ledgers whose throughput a report draws.
-_DRAWN = 4
+#: Ledgers whose throughput, and faults that a report draws.
+_DRAWN, _FAULTS = 4, 200
+_POINTS = (0.5, 0.9, 0.99, 0.999)
+_SPENT = ("confirm", "receive")
+#: What is counted of the messages of an address.
+_COUNTED = {
+    "messages": "true",
+    "lost": "state = 'lost'",
+    "stuck": "state = 'stuck'",
+    "duplicated": "size(duplicated) > 0",
+    "phantom": "state = 'phantom'",
+}
 
 
-def figures(run: Run, messages: DataFrame, events: DataFrame, sections: dict[str, Any]) -> None:
-    """Write `throughput`, `latency`, `by_address`, `by_broker`; add rows and totals to the sections."""
-    sections["totals"] = run.ask(
-        messages.agg(
-            count_where("sent_ms is not null").alias("sent"),
-            count_where("confirmed_ms is not null").alias("confirmed"),
-            f.sum("received").alias("received"),
-        )
+def over_time(run: Run, timeline: Timeline, sections: dict[str, Any]) -> None:
+    """Write `throughput` and `by_broker`, and add their rows and the faults to the sections."""
+    columns = "ledger int, at_ms double, width_ms bigint, confirmed bigint, received bigint"
+    run.write("throughput", table(run.spark, timeline.throughput, columns))
+    drawn = sorted({row.ledger for row in timeline.throughput})[:_DRAWN]
+    sections["throughput"] = [row._asdict() for row in timeline.throughput if row.ledger in drawn]
+    sections["faults"] = [
+        {"ledger": one.ledger, "at_ms": one.time, "text": one.text} for one in timeline.faults[:_FAULTS]
+    ]
+    names = ("broker", "confirmed", "received")
+    run.write("by_broker", table(run.spark, timeline.brokers, "broker string, confirmed bigint, received bigint"))
+    sections["by_broker"] = [dict(zip(names, row, strict=True)) for row in timeline.brokers[:SHOWN]]
+
+
+def by_address(run: Run, messages: DataFrame, sections: dict[str, Any]) -> None:
+    """Write `latency` and `by_address`, and ask for rows of them for the sections: one pass over the messages."""
+    first = f.col("name") == _SPENT[0]  # each message is counted with one of its times
+    flags = [f.expr(condition).alias(name) for name, condition in _COUNTED.items()]
+    times = f.array(*(f.struct(f.lit(name).alias("name"), f.col(f"{name}_ms").alias("value")) for name in _SPENT))
+    each = messages.select("address", *flags, f.inline(times))
+    sums = [f.count_if(f.col(name) & first).alias(name) for name in _COUNTED]
+    counted = each.groupBy("address", "name", latency.step(f.col("value")).alias("step")).agg(
+        f.count("*").alias("n"), f.max("value").alias("value"), *sums
     )
-    sections["faults"] = run.ask(
-        events.filter("kind = 'F'").select("ledger", f.col("time").alias("at_ms"), "text").orderBy("ledger", "at_ms"),
-        200,
-    )
-    # Each ledger by its own clock.
-    spans = events.filter("kind != 'F'").groupBy("ledger")
-    span = spans.agg(f.min("time").alias("low"), f.max("time").alias("high"))
-    width = f.greatest(f.ceil((f.col("high") - f.col("low")) / 200 / 100) * 100, f.lit(100))
-    throughput = (
-        events.filter("kind in ('C', 'R')")
-        .select("ledger", "kind", "time")
-        .join(f.broadcast(span.select("ledger", "low", width.alias("width"))), "ledger")
-        .groupBy(
-            "ledger",
-            (f.floor((f.col("time") - f.col("low")) / f.col("width")) * f.col("width") + f.col("low")).alias("at_ms"),
-            f.col("width").alias("width_ms"),
-        )
-        .agg(count_where("kind = 'C'").alias("confirmed"), count_where("kind = 'R'").alias("received"))
-    )
-    throughput = run.write("throughput", throughput)
-    sections["throughput"] = run.ask(throughput.orderBy("ledger", "at_ms"), 400 * _DRAWN)
-    address = f.coalesce(f.nullif(f.col("group"), f.lit("")), f.nullif("producer", f.lit("")), f.lit("(unknown)"))
-    named = messages.withColumn("address", f.coalesce(f.nullif(f.expr("get(receptions, 0).queue"), f.lit("")), address))
-    spent = {name: f.col(f"{name}_ms") for name in ("confirm", "receive")}
-    latency = run.write("latency", percentiles(named, "address", spent, (0.5, 0.9, 0.99, 0.999)))
-    sections["latency"] = run.ask(latency.orderBy("address"))
-    by_address = run.write(
-        "by_address",
-        named.groupBy("address").agg(
-            f.count("*").alias("messages"),
-            count_where("state = 'lost'").alias("lost"),
-            count_where("state = 'stuck'").alias("stuck"),
-            count_where("size(duplicated) > 0").alias("duplicated"),
-            count_where("state = 'phantom'").alias("phantom"),
-        ),
-    )
-    sections["by_address"] = run.ask(by_address.orderBy(f.desc("lost"), f.desc("duplicated"), "address"))
-    by_broker = run.write(
-        "by_broker",
-        events.filter("kind in ('C', 'R')")
-        .groupBy(f.coalesce(f.nullif("broker", f.lit("")), f.lit("(unknown)")).alias("broker"))
-        .agg(count_where("kind = 'C'").alias("confirmed"), count_where("kind = 'R'").alias("received")),
-    )
-    sections["by_broker"] = run.ask(by_broker.orderBy("broker"))
+    counted = run.stage("counted", counted)
+    spent = run.write("latency", latency.percentiles(counted, "address", _SPENT, _POINTS))
+    sections["latency"] = run.ask(spent.orderBy("address"))
+    found = counted.groupBy("address").agg(*(f.sum(name).alias(name) for name in _COUNTED))
+    found = run.write("by_address", found)
+    sections["by_address"] = run.ask(found.orderBy(f.desc("lost"), f.desc("duplicated"), "address"))

@@ -80,8 +80,9 @@ def load(run: Run) -> Pair:
     ends = _ends(run, rows, known)
     run.step("telling messages apart")
     messages = run.stage("messages", _messages(run, rows, known, ends))
-    damage = run.write("damage", state.damage(rows, "side"))
-    damaged = sum(one.damaged for one in told.values())
+    unsound = f"count_if(damage not in {NORMAL_DAMAGE})"
+    damage = run.write("damage", state.damage(rows, "side"), count={"unsound": unsound})
+    damaged = run.counts["damage"]["unsound"]
     return Pair(ends, messages, _newest(run, messages, told), damage, damaged, node, known.compacted)
 
 
@@ -98,7 +99,6 @@ def check_sides(a: Path, b: Path) -> dict[str, str]:
 def _told(rows: DataFrame) -> dict[str, Told]:
     """What the files of each side tell of lives and segments: one query."""
     began = f.from_json("properties", "ends array<array<bigint>>, checkpoint array<bigint>")
-    normal = ", ".join(f"'{name}'" for name in NORMAL_DAMAGE)
 
     def where(condition: str, value: Column) -> Column:
         return f.when(f.expr(condition), value)
@@ -115,12 +115,10 @@ def _told(rows: DataFrame) -> dict[str, Told]:
         ),
         f.collect_list(where("record_type = 'LIFE'", f.from_json("properties", state.LIFE))).alias("lives"),
         f.max(where(_RECORD, f.struct("segment", (f.col("offset") + f.col("length")).alias("end")))).alias("last"),
-        count_where(f"damage not in ({normal})").alias("damaged"),
     )
     told = {side: Told() for side in SIDES}
     for row in found.collect():
         side = told[row.side]
-        side.damaged += row.damaged
         if row.whole:
             side.nodes.add(row.node_id)
         if row.sound:

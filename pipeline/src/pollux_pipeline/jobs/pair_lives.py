@@ -40,7 +40,6 @@ class Told:
     lives: dict[int, Row] = field(default_factory=dict)
     #: The segment and byte where the records of each life end.
     last: dict[int, tuple[int, int]] = field(default_factory=dict)
-    damaged: int = 0
 
     def reached(self, epoch: int) -> tuple[int, int] | None:
         """Segment and byte up to which this side had a life; None: nothing tells."""

@@ -139,9 +139,7 @@ def _counted(rows: DataFrame, messages: DataFrame, marks: DataFrame) -> DataFram
 
 def _compacted_before(marks: DataFrame, gone: int) -> str:
     """Where what is left of the journals begins; empty when nothing is gone. There is a row for each checkpoint."""
-    places = sorted((row.node_id, *row.upto) for row in marks.collect() if gone or row.unknown)
-    words = [f"epoch {epoch}, segment {segment + 1} of node {node[:8]}" for node, epoch, segment in places]
-    return ", ".join(words[:3]) + (f" and of {len(words) - 3} more" if len(words) > 3 else "")
+    return state.before((row.node_id, *row.upto) for row in marks.collect() if gone or row.unknown)
 
 
 def _depths(rows: list[dict[str, Any]], queues: list[str]) -> str:

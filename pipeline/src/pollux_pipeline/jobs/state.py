@@ -6,12 +6,13 @@ everything, never clocks. Tests hold this against the broker's own recovery.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -188,14 +189,93 @@ def checkpoints(rows: DataFrame) -> DataFrame:
     )
 
 
+class Begins(NamedTuple):
+    """Where the history of a node begins."""
+
+    #: The first segment that is there; None: there is none.
+    first: int | None
+    #: (epoch, segment) of the last segment that a checkpoint folded; None: there is no checkpoint.
+    folded: tuple[int, int] | None
+    #: Whether some of the segments that the checkpoint folded are gone, and their records with them.
+    gone: bool
+
+
+def begins(rows: DataFrame) -> dict[str, Begins]:
+    """Where the history of each node begins: one query."""
+    segment = f.when(rows.kind == "journal", f.col("segment"))
+    counted = rows.filter(rows.kind.isin("journal", "checkpoint") & rows.damage.isNull())
+    found = counted.groupBy("node_id").agg(
+        f.min(segment).alias("first"),
+        f.max(f.when(rows.kind == "checkpoint", f.struct("epoch", "segment"))).alias("upto"),
+        f.count_distinct(f.when(rows.folded, segment)).alias("there"),
+    )
+    return {
+        row.node_id: Begins(
+            row.first, tuple(row.upto) if row.upto else None, bool(row.upto) and row.there < row.upto[1]
+        )
+        for row in found.collect()
+    }
+
+
+def before(places: Iterable[tuple[str, int, int]]) -> str:
+    """Where what is left of journals begins. `places`: node and the last segment that is folded, of each."""
+    words = [f"epoch {epoch}, segment {segment + 1} of node {node[:8]}" for node, epoch, segment in sorted(places)]
+    return ", ".join(words[:3]) + (f" and of {len(words) - 3} more" if len(words) > 3 else "")
+
+
 def lives(rows: DataFrame) -> DataFrame:
     """One row for each life whose segments a checkpoint folded: node_id, and what docs/journal-format.md says of it."""
     told = rows.filter(rows.record_type == "LIFE")
     return told.select("node_id", f.from_json("properties", LIFE).alias("life")).select("node_id", "life.*")
 
 
+def missing_pages(rows: DataFrame, *more: str) -> DataFrame:
+    """Damage (as of `damage`): pages that the journal or the checkpoint names, and no file holds.
+
+    A page is on disk before the journal names it, and gone only behind the record that nobody needs it.
+    """
+    file = rows.kind == "page"
+    counts = rows.kind.isin("journal", "checkpoint") & ~rows.fenced & ~rows.folded & rows.damage.isNull()
+    told = rows.filter(file | (counts & rows.record_type.isin("PAGE", "PAGE_DONE"))).select(
+        *more,
+        f.coalesce("node_id", f.lit("")).alias("node_id"),
+        f.when(file, f.regexp_extract("file", r"([0-9]+)/[0-9]+\.page$", 1).cast("bigint"))
+        .otherwise(f.col("store"))
+        .alias("store"),
+        f.when(file, f.regexp_extract("file", r"([0-9]+)\.page$", 1).cast("bigint"))
+        .otherwise(f.col("page"))
+        .alias("page"),
+        f.when(~file, f.col("address")).alias("address"),
+        file.alias("there"),
+        (f.col("record_type") == "PAGE").alias("named"),
+        (f.col("record_type") == "PAGE_DONE").alias("done"),
+    )
+    flags = [f.coalesce(f.max(name), f.lit(False)).alias(name) for name in ("there", "named", "done")]
+    pages = told.groupBy(*more, "node_id", "store", "page").agg(*flags, f.max("address").alias("address"))
+    store = Window.partitionBy(*more, "node_id", "store")
+    # Of a file whose header cannot be read no node is known; it is told as such already.
+    nameless = Window.partitionBy(*more, "store", "page")
+    pages = pages.withColumns(
+        {
+            "all_done": f.max(f.col("done") & (f.col("page") == 0)).over(store),
+            "unread": f.max(f.col("there") & (f.col("node_id") == "")).over(nameless),
+        }
+    ).filter("named and not (there or done or all_done or unread)")
+    words = f.format_string("page %d of address %s is missing; what it held is unknown", "page", "address")
+    none = f.lit(None).cast("bigint")
+    return pages.select(
+        "node_id",
+        f.format_string("%d/%010d.page", "store", "page").alias("file"),
+        f.lit("page").alias("kind"),
+        *(none.alias(name) for name in ("epoch", "segment", "offset", "length")),
+        f.lit("missing-page").alias("damage"),
+        words.alias("detail"),
+        *more,
+    )
+
+
 def damage(rows: DataFrame, *more: str) -> DataFrame:
     """The rows that tell of bytes which cannot be used. A torn tail is normal after a crash and comes with them.
-    `more`: columns behind the usual ones."""
+    `more`: columns behind the usual ones, of which each value has files of its own."""
     columns = ("node_id", "file", "kind", "epoch", "segment", "offset", "length", "damage", "detail")
-    return rows.filter(rows.damage.isNotNull()).select(*columns, *more)
+    return rows.filter(rows.damage.isNotNull()).select(*columns, *more).unionByName(missing_pages(rows, *more))

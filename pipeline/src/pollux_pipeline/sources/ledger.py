@@ -6,7 +6,9 @@ each has a clock of its own: times of different ledgers are never compared.
 
 from __future__ import annotations
 
+import math
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -27,6 +29,8 @@ _SCHEMES = ("file:", "file://")
 _FIELDS = {"S": 6, "C": 6, "R": 8, "F": 3}
 #: What of Spark's increasing ids counts rows within a task; a task reads one stretch of one file (see `session`).
 _IN_TASK = (1 << 33) - 1
+#: At how many places of a ledger `rough_span` looks, and how many bytes it reads there.
+_LOOKS, _LOOK_BYTES = 16, 4096
 
 
 def numbered(paths: Sequence[str]) -> list[tuple[int, str]]:
@@ -44,14 +48,9 @@ def read_ledgers(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     ledgers = numbered(paths)
     # A newline alone ends a line, as the format says: an id may hold a carriage return.
     text = spark.read.option("lineSep", "\n").text([_GLOB.sub(r"\\\1", path) for path in paths])
-    lines = text.select(
-        _number(ledgers).alias("ledger"),
-        f.struct(
-            f.col("_metadata.file_block_start").alias("start"),
-            f.monotonically_increasing_id().bitwiseAND(_IN_TASK).alias("n"),
-        ).alias("at"),
-        f.col("value").alias("line"),
-    )
+    # A stretch has no more lines than bytes, so what is counted from its first byte on never reaches the next one.
+    at = f.col("_metadata.file_block_start") + f.monotonically_increasing_id().bitwiseAND(_IN_TASK)
+    lines = text.select(_number(ledgers).alias("ledger"), at.alias("at"), f.col("value").alias("line"))
     lines = lines.filter(~f.col("line").startswith("pollux-ledger "))
     if torn := [number for number, path in ledgers if is_torn(path)]:
         # By its place: a complete line may be the same text.
@@ -99,6 +98,24 @@ def read_ledgers(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         f.when(kind == "R", word(5)).alias("consumer"),
         f.when(kind == "F", word(2)).alias("text"),
     )
+
+
+def rough_span(path: str) -> float:
+    """About how many milliseconds a ledger tells of: from the times in some places of the file."""
+    size = Path(path).stat().st_size
+    times: list[float] = []
+    with Path(path).open("rb") as stream:
+        for look in range(_LOOKS):
+            stream.seek(max(0, size - _LOOK_BYTES) * look // (_LOOKS - 1))
+            for line in stream.read(_LOOK_BYTES).split(b"\n")[1:-1]:
+                kind, _, rest = line.partition(b"\t")
+                try:
+                    time = float(rest.partition(b"\t")[0])
+                except ValueError:
+                    continue
+                if kind in (b"S", b"C", b"R") and math.isfinite(time):
+                    times.append(time)
+    return max(times, default=0.0) - min(times, default=0.0)
 
 
 def _number(ledgers: Sequence[tuple[int, str]]) -> Column:
