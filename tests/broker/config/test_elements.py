@@ -12,6 +12,7 @@ from pollux.config import loads
 from pollux.config.acceptors import AcceptorSettings, ConnectorSettings
 from pollux.config.active_passive import ActivePassive, Seconds
 from pollux.config.bridging import Bridge
+from pollux.config.clustering import GroupingHandler
 from pollux.config.document import parse_document
 from pollux.config.extensions import Extensions
 from pollux.config.federating import AddressPolicy, Upstream
@@ -169,12 +170,19 @@ def test_values_that_are_not_provided_are_refused(shape: type[Any], entry: Entry
     assert errors == [f"{what}: {other} is not supported, only {entry.kind.render(provided)}: {entry.only.reason}"]
 
 
-_OTHERS = ("17", "8192", "NIO", "false", "true")
+_OTHERS = ("17", "8192", "NIO", "false", "true", "REMOTE")
 #: What a bridge stands in, and what it needs, on one line.
 _BRIDGE = (
     "<cluster-password>ours</cluster-password><connectors><connector name='c'>tcp://a:1</connector></connectors>"
     "<bridges><bridge name='b'><queue-name>q</queue-name>{}<static-connectors><connector-ref>c</connector-ref>"
     "</static-connectors></bridge></bridges>"
+)
+
+
+_GROUPING = (
+    "<cluster-password>ours</cluster-password><connectors><connector name='c'>tcp://a:1</connector></connectors>"
+    "<cluster-connections><cluster-connection name='c'><connector-ref>c</connector-ref></cluster-connection>"
+    "</cluster-connections><grouping-handler name='g'>{}</grouping-handler>"
 )
 
 
@@ -194,6 +202,10 @@ def _within(shape: type[Any], entry: Entry, text: str) -> tuple[Any, tuple[Probl
     if shape is Upstream:
         loaded = loads(document(_FEDERATION.format(element, "")), {})
         return loaded.federations[0].upstreams[0], loaded.warnings
+    if shape is GroupingHandler:
+        kind = "" if entry.name == "type" else "<type>LOCAL</type>"
+        loaded = loads(document(_GROUPING.format(f"{kind}{element}")), {})
+        return loaded.grouping_handler, loaded.warnings
     if shape is AddressPolicy:
         loaded = loads(document(_FEDERATION.format("", f" {entry.name}='{text}'")), {})
         return loaded.federations[0].address_policies[0], loaded.warnings

@@ -10,6 +10,7 @@ import pytest
 
 from pollux.config.kinds import Directory, Enumeration
 from pollux.config.model import Configuration
+from pollux.config.refused import refused_in_list
 from pollux.config.schema import Entry, Table, places, reachable, table_of
 
 
@@ -61,7 +62,8 @@ def _resolve(path: str) -> Entry | str:
     waiting_for_item = False
     for name in path.split("/")[1:]:
         if waiting_for_item and entry is not None:
-            if name == "cluster-connection-uri":  # it becomes the element that it stands for before it is read
+            # A URI becomes the element that it stands for before it is read.
+            if name == "cluster-connection-uri" or name in refused_in_list(entry.name):
                 raise RefusedError(name)
             assert name == entry.item, f"{path}: {name} is not the item of {entry.name}"
             waiting_for_item = False

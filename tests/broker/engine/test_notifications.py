@@ -145,3 +145,18 @@ async def test_a_notification_that_cannot_be_made_harms_nobody(
     monkeypatch.undo()
     office.post.trail.event("login-failed", user="eve")
     await receiver.wait(1)
+
+
+async def test_who_listens_to_everything_gets_messages_of_clients_alone(office: Office) -> None:
+    """A monitor at # would else be told of its own queues, and each of its messages would have to be told apart."""
+    told, receiver = await listening(office)
+    monitors = {pattern: Receiver() for pattern in ("#", "*.notifications", "activemq.#")}
+    for pattern, monitor in monitors.items():
+        office.queue(f"monitor {pattern}", pattern, routing_type=RoutingType.MULTICAST)
+        office.post.attach(office.post.queue(f"monitor {pattern}"), monitor)
+    office.queue("red", "orders")
+    await receiver.wait(8)
+    await monitors["activemq.#"].wait(1)
+    assert not monitors["#"].got
+    assert not monitors["*.notifications"].got
+    assert told.sent

@@ -205,7 +205,7 @@ def test_recovering_ends_by_progress_and_not_by_connection() -> None:
     assert decide(Serving(Status.ACTIVE, {}, 10.0), 110.0) == Decision(Action.NOTHING)
 
 
-@pytest.mark.parametrize("status", PRIMARY)
+@pytest.mark.parametrize("status", sorted(PRIMARY))
 def test_a_primary_that_lost_its_grant_fences_itself(status: Status) -> None:
     member = Serving(status, {A: 100.0}, 10.0, Word(100.0, 105.0))
     assert decide(member, 104.9).action is Action.NOTHING

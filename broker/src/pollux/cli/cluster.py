@@ -130,7 +130,7 @@ def why(
     queue: Annotated[str, typer.Argument(help="A queue of this broker, also one in which messages for a node wait.")],
     connection: Connection = None,
 ) -> Result:
-    """Say why the messages of a queue stay where they are, and what to do."""
+    """Say why messages of a queue stay where they are."""
     more = {"connection": connection} if connection is not None else {}
     found = client.get(f"{_PATH}/why/{api.segment(queue)}", **more)
     return Result(found, "\n".join(found["reasons"]))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pollux.engine.post_office import PostOffice
+    from pollux.routing.queue import Queue
     from pollux.wire.content import PropertyValue
 
 logger = logging.getLogger("pollux.notifications")
@@ -120,7 +121,7 @@ class Notifications:
 
     def _tell(self, kind: str, fields: Mapping[str, object], client: _Client | None) -> None:
         address = self.address
-        if fields.get("address") == address or not any(self._post.space.queues_of(address)):
+        if fields.get("address") == address or not any(map(self._asks, self._post.space.queues_of(address))):
             return
         if len(self._waiting) >= _AT_ONCE:
             self._drop()
@@ -135,6 +136,11 @@ class Notifications:
         )
         message.size += len(message.data)
         self._waiting.append(message)
+
+    def _asks(self, queue: Queue) -> bool:
+        """Whether a queue asks for notifications: who listens to everything is given clients' messages alone."""
+        wildcards = self._post.space.wildcards
+        return wildcards.words(queue.address)[0] not in (wildcards.any_words, wildcards.single_word)
 
     def _properties(self, kind: str, fields: Mapping[str, object], client: _Client | None) -> dict[str, PropertyValue]:
         found: dict[str, PropertyValue] = {}
@@ -169,7 +175,8 @@ class Notifications:
         waiting, self._waiting = self._waiting, []
         for message in waiting:
             try:
-                queues = [queue for queue in self._post.space.route(message) if queue.waiting < _IN_A_QUEUE]
+                asking = filter(self._asks, self._post.space.route(message))
+                queues = [queue for queue in asking if queue.waiting < _IN_A_QUEUE]
                 if queues and self._post.take(message, queues, 0):
                     self.sent += 1
                 else:
