@@ -89,6 +89,8 @@ class Conversation:
         self._turn = turn
         self._checking: asyncio.Task[None] | None = None
         self._ended = False
+        #: With which code and words.
+        self._end = ("", "")
         self._paused = False
         self._core = CorePeer(
             hub.key,
@@ -181,7 +183,10 @@ class Conversation:
             self._output.write(b"".join(out))
 
     def open(self, handler: Handler, purpose: str, **content: object) -> int:
-        """Open a channel."""
+        """Open a channel. With the connection gone meanwhile the handler is told soon: else it would wait for ever."""
+        if self._ended:
+            self._loop.call_soon(handler.closed, *self._end)
+            return 0
         channel = self._core.open(purpose, **content)
         self.channels[channel] = handler
         self.flush()
@@ -252,7 +257,7 @@ class Conversation:
         """The connection is of no use any more."""
         if self._ended:
             return
-        self._ended = True
+        self._ended, self._end = True, (code, text)
         if self._timer is not None:
             self._timer.cancel()
         self.flush()

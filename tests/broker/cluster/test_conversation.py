@@ -1,0 +1,62 @@
+"""What a conversation between brokers owes to its channels."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pollux.cluster.link import Conversation, CoreHub
+from pollux.wire.core.peer import ClusterKey
+
+KEY = ClusterKey("nodes", "castor and pollux")
+
+
+class Output:
+    """Nobody is at the other end."""
+
+    def write(self, data: bytes) -> None:
+        """Nobody reads it."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Waits:
+    """A handler that waits to be told."""
+
+    def __init__(self) -> None:
+        self.over: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
+
+    def closed(self, code: str, text: str) -> None:
+        self.over.set_result((code, text))
+
+    def accepted(self, content: dict[str, Any]) -> None:
+        raise AssertionError(content)
+
+    def data(self, payload: bytes) -> None:
+        raise AssertionError(payload)
+
+    def credited(self) -> None:
+        """Nothing to send."""
+
+
+async def test_who_opens_a_channel_on_a_connection_that_is_gone_is_told() -> None:
+    """The connection may go after it was ready, before whoever waited for it has its turn: a member that opened a
+    channel then waited for ever, and followed nobody any more."""
+    hub = CoreHub(KEY, name="a", node_id=bytes(16), timeout=5.0)
+    ended: list[str] = []
+    conversation = Conversation(
+        hub,
+        Output(),
+        asyncio.get_running_loop(),
+        initiator=True,
+        on_ready=lambda _: None,
+        on_end=lambda code, _: ended.append(code),
+    )
+    conversation.end("failed", "the connection was closed")
+    handler = Waits()
+    channel = conversation.open(handler, "replication")
+    conversation.grant(channel, 1)
+    assert not handler.over.done()  # whoever opens has its channel before it is told
+    assert await asyncio.wait_for(handler.over, 10) == ("failed", "the connection was closed")
+    assert ended == ["failed"]
