@@ -320,7 +320,7 @@ async def test_a_scale_down_that_is_broken_again_and_again_loses_and_doubles_not
     for step in range(1, 5):
         enough = 1200 * step
         await until(lambda enough=enough: sum(count(two, name) for name in names) >= enough)  # type: ignore[misc]
-        await until(lambda: one.cluster.outgoing[0].connected)
+        await until(lambda: one.cluster.peers.links[0].connected)
         if victim == "source":
             one.connectors[two.id].links[-1].cut()
             await found.reopen()
@@ -453,7 +453,7 @@ async def test_nothing_goes_to_a_node_that_is_scaled_down_itself(scaled: Any) ->
 @pytest.mark.parametrize("what", ["queue", "duplicate-ids", "nonsense"])
 async def test_a_request_that_cannot_be_read_is_answered_and_the_link_goes_on(scaled: Any, what: str) -> None:
     found = await scaled()
-    link = found.one.cluster.outgoing[0]
+    link = found.one.cluster.peers.links[0]
     for content in (b"", b"\xc1junk", b"\x80", b"\x92\x01\x02"):
         assert await link.ask(what, content)
     assert link.connected

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from broker.cluster.connection.conftest import nodes, until
-from broker.mqtt.mqtt_harness import Client, publish
-from harness.sessions.broker import FakeSecurity
+from harness.sessions.broker import PASSWORD, FakeSecurity, Transport
+from harness.sessions.mqtt import Client, publish
 from pollux.cluster.mqtt.service import MqttNeighbours
 from pollux.config.acceptors import AcceptorSettings
+from pollux.engine.peer import Peer
 from pollux.protocols import mqtt
 from pollux.protocols.services import Services
 from pollux.wire.mqtt import properties as p
@@ -36,7 +37,7 @@ class Served:
         self.node = node
         self.loop = asyncio.get_running_loop()
         self.connections = 0
-        self.services = Services(
+        services = Services(
             node.office.configuration,
             node.post,
             cast("Any", FakeSecurity()),
@@ -44,10 +45,18 @@ class Served:
             lambda *_: [],
             AcceptorSettings(),
         )
-        self.sessions = mqtt.start(self.services, self.loop)
+        self._services = services
+        self.sessions = mqtt.start(services, self.loop)
         self.neighbours = MqttNeighbours(node.cluster, self.sessions)
         node.cluster.on_reached = self.neighbours.reached
         self.neighbours.start()
+
+    def services(self) -> Services:
+        return self._services
+
+    def transport(self, **peer: Any) -> Transport:
+        self.connections += 1
+        return Transport(self.loop, Peer(self.connections, "127.0.0.1", 40_000 + self.connections, **peer))
 
     def client(self, version: int = V5) -> Client:
         return Client(cast("Any", self), version)
@@ -77,9 +86,8 @@ async def mesh(make: Make, count: int = 2, balancing: str = "ON_DEMAND") -> list
 async def joined(*served: Served) -> None:
     for one in served:
         for other in served:
-            if one is not other and other.node.id not in one.neighbours._asking:
+            if one is not other and all(link.node != other.node.id for link in one.node.cluster.peers.links):
                 link = one.node.reach(other.node)
-                # One after the other: a node of these tests connects by the connector that it was given last.
                 await until(lambda link=link: link.connected)  # type: ignore[misc]
     await until(
         lambda: all(
@@ -146,11 +154,11 @@ async def test_a_clean_start_ends_the_session_wherever_it_is(nodes: Make) -> Non
 async def test_another_users_session_is_not_given(nodes: Make) -> None:
     one, two = await mesh(nodes)
     first = one.client()
-    await first.connect("c", clean=False, expiry=1000, user="ann")
+    await first.connect("c", clean=False, expiry=1000, user="ann", password=PASSWORD.encode())
     thief = two.client()
     for clean in (True, False):
         thief = two.client()
-        answer = await thief.connect("c", clean=clean, expiry=1000, user="bob")
+        answer = await thief.connect("c", clean=clean, expiry=1000, user="bob", password=PASSWORD.encode())
         assert answer.reason == ReasonCode.NOT_AUTHORIZED
     await first.ping()
     assert one.sessions.sessions["c"].user == "ann"
@@ -202,8 +210,6 @@ async def test_a_node_that_was_away_hears_what_was_cleared_and_brings_nothing_ba
     await two.node.open()
     two = Served(two.node)
     assert two.sessions.retained.store.count == 1
-    one.neighbours._asking.clear()
-    one.node.cluster.peers.links.clear()
     await joined(one, two)
     await until(lambda: two.sessions.retained.store.count == 0)
     assert one.sessions.retained.store.count == 0
@@ -256,8 +262,6 @@ async def test_a_session_outlives_restarts_and_what_is_on_its_way_does_too(nodes
         await first.publish("t", str(number).encode(), 1)
     first.lose()
     one = await one.again()
-    two.node.cluster.peers.links.clear()
-    two.neighbours._asking.clear()
     await joined(one, two)
     again = two.client()
     assert (await again.connect("c", clean=False, expiry=1000)).session_present
@@ -283,8 +287,6 @@ async def test_queues_that_leave_go_on_after_a_restart(nodes: Make) -> None:
     one = await one.again()
     assert one.queues() == {"c.t"}
     assert one.sessions.sessions == {}
-    two.node.cluster.peers.links.clear()
-    two.neighbours._asking.clear()
     await joined(one, two)
     second = two.client()
     await second.connect("c", clean=False, expiry=1000)

@@ -136,7 +136,7 @@ class Receiver(Apart):
     def arrived(self, queues: Iterable[Queue], message: Message) -> None:
         """Note a message that came: nothing is remembered of it."""
 
-    def place_again(self, message: Message, visited: tuple[bytes, ...], tx: int, *, moved: bool) -> bool:  # noqa: ARG002  (an owner's)
+    def place_again(self, message: Message, sent: Forwarded, tx: int) -> bool:  # noqa: ARG002  (an owner's)
         """Send a message, as there is no queue that it was for."""
         return self.post.receive(message, tx)
 

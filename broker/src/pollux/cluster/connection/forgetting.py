@@ -16,6 +16,7 @@ from pollux.routing.spec import QueueSpec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.spread import Spreading
     from pollux.engine.post_office import PostOffice
     from pollux.message import Message
@@ -114,7 +115,7 @@ class Forgetting:
         message = taken(one, reference.message.large)
         message.duplicate_id = None  # it was seen here when it came first
         onward = self._spreading.onward(message, one) if one.owner else []
-        spread = Spread((), onward) if onward else self._anew(message)
+        spread = Spread((), onward) if onward else self._anew(message, one)
         if not spread.queues and not spread.forwards:
             self.unwanted += 1
             post.dead_letters.unrouted(message)
@@ -123,10 +124,10 @@ class Forgetting:
         post.place_anew(self.queue, reference, message, spread)
         self.moved += 1
 
-    def _anew(self, message: Message) -> Spread:
-        found = self._spreading.again(message, ())
+    def _anew(self, message: Message, gone: Forwarded) -> Spread:
+        found = self._spreading.again(message, gone, ())
         spread = found if isinstance(found, Spread) else Spread(found, ())
-        if not spread.queues and not spread.forwards and message.routing_type is not RoutingType.MULTICAST:
+        if not spread.queues and not spread.forwards and not gone.topic:
             spec = QueueSpec(message.address, message.address, routing_type=RoutingType.ANYCAST, auto_created=True)
             return Spread([self._post.create_queue(spec, auto_address=False)], ())
         return spread

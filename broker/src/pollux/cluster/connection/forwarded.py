@@ -55,6 +55,8 @@ class Forwarded(Struct, frozen=True, array_like=True):
     moved: bool = False
     #: How often its delivery failed there.
     failures: int = 0
+    #: The queues are subscriptions (MULTICAST): when they are over, nobody else gets it for them.
+    topic: bool = False
 
 
 class _Stored(Struct, frozen=True, array_like=True):
@@ -76,6 +78,7 @@ class _Stored(Struct, frozen=True, array_like=True):
     owner: bytes = b""
     moved: bool = False
     failures: int = 0
+    topic: bool = False
 
 
 _decode = msgspec.msgpack.Decoder(_Stored).decode
@@ -92,8 +95,9 @@ def stored(
     owner: bytes = b"",
     reference: MessageReference | None = None,
     sent: Forwarded | None = None,
+    topic: bool = False,
 ) -> Message:
-    """Return the copy of a message that waits at ``address`` to be sent. ``owner``: see :class:`Forwarded`.
+    """Return the copy of a message that waits at ``address`` to be sent. ``owner``, ``topic``: see :class:`Forwarded`.
 
     ``reference``: that of the queue it leaves. ``sent``: as it came here, when it is only passed on.
     """
@@ -125,6 +129,7 @@ def stored(
         owner,
         reference is not None or (sent is not None and sent.moved),
         reference.delivery_count if reference is not None else sent.failures if sent is not None else 0,
+        topic or (sent is not None and sent.topic),
     )
     copy.annotations = {**(message.annotations or {}), ROUTE_TO: _encode(note)}
     return copy
@@ -185,6 +190,7 @@ def to_send(copy: Message) -> Forwarded | None:
         note.owner,
         note.moved,
         note.failures,
+        note.topic,
     )
 
 

@@ -320,7 +320,7 @@ class IncomingLink:
             if not mine:
                 kept = cluster.pass_on(message, one, tx)
             elif not queues:
-                kept = cluster.place_again(message, one.visited, tx, moved=one.moved)
+                kept = cluster.place_again(message, one, tx)
             elif cluster.post.take(message, queues, tx, moved=one.moved, failures=one.failures):
                 kept = True
                 cluster.arrived(queues, message)

@@ -136,7 +136,7 @@ class Owner(Protocol):
     def pass_on(self, message: Message, sent: Forwarded, tx: int) -> bool:
         """Send a message on that is for queues of another node; return whether it is kept. Raises PolluxError."""
 
-    def place_again(self, message: Message, visited: tuple[bytes, ...], tx: int, *, moved: bool) -> bool:
+    def place_again(self, message: Message, sent: Forwarded, tx: int) -> bool:
         """Route a message whose queue is gone; return whether it is kept. Raises PolluxError when that cannot be."""
 
     def left(self, node: bytes, link: object) -> None:

@@ -332,20 +332,20 @@ class Cluster:
         forwards = self.spreading.onward(message, sent)
         for forward in forwards:
             self.post.forward(forward, tx)
-        return bool(forwards) or self.place_again(message, sent.visited, tx, moved=sent.moved)
+        return bool(forwards) or self.place_again(message, sent, tx)
 
-    def place_again(self, message: Message, visited: tuple[bytes, ...], tx: int, *, moved: bool) -> bool:
+    def place_again(self, message: Message, sent: Forwarded, tx: int) -> bool:
         """Route a message whose queue is gone. ANYCAST with no queue left gets one here; a subscription is over."""
-        found = self.spreading.again(message, visited)
+        found = self.spreading.again(message, sent)
         queues, forwards = (found.queues, found.forwards) if isinstance(found, Spread) else (found, ())
         for forward in forwards:
-            if moved:
+            if sent.moved:
                 mark_moved(forward.message)
             self.post.forward(forward, tx)
-        if not queues and not forwards and message.routing_type is not RoutingType.MULTICAST:
+        if not queues and not forwards and not sent.topic:
             spec = QueueSpec(message.address, message.address, routing_type=RoutingType.ANYCAST, auto_created=True)
             queues = [self.post.create_queue(spec, auto_address=False)]
-        return (bool(queues) and self.post.take(message, queues, tx, moved=moved)) or bool(forwards)
+        return (bool(queues) and self.post.take(message, queues, tx, moved=sent.moved)) or bool(forwards)
 
     # -- who is there
 

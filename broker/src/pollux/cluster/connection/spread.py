@@ -97,9 +97,15 @@ class Spreading:
         found = self._names.get(name, _UNKNOWN)
         return bool(self._elsewhere(name) if found is _UNKNOWN else found)
 
-    def again(self, message: Message, visited: tuple[bytes, ...]) -> Sequence[Queue] | Spread:
-        """Route a message anew whose queue is gone, not to a node where it was."""
-        return self.spread(message, self._elsewhere(message.address), visited)
+    def again(
+        self, message: Message, gone: Forwarded, visited: tuple[bytes, ...] | None = None
+    ) -> Sequence[Queue] | Spread:
+        """Route a message anew whose queues (``gone``) are gone, not to a node where it was (else: ``visited``).
+
+        For a subscription of the same name elsewhere, or another ANYCAST queue: other subscriptions had their copies.
+        """
+        where = gone.visited if visited is None else visited
+        return self.spread(message, self._elsewhere(message.address), where, gone)
 
     def _elsewhere(self, name: str) -> tuple[str, ...]:
         address = name.partition(FQQN_SEPARATOR)[0]
@@ -112,9 +118,13 @@ class Spreading:
         return self._names[name]
 
     def spread(
-        self, message: Message, elsewhere: Iterable[str], visited: tuple[bytes, ...] = ()
+        self,
+        message: Message,
+        elsewhere: Iterable[str],
+        visited: tuple[bytes, ...] = (),
+        gone: Forwarded | None = None,
     ) -> Sequence[Queue] | Spread:
-        """Choose a queue of each group that the message is for."""
+        """Choose a queue of each group that the message is for; only of the groups of ``gone``, where that is given."""
         name, _, named = message.address.partition(FQQN_SEPARATOR)
         groups: dict[tuple[str, str], list[Queue]] = {}
         for address in self._space.matching(name):
@@ -130,9 +140,11 @@ class Spreading:
             if group[0] in wanted:
                 groups.setdefault(group, [])
         queues: list[Queue] = []
-        far: dict[tuple[bytes, bytes], list[str]] = {}
+        far: dict[tuple[bytes, bytes, bool], list[str]] = {}
         for group, here in groups.items():
             multicast = bool(group[1])
+            if gone is not None and (gone.topic != multicast or (multicast and group[1] not in gone.queues)):
+                continue
             if named or message.routing_type in (None, RoutingType.MULTICAST if multicast else RoutingType.ANYCAST):
                 others = [
                     (key, path)
@@ -145,12 +157,15 @@ class Spreading:
                     here = [queue for queue in here if queue.name not in self.leaving]  # noqa: PLW2901  (fewer of them)
                 chosen = self._choose(message, group, here, others)
                 if isinstance(chosen, _Far):
-                    far.setdefault((chosen.key[0], chosen.peer), []).append(chosen.key[1])
+                    far.setdefault((chosen.key[0], chosen.peer, multicast), []).append(chosen.key[1])
                 elif chosen is not None:
                     queues.append(chosen)
         if not far:
             return queues
-        forwards = [self._copy(message, peer, owner, tuple(names), visited) for (owner, peer), names in far.items()]
+        forwards = [
+            self._copy(message, peer, owner, tuple(names), visited, topic=topic)
+            for (owner, peer, topic), names in far.items()
+        ]
         return Spread(queues, forwards)
 
     def _choose(
@@ -221,7 +236,8 @@ class Spreading:
         path = self._table.path(key, visited) or self._table.path(key)
         if path is None:
             raise KeyError(owner.hex())
-        return self._copy(message, path.peer, owner, queues, visited, reference=reference)
+        topic = path.record.multicast
+        return self._copy(message, path.peer, owner, queues, visited, reference=reference, topic=topic)
 
     def onward(self, message: Message, sent: Forwarded) -> list[Forward]:
         """Return the copies of a message that is on its way to queues of another node, one for each next hop."""
@@ -243,12 +259,15 @@ class Spreading:
         *,
         reference: MessageReference | None = None,
         sent: Forwarded | None = None,
+        topic: bool = False,
     ) -> Forward:
         outlet = self.outlets[peer]
         number = outlet.numbering.next()
         whose = b"" if owner == peer else owner
         address, visited = outlet.queue.address, (*visited, self._node)
-        copy = stored(message, address, number, queues, visited, owner=whose, reference=reference, sent=sent)
+        copy = stored(
+            message, address, number, queues, visited, owner=whose, reference=reference, sent=sent, topic=topic
+        )
         return Forward(outlet.queue, copy)
 
     @staticmethod
