@@ -10,7 +10,7 @@ from harness.routers import FixedRouter
 from pollux.protocols.redirects import Elsewhere, Refused
 
 if TYPE_CHECKING:
-    from .harness import Broker
+    from harness.sessions.amqp import Broker
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.sessions.mqtt import Broker, publish
 from pollux.cluster.scale_down.handing import QUEUE, definition
 from pollux.cluster.scale_down.receiving import Receiving
 from pollux.config.model import Configuration
@@ -14,8 +15,6 @@ from pollux.protocols.mqtt.moving import MovingRetained, MovingSessions
 from pollux.protocols.mqtt.sessions import start
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import Ack, Filter, Publish
-
-from .mqtt_harness import Broker, publish
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,7 +13,7 @@ from pollux.wire.mqtt.packets import V5, V31, V311, ConnAck, Connect
 from pollux.wire.mqtt.reasons import ReasonCode
 
 if TYPE_CHECKING:
-    from .mqtt_harness import Broker
+    from harness.sessions.mqtt import Broker
 
 ELSEWHERE = Elsewhere("fe80::1", 1883, tls=False)
 
