@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.routers import FixedRouter
+from harness.sessions.broker import PASSWORD
 from pollux.protocols.redirects import Elsewhere, Refused
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ async def test_where_the_client_is_served_is_said_behind_an_open(
     broker: Broker, answer: Elsewhere | Refused, condition: str, info: Any
 ) -> None:
     broker.router = router = FixedRouter(answer)
-    client = broker.client("pump", user="alice", password="wonder", mechanisms="PLAIN")
+    client = broker.client("pump", user="alice", password=PASSWORD, mechanisms="PLAIN")
     await client.until(lambda: client.remote_condition)
     properties: Any = client.connection.remote_properties
     assert properties["amqp:connection-establishment-failed"] is True
