@@ -469,7 +469,8 @@ class Node:
         if self._went is not None:
             return self._went
         if self.activation is not None:
-            return self.drain is None  # it was stopped in the middle, and its right to the store is given back
+            # It was stopped in the middle of it, and its right to the store is given back.
+            return not self.configuration.scales_down_instead or self.drain is None
         return await self._hand_over(forced)
 
     async def _hand_over(self, forced: asyncio.Event) -> bool:
