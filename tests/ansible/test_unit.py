@@ -42,7 +42,11 @@ def rendered(policy: str, zookeeper: str = "") -> list[str]:
         "zookeeper": zookeeper,
         "store": "/var/lib/pollux/shared/one",
     }
-    return environment.from_string(source).render(VARIABLES, __broker_me=me).splitlines()
+    return (
+        environment.from_string(source)
+        .render(VARIABLES, __broker_me=me, __broker_managed=policy == "active_passive")
+        .splitlines()
+    )
 
 
 def test_a_replicated_broker_s_session_is_closed_when_its_process_is_gone() -> None:
