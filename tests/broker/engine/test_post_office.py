@@ -553,3 +553,17 @@ async def test_a_filter_that_is_no_longer_accepted_does_not_keep_a_broker_down(
     await receiver.wait(2)
     assert receiver.bodies == [b"one", b"two"]
     assert post.queue("kept").message_count == 2, "and no third one"
+
+
+async def test_a_consumer_of_a_queue_that_is_gone_takes_no_other_one_of_its_name_along(office: Office) -> None:
+    """Breaks when a queue that a consumer leaves is deleted by its name alone: with what its successor holds."""
+    post = await office.open()
+    gone = office.queue(auto_created=True, auto_delete=True)
+    late = Receiver()
+    post.delete_queue("orders")
+    post.attach(gone, late)
+    another = office.queue(auto_created=True, auto_delete=True)
+    await office.send(b"kept")
+    post.detach(gone, late)
+    assert post.space.queue("orders") is another
+    assert office.count("orders") == 1

@@ -292,6 +292,8 @@ class AddressManager:
 
     def maybe_delete(self, queue: Queue, now: int | None = None) -> bool:
         """Delete an automatically deleted queue whose time has come; true if it is gone."""
+        if self._space.queue(queue.name) is not queue:
+            return False  # it is gone, and another one may have its name
         now = self._wall_ms() if now is None else now
         if not queue_removable(queue, self._space.settings(queue.address), now) or queue in self._arrivals:
             return False

@@ -524,7 +524,8 @@ class Cluster:
     def _mover(self, queue: Queue) -> Mover | None:
         leaving = queue.name in self._leaving.names
         delay = 0 if leaving else self.post.space.settings(queue.address).redistribution_delay
-        wanted = delay >= 0 and not queue.spec.internal and queue.address in self.prefixes
+        there = self.post.space.queue_by_id(queue.id) is queue
+        wanted = there and delay >= 0 and not queue.spec.internal and queue.address in self.prefixes
         mover = self._movers.get(queue.id)
         if not wanted:
             if mover is not None:
