@@ -10,9 +10,11 @@ from msgspec.structs import replace
 
 from broker.cluster.connection.conftest import until
 from broker.engine.conftest import Receiver, message
+from pollux.cluster.connection.forwarded import to_send
 from pollux.cluster.scale_down.drain import Drain
 from pollux.cluster.scale_down.plan import Wanted
 from pollux.cluster.scale_down.receiving import Receiving
+from pollux.cluster.scale_down.ways import NodeWay
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.errors import InvalidRequestError
 from pollux.message import RoutingType
@@ -465,3 +467,17 @@ async def test_a_request_that_cannot_be_read_is_answered_and_the_link_goes_on(sc
         await answer
     with pytest.raises(ConnectionError):
         await link.ask(what, b"junk")
+
+
+@pytest.mark.parametrize("kind", list(RoutingType))
+async def test_what_goes_says_whether_it_is_for_a_subscription(scaled: Any, kind: RoutingType) -> None:
+    """Breaks when a queue is made for what was in a subscription that is over when it arrives, or others get it."""
+    found = await scaled()
+    queue = found.one.office.queue("mine", "news", routing_type=kind)
+    found.one.post.send(message(b"x", "news"))
+    await found.one.office.stable()
+    (reference,) = queue.iterate()
+    way = NodeWay(found.one.cluster, found.one.cluster.peers.links[0], lambda _: {})
+    sent = to_send(way.forward(reference, queue).message)
+    assert sent is not None
+    assert sent.subscriptions is (kind is RoutingType.MULTICAST)

@@ -127,7 +127,7 @@ class Forgetting:
     def _anew(self, message: Message, gone: Forwarded) -> Spread:
         found = self._spreading.again(message, gone, ())
         spread = found if isinstance(found, Spread) else Spread(found, ())
-        if not spread.queues and not spread.forwards and not gone.topic:
+        if not spread.queues and not spread.forwards and not gone.subscriptions:
             spec = QueueSpec(message.address, message.address, routing_type=RoutingType.ANYCAST, auto_created=True)
             return Spread([self._post.create_queue(spec, auto_address=False)], ())
         return spread

@@ -58,6 +58,11 @@ class Forwarded(Struct, frozen=True, array_like=True):
     #: The queues are subscriptions (MULTICAST): when they are over, nobody else gets it for them.
     topic: bool = False
 
+    @property
+    def subscriptions(self) -> bool:
+        """Whether its queues are subscriptions; of what was stored before that was said, as far as it tells."""
+        return self.topic or self.routing_type == RoutingType.MULTICAST
+
 
 class _Stored(Struct, frozen=True, array_like=True):
     """What the annotation of a stored copy has."""

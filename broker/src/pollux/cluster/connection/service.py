@@ -342,7 +342,7 @@ class Cluster:
             if sent.moved:
                 mark_moved(forward.message)
             self.post.forward(forward, tx)
-        if not queues and not forwards and not sent.topic:
+        if not queues and not forwards and not sent.subscriptions:
             spec = QueueSpec(message.address, message.address, routing_type=RoutingType.ANYCAST, auto_created=True)
             queues = [self.post.create_queue(spec, auto_address=False)]
         return (bool(queues) and self.post.take(message, queues, tx, moved=sent.moved)) or bool(forwards)

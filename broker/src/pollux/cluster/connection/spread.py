@@ -143,7 +143,7 @@ class Spreading:
         far: dict[tuple[bytes, bytes, bool], list[str]] = {}
         for group, here in groups.items():
             multicast = bool(group[1])
-            if gone is not None and (gone.topic != multicast or (multicast and group[1] not in gone.queues)):
+            if gone is not None and (gone.subscriptions != multicast or (multicast and group[1] not in gone.queues)):
                 continue
             if named or message.routing_type in (None, RoutingType.MULTICAST if multicast else RoutingType.ANYCAST):
                 others = [

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pollux.cluster.connection.forwarded import stored
 from pollux.engine.spreading import Forward
+from pollux.message import RoutingType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,8 @@ class NodeWay:
         outlet = self._cluster.spreading.outlets[self.node]
         number = outlet.numbering.next()
         names, visited = (queue.name,), (self._cluster.node,)
-        copy = stored(reference.message, outlet.queue.address, number, names, visited, reference=reference)
+        topic = queue.routing_type is RoutingType.MULTICAST
+        copy = stored(reference.message, outlet.queue.address, number, names, visited, reference=reference, topic=topic)
         marks = self._mark(reference)
         if marks:
             copy.annotations = {**(copy.annotations or {}), **marks}
