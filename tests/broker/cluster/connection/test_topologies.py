@@ -346,3 +346,14 @@ async def test_a_message_on_its_way_does_not_go_back_where_it_was(nodes: Make) -
     assert sent is not None
     forwards = first.cluster.spreading.onward(message(b"x"), sent)
     assert [one.queue for one in forwards] == [first.cluster.spreading.outlets[other.id].queue]
+
+
+async def test_the_other_broker_of_a_pair_is_no_node_that_is_waited_for(nodes: Make) -> None:
+    """Breaks when MQTT clients of who takes over wait for a host that has no power, as if a session could be there."""
+    one, two = await nodes()
+    one.connector_to(two).allowed.clear()
+    link = one.reach(two)
+    assert not link.tried
+    assert not one.cluster.all_tried()
+    one.places = [("host", one.number, False), ("host", two.number, False)]
+    assert one.cluster.all_tried()

@@ -102,6 +102,11 @@ class Peers:
         """Look where this node is reached now; return what has to be told."""
         return [self.members.mine] if self.members.reached_at(self._places()) else []
 
+    def is_here(self, link: OutgoingLink) -> bool:
+        """Whether a link is to brokers of this node alone: to the other one of a pair."""
+        mine = {(host, port) for host, port, _ in self._places()}
+        return bool(link.endpoints) and all((one.host, one.port) in mine for one in link.endpoints)
+
     def hear(self, told: Iterable[Member]) -> list[Member]:
         """Take what a peer says of the nodes; return what is new."""
         before = self.members.contradictions

@@ -218,8 +218,8 @@ class Cluster:
     # -- queues that leave
 
     def all_tried(self) -> bool:
-        """Whether every peer was reached once, or could not be."""
-        return all(link.tried or link.useless for link in self.peers.links)
+        """Whether every other node was reached once, or could not be. The other broker of a pair serves this one."""
+        return all(link.tried or link.useless or self.peers.is_here(link) for link in self.peers.links)
 
     def complete(self) -> bool:
         """Whether every node that is known of is reached, and reaches this one."""
