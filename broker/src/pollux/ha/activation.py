@@ -176,15 +176,24 @@ class Activation(ABC):
         if self.machine.phase not in (Phase.ACTIVATING, Phase.LIVE):
             return
         if not self.lease.held():
-            self.fence(
-                f"the right to serve could not be proven for {self.lease.seconds:g} s: this process stood still or"
-                f" {self._authority} does not answer"
-            )
+            self.expired()
             return
         self._guard_timer = self._loop.call_later(GUARD_PERIOD, self._watch_lease)
 
     #: Who has to be asked for the right to serve.
     _authority = "the store"
+
+    def expired(self) -> str:
+        """Let nothing leave this broker any more, as its lease is over, whoever noticed it first; return the reason."""
+        reason = self._why_expired()
+        self.fence(reason)
+        return reason
+
+    def _why_expired(self) -> str:
+        return (
+            f"the right to serve could not be proven for {self.lease.seconds:g} s: this process stood still or"
+            f" {self._authority} does not answer"
+        )
 
     def fence(self, reason: str) -> None:
         """Let nothing leave this broker any more. Any thread."""

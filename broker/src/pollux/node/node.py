@@ -431,8 +431,7 @@ class Node:
         """Stop at once: nobody gets another confirmation."""
         if self.activation is not None and not self.activation.guard() and self.state != "failed":
             # The journal met the expired guard before the timer did.
-            self.activation.fence(str(error))
-            self.fenced(str(error))
+            self.fenced(self.activation.expired())
             return
         self._fail(Ending.STORE_FAILED, error)
 

@@ -33,7 +33,7 @@ from pollux.ha.active_passive.asking import (
     ask_all,
 )
 from pollux.ha.active_passive.following import Following, record_of
-from pollux.ha.active_passive.policy import Action, Opening, Serving, decide
+from pollux.ha.active_passive.policy import UNWANTED, Action, Opening, Serving, decide
 from pollux.ha.active_passive.primary import Backups, Primary
 from pollux.ha.active_passive.promoting import Promoter
 from pollux.ha.active_passive.promotion import Proof, Why, judge_demotion
@@ -73,7 +73,7 @@ SERVES = 60.0
 #: A primary whose loop stood still for longer ends itself, seconds; with longer heartbeats for two of those.
 STANDS_STILL = 5.0
 #: How long the resource manager may take to say again that it wants a broker that had to wait, at least, seconds.
-UNWANTED = 10.0
+PATIENCE = 10.0
 _PHASES = {Status.JOINING: Phase.JOINING, Status.CATCHUP: Phase.CATCHING_UP, Status.READY: Phase.READY}
 
 
@@ -202,7 +202,7 @@ class ActivePassiveActivation(CopyingActivation):
     async def _open(self, right: Right, at: float, now: float) -> None:
         """Serve, once nobody else may any more, as long as the resource manager still wants it."""
         grant = self._primary.grant
-        decided = decide(Opening(at, max(grant.seconds, UNWANTED), grant.word), now)
+        decided = decide(Opening(at, max(grant.seconds, PATIENCE), grant.word), now)
         if decided.action is Action.FENCE:
             self._opening = None
             self._begin_anew(decided.reason)
@@ -223,7 +223,7 @@ class ActivePassiveActivation(CopyingActivation):
             return
         # Whoever stood still for longer than the lease finds that it is over: others may have been promoted since.
         if not self._primary.extend(now):
-            self.fence("this process stood still for longer than its lease")
+            self.expired()
             return
         if not self._serves.is_set():
             return
@@ -235,6 +235,9 @@ class ActivePassiveActivation(CopyingActivation):
         elif decided.status is Status.ACTIVE and not self._giving_up:
             self._backups.mirror.withhold(False)
             self._become(Status.ACTIVE, decided.reason)
+
+    def _why_expired(self) -> str:
+        return UNWANTED if self._primary.grant.left(boot_clock()) == 0 else super()._why_expired()
 
     async def _give_up(self, members: frozenset[str], reason: str) -> None:
         event(logger, logging.WARNING, "expected backups are waited for no longer", reason=reason)

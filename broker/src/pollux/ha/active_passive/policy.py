@@ -96,7 +96,10 @@ def _waits(member: Waiting) -> Decision:
     return _NOTHING
 
 
-_UNWANTED = Decision(Action.FENCE, "the resource manager has not said for too long that this broker serves")
+#: Why a primary ends whose grant is over.
+UNWANTED = "the resource manager has not said for too long that this broker serves"
+
+_UNWANTED = Decision(Action.FENCE, UNWANTED)
 
 
 def _opens(member: Opening, now: float) -> Decision:
