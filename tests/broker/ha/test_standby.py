@@ -56,7 +56,7 @@ def test_a_member_is_ready_when_it_has_come_near(
     """Breaks when the first look is enough: at full load as much again was written meanwhile, and is replayed by who
     takes over then; and of a backlog of millions most pages were not read yet, and are opened then."""
     reader = Reader(found, unread)
-    monkeypatch.setattr(standby, "Follower", lambda *_: reader)
+    monkeypatch.setattr(standby, "Follower", lambda *_, **_options: reader)
     seen: list[int] = []
     ready = threading.Event()
 
@@ -95,7 +95,7 @@ def test_only_looks_that_succeed_follow_each_other_at_once(
     """Breaks when a store that fails while pages are unread is looked at without a pause for as long as it fails."""
     reader = Reader([], unread=100)
     reader.follows = follows
-    monkeypatch.setattr(standby, "Follower", lambda *_: reader)
+    monkeypatch.setattr(standby, "Follower", lambda *_, **_options: reader)
     member = standby.StandbyPrefetch(tmp_path, 100, Spare(tmp_path, "m", 4096), lambda: None)
     rounds = member._ended = Rounds(4)
     member._read_along()
@@ -110,7 +110,7 @@ def test_a_copy_of_ones_own_is_looked_at_as_often_when_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: standby.Pace, waits: list[float]
 ) -> None:
     """Breaks when the first second of load after a quiet time is left to whoever takes over then."""
-    monkeypatch.setattr(standby, "Follower", lambda *_: Reader([], 0))
+    monkeypatch.setattr(standby, "Follower", lambda *_, **_options: Reader([], 0))
     member = standby.StandbyPrefetch(tmp_path, 100, Spare(tmp_path, "m", 4096), lambda: None, pace=pace)
     rounds = member._ended = Rounds(4)
     member._read_along()

@@ -21,6 +21,7 @@ from pollux.store import checkpointer, ids, index, recovery
 from pollux.store.files import FileOperations
 from pollux.store.follower import Follower
 from pollux.store.maintenance import Maintenance
+from pollux.store.reading import read_journal
 
 if TYPE_CHECKING:
     from array import array
@@ -180,6 +181,44 @@ async def test_a_look_without_news_opens_two_files_however_many_there_are(
         assert not [name for name in opened_files if name.endswith(".checkpoint")]
     monkeypatch.undo()
     await promote(settings, follower, tmp_path / "copy")
+
+
+class Counting(FileOperations):
+    """Counts the bytes that are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def read(self, fd: int, length: int, offset: int) -> bytes:
+        data = super().read(fd, length, offset)
+        self.bytes += len(data)
+        return data
+
+
+async def test_a_takeover_of_a_copy_does_not_read_prepared_segments_again(tmp_path: Path) -> None:
+    """What was empty to its end, and has nothing at its beginning, is empty; what was written to since is read."""
+    settings = settings_in(tmp_path / "store", journal_file_size=1 << 20, journal_min_files=4)
+    async with writing(settings) as live:
+        await live.send()
+        await until(lambda: len(segments(settings)) >= 4)
+        read = {}
+        for in_order in (False, True):
+            files = Counting()
+            follower = Follower(settings.journal_directory, 100, files=files, in_order=in_order)
+            assert follower.poll()
+            files.bytes = 0
+            found = read_journal(settings.journal_directory, None, follower=follower, files=files)
+            assert len(found.journal.empty) >= 3
+            read[in_order] = files.bytes
+        assert read[False] - read[True] > 3 << 19
+
+        follower = Follower(settings.journal_directory, 100, in_order=True)
+        assert follower.poll()
+        while len(live.held) < 1000:
+            await live.send()
+        recovered = await promote(settings, follower, tmp_path / "promoted")
+    assert contents(recovered)[1] == live.held
 
 
 async def test_a_checkpoint_while_following_and_the_files_it_deletes(tmp_path: Path) -> None:

@@ -53,8 +53,9 @@ class StandbyPrefetch:
         paging: Path | None = None,
         files: Files = DISK,
         pace: Pace = SHARED_PACE,
+        in_order: bool = False,
     ) -> None:
-        self._make = partial(Follower, journal, id_cache_size, paging, files)
+        self._make = partial(Follower, journal, id_cache_size, paging, files, in_order=in_order)
         self._follower = self._make()
         self._spare = spare
         self._pace = pace

@@ -71,13 +71,27 @@ class Look(Struct):
     number: int
     #: The ones that writing would go on in: the first empty one of each life from that of `last` on.
     following: list[SegmentFile]
+    #: All that were empty.
+    empty: list[SegmentFile]
 
 
 class Follower:
     """Follows one journal directory. ``poll`` from a background thread; ``take`` ends it."""
 
-    def __init__(self, directory: Path, id_cache_size: int, paging: Path | None = None, files: Files = DISK) -> None:
-        """``paging``: the pages' directory, when they are to be known at a takeover."""
+    def __init__(
+        self,
+        directory: Path,
+        id_cache_size: int,
+        paging: Path | None = None,
+        files: Files = DISK,
+        *,
+        in_order: bool = False,
+    ) -> None:
+        """``paging``: the pages' directory, when they are to be known at a takeover.
+
+        ``in_order``: what is read here is written in the order of the writes, as a copy of one's own is. A segment that
+        was empty is empty then if nothing is at its beginning, so a takeover need not read megabytes of zeros.
+        """
         self._directory = directory
         self._files = files
         #: What was read of pages that nobody writes to.
@@ -85,7 +99,11 @@ class Follower:
         self._id_cache_size = id_cache_size
         self._progress: Progress | None = None
         self._look: Look | None = None
-        self._buffer = bytearray()
+        #: For what is read of segments; as large as one.
+        self.buffer = bytearray()
+        #: (name, inode) of segments that were empty to their ends when they came.
+        self._empty: set[tuple[str, int]] = set()
+        self._in_order = in_order
         #: Of all segments at the last whole look.
         self.headers: recovery.Headers = {}
         #: Of the first segments of lives, and that the others have none.
@@ -118,9 +136,15 @@ class Follower:
         return self._progress.checkpoint if self._progress is not None else None
 
     def know(self, segments: list[SegmentFile]) -> None:
-        """Say of those in which something was read that they are not empty: nobody has to open them to see it."""
+        """Say of those in which something was read that they are not empty: nobody has to open them to see it.
+
+        Nor those that were empty, if nothing is where a first write begins.
+        """
         if self._progress is None:
             return
+        for segment in segments:
+            if (segment.path.name, segment.inode) in self._empty and recovery.is_empty(segment, quick=True):
+                segment.empty = True
         followed = zip(self._progress.segments, self._progress.replays, strict=True)
         read = {key for (key, _), replay in followed if replay.records}
         for segment in segments:
@@ -148,7 +172,19 @@ class Follower:
         if self._progress is not None:
             self._progress.state.settle()
             self.pages.look(self._progress.state, lambda: self._stopping)
+        if self._in_order and self._look is not None:
+            self._note_empty(self._look.empty)
         return self.records != before
+
+    def _note_empty(self, segments: list[SegmentFile]) -> None:
+        """Read those that came since to their ends."""
+        there = {(one.path.name, one.inode): one for one in segments}
+        self._empty &= there.keys()
+        for key in there.keys() - self._empty:
+            if self._stopping:
+                return
+            if recovery.is_empty(there[key]):
+                self._empty.add(key)
 
     def _read(self, names: frozenset[str]) -> None:
         """Look at all files."""
@@ -187,7 +223,7 @@ class Follower:
                 for empty in journal.empty:
                     if empty.key > segment.key:
                         following.setdefault(empty.epoch, empty)
-                self._look = Look(names, segment, number, list(following.values()))
+                self._look = Look(names, segment, number, list(following.values()), journal.empty)
                 break
             self._fold(progress, segment, number, segment.size)
             segment.replay = progress.replays[number]
@@ -211,7 +247,7 @@ class Follower:
             self.records -= replay.records
             state = progress.state
             file = state.forgotten + number
-            recovery.replay_segment(state, segment, file, self._buffer, resume=replay, upto=upto)
+            recovery.replay_segment(state, segment, file, self.buffer, resume=replay, upto=upto)
             self.records += replay.records
 
     def _arrange(

@@ -262,13 +262,15 @@ class Opening:
 
 def prepare_directories(settings: StoreSettings, files: Files) -> int:
     """Make the directories of a store, and return the newest epoch on disk. Blocking."""
-    for directory in (
+    directories = (
         settings.journal_directory,
         settings.bindings_directory,
         settings.large_messages_directory,
         settings.paging_directory,
-    ):
+    )
+    for directory in directories:
         make_directories(files, directory)
-        # It may be there, but not be on stable storage: whoever made it was killed just then.
-        files.sync_directory(directory.parent)
+    # They may be there, but not be on stable storage: whoever made them was killed just then.
+    for above in dict.fromkeys(directory.parent for directory in directories):
+        files.sync_directory(above)
     return newest_epoch(settings.journal_directory, settings.bindings_directory, files)

@@ -94,7 +94,8 @@ def read_journal(
         if checkpoint is not None:
             load_checkpoint(checkpoint, state, bodies=False)
     replayed = 0
-    buffer = bytearray()
+    # A new one would have to grow, and a takeover waits for that.
+    buffer = follower.buffer if follower is not None else bytearray()
     finals = last_of_lives(readable)
     holed = recovery.holed_lives(journal.chain)
     numbers = {segment.sequence for segment in journal.chain}

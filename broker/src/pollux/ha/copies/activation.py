@@ -92,6 +92,7 @@ class CopyingActivation(Activation):
             on_first,
             paging=configuration.paging_directory,
             pace=OWN_PACE,
+            in_order=True,
         )
         self._prefetch.start()
 

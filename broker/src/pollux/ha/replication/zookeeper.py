@@ -88,6 +88,8 @@ class ZooKeeperCoordinator:
         self._held: str | None = None
         #: The one made by the last attempt.
         self._tried: str | None = None
+        #: The node that holds everything of ours is there.
+        self._rooted = False
         # With kazoo the first attempt counts as a try, and with 0 it never ends.
         self._again = KazooRetry(
             max_tries=times.retries + 1, delay=times.pause, backoff=1, max_jitter=0.0, deadline=self._wait
@@ -175,7 +177,9 @@ class ZooKeeperCoordinator:
             self.prove()
             return True
         try:
-            self._ask("making the nodes", self._client.ensure_path_async, self._root)
+            if not self._rooted:
+                self._ask("making the nodes", self._client.ensure_path_async, self._root)
+                self._rooted = True
             other = self._ask("looking at the lock", self._client.exists_async, self._lock, watch=self._watch)
         except (NoNodeError, NodeExistsError) as error:
             raise CoordinationError(f"ZooKeeper: {self._root} cannot be made: {error!r}") from error
@@ -187,6 +191,7 @@ class ZooKeeperCoordinator:
         transaction.create(mine, self._holder.encode(), ephemeral=True)
         self._tried = mine
         if self._commit("taking the lock", transaction) is not None:
+            self._rooted = False  # or somebody has taken it away
             return False
         self._held = mine
         self._note_session()
