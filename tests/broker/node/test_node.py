@@ -196,10 +196,10 @@ async def test_an_acceptors_router_decides_about_its_clients(tmp_path: Path) -> 
     assert (served("ann"), served("bob")) == (True, False)
     await node.reload(routed(tmp_path, shard.format("r", "b.*") + shard.format("s", "x")), Users())
     assert (served("ann"), served("bob")) == (False, True)
-    assert node.routers is not None
-    assert [one["name"] for one in node.routers.describe()] == ["r", "s"]
+    assert node.links.routers is not None
+    assert [one["name"] for one in node.links.routers.describe()] == ["r", "s"]
     await node.reload(routed(tmp_path, shard.format("s", "x")), Users())
-    assert [one["name"] for one in node.routers.describe()] == ["s"]
+    assert [one["name"] for one in node.links.routers.describe()] == ["s"]
     assert await stop(node)
 
 
@@ -219,10 +219,10 @@ async def test_what_a_router_remembers_outlives_a_restart_where_it_is_told_to(tm
             loads(text, file=str(tmp_path / "broker.xml")), Users(), Trail.off(), process=around, acceptors=around
         )
         await serve(node)
-        assert node.routers is not None
-        (shown,) = node.routers.describe()
+        assert node.links.routers is not None
+        (shown,) = node.links.routers.describe()
         remembered.append(shown["remembered"])
-        found = node.routers.get(name)
+        found = node.links.routers.get(name)
         assert found is not None
         assert found.decide(Client("AMQP", Peer(1, "::1", 5), Identity("ann"), "c")) is None
         await node.engine.stable()  # type: ignore[union-attr]  # it serves

@@ -77,10 +77,10 @@ def families(broker: Broker) -> Iterator[Metric]:
     yield _gauge("start_time_seconds", "When the broker started, Unix time.", node.started_at)
     if node.activation is not None:
         yield from _activation(node.activation)
-    if node.cluster is not None:
-        yield from _clusters(node.cluster)
+    if node.links.cluster is not None:
+        yield from _clusters(node.links.cluster)
     yield from _connections(broker)
-    yield from router_metrics.families(node.routers)
+    yield from router_metrics.families(node.links.routers)
     if node.engine is not None:
         yield from _broker(broker, node.engine)
         yield from _store(node.engine)

@@ -185,7 +185,7 @@ class Api:
 
     async def cluster(self, request: web.Request) -> web.Response:
         """A cluster connection: links to and from other nodes, and where their queues are; name null without one."""
-        found = self._node.cluster
+        found = self._node.links.cluster
         if found is None:
             return json_response(views.NO_CLUSTER)
         return json_response(found.describe(request.query.get("connection")))
@@ -202,27 +202,27 @@ class Api:
         return json_response(self._cluster().forget(body["node"], body.get("connection"), first=first), status=202)
 
     def _cluster(self) -> Connections:
-        found = self._node.cluster
+        found = self._node.links.cluster
         if found is None:
             raise InvalidRequestError("this broker has no cluster-connection, or does not serve now")
         return found
 
     async def routers(self, _request: web.Request) -> web.Response:
         """The connection routers: what they decide by, whom they choose from, and what became of clients."""
-        routers = self._node.routers
+        routers = self._node.links.routers
         return json_response({"items": routers.describe() if routers is not None else []})
 
     async def router(self, request: web.Request) -> web.Response:
         """One connection router; with a key: where clients of that key are served, which is not counted."""
         name, key = request.match_info["name"], request.query.get("key")
-        router = self._node.routers.get(name) if self._node.routers is not None else None
+        router = self._node.links.routers.get(name) if self._node.links.routers is not None else None
         if router is None:
             raise not_found("connection router", name)
         return json_response(router.describe() if key is None else router.target(key))
 
     async def bridges(self, _request: web.Request) -> web.Response:
         """The bridges that begin here, those of other brokers that end here, and federation both ways."""
-        found = self._node.bridges
+        found = self._node.links.bridges
         return json_response(found.describe() if found is not None else views.NO_BRIDGES)
 
     async def plugins(self, _request: web.Request) -> web.Response:
@@ -232,7 +232,7 @@ class Api:
 
     async def drain(self, _request: web.Request) -> web.Response:
         """How far the scale-down of this broker is: ``state`` off, moving, waiting (``reason``) or drained."""
-        found = self._node.drain
+        found = self._node.links.drain
         return json_response(found.describe() if found is not None else views.NO_DRAIN)
 
     async def begin_drain(self, _request: web.Request) -> web.Response:
@@ -248,7 +248,7 @@ class Api:
         return json_response(self._drain().describe())
 
     def _drain(self) -> Drain:
-        found = self._node.drain
+        found = self._node.links.drain
         if found is None:
             raise InvalidRequestError(
                 "this broker has no cluster connection that forwards messages: there is nobody to hand them to"

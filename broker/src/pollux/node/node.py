@@ -11,18 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pollux.cluster.topology import Topology
-from pollux.config.rules_bridging import takes_brokers
-from pollux.config.rules_cluster import has_cluster_password
 from pollux.engine.security import Security
 from pollux.ha.machine import Phase
 from pollux.ha.runtime import store_directory
-from pollux.logs import event, failure
+from pollux.logs import event
 from pollux.node.around import Ending
 from pollux.node.engine import Engine, wall_ms
+from pollux.node.links import Links
 from pollux.node.policies import make_activation
+from pollux.node.steps import STEP_TIMEOUT, bounded
 from pollux.protocols import mqtt
 from pollux.protocols.services import Services
 from pollux.store.data_lock import DirectoryLock, node_id
@@ -31,17 +30,9 @@ from pollux.store.storage import Storage
 from pollux.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
     from pollux.audit import Trail
-    from pollux.cluster.bridges.service import Bridges
-    from pollux.cluster.connection.connections import Connections
-    from pollux.cluster.connection.preparing import Preparation
-    from pollux.cluster.connection.service import Cluster
-    from pollux.cluster.link import CoreHub
-    from pollux.cluster.mqtt.service import MqttNeighbours
-    from pollux.cluster.routers.service import Routers
-    from pollux.cluster.scale_down.drain import Drain
     from pollux.config.acceptors import AcceptorSettings
     from pollux.config.model import Configuration
     from pollux.config.users import Users
@@ -50,16 +41,11 @@ if TYPE_CHECKING:
     from pollux.ha.activation import Activation
     from pollux.ha.machine import Position
     from pollux.node.around import Acceptors, Process
-    from pollux.protocols.mqtt.sessions import MqttSessions
-    from pollux.wire.core.peer import ClusterKey
 
 logger = logging.getLogger("pollux.broker")
 
-#: Seconds each step of a stop may take.
+#: Seconds that closing the store may take.
 STORE_CLOSE_TIMEOUT = 60.0
-STEP_TIMEOUT = 5.0
-#: Scale-down on a stop ends when nothing moved for so long.
-SCALE_DOWN_PATIENCE = 15.0
 #: To give the right to serve back, and to see somebody take over.
 LEAVE_TIMEOUT = 60.0
 
@@ -103,21 +89,10 @@ class Node:
             else ()
         )
         self._timers: list[asyncio.Task[None]] = []
-        #: The cluster connections while it serves; None without one.
-        self.cluster: Connections | None = None
-        self._preparation: Preparation | None = None
-        #: What its MQTT sessions have of the other nodes; None without a cluster connection.
-        self.neighbours: MqttNeighbours | None = None
-        #: The connection routers while it serves, and what other brokers' routers ask; None: nobody can ask.
-        self.routers: Routers | None = None
-        #: What goes to other brokers and comes from them beside that; None where there can be nothing of it.
-        self.bridges: Bridges | None = None
+        #: What goes on with other brokers.
+        self.links = Links(self.activation, acceptors.clients)
         #: Python code that looks on; None without any.
         self.plugins: Plugins | None = None
-        #: The key of the cluster password where nobody else makes it; None: other brokers are not let in.
-        self._key: asyncio.Future[ClusterKey] | None = None
-        #: What hands over everything when the node is scaled down; None without a cluster connection.
-        self.drain: Drain | None = None
         #: Whether everything went of a backup that scales down instead of serving; None: it does not, or not yet.
         self._went: bool | None = None
 
@@ -126,11 +101,7 @@ class Node:
     def enter(self) -> None:
         """Lock the directories that are this process's alone. Raises DirectoryLockedError, PolluxError."""
         activation = self.activation
-        if self.configuration.cluster_connections:
-            from pollux.cluster.connection.preparing import Preparation
-
-            self._preparation = Preparation(self.configuration, _import_what_serves_a_cluster)
-        self._make_key()
+        self.links.prepare(self.configuration)
         if activation is None:
             self._lock.acquire(self.configuration.name)
             self.node_id = node_id(store_directory(self.configuration))
@@ -138,16 +109,6 @@ class Node:
         if activation.exclusive:
             self._lock.acquire(self.configuration.name, activation.policy)
         self.state = "joining"
-
-    def _make_key(self) -> None:
-        """Begin to make the key of the cluster password, a tenth of a second, if there is one and nobody else does."""
-        given = self.configuration
-        others = given.cluster_connections or given.replication_part or given.active_passive
-        if takes_brokers(given) and not others:
-            from pollux.wire.core.peer import ClusterKey
-
-            made = asyncio.to_thread(ClusterKey, given.cluster_user, given.cluster_password)
-            self._key = asyncio.ensure_future(made)
 
     async def wait(self, activation: Activation) -> int:
         """Wait until the store is ours; returns the epoch of this life. Raises PolluxError when it cannot be."""
@@ -195,28 +156,15 @@ class Node:
         if any(acceptor.speaks("MQTT") for acceptor in self.configuration.acceptors):
             # Stored sessions expire and their wills fall due whether or not an MQTT client ever connects.
             sessions = mqtt.start(self._services(engine, self.configuration.acceptors[0].settings), self._loop)
-        hub = activation.hub if activation is not None else None
         instead = activation is not None and self.configuration.scales_down_instead
-        if self._preparation is not None:
-            from pollux.node import scale_down
-
-            self.cluster = await self._connections(engine, hub, self._preparation)
-            self.drain = scale_down.join(self.cluster.all[0], self.configuration)
-            hub = self.cluster.hub
-            if sessions is not None and not instead:
-                self._join_sessions(self.cluster.all[0], sessions)
+        links = self.links
+        await links.join(self.configuration, self.node_id, engine.post, None if instead else sessions)
         if not instead:
-            hub = await self._open_bridges(engine, hub)
-            hub = await self._open_routers(engine, hub)
+            hub = await links.open(self.configuration, self.node_id, engine.post)
             if self.configuration.plugins:
                 self._start_plugins(engine)
             await self._acceptors.open(lambda settings: self._services(engine, settings), engine.post.memory, hub)
-        if self.cluster is not None:
-            self.cluster.start()
-        if self.bridges is not None:
-            self.bridges.start()
-        if self.drain is not None:
-            self.drain.start()
+        links.start()
         self._start_timers(engine)
         self.engine = engine
         self.state = "live"
@@ -247,67 +195,11 @@ class Node:
 
     async def _scale_down_instead(self) -> None:
         """Hand over everything in place of the live that is gone, while the right to the store is proven; then end."""
-        self._went = await self._hand_over(asyncio.Event())
+        self._went = await self.links.hand_over(asyncio.Event())
         if self._went and self.activation is not None:
             self.activation.restart = self.configuration.restarts_backup
         if self.state != "failed":
             self.request_stop("scale-down instead of serving: " + ("done" if self._went else "not everything went"))
-
-    async def _connections(self, engine: Engine, hub: CoreHub | None, preparation: Preparation) -> Connections:
-        """Return the cluster connections; ``hub``: what the members of a pair may ask each other for already."""
-        from pollux.cluster.connection.connections import Connections
-        from pollux.cluster.connection.settings import settings_of
-        from pollux.cluster.link import CoreHub
-
-        if hub is None:
-            key = await preparation.key()
-            silence = settings_of(self.configuration).silence
-            hub = CoreHub(key, name=self.configuration.name, node_id=self.node_id, timeout=silence)
-        topology = self.activation.topology if self.activation is not None else Topology(self.configuration)
-        # A policy that has members of its own to find announces this broker itself.
-        announced = self.configuration.replication_part is not None
-        return Connections(
-            self.configuration, self.node_id, engine.post, hub, places=topology.places, announced=announced
-        )
-
-    def _join_sessions(self, cluster: Cluster, sessions: MqttSessions) -> None:
-        """Have MQTT clients find their sessions at any node of the cluster."""
-        from pollux.cluster.mqtt.service import MqttNeighbours
-
-        self.neighbours = neighbours = MqttNeighbours(cluster, sessions)
-        cluster.on_reached, cluster.on_tried = neighbours.reached, neighbours.changed
-        neighbours.start()
-
-    async def _open_bridges(self, engine: Engine, hub: CoreHub | None) -> CoreHub | None:
-        """Make the bridges, and let in those of others; returns the hub by which they come."""
-        if not (self._key or hub or self.configuration.bridges or self.configuration.federations):
-            return None
-        # Not imported otherwise: most brokers have nothing to do with others.
-        from pollux.cluster.bridges.service import Bridges
-
-        key = hub.key if hub is not None else await self._key if self._key is not None else None
-        self.bridges = await Bridges.make(self.configuration, self.node_id, engine.post, key)
-        if hub is None and key is not None:
-            hub = self.bridges.hub(key)
-        if hub is not None:
-            self.bridges.offer(hub)
-        return hub
-
-    async def _open_routers(self, engine: Engine, hub: CoreHub | None) -> CoreHub | None:
-        """Make the connection routers, and answer those of others; returns the hub by which others ask."""
-        configuration = self.configuration
-        if not configuration.connection_routers and not has_cluster_password(configuration):
-            return hub
-        # Not imported otherwise: most brokers have no router, and are asked by none.
-        from pollux.cluster.routers.service import Routers, hub_of
-
-        hub = hub or await hub_of(configuration, self.node_id)
-        clients = self._acceptors.clients
-        self.routers = Routers(
-            configuration, hub, engine.post, node=self.node_id, clients=clients, cluster=self.cluster
-        )
-        await self.routers.start()
-        return hub
 
     def _start_plugins(self, engine: Engine) -> None:
         """Have the plugins of broker.xml look on, and at what is sent."""
@@ -326,9 +218,9 @@ class Node:
             post=engine.post,
             security=self.security,
             wall_ms=wall_ms,
-            failover_servers=self.failover_servers,
+            failover_servers=self.links.servers,
             acceptor=settings,
-            router=lambda: self.routers.get(settings.router) if self.routers is not None else None,
+            router=lambda: routers.get(settings.router) if (routers := self.links.routers) is not None else None,
         )
 
     def _start_timers(self, engine: Engine) -> None:
@@ -371,12 +263,6 @@ class Node:
             "activation", **{"from": before.phase.value}, to=after.phase.value, reason=after.reason, epoch=after.epoch
         )
 
-    def failover_servers(self, protocol: str, tls: bool) -> list[tuple[str, int, str]]:
-        """The other members that a client may turn to, as :meth:`pollux.cluster.topology.Topology.servers`."""
-        known = [self.activation.topology] if self.activation is not None else []
-        known += [self.cluster.all[0].topology] if self.cluster is not None else []
-        return list(dict.fromkeys(server for one in known for server in one.servers(protocol, tls)))
-
     def when_stable(self, callback: Callable[[Exception | None], None]) -> None:
         """Call back when the store has written what it was given so far: the critical analyzer's sign of life."""
         if self._opened is not None:
@@ -408,8 +294,7 @@ class Node:
         if self.engine is not None:
             self.engine.post.address_manager.reload_rights()
         self._acceptors.disconnect(gone)
-        if self.routers is not None:
-            await self.routers.reload(configuration)
+        await self.links.reload(configuration)
         return refused
 
     # -- as the activation's host
@@ -469,38 +354,15 @@ class Node:
             return self._went
         if self.activation is not None:
             # It was stopped in the middle of it, and its right to the store is given back.
-            return not self.configuration.scales_down_instead or self.drain is None
-        return await self._hand_over(forced)
-
-    async def _hand_over(self, forced: asyncio.Event) -> bool:
-        drain = self.drain
-        if drain is None or not drain.wanted.enabled or self.state == "failed":
-            return True
-        try:
-            end = await drain.finish(SCALE_DOWN_PATIENCE, forced)
-        except Exception:
-            failure(logger, logging.ERROR, "scale-down failed: what is left stays in the store")
-            return False
-        if end.state == "drained":
-            return True
-        event(logger, logging.ERROR, "scale-down: not everything went, the rest stays in the store", reason=end.reason)
-        return False
+            return not self.configuration.scales_down_instead or self.links.drain is None
+        return self.state == "failed" or await self.links.hand_over(forced)
 
     async def close_store(self) -> bool:
         """Write what is to be written, and let go of the store's files. Returns whether that worked."""
         engine = self._opened
         if engine is None:
             return True
-        if self.drain is not None:
-            await bounded(self.drain.stop(), STEP_TIMEOUT, "scale-down")
-        if self.routers is not None:
-            await bounded(self.routers.stop(), STEP_TIMEOUT, "connection routers")
-        if self.neighbours is not None:
-            self.neighbours.stop()
-        if self.cluster is not None:
-            await bounded(self.cluster.stop(), STEP_TIMEOUT, "cluster connection")
-        if self.bridges is not None:
-            await bounded(self.bridges.stop(), STEP_TIMEOUT, "bridges")
+        await self.links.stop()
         engine.close()
         if self.plugins is not None:
             self.trail.ignore(self.plugins.happened)
@@ -520,8 +382,7 @@ class Node:
 
     def close(self) -> None:
         """End what is left: threads and timers."""
-        if self._preparation is not None:
-            self._preparation.close()
+        self.links.close()
         self.security.close()
         self._acceptors.close()
 
@@ -533,24 +394,3 @@ class Node:
     def unlock(self) -> None:
         """Let go of the directories. Blocking."""
         self._lock.release()
-
-
-def _import_what_serves_a_cluster() -> None:
-    """Import while the node waits what it would else import when it takes over: a tenth of a failover's time."""
-    import pollux.cluster.bridges.service
-    import pollux.cluster.mqtt.service
-    import pollux.cluster.routers.service
-    import pollux.node.scale_down  # noqa: F401
-
-
-async def bounded(step: Coroutine[Any, Any, None], seconds: float, name: str) -> bool:
-    """Carry out a step of the stop; it may fail or take too long, the stop goes on. Returns whether it worked."""
-    try:
-        await asyncio.wait_for(step, seconds)
-    except TimeoutError:
-        event(logger, logging.ERROR, "a step of the stop took too long", step=name, seconds=seconds)
-    except Exception:
-        failure(logger, logging.ERROR, "a step of the stop failed", step=name)
-    else:
-        return True
-    return False

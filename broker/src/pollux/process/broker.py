@@ -22,7 +22,8 @@ from pollux.errors import PolluxError
 from pollux.ha.runtime import runtime_directory, store_directory
 from pollux.logs import event
 from pollux.node.around import Ending
-from pollux.node.node import STEP_TIMEOUT, Node, bounded
+from pollux.node.node import Node
+from pollux.node.steps import STEP_TIMEOUT, bounded
 from pollux.process import reload
 from pollux.process.acceptors import Acceptors
 from pollux.process.exits import EXIT_FAILED, EXIT_FENCED, EXIT_OK, EXIT_STORE, EXIT_UNDRAINED

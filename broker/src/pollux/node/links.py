@@ -1,0 +1,210 @@
+"""What goes on between a node and other brokers: cluster connections, bridges, routers, and what is handed over.
+
+Each is None where broker.xml has nothing of it, and before the node serves. Nothing of it is imported by a broker that
+has nothing to do with others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from pollux.cluster.topology import Topology
+from pollux.config.rules_bridging import takes_brokers
+from pollux.config.rules_cluster import has_cluster_password
+from pollux.logs import event, failure
+from pollux.node.steps import STEP_TIMEOUT, bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pollux.cluster.bridges.service import Bridges
+    from pollux.cluster.connection.connections import Connections
+    from pollux.cluster.connection.preparing import Preparation
+    from pollux.cluster.link import CoreHub
+    from pollux.cluster.mqtt.service import MqttNeighbours
+    from pollux.cluster.routers.service import Routers
+    from pollux.cluster.scale_down.drain import Drain
+    from pollux.config.model import Configuration
+    from pollux.engine.post_office import PostOffice
+    from pollux.ha.activation import Activation
+    from pollux.protocols.mqtt.sessions import MqttSessions
+    from pollux.wire.core.peer import ClusterKey
+
+logger = logging.getLogger("pollux.broker")
+
+#: Scale-down on a stop ends when nothing moved for so long.
+SCALE_DOWN_PATIENCE = 15.0
+
+
+class Links:
+    """One life's links. All methods are called in the loop's thread."""
+
+    def __init__(self, activation: Activation | None, clients: Callable[[], int]) -> None:
+        """``activation``: of a member of a group. ``clients``: how many connections clients have."""
+        self.cluster: Connections | None = None
+        #: What MQTT sessions have of the other nodes.
+        self.neighbours: MqttNeighbours | None = None
+        #: The connection routers, and what other brokers' routers ask.
+        self.routers: Routers | None = None
+        self.bridges: Bridges | None = None
+        #: What hands over everything when the node is scaled down; None without a cluster connection.
+        self.drain: Drain | None = None
+        self._activation = activation
+        self._clients = clients
+        self._preparation: Preparation | None = None
+        #: The key of the cluster password where nobody else makes it; None: other brokers are not let in.
+        self._key: asyncio.Future[ClusterKey] | None = None
+
+    def prepare(self, configuration: Configuration) -> None:
+        """Begin with what takes time, while the node opens its store or waits. Raises PolluxError."""
+        if configuration.cluster_connections:
+            from pollux.cluster.connection.preparing import Preparation
+
+            self._preparation = Preparation(configuration, _import_what_serves_a_cluster)
+        # The key of the cluster password, a tenth of a second, if there is one and nobody else makes it.
+        others = configuration.cluster_connections or configuration.replication_part or configuration.active_passive
+        if takes_brokers(configuration) and not others:
+            from pollux.wire.core.peer import ClusterKey
+
+            made = asyncio.to_thread(ClusterKey, configuration.cluster_user, configuration.cluster_password)
+            self._key = asyncio.ensure_future(made)
+
+    # -- while the node begins to serve
+
+    async def join(
+        self, configuration: Configuration, node: bytes, post: PostOffice, sessions: MqttSessions | None
+    ) -> None:
+        """Make the cluster connections. ``sessions``: of MQTT clients, who find theirs at any node of the cluster."""
+        if self._preparation is None:
+            return
+        from pollux.node import scale_down
+
+        self.cluster = await self._connections(configuration, node, post, self._preparation)
+        first = self.cluster.all[0]
+        self.drain = scale_down.join(first, configuration)
+        if sessions is not None:
+            from pollux.cluster.mqtt.service import MqttNeighbours
+
+            self.neighbours = neighbours = MqttNeighbours(first, sessions)
+            first.on_reached, first.on_tried = neighbours.reached, neighbours.changed
+            neighbours.start()
+
+    async def _connections(
+        self, configuration: Configuration, node: bytes, post: PostOffice, preparation: Preparation
+    ) -> Connections:
+        from pollux.cluster.connection.connections import Connections
+        from pollux.cluster.connection.settings import settings_of
+        from pollux.cluster.link import CoreHub
+
+        hub = self._members
+        if hub is None:
+            key = await preparation.key()
+            silence = settings_of(configuration).silence
+            hub = CoreHub(key, name=configuration.name, node_id=node, timeout=silence)
+        activation = self._activation
+        topology = activation.topology if activation is not None else Topology(configuration)
+        # A policy that has members of its own to find announces this broker itself.
+        announced = configuration.replication_part is not None
+        return Connections(configuration, node, post, hub, places=topology.places, announced=announced)
+
+    @property
+    def _members(self) -> CoreHub | None:
+        """By what the members of a pair ask each other already."""
+        return self._activation.hub if self._activation is not None else None
+
+    async def open(self, configuration: Configuration, node: bytes, post: PostOffice) -> CoreHub | None:
+        """Make the bridges and routers; returns the hub by which other brokers come, None where none may."""
+        hub = self.cluster.hub if self.cluster is not None else self._members
+        hub = await self._open_bridges(configuration, node, post, hub)
+        return await self._open_routers(configuration, node, post, hub)
+
+    async def _open_bridges(
+        self, configuration: Configuration, node: bytes, post: PostOffice, hub: CoreHub | None
+    ) -> CoreHub | None:
+        if not (self._key or hub or configuration.bridges or configuration.federations):
+            return None
+        from pollux.cluster.bridges.service import Bridges
+
+        key = hub.key if hub is not None else await self._key if self._key is not None else None
+        self.bridges = await Bridges.make(configuration, node, post, key)
+        if hub is None and key is not None:
+            hub = self.bridges.hub(key)
+        if hub is not None:
+            self.bridges.offer(hub)
+        return hub
+
+    async def _open_routers(
+        self, configuration: Configuration, node: bytes, post: PostOffice, hub: CoreHub | None
+    ) -> CoreHub | None:
+        if not configuration.connection_routers and not has_cluster_password(configuration):
+            return hub
+        from pollux.cluster.routers.service import Routers, hub_of
+
+        hub = hub or await hub_of(configuration, node)
+        self.routers = Routers(configuration, hub, post, node=node, clients=self._clients, cluster=self.cluster)
+        await self.routers.start()
+        return hub
+
+    def start(self) -> None:
+        """Have messages go to others from now on."""
+        for one in (self.cluster, self.bridges, self.drain):
+            if one is not None:
+                one.start()
+
+    # -- meanwhile
+
+    def servers(self, protocol: str, tls: bool) -> list[tuple[str, int, str]]:
+        """Other brokers that a client may turn to, as :meth:`pollux.cluster.topology.Topology.servers`."""
+        known = [self._activation.topology] if self._activation is not None else []
+        known += [self.cluster.all[0].topology] if self.cluster is not None else []
+        return list(dict.fromkeys(server for one in known for server in one.servers(protocol, tls)))
+
+    async def reload(self, configuration: Configuration) -> None:
+        """Use what a reload may change."""
+        if self.routers is not None:
+            await self.routers.reload(configuration)
+
+    # -- the end
+
+    async def hand_over(self, forced: asyncio.Event) -> bool:
+        """Hand over everything that is here, where broker.xml says so. Returns whether nothing is left."""
+        drain = self.drain
+        if drain is None or not drain.wanted.enabled:
+            return True
+        try:
+            end = await drain.finish(SCALE_DOWN_PATIENCE, forced)
+        except Exception:
+            failure(logger, logging.ERROR, "scale-down failed: what is left stays in the store")
+            return False
+        if end.state == "drained":
+            return True
+        event(logger, logging.ERROR, "scale-down: not everything went, the rest stays in the store", reason=end.reason)
+        return False
+
+    async def stop(self) -> None:
+        """End all of it, while the store is still there."""
+        if self.drain is not None:
+            await bounded(self.drain.stop(), STEP_TIMEOUT, "scale-down")
+        if self.routers is not None:
+            await bounded(self.routers.stop(), STEP_TIMEOUT, "connection routers")
+        if self.neighbours is not None:
+            self.neighbours.stop()
+        if self.cluster is not None:
+            await bounded(self.cluster.stop(), STEP_TIMEOUT, "cluster connection")
+        if self.bridges is not None:
+            await bounded(self.bridges.stop(), STEP_TIMEOUT, "bridges")
+
+    def close(self) -> None:
+        """End what was begun in :meth:`prepare`."""
+        if self._preparation is not None:
+            self._preparation.close()
+
+
+def _import_what_serves_a_cluster() -> None:
+    """Import while the node waits what it would else import when it takes over: a tenth of a failover's time."""
+    import pollux.cluster.bridges.service
+    import pollux.cluster.mqtt.service
+    import pollux.cluster.routers.service
+    import pollux.node.scale_down  # noqa: F401
