@@ -14,8 +14,6 @@ from msgspec.structs import replace
 
 from pollux.config.address_settings import ConfigDelete
 from pollux.config.model import PermissionType as Permission
-from pollux.engine.memory import DUPLICATE_IDS
-from pollux.engine.owners import Owners
 from pollux.errors import InvalidRequestError, NoSuchAddressError, NoSuchQueueError
 from pollux.message import RoutingType
 from pollux.routing.address import join_fqqn, split_fqqn
@@ -30,11 +28,9 @@ if TYPE_CHECKING:
     from pollux.audit import Trail
     from pollux.config.addressing import AddressConfig, QueueConfig
     from pollux.config.model import Configuration
-    from pollux.engine.accounts import Account, Accounts
-    from pollux.engine.arrivals import Arrivals
-    from pollux.engine.departures import Departures
-    from pollux.engine.memory import Memory
-    from pollux.engine.pages import Pages
+    from pollux.engine.accounts import Account
+    from pollux.engine.contents import Contents
+    from pollux.engine.owners import Owners
     from pollux.engine.queue_records import QueueRecords
     from pollux.engine.share import Share
     from pollux.routing.space import AddressSpace
@@ -54,12 +50,8 @@ class AddressManager:
         *,
         space: AddressSpace,
         records: QueueRecords,
-        next_id: Callable[[], int],
-        accounts: Accounts,
-        memory: Memory,
-        arrivals: Arrivals,
-        departures: Departures,
-        pages: Pages,
+        owners: Owners,
+        contents: Contents,
         share: Share,
         trail: Trail,
         wall_ms: Callable[[], int],
@@ -68,17 +60,12 @@ class AddressManager:
         self._configuration = configuration
         self._space = space
         self._records = records
-        self._next_id = next_id
-        self._accounts = accounts
-        self._memory = memory
-        self._arrivals = arrivals
-        self._departures = departures
-        self._pages = pages
+        self._owners = owners
+        self._contents = contents
         self._share = share
         self._trail = trail
         self._wall_ms = wall_ms
         self._wake = wake
-        self._owners = Owners(memory)
         #: How many queues a user may have, -1 for any number; the server sets it.
         self.queue_limit: Callable[[str], int] | None = None
         #: Whether a user has a permission at an address (and queue): raises NotPermittedError; the server sets it.
@@ -161,7 +148,7 @@ class AddressManager:
         if self._space.address(name) is address:
             self._space.remove_address(name)
         self._records.forget_address(name)
-        self._accounts.drop(name, self._memory.user(DUPLICATE_IDS))
+        self._contents.drop_address(name)
         self._owners.address_gone(name)
         self._gone(address)
         self._trail.event("address-deleted", address=name)
@@ -223,7 +210,7 @@ class AddressManager:
         if self.queue_limit is not None and spec.user is not None:
             self._owners.check(spec, self.queue_limit(spec.user))
         settings = self._space.settings(spec.address)
-        queue = Queue.create(spec, settings, self._next_id() if queue_id is None else queue_id)
+        queue = Queue.create(spec, settings, self._records.next_id() if queue_id is None else queue_id)
         there = self._space.address(spec.address)
         existed = there is not None
         if auto_address:
@@ -270,17 +257,17 @@ class AddressManager:
             raise NoSuchQueueError(f"queue {name!r} does not exist")
         if if_unused and queue.consumer_count:
             raise InvalidRequestError(f"queue {name!r} has {queue.consumer_count} consumers")
-        if if_empty and (count := self._pages.message_count(queue)):
+        if if_empty and (count := self._contents.count(queue)):
             raise InvalidRequestError(f"queue {name!r} has {count} messages")
         for consumer in list(queue.consumers):
-            self._departures.discard(queue, queue.acknowledge(queue.remove_consumer(consumer)))
+            self._contents.discard(queue, queue.acknowledge(queue.remove_consumer(consumer)))
             closed = getattr(consumer, "queue_deleted", None)
             if closed is not None:
                 closed(queue)
-        self._departures.clear(queue)
+        self._contents.clear(queue)
         if queue.durable:
             self._records.record_drop(queue.id)
-        self._pages.drop(queue)
+        self._contents.drop_pages(queue)
         self._space.remove_queue(queue.name)
         self._owners.queue_gone(queue.spec)
         if queue.durable and not queue.temporary:
@@ -295,9 +282,9 @@ class AddressManager:
         if self._space.queue(queue.name) is not queue:
             return False  # it is gone, and another one may have its name
         now = self._wall_ms() if now is None else now
-        if not queue_removable(queue, self._space.settings(queue.address), now) or queue in self._arrivals:
+        if not queue_removable(queue, self._space.settings(queue.address), now) or self._contents.incoming(queue):
             return False
-        if queue.attributes.auto_delete_message_count >= 0 and self._pages.unread(queue):
+        if queue.attributes.auto_delete_message_count >= 0 and self._contents.unread(queue):
             return False
         self.delete_queue(queue.name)
         return True
@@ -318,7 +305,7 @@ class AddressManager:
         """Return the ms that an address stays when nobody uses it: its duplicate ids go with it, and clients that lost
         their connections at once come back and send again what was not confirmed.
         """
-        remembers = self._accounts.remembers_duplicates(name)
+        remembers = self._contents.remembers_duplicates(name)
         return self._configuration.address_queue_scan_period if remembers else 0
 
     def reap(self) -> None:

@@ -25,6 +25,7 @@ from pollux.engine.accounts import Accounts
 from pollux.engine.address_manager import AddressManager
 from pollux.engine.arrivals import Arrivals
 from pollux.engine.cold import ColdMessages
+from pollux.engine.contents import Contents
 from pollux.engine.dead_letters import DeadLetters
 from pollux.engine.departures import Departures
 from pollux.engine.diverts import Diverts
@@ -33,6 +34,7 @@ from pollux.engine.intake import Intake
 from pollux.engine.large_files import LargeFiles
 from pollux.engine.memory import DUPLICATE_IDS, Memory
 from pollux.engine.orphans import Orphans
+from pollux.engine.owners import Owners
 from pollux.engine.pages import Pages
 from pollux.engine.queue_records import QueueRecords
 from pollux.engine.restart import Restart
@@ -122,12 +124,14 @@ class PostOffice:
             configuration,
             space=space,
             records=self._records,
-            next_id=storage.next_id,
-            accounts=self.accounts,
-            memory=self.memory,
-            arrivals=self._arrivals,
-            departures=self._departures,
-            pages=self.pages,
+            owners=Owners(self.memory),
+            contents=Contents(
+                arrivals=self._arrivals,
+                departures=self._departures,
+                pages=self.pages,
+                accounts=self.accounts,
+                memory=self.memory,
+            ),
             share=self.share,
             trail=self.trail,
             wall_ms=wall_ms,

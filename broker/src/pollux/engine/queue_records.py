@@ -58,6 +58,8 @@ class QueueRecords:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        #: A number for a new queue.
+        self.next_id = storage.next_id
         #: Queues whose deletion is in the journal, and still in the bindings.
         self._dropped: list[int] = []
 
