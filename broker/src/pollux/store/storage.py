@@ -19,13 +19,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pollux.checksum import crc32c
 from pollux.errors import StoreError
-from pollux.formats import records
-from pollux.formats.records import COUNT, DURABLE, MESSAGE_ONE, OUTCOME, SCHEDULE, RecordType
-from pollux.formats.segments import FRAME, FRAME_SIZE, MARKER
-from pollux.message import LONG_NAME
 from pollux.store import behind
+from pollux.store.appends import Appends
 from pollux.store.bindings import Bindings, Changes
 from pollux.store.checkpoint import index_of
 from pollux.store.cold import ColdMessages
@@ -57,17 +53,12 @@ logger = logging.getLogger(__name__)
 
 #: Ids carry the epoch above this bit, so that no life repeats one of another's.
 EPOCH_SHIFT = 44
-#: ``append_message`` on the addresses seen lately does not encode the name again.
-_ADDRESSES_KEPT = 10_000
 #: Where files go that must not outlive the process (persistence-enabled is false).
 VOLATILE = "volatile"
 #: Damaged places that are kept for the status; the log has all.
 _MOST_DAMAGE = 1000
-#: Queues a message record can name; more are added by references.
-MOST_QUEUES = 0xFFFF
 #: How long close() waits for the last checkpoint.
 CLOSE_SECONDS = 10.0
-_MESSAGE = int(RecordType.MESSAGE)
 
 
 class Storage:
@@ -108,14 +99,22 @@ class Storage:
         self._salt = int.from_bytes(os.urandom(4), "little")
         self._next_id = (epoch << EPOCH_SHIFT) + 1
         self._last_id = (epoch + 1) << EPOCH_SHIFT
-        self._addresses: dict[str, bytes] = {}
-        #: Open transactions: how many records they have.
-        self._tx_records: dict[int, int] = {}
-        self._sync_plain = settings.journal_sync_non_transactional
-        self._sync_tx = settings.journal_sync_transactional
         self._room = Room(settings, self.files, loop, on_change=self._room_changed, in_loop=self._in_loop)
         #: True while new messages are refused (``append_message`` raises DiskFullError).
         self.full = False
+        self._appends = appends = Appends(settings, salt=self._salt, check_room=self._room.check)
+        self.append_message = appends.message
+        self.append_references = appends.references
+        self.append_acks = appends.acks
+        self.append_drop_queue = appends.drop_queue
+        self.append_queue = appends.queue
+        self.append_delivery_count = appends.delivery_count
+        self.append_schedule = appends.schedule
+        self.append_duplicate_id = appends.duplicate_id
+        self.append_link = appends.link
+        self.append_prepare = appends.prepare
+        self.append_commit = appends.commit
+        self.append_rollback = appends.rollback
         self._file_threads = ThreadPoolExecutor(4, thread_name_prefix="pollux-files")
         #: Large messages' files.
         self.large = LargeMessages(
@@ -140,7 +139,7 @@ class Storage:
             salt=self._salt,
             next_id=self.next_id,
             large_body=LargeMessage,
-            append=self._append,
+            append=appends.append,
             check_room=self._room.check,
             report=self.report,
             body_lost=self.large.lost,
@@ -234,7 +233,7 @@ class Storage:
         began = time.perf_counter()
         opening = self._opening
         recovered = await asyncio.to_thread(opening.replay)
-        self._tx_records = opening.tx_records
+        self._appends.tx_records = opening.tx_records
         self._pool = self._room.pool = SegmentPool(
             self.settings.journal_directory,
             self.files,
@@ -291,6 +290,7 @@ class Storage:
             make_room=self._room.give_up,
             on_stall=self._room.watch.stalled,
         )
+        self._appends.journal = journal
         self.large.attach(journal)
         self.pages.journal = journal
         return journal
@@ -338,137 +338,6 @@ class Storage:
             raise StoreError("this life has used up its ids; restart the broker")
         self._next_id = value + 1
         return value
-
-    def append_message(self, message: Message, queue_ids: Sequence[int], tx: int = 0) -> None:
-        """Store a durable message for the given queues. Raises DiskFullError while ``full``."""
-        if self.full:
-            self._room.check()
-        if len(queue_ids) > MOST_QUEUES:
-            self.append_message(message, queue_ids[:MOST_QUEUES], tx)
-            for start in range(MOST_QUEUES, len(queue_ids), MOST_QUEUES):
-                some = queue_ids[start : start + MOST_QUEUES]
-                self.append_references(message.id, some, tx, priority=message.priority)
-            return
-        journal = self._journal
-        address = self._addresses.get(message.address)
-        if address is None:
-            address = self._encode_address(message.address)
-        data = message.data
-        if (
-            tx
-            or len(queue_ids) != 1
-            or message.deliver_at
-            or message.duplicate_id is not None
-            or message.annotations
-            or message.group is not None
-            or message.last_value is not None
-            or message.large is not None
-            or message.user is not None
-            or message.group_sequence
-        ):
-            head = records.message_head(message, queue_ids, tx, address)
-            if tx:
-                self._tx_records[tx] = self._tx_records.get(tx, 0) + 1
-        else:
-            routing = message.routing_type
-            head = (
-                MESSAGE_ONE.pack(
-                    _MESSAGE,
-                    DURABLE,
-                    message.encoding,
-                    message.priority,
-                    0 if routing is None else 2 if routing else 1,
-                    0,
-                    len(address),
-                    1,
-                    message.id,
-                    message.timestamp,
-                    message.expiration,
-                    queue_ids[0],
-                )
-                + address
-            )
-        length = FRAME_SIZE + len(head) + len(data)
-        journal.parts += (
-            FRAME.pack(MARKER, length, crc32c(data, crc32c(head, self._salt ^ length))),
-            head,
-            data,
-        )
-        journal.records += 1
-        journal.size += length
-        if self._sync_plain and not tx:
-            journal.sync = True
-        if not journal.scheduled:
-            journal.schedule()
-        if journal.size > journal.group_bytes:
-            journal.hand_over()
-
-    def _encode_address(self, address: str) -> bytes:
-        if len(self._addresses) >= _ADDRESSES_KEPT:
-            self._addresses.clear()
-        encoded = address.encode()
-        if len(encoded) > 0xFFFF:
-            raise StoreError(f"an address of {len(encoded)} bytes cannot be stored; the limit is 65535")
-        if len(address) <= LONG_NAME:
-            self._addresses[address] = encoded
-        return encoded
-
-    def _append(self, body: bytes, tx: int = 0) -> None:
-        if tx:
-            self._tx_records[tx] = self._tx_records.get(tx, 0) + 1
-        self._journal.append(body, sync=self._sync_plain and not tx)
-
-    def append_references(self, message_id: int, queue_ids: Sequence[int], tx: int = 0, *, priority: int = 4) -> None:
-        """Add a message that is already stored to more queues. ``priority`` is the message's."""
-        self._append(records.references(message_id, priority, queue_ids, tx), tx)
-
-    def append_acks(self, queue_id: int, message_ids: Sequence[int], tx: int = 0) -> None:
-        """Take messages out of a queue for good (consumed, expired, dropped)."""
-        if message_ids:
-            self._append(records.acks(queue_id, message_ids, tx), tx)
-
-    def append_drop_queue(self, queue_id: int) -> None:
-        """Take everything out of a queue (purge, delete): cheaper than an ack for each message."""
-        self._append(records.drop_queue(queue_id))
-
-    def append_queue(self, queue_id: int, value: bytes) -> None:
-        """Remember a durable queue in the journal too; ``value`` is that of its binding.
-
-        Until ``append_drop_queue`` the two tell of each other: a binding that is gone was not deleted.
-        """
-        self._append(records.queue(queue_id, value))
-
-    def append_delivery_count(self, queue_id: int, message_id: int, count: int) -> None:
-        """Remember the number of failed deliveries."""
-        self._append(COUNT.pack(RecordType.DELIVERY_COUNT, 0, queue_id, message_id, min(count, 0xFFFFFFFF)))
-
-    def append_schedule(self, queue_id: int, message_id: int, deliver_at: int) -> None:
-        """Remember a delivery time (ms since the epoch), replacing the message's own; 0 clears it."""
-        self._append(SCHEDULE.pack(RecordType.SCHEDULE, 0, queue_id, message_id, deliver_at))
-
-    def append_duplicate_id(self, address: str, duplicate_id: bytes, tx: int = 0) -> None:
-        """Remember a duplicate id that no message in the journal has (``Message.duplicate_id`` needs no record)."""
-        if self.settings.persist_id_cache:
-            self._append(records.duplicate_id(address, duplicate_id, tx), tx)
-
-    def append_link(self, key: str, life: bytes, number: int, tx: int = 0) -> None:
-        """Remember that a link's messages up to ``number`` of its sender's ``life`` (8 bytes) were taken in."""
-        self._append(records.link(key, life, number, tx), tx)
-
-    def append_prepare(self, tx: int, xid: bytes) -> None:
-        """Keep the transaction's records across a restart until commit or rollback."""
-        count = self._tx_records.get(tx, 0)
-        self._journal.append(OUTCOME.pack(RecordType.PREPARE, 0, tx, count) + xid, sync=self._sync_tx)
-
-    def append_commit(self, tx: int) -> None:
-        """The records appended with ``tx`` count from here on."""
-        count = self._tx_records.pop(tx, 0)
-        self._journal.append(OUTCOME.pack(RecordType.COMMIT, 0, tx, count), sync=self._sync_tx)
-
-    def append_rollback(self, tx: int) -> None:
-        """The records appended with ``tx`` never happened."""
-        self._tx_records.pop(tx, None)
-        self._journal.append(OUTCOME.pack(RecordType.ROLLBACK, 0, tx, 0), sync=self._sync_tx)
 
     def when_stable(self, callback: StableCallback) -> None:
         """Call ``callback(None)`` in the loop when everything appended so far is on stable storage.
@@ -544,7 +413,7 @@ class Storage:
         return self._room.watch.usage()
 
     def _room_changed(self, usage: DiskUsage) -> None:
-        self.full = usage.full
+        self.full = self._appends.full = usage.full
 
     def _pool_failed(self, error: OSError) -> None:
         failure = StoreError(f"{self.settings.journal_directory}: a segment cannot be made: {error}")
