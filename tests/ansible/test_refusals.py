@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -134,6 +135,15 @@ def test_every_playbook_begins_with_the_validation_of_the_whole_inventory() -> N
     assert play["hosts"] == "brokers"
     assert play["roles"] == [{"role": "topology"}]
     assert "pre_tasks" not in play
+
+
+def test_every_playbook_that_touches_brokers_ends_with_the_report_that_all_share() -> None:
+    elsewhere = {"pipeline.yml", "restart_zookeeper.yml", "validate.yml"}  # no broker is touched
+    for path in (ROOT / "playbooks").glob("*.yml"):
+        imported = [play.get("import_playbook") for play in yaml.safe_load(path.read_text())]
+        assert ("shared/report.yml" in imported) is (path.name not in elsewhere), path
+        # Who asks the groups has the gate do it, and nobody shows them on its own.
+        assert not re.search(r"tasks_from: (gates|report)\.yml", path.read_text()), path
 
 
 def test_an_error_of_one_host_is_one_of_all_which_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
