@@ -23,20 +23,19 @@ import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.replication import SCENARIOS, Figure, broker_of, load, markdown, single
+from benchmarks.replication import broker_of, load, markdown, single, throughput
 from benchmarks.throughput import options, write_section
-from harness.loadclient.process import cpu_seconds
 from harness.passive import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from benchmarks.throughput import Scenario
+    from benchmarks.replication import Brokers
     from harness.broker import BrokerProcess
 
 #: Bytes of each message that is stored.
@@ -53,36 +52,7 @@ def cluster(directory: Path) -> Iterator[list[BrokerProcess]]:
         yield list(made.brokers)
 
 
-KINDS: dict[str, Callable[[Path], Any]] = {"standalone": single, "two backups in sync": cluster}
-
-
-def once(kind: str, scenario: Scenario, seconds: float) -> Figure:
-    """Start, measure, stop."""
-    with (
-        tempfile.TemporaryDirectory(prefix="pollux-passive-", ignore_cleanup_errors=True) as directory,
-        KINDS[kind](Path(directory)) as members,
-    ):
-        pids = [member.process.pid for member in members]
-        began, used = time.monotonic(), sum(map(cpu_seconds, pids))
-        found = load(broker_of(members[0], kind), "bench", seconds, scenario.options)
-        cpu = (sum(map(cpu_seconds, pids)) - used) / (time.monotonic() - began)
-    return Figure(found["rate"], found["p99_ms"], cpu)
-
-
-def throughput(rounds: int, seconds: float, console: Console) -> list[tuple[str, ...]]:
-    """The rows of the table."""
-    rows: list[tuple[str, ...]] = []
-    for scenario in SCENARIOS:
-        runs: dict[str, list[Figure]] = {kind: [] for kind in KINDS}
-        for _ in range(rounds):
-            for kind, figures in runs.items():
-                figures.append(once(kind, scenario, seconds))
-        alone = statistics.median(one.rate for one in runs["standalone"])
-        for kind, figures in runs.items():
-            rate, p99, cpu = (statistics.median(values) for values in zip(*figures, strict=True))
-            rows.append((scenario.title, kind, f"{rate:,.0f}", f"{rate / alone:.0%}", f"{p99:.1f}", f"{cpu:.0%}"))
-            console.print(*rows[-1], sep="  ")
-    return rows
+KINDS: dict[str, Brokers] = {"standalone": single, "two backups in sync": cluster}
 
 
 def promotion(messages: int, trials: int, console: Console) -> tuple[str, ...]:
@@ -139,7 +109,7 @@ def main() -> None:
         before = os.getloadavg()[0]
         if part == "throughput":
             words = f"the median of {given.rounds} rounds of {given.seconds:g} s"
-            headers, rows = THROUGHPUT, throughput(given.rounds, given.seconds, console)
+            headers, rows = THROUGHPUT, throughput(KINDS, given.rounds, given.seconds, console)
         else:
             words = f"messages of {STORED} B"
             headers, rows = PROMOTION, [promotion(count, given.trials, console) for count in given.messages]

@@ -45,7 +45,11 @@ from harness.broker import PASSWORD, USER, BrokerProcess
 from harness.loadclient.process import cpu_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    #: Starts brokers below a directory, the one that serves first.
+    Brokers = Callable[[Path], AbstractContextManager[list[BrokerProcess]]]
 
 GIB = 1 << 30
 #: Bytes of each message that is there when the backup comes, and of those that are sent meanwhile.
@@ -105,7 +109,7 @@ def pair(kind: Callable[[Path], PolluxPair], directory: Path) -> Iterator[list[B
         made.close()
 
 
-KINDS: dict[str, Callable[[Path], Any]] = {
+KINDS: dict[str, Brokers] = {
     "standalone": single,
     "shared store": lambda directory: pair(PolluxPair, directory),
     "replicated": lambda directory: pair(ReplicatedPair, directory),
@@ -120,29 +124,29 @@ class Figure(NamedTuple):
     cpu: float
 
 
-def once(kind: str, scenario: Scenario, seconds: float) -> Figure:
+def once(kind: str, start: Brokers, scenario: Scenario, seconds: float) -> Figure:
     """Start, measure, stop."""
     with (
         # A killed broker's checkpointer may still write.
         tempfile.TemporaryDirectory(prefix="pollux-replication-", ignore_cleanup_errors=True) as directory,
-        KINDS[kind](Path(directory)) as members,
+        start(Path(directory)) as members,
     ):
-        pids = [member.process.pid for member in members]
+        pids = [member.process.pid for member in members if member.process is not None]
         began, used = time.monotonic(), sum(map(cpu_seconds, pids))
         found = load(broker_of(members[0], kind), "bench", seconds, scenario.options)
         cpu = (sum(map(cpu_seconds, pids)) - used) / (time.monotonic() - began)
     return Figure(found["rate"], found["p99_ms"], cpu)
 
 
-def throughput(rounds: int, seconds: float, console: Console) -> list[tuple[str, ...]]:
-    """The rows of the table."""
+def throughput(kinds: Mapping[str, Brokers], rounds: int, seconds: float, console: Console) -> list[tuple[str, ...]]:
+    """The rows of the table. The first of ``kinds`` is a broker of its own."""
     rows: list[tuple[str, ...]] = []
     for scenario in SCENARIOS:
-        runs: dict[str, list[Figure]] = {kind: [] for kind in KINDS}
+        runs: dict[str, list[Figure]] = {kind: [] for kind in kinds}
         for _ in range(rounds):
             for kind, figures in runs.items():
-                figures.append(once(kind, scenario, seconds))
-        alone = statistics.median(one.rate for one in runs["standalone"])
+                figures.append(once(kind, kinds[kind], scenario, seconds))
+        alone = statistics.median(one.rate for one in next(iter(runs.values())))
         for kind, figures in runs.items():
             rate, p99, cpu = (statistics.median(values) for values in zip(*figures, strict=True))
             share = f"{rate / alone:.0%}"
@@ -287,7 +291,7 @@ def main() -> None:
         before = os.getloadavg()[0]
         if part == "throughput":
             words = f"the median of {given.rounds} rounds of {given.seconds:g} s"
-            headers, rows = THROUGHPUT, throughput(given.rounds, given.seconds, console)
+            headers, rows = THROUGHPUT, throughput(KINDS, given.rounds, given.seconds, console)
         elif part == "sessions":
             words = "produced and consumed over AMQP, window 512, 100 B"
             headers, rows = SESSIONS, sessions(given.minutes)
