@@ -117,6 +117,24 @@ def test_the_defaults_are_qpids() -> None:
     assert (given.min_in_sync, given.grant_lease) == (0, 0)
 
 
+def test_queues_are_replicated_without_a_cluster(tmp_path: Path) -> None:
+    """ha-queue-replication needs a password of the brokers, and makes no cluster; in a cluster it is always so."""
+    (tmp_path / "qpidd.conf").write_text("ha-queue-replication=yes\nha-username=u\nha-password=p\n")
+    (tmp_path / "broker.xml").write_text(document())
+    read = load(tmp_path / "broker.xml", {}, qpidd=tmp_path / "qpidd.conf")
+    assert read.queue_replication is not None
+    assert (read.active_passive, read.in_ha_group, read.cluster_password) == (None, False, "p")
+    own = "<px:active-passive><px:ha-cluster>false</px:ha-cluster>{}</px:active-passive>"
+    option = "<px:ha-queue-replication>true</px:ha-queue-replication>"
+    assert loads(document(own.format(option))).queue_replication is not None
+    assert loads(document(own.format(""))).queue_replication is None
+    assert loads(document(policy())).queue_replication is not None
+    with pytest.raises(ConfigError, match="ha-username needs ha-password"):
+        loads(document(own.format(option + "<px:ha-username>u</px:ha-username>")))
+    with pytest.raises(ConfigError, match="cluster-password is the default"):
+        loads(document(own.format(option), user="CHANGE ME!!"))
+
+
 def test_a_qpidd_conf_without_a_cluster_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "broker.xml").write_text(document())
     (tmp_path / "qpidd.conf").write_text("# nothing\n\n")
@@ -161,7 +179,6 @@ def test_an_address_with_tls_needs_a_connector_that_says_how() -> None:
         ("ha-replicate=messages", "ha-replicate: 'messages' is not allowed: use none, configuration, all"),
         ("link-heartbeat-interval=0", "link-heartbeat-interval: 0 is out of range"),
         ("link-heartbeat-interval=10m", "link-heartbeat-interval: '10m' is not a time"),
-        ("ha-queue-replication=yes", "ha-queue-replication: true is not supported: replicas of single queues"),
         ("ha-flow-messages=10", "warning: ha-flow-messages has no effect: changes of files are copied"),
         ("ha-mechanism=PLAIN", "warning: ha-mechanism has no effect: brokers prove"),
         ("ha-mechanism=ANONYMOUS", "ha-mechanism ANONYMOUS is refused"),
@@ -262,7 +279,8 @@ def test_a_url_that_is_none_is_refused(text: str) -> None:
         parse_url(text)
 
 
-def test_a_url_may_have_ipv6_and_qpids_prefix() -> None:
+def test_a_url_may_have_ipv6_and_qpids_prefix_and_a_host_of_letters() -> None:
+    assert [str(one) for one in parse_url("localhost:5672,ssl:node:5671")] == ["localhost:5672", "ssl:node:5671"]
     assert [str(one) for one in parse_url("amqp:tcp:[FE80::1]:5000, node2")] == ["[fe80::1]:5000", "node2:5672"]
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from pollux.cli import api
-from pollux.cli.output import CommandError, Result
+from pollux.cli.output import CommandError, Result, listed
 from pollux.process.exits import EXIT_FAILED, EXIT_USAGE
 
 app = typer.Typer(
@@ -24,6 +24,15 @@ app = typer.Typer(
 #: Statuses of a primary, as Qpid's ``--is-primary`` takes them.
 _PRIMARY = ("recovering", "active")
 _WIDTH = 20
+_REPLICAS = {
+    "replica": "name",
+    "queue": "queue",
+    "source": "source",
+    "connected": "connected",
+    "whole": "whole",
+    "messages": "messages",
+    "reason": "reason",
+}
 
 
 class Codes(IntEnum):
@@ -243,6 +252,57 @@ def demote(
         return Result(one.post("/api/v1/activation/demote"), lambda: None)
 
     return _run(client, work, distinct=distinct)
+
+
+@api.remote(app, "replicate", epilog="Example: pollux ha replicate orders node1:5672,node2:5672", lazy=True)
+def replicate(
+    client: _Client,
+    *,
+    queue: Annotated[str, typer.Argument(help="Name of the queue at its broker.")],
+    source: Annotated[str, typer.Argument(help="Address of its broker (host:port), or all of its cluster.")],
+    target: Annotated[str | None, typer.Argument(help="Name of the replica here; the queue's if not given.")] = None,
+    distinct: Distinct = False,
+) -> Result:
+    """Have a replica here of a queue of another broker; prints nothing.
+
+    It has exactly the messages that are there, and nobody else sends to it or takes from it, until `pollux ha detach`.
+    It goes on after a restart, and after failovers here and there. Both brokers need ha-queue-replication, or are in
+    clusters.
+    """
+
+    def work(one: api.Client) -> Result:
+        body = {"queue": queue, "source": source, **({"target": target} if target else {})}
+        return Result(one.post("/api/v1/replicas", body), lambda: None)
+
+    return _run(client, work, distinct=distinct)
+
+
+@api.remote(app, "detach", epilog="Example: pollux ha detach orders", lazy=True)
+def detach(
+    client: _Client,
+    *,
+    queue: Annotated[str, typer.Argument(help="Name of the replica here.")],
+    distinct: Distinct = False,
+) -> Result:
+    """Have a replica be a queue like others, with the messages that it has; prints nothing."""
+
+    def work(one: api.Client) -> Result:
+        return Result(one.delete(f"/api/v1/replicas/{api.segment(queue)}"), lambda: None)
+
+    return _run(client, work, distinct=distinct)
+
+
+@api.remote(app, "replicas", epilog="Example: pollux ha replicas --json", lazy=True)
+def replicas(client: _Client, *, distinct: Distinct = False) -> Result:
+    """List the queues here that are replicas.
+
+    Whether their source is followed, or why not; whether everything was here; how many messages they have.
+    """
+    return _run(
+        client,
+        lambda one: listed(one.get("/api/v1/replicas")["replicas"], _REPLICAS, right=("messages",)),
+        distinct=distinct,
+    )
 
 
 def _members(given: list[str] | None) -> list[str]:

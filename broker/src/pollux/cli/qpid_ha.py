@@ -28,6 +28,7 @@ _HELP = {
     "ping": "Check if the broker is alive and responding.",
     "status": "Print HA status.",
     "query": "Print HA configuration and status.",
+    "replicate": "Replicate a queue of another broker to this one (ha-queue-replication).",
     "promote": "Promote a backup broker to primary.",
     "demote": "Have the primary serve no more (Pollux).",
     "help": "Help for a command.",
@@ -79,6 +80,9 @@ def parser_of(command: str) -> argparse.ArgumentParser:
         add("--is-primary", action="store_true", help="Exit code 1 unless the status is recovering or active.")
     if command in ("status", "query"):
         add("--all", action="store_true", dest="everybody", help="All brokers of the cluster.")
+    if command == "replicate":
+        add("source", metavar="REMOTE-BROKER", help="Address of the queue's broker, or of all of its cluster.")
+        add("queue", metavar="QUEUE", help="Name of the queue there, and of the replica.")
     if command in ("promote", "demote"):
         add("--cluster-manager", action="store_true", help="Needed: a resource manager calls this, nobody by hand.")
     if command == "promote":
@@ -272,6 +276,10 @@ def _demote(given: argparse.Namespace) -> Result:
     return _manage(given, ask="demote")
 
 
+def _replicate(given: argparse.Namespace) -> Result:
+    return Result(ask(given, ask="replicate", queue=given.queue, source=given.source), lambda: None)
+
+
 def _members(given: Sequence[str]) -> list[str]:
     return [name.strip() for each in given for name in each.split(",") if name.strip()]
 
@@ -280,6 +288,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], Result]] = {
     "ping": _ping,
     "status": _status,
     "query": _query,
+    "replicate": _replicate,
     "promote": _promote,
     "demote": _demote,
 }

@@ -58,6 +58,10 @@ def create(
     exclusive: Annotated[bool | None, typer.Option("--exclusive/--shared", help="One consumer at a time.")] = None,
     last_value_key: Annotated[str | None, typer.Option(help="Property that is the last-value key.")] = None,
     ring_size: Annotated[int | None, typer.Option(help="Messages kept; -1 no limit.")] = None,
+    start_replica: Annotated[
+        str | None,
+        typer.Option("--start-replica", metavar="BROKER", help="Replica of the queue of this name there (host:port)."),
+    ] = None,
     replicate: Annotated[
         str | None, typer.Option(help="What backups of an active-passive cluster have: none, configuration or all.")
     ] = None,
@@ -76,7 +80,10 @@ def create(
         "replicate": replicate,
     }
     given = {key: value for key, value in body.items() if value is not None}
-    return Result(client.post("/api/v1/queues", given), f"queue {queue} created")
+    made = client.post("/api/v1/queues", given)
+    if start_replica is not None:
+        client.post("/api/v1/replicas", {"queue": queue, "source": start_replica})
+    return Result(made, f"queue {queue} created")
 
 
 @api.remote(app, "delete", epilog="Example: pollux queue delete orders --if-empty")

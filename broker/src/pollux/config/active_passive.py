@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from msgspec import Struct, field
 
 from pollux.config.kinds import Boolean, Enumeration, Integer, Kind, Password, Size, Text
-from pollux.config.markers import Derived, NoEffect, Only
+from pollux.config.markers import Derived, NoEffect
 from pollux.redacted import Redacted
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ _MAX_ADDRESSES = 64
 _TIME = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{0,9})?)\s*(?P<unit>s|ms|us|ns|)", re.ASCII)
 _UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _ADDRESS = re.compile(
-    r"(?:(?P<scheme>[a-z]+):)?(?P<host>\[[0-9A-Fa-f:.%a-z]+\]|[A-Za-z0-9._-]{1,255})(?::(?P<port>[0-9]{1,6}))?",
+    # What stands before a port is a host, whatever its name.
+    r"(?:(?P<scheme>[a-z]+):(?![0-9]{1,6}\Z))?"
+    r"(?P<host>\[[0-9A-Fa-f:.%a-z]+\]|[A-Za-z0-9._-]{1,255})(?::(?P<port>[0-9]{1,6}))?",
     re.ASCII,
 )
 
@@ -140,8 +142,7 @@ class ActivePassive(Redacted, frozen=True):
     ha_queue_replication: Annotated[
         bool,
         Boolean(),
-        Only((False,), "replicas of single queues outside a cluster are not provided yet"),
-        "Replicate single queues of brokers that are in no cluster.",
+        "Have replicas of single queues of other brokers, and let them have some; in a cluster it is always so.",
     ] = False
     ha_brokers_url: Annotated[
         str, Url(), "Addresses of all brokers of the cluster, this one's too; never a virtual one."

@@ -225,7 +225,7 @@ class _Loader:
             configuration = replace(configuration, high_availability=replace(own, active_passive=policy))
             if policy.ha_cluster:
                 features.append(Feature("active-passive", "ha-cluster", policy.line_of("ha-cluster"), policy.source))
-        given = configuration.active_passive
+        given = configuration.queue_replication
         if given is None:
             return configuration
         if given.ha_username and given.ha_password is not None:

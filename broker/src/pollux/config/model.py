@@ -560,6 +560,12 @@ class Configuration(Redacted, frozen=True):
         return own if own is not None and own.ha_cluster else None
 
     @property
+    def queue_replication(self) -> ActivePassive | None:
+        """The settings by which single queues are replicated; None when they are not."""
+        own = self.high_availability.active_passive
+        return own if own is not None and (own.ha_cluster or own.ha_queue_replication) else None
+
+    @property
     def in_ha_group(self) -> bool:
         """Whether other brokers may serve instead of this one, so that it may have to wait."""
         return self.shares_store or self.replication_part is not None or self.active_passive is not None

@@ -45,10 +45,6 @@ def active_passive_stands_alone(configuration: Configuration, report: Report) ->
             "ha-cluster",
             "ha-cluster and a <database-store> contradict each other: each broker keeps a copy of its own; remove one",
         )
-    if own.ha_username and own.ha_password is None:
-        _refuse(configuration, report, "ha-username", "ha-username needs ha-password")
-    if own.ha_password is not None and not own.ha_username:
-        _refuse(configuration, report, "ha-password", "ha-password needs ha-username")
     if own.ha_mechanism.upper() == "ANONYMOUS":
         _refuse(
             configuration,
@@ -57,6 +53,17 @@ def active_passive_stands_alone(configuration: Configuration, report: Report) ->
             "ha-mechanism ANONYMOUS is refused: whoever reaches the port could have a copy of everything;"
             " write ha-username and ha-password",
         )
+
+
+def brokers_have_a_password(configuration: Configuration, report: Report) -> None:
+    """A user of the brokers has a password, in a cluster or without one."""
+    own = configuration.queue_replication
+    if own is None:
+        return
+    if own.ha_username and own.ha_password is None:
+        _refuse(configuration, report, "ha-username", "ha-username needs ha-password")
+    if own.ha_password is not None and not own.ha_username:
+        _refuse(configuration, report, "ha-password", "ha-password needs ha-username")
 
 
 def members_are_named(configuration: Configuration, report: Report) -> None:
@@ -140,4 +147,4 @@ def _may_be_mine(configuration: Configuration, address: BrokerAddress) -> bool:
     )
 
 
-ACTIVE_PASSIVE_RULES: tuple[Rule, ...] = (active_passive_stands_alone, members_are_named)
+ACTIVE_PASSIVE_RULES: tuple[Rule, ...] = (active_passive_stands_alone, brokers_have_a_password, members_are_named)

@@ -252,7 +252,9 @@ def cluster_password_is_set(configuration: Configuration, report: Report) -> Non
     """Brokers of a cluster do not use a password everybody knows."""
     policy = configuration.ha_policy
     clustered = (
-        configuration.cluster_connections or (policy and policy.replication) or configuration.active_passive is not None
+        configuration.cluster_connections
+        or (policy and policy.replication)
+        or configuration.queue_replication is not None
     )
     if clustered and not has_cluster_password(configuration):
         line = report.line("cluster_password", "cluster_connections")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from pollux.config.address_settings import ConfigDelete
 from pollux.config.model import PermissionType as Permission
-from pollux.errors import InvalidRequestError, NoSuchAddressError, NoSuchQueueError
+from pollux.errors import InvalidRequestError, NoSuchAddressError, NoSuchQueueError, NotPermittedError
 from pollux.message import RoutingType
 from pollux.routing.address import join_fqqn, split_fqqn
 from pollux.routing.lifecycle import Creation, address_removable, plan_producer, queue_removable
@@ -163,6 +163,9 @@ class AddressManager:
         name = self.carry_out(plan_producer(self._space, name, routing_type), user)
         address = self._space.address(name)
         if address is not None:
+            for queue in address.queues:
+                if queue.replica_of:
+                    raise NotPermittedError(f"queue {queue.name!r} is a replica of {queue.replica_of}: send there")
             address.sent_at = self._wall_ms()
         return name
 
@@ -259,6 +262,8 @@ class AddressManager:
             raise InvalidRequestError(f"queue {name!r} has {queue.consumer_count} consumers")
         if if_empty and (count := self._contents.count(queue)):
             raise InvalidRequestError(f"queue {name!r} has {count} messages")
+        for watcher in queue.watchers:
+            watcher.deleted()
         for consumer in list(queue.consumers):
             self._contents.discard(queue, queue.acknowledge(queue.remove_consumer(consumer)))
             closed = getattr(consumer, "queue_deleted", None)
@@ -406,6 +411,11 @@ class AddressManager:
                 given.routing_type.name,
                 address,
             )
+
+    def make_replica(self, queue: Queue, source: str) -> None:
+        """Let nobody send to a queue or take from it, which is a replica of ``source``; empty: let all do it again."""
+        queue.replica_of = source
+        self._changed()
 
     def read_by(self, queue: Queue, user: str) -> None:
         """Have the queue of a pattern get what this user, who reads it, may have."""

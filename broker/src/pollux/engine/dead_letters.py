@@ -96,7 +96,8 @@ class DeadLetters:
         """Take expired messages out of each queue, bit by bit, as there may be very many."""
         try:
             for queue in list(self._space.queues):
-                if self._space.queue_by_id(queue.id) is queue:
+                # What a replica has ends at its source.
+                if self._space.queue_by_id(queue.id) is queue and not queue.replica_of:
                     expired = queue.expired(self._wall_ms())
                     if expired:
                         self.expired(queue, expired)

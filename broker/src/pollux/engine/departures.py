@@ -31,6 +31,8 @@ class Departures:
         """Write that the references left ``queue`` for good, and give back their memory."""
         if not references:
             return
+        for watcher in queue.watchers:
+            watcher.left([reference.message.id for reference in references])
         ids = []
         paged = []
         account = None
@@ -64,6 +66,8 @@ class Departures:
 
     def discard_cold(self, queue: Queue, ids: Sequence[int]) -> None:
         """Write that messages on disk only left ``queue`` for good, by their ids, and give back their files."""
+        for watcher in queue.watchers:
+            watcher.left(ids)
         for start in range(0, len(ids), _ACKS):
             self._storage.append_acks(queue.id, ids[start : start + _ACKS])
         self._large_files.release_cold(ids)

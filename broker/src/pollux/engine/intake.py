@@ -333,6 +333,13 @@ class Intake:
         self._store(account, message, queues, tx, paged=verdict is Verdict.PAGE, failures=failures)
         return True
 
+    def copy_in(self, message: Message, queue: Queue) -> None:
+        """Write a copy of what is in a queue of another broker, of which ``queue`` is a replica: never to a page.
+
+        Raises DiskFullError.
+        """
+        self._store(self._accounts.of(queue.address), message, (queue,), 0)
+
     def receive(self, message: Message, tx: int) -> bool:
         """Send what another broker's bridge brought, within the transaction ``tx`` of its link.
 

@@ -41,7 +41,7 @@ from pollux.engine.restart import Restart
 from pollux.engine.share import Share
 from pollux.engine.transaction import Transaction
 from pollux.engine.wakeups import Wakeups
-from pollux.errors import InvalidRequestError, NoSuchQueueError, PolluxError
+from pollux.errors import InvalidRequestError, NoSuchQueueError, NotPermittedError, PolluxError
 from pollux.formats.audit import Event
 from pollux.message import RoutingType
 from pollux.routing.queue import Queue, queue_of
@@ -159,6 +159,7 @@ class PostOffice:
         self.reachable = self._intake.reachable
         self.forward = self._intake.forward
         self.take = self._intake.take
+        self.copy_in = self._intake.copy_in
         self.receive = self._intake.receive
         self.spread_over = self._intake.spread_over
         self.show = self._intake.show
@@ -257,6 +258,8 @@ class PostOffice:
         now = self.wall_ms()
         displaced = queue.add(references, now)
         queue.used = True
+        for watcher in queue.watchers:
+            watcher.arrived(references)
         if displaced:
             self.remove(queue, displaced, ())
         if queue.scheduled:
@@ -409,7 +412,9 @@ class PostOffice:
     # -- consumers
 
     def attach(self, queue: Queue, consumer: Consumer) -> None:
-        """Let a consumer take from a queue. Raises LimitError (max-consumers)."""
+        """Let a consumer take from a queue. Raises LimitError (max-consumers), NotPermittedError (it is a replica)."""
+        if queue.replica_of and not consumer.browsing:
+            raise NotPermittedError(f"{queue.name_for_errors} is a replica of {queue.replica_of}: only browse it")
         now = self.wall_ms()
         queue.add_consumer(consumer, now)
         rights: Rights | None = getattr(consumer, "rights", None)

@@ -30,6 +30,7 @@ CREATE_QUEUE = Body(
         "replicate": "string",
     },
 )
+REPLICATE = Body({"queue": "string", "source": "string"}, {"target": "string"})
 FORGET = Body({"node": "string"}, {"connection": "string", "first": "boolean"})
 _CONNECTION = (Query("connection", "string", "Name of the cluster connection; without it the first one."),)
 PROMOTE = Body({}, {"fenced": "strings", "discarded": "strings"})
@@ -100,6 +101,9 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("POST", f"{_V1}/queues/{{name}}/purge", "purge", "queues"),
     Operation("POST", f"{_V1}/queues/{{name}}/pause", "pause", "queues"),
     Operation("POST", f"{_V1}/queues/{{name}}/resume", "resume", "queues"),
+    Operation("GET", f"{_V1}/replicas", "replicas", "queues"),
+    Operation("POST", f"{_V1}/replicas", "replicate", "queues", body=REPLICATE, statuses=(201,)),
+    Operation("DELETE", f"{_V1}/replicas/{{name}}", "detach", "queues"),
     Operation("GET", f"{_V1}/orphans", "orphans", "queues", query=_PAGE),
     Operation("POST", f"{_V1}/orphans/{{id}}/restore", "restore_orphans", "queues", body=RESTORE_ORPHANS),
     Operation("DELETE", f"{_V1}/orphans/{{id}}", "discard_orphans", "queues"),

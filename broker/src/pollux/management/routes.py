@@ -21,6 +21,7 @@ from pollux.management.operations import (
     MOVE,
     OPERATIONS,
     PROMOTE,
+    REPLICATE,
     RESTORE,
     RESTORE_LARGE,
     RESTORE_ORPHANS,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
 
     from pollux.cluster.connection.connections import Connections
+    from pollux.cluster.replicas.service import Replicas
     from pollux.cluster.scale_down.drain import Drain
     from pollux.ha.activation import Activation
     from pollux.node.engine import Engine
@@ -224,6 +226,27 @@ class Api:
         """The bridges that begin here, those of other brokers that end here, and federation both ways."""
         found = self._node.links.bridges
         return json_response(found.describe() if found is not None else views.NO_BRIDGES)
+
+    async def replicas(self, _request: web.Request) -> web.Response:
+        """The queues here that are replicas of other brokers' queues, and who has replicas of queues here."""
+        found = self._node.links.replicas
+        return json_response(found.describe() if found is not None else views.NO_REPLICAS)
+
+    async def replicate(self, request: web.Request) -> web.Response:
+        """Have a replica of a queue of another broker: ``source`` is a URL as ha-brokers-url."""
+        body = await body_of(request, REPLICATE)
+        names = [name_in(body[key]) for key in ("queue", "target") if body.get(key)]
+        return json_response(await self._replicas().replicate(names[0], body["source"], names[-1]), status=201)
+
+    async def detach(self, request: web.Request) -> web.Response:
+        """Have a replica be a queue like others, with the messages that it has."""
+        return json_response(await self._replicas().detach(request.match_info["name"]))
+
+    def _replicas(self) -> Replicas:
+        found = self._node.links.replicas
+        if found is None:
+            raise InvalidRequestError("this broker has no ha-queue-replication, or does not serve now")
+        return found
 
     async def plugins(self, _request: web.Request) -> web.Response:
         """The plugins, and how they do."""

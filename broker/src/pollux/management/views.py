@@ -43,6 +43,7 @@ NO_DRAIN: dict[str, Any] = {
     "targets": [],
     "queues": [],
 }
+NO_REPLICAS: dict[str, Any] = {"replicas": [], "fed": []}
 NO_BRIDGES: dict[str, Any] = {"bridges": [], "incoming": [], "upstreams": [], "fetchedFrom": []}
 NO_CLUSTER: dict[str, Any] = {
     "name": None,

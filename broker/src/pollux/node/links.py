@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pollux.cluster.connection.preparing import Preparation
     from pollux.cluster.link import CoreHub
     from pollux.cluster.mqtt.service import MqttNeighbours
+    from pollux.cluster.replicas.service import Replicas
     from pollux.cluster.routers.service import Routers
     from pollux.cluster.scale_down.drain import Drain
     from pollux.config.model import Configuration
@@ -49,6 +50,8 @@ class Links:
         #: The connection routers, and what other brokers' routers ask.
         self.routers: Routers | None = None
         self.bridges: Bridges | None = None
+        #: Replicas of other brokers' queues, and others' of its own.
+        self.replicas: Replicas | None = None
         #: What hands over everything when the node is scaled down; None without a cluster connection.
         self.drain: Drain | None = None
         self._activation = activation
@@ -115,10 +118,15 @@ class Links:
         return self._activation.hub if self._activation is not None else None
 
     async def open(self, configuration: Configuration, node: bytes, post: PostOffice) -> CoreHub | None:
-        """Make the bridges and routers; returns the hub by which other brokers come, None where none may."""
+        """Make bridges, routers and replicas; returns the hub by which other brokers come, None where none may."""
         hub = self.cluster.hub if self.cluster is not None else self._members
         hub = await self._open_bridges(configuration, node, post, hub)
-        return await self._open_routers(configuration, node, post, hub)
+        hub = await self._open_routers(configuration, node, post, hub)
+        if configuration.queue_replication is not None:
+            from pollux.node.replicas import open_replicas
+
+            self.replicas = await open_replicas(configuration, node, post, hub)
+        return hub
 
     async def _open_bridges(
         self, configuration: Configuration, node: bytes, post: PostOffice, hub: CoreHub | None
@@ -149,7 +157,7 @@ class Links:
 
     def start(self) -> None:
         """Have messages go to others from now on."""
-        for one in (self.cluster, self.bridges, self.drain):
+        for one in (self.cluster, self.bridges, self.replicas, self.drain):
             if one is not None:
                 one.start()
 
@@ -195,6 +203,8 @@ class Links:
             await bounded(self.cluster.stop(), STEP_TIMEOUT, "cluster connection")
         if self.bridges is not None:
             await bounded(self.bridges.stop(), STEP_TIMEOUT, "bridges")
+        if self.replicas is not None:
+            await bounded(self.replicas.stop(), STEP_TIMEOUT, "replicas")
 
     def close(self) -> None:
         """End what was begun in :meth:`prepare`."""
@@ -207,4 +217,5 @@ def _import_what_serves_a_cluster() -> None:
     import pollux.cluster.bridges.service
     import pollux.cluster.mqtt.service
     import pollux.cluster.routers.service
+    import pollux.node.replicas
     import pollux.node.scale_down  # noqa: F401

@@ -125,7 +125,7 @@ def _taken(space: AddressSpace, address_name: str) -> bool:
 def queue_removable(queue: Queue, settings: AddressSettings, now: int) -> bool:
     """May this queue be deleted now because no one uses it? (Temporary queues end with their connection.)"""
     attributes = queue.attributes
-    if not attributes.auto_delete or queue.temporary or queue.spec.internal or queue.consumer_count:
+    if not attributes.auto_delete or queue.temporary or queue.spec.internal or queue.consumer_count or queue.replica_of:
         return False
     if not queue.used and not settings.auto_delete_queues_skip_usage_check:
         return False

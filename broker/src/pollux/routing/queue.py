@@ -8,7 +8,7 @@ What waits is in :mod:`pollux.routing.backlog`, who gets it in :mod:`pollux.rout
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pollux.routing.backlog import SCAN_LIMIT, QueueCounters
 from pollux.routing.browse import BrowseCursor
@@ -25,6 +25,19 @@ if TYPE_CHECKING:
     from pollux.message import Message
     from pollux.routing.consumer import Attachment, Consumer
     from pollux.routing.reference import MessageReference
+
+
+class Watcher(Protocol):
+    """Told of what comes into a queue and leaves it for good."""
+
+    def arrived(self, references: Sequence[MessageReference]) -> None:
+        """Messages are in the queue, behind all that were before."""
+
+    def left(self, ids: Iterable[int]) -> None:
+        """Messages are not in the queue any more; that is being written."""
+
+    def deleted(self) -> None:
+        """The queue goes, with what it holds."""
 
 
 class Queue:
@@ -51,6 +64,10 @@ class Queue:
         self.paused = False
         #: Notes what happens to the messages; None: nobody wants to know.
         self.trail: QueueTrail | None = None
+        #: Told of what comes and goes, by the caller: whoever has a replica of it.
+        self.watchers: tuple[Watcher, ...] = ()
+        #: Of which queue of which broker it is a replica, in words: nobody else sends to it or takes from it.
+        self.replica_of = ""
         #: A consumer was here, or the caller saw a message come by.
         self.used = False
         self._dispatcher = Dispatcher(attributes, self)
@@ -137,7 +154,7 @@ class Queue:
     @property
     def enabled(self) -> bool:
         """Messages are routed to it."""
-        return self.attributes.enabled
+        return self.attributes.enabled and not self.replica_of
 
     @property
     def message_count(self) -> int:

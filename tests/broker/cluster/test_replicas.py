@@ -1,0 +1,166 @@
+"""Queue replicas: what is in a queue is in its replica, in that order, whatever breaks meanwhile."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from broker.cluster.bridges.conftest import Site, _Connector
+from broker.cluster.connection.conftest import until
+from broker.engine.conftest import Receiver, message
+from pollux.cluster.replicas.feeding import compared
+from pollux.cluster.replicas.service import Replicas
+from pollux.config.active_passive import ActivePassive
+from pollux.errors import InvalidRequestError, NotPermittedError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from pollux.cluster.replicas.following import Following
+
+
+class Place(Site):
+    """A broker with replicas."""
+
+    others: dict[int, Site]
+
+    async def open(self) -> None:
+        await super().open()
+        if self.post.space.queue("orders") is None:
+            self.office.queue("orders")
+        given = ActivePassive(ha_cluster=False, ha_queue_replication=True, link_maintenance_interval=0.01)
+        self.replicas = Replicas(self.office.configuration, given, self.hub, node=self.id, post=self.post)
+        self.connected()
+        self.replicas.offer(self.hub)
+        self.replicas.start()
+
+    def connected(self) -> None:
+        """Have all of them connect to the other places of the test."""
+        connector: Any = _Connector(self, self.others)
+        self.replicas._connector = connector
+        for each in self.replicas.all.values():
+            each._connector = connector
+
+    async def close(self) -> None:
+        await self.replicas.stop()
+        await super().close()
+
+    def bodies(self, name: str = "orders") -> list[bytes]:
+        return [reference.message.data for reference in self.post.queue(name).iterate()]
+
+
+@pytest.fixture
+async def places(tmp_path: Path) -> AsyncIterator[tuple[Place, Place]]:
+    made = Place(tmp_path / "1", 1), Place(tmp_path / "2", 2)
+    others: dict[int, Site] = {place.port: place for place in made}
+    for place in made:
+        place.others = others
+        await place.open()
+    yield made
+    for place in made:
+        await place.close()
+        assert place.office.failures == []
+
+
+async def replicate(source: Place, replica: Place) -> Following:
+    await replica.replicas.replicate("orders", f"host:{source.port}", "copy")
+    return replica.replicas.all["copy"]
+
+
+async def same(source: Place, replica: Place) -> None:
+    """Wait until the replica has exactly what its source has; in memory or on disk only."""
+
+    def found() -> bool:
+        here, there = source.post.queue("orders"), replica.post.queue("copy")
+        return source.post.message_count(here) == replica.post.message_count(there) and (
+            bool(there.cold or here.cold) or source.bodies() == replica.bodies("copy")
+        )
+
+    await until(found)
+
+
+def test_what_is_compared_keeps_the_order() -> None:
+    """What a replica has behind something that it lacks comes again."""
+    assert compared([1, 2, 3], set()) == ([1, 2, 3], [])
+    assert compared([1, 2, 3], {1, 2}) == ([3], [])
+    assert compared([2, 3], {1, 2, 3}) == ([], [1])
+    missing, drop = compared([1, 2, 3, 4], {1, 3, 4, 7})
+    assert (missing, sorted(drop)) == ([2, 3, 4], [3, 4, 7])
+
+
+@pytest.mark.asyncio
+async def test_nobody_else_has_anything_to_do_with_it(places: tuple[Place, Place]) -> None:
+    source, replica = places
+    source.post.send(message(b"one"))
+    await replicate(source, replica)
+    await same(source, replica)
+    with pytest.raises(NotPermittedError, match="replica of orders@host:1"):
+        replica.post.attach(replica.post.queue("copy"), Receiver())
+    with pytest.raises(NotPermittedError, match="replica of orders@host:1"):
+        replica.post.send(message(b"stranger", address="copy"))
+    with pytest.raises(InvalidRequestError, match="detach it first"):
+        await replica.replicas.replicate("others", "host:1", "copy")
+    await replica.replicas.detach("copy")
+    receiver = Receiver()
+    replica.post.attach(replica.post.queue("copy"), receiver)
+    (got,) = await receiver.wait(1)
+    replica.post.acknowledge([got])
+    replica.post.send(message(b"mine", address="copy"))
+    (got,) = (await receiver.wait(2))[1:]
+    assert got.message.data == b"mine"
+
+
+@pytest.mark.asyncio
+async def test_what_a_consumer_holds_is_in_the_replica(places: tuple[Place, Place]) -> None:
+    source, replica = places
+    for number in range(3):
+        source.post.send(message(b"%d" % number))
+    receiver = Receiver(credit=2)
+    source.post.attach(source.post.queue("orders"), receiver)
+    held = await receiver.wait(2)
+    await replicate(source, replica)
+    await until(lambda: replica.bodies("copy") == [b"0", b"1", b"2"])
+    source.post.acknowledge([held[1]])
+    await until(lambda: replica.bodies("copy") == [b"0", b"2"])
+
+
+@pytest.mark.asyncio
+async def test_connections_and_brokers_that_break_change_nothing(places: tuple[Place, Place]) -> None:
+    """Each time the replica has what the source has, or has it again soon: with kills in between."""
+    source, replica = places
+    chosen = random.Random(11)  # noqa: S311  (the same again)
+    following = await replicate(source, replica)
+    number = 0
+    for _ in range(25):
+        for _ in range(chosen.randrange(30)):
+            number += 1
+            source.post.send(message(b"%d" % number, durable=bool(chosen.randrange(5))))
+        await until(lambda: not source.post.in_flight(source.post.queue("orders")))
+        ids = [reference.message.id for reference in source.post.queue("orders").iterate()]
+        ids += source.post.queue("orders").cold_ids()
+        source.post.take_out(source.post.queue("orders"), set(chosen.sample(ids, len(ids) // 2)))
+        match chosen.randrange(5):
+            case 0:
+                await same(source, replica)
+            case 1:
+                for link in source.links:
+                    link.close("broken")
+            case 2:
+                await source.reopen()
+            case 3:
+                await replica.reopen()
+    await same(source, replica)
+    following = replica.replicas.all["copy"]
+    assert following.connected
+    # In memory again: what is on disk only is as it was.
+    await replica.replicas.detach("copy")
+    receivers = Receiver(credit=1000), Receiver(credit=1000)
+    source.post.attach(source.post.queue("orders"), receivers[0])
+    replica.post.attach(replica.post.queue("copy"), receivers[1])
+    count = source.post.message_count(source.post.queue("orders"))
+    got = [[each.message.data for each in await receiver.wait(count)] for receiver in receivers]
+    assert got[0] == got[1]
+    assert count
