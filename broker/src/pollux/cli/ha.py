@@ -263,9 +263,9 @@ def replicate(
     target: Annotated[str | None, typer.Argument(help="Name of the replica here; the queue's if not given.")] = None,
     distinct: Distinct = False,
 ) -> Result:
-    """Have a replica here of a queue of another broker; prints nothing.
+    """Have a replica of another broker's queue.
 
-    It has exactly the messages that are there, and nobody else sends to it or takes from it, until `pollux ha detach`.
+    It has exactly the messages that are there. Nobody else sends to it or takes from it, until `pollux ha detach`.
     It goes on after a restart, and after failovers here and there. Both brokers need ha-queue-replication, or are in
     clusters.
     """
@@ -284,7 +284,10 @@ def detach(
     queue: Annotated[str, typer.Argument(help="Name of the replica here.")],
     distinct: Distinct = False,
 ) -> Result:
-    """Have a replica be a queue like others, with the messages that it has; prints nothing."""
+    """Have a replica be a queue like others.
+
+    It keeps the messages that it has.
+    """
 
     def work(one: api.Client) -> Result:
         return Result(one.delete(f"/api/v1/replicas/{api.segment(queue)}"), lambda: None)
