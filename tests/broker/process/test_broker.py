@@ -227,6 +227,22 @@ def test_changed_files_are_noticed_and_a_removed_user_is_cut_off(instance: Insta
         assert client.connected[0] != "CONNECTED"
 
 
+def test_a_standby_feeds_the_service_manager_s_watchdog(
+    make_instance: Callable[[], Instance], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup that finds no live waits for ever, and is no reason to end it: its loop runs."""
+    monkeypatch.setenv("WATCHDOG_USEC", "400000")
+    standby = make_instance()
+    standby.configure(core="<ha-policy><shared-store><backup/></shared-store></ha-policy>")
+    standby.start(wait=False)
+    began = time.monotonic()
+    for _ in range(20):
+        standby.notifications.wait_for("WATCHDOG=1")
+    assert time.monotonic() - began > 19 * 0.2 * 0.9, "not more often than is asked for"
+    assert "broker is live" not in standby.messages()
+    standby.stop()
+
+
 def test_a_standby_reloads_for_itself_and_for_the_life_to_come(make_instance: Callable[[], Instance]) -> None:
     """Breaks when a reload takes for granted that there is a store."""
     live, standby = make_instance(), make_instance()

@@ -31,7 +31,7 @@ from pollux.process.failures import exit_code
 from pollux.process.notify import Notifier
 from pollux.process.resources import let_writers_in, memory_limit, tune_garbage_collector
 from pollux.process.status import Status
-from pollux.process.watchdog import CriticalAnalyzer
+from pollux.process.watchdog import MAXIMUM_BEAT, CriticalAnalyzer
 from pollux.version import VERSION
 
 if TYPE_CHECKING:
@@ -189,9 +189,13 @@ class Broker:
         return f"{'https' if settings.ssl_enabled else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
     async def _extend_start(self) -> None:
+        """Have the service manager wait, and see that the loop runs: before it serves no analyzer says so."""
+        watchdog = self.notifier.watchdog_interval
         while True:
             self.notifier.extend(2 * _EXTEND_EVERY)
-            await asyncio.sleep(_EXTEND_EVERY)
+            if watchdog is not None:
+                self.notifier.alive()
+            await asyncio.sleep(_EXTEND_EVERY if watchdog is None else min(MAXIMUM_BEAT, watchdog))
 
     # -- as the node's process
 
