@@ -34,8 +34,8 @@ run*)
 esac
 [ -e hung ] && exit 3
 [ -s status ] || exit 3
-[ "$1" = status ] && {{ printf '{{"activation": {{"active_passive": {{"status": "%s", "number": "%s"}}}}}}' \
-    "$(cat status)" "$(cat number 2>/dev/null)"; exit; }}
+[ "$1" = status ] && {{ printf '{{"activation": {{"active_passive": {{"status": "%s", "number": "%s"%s}}}}}}' \
+    "$(cat status)" "$(cat number 2>/dev/null)" "$(cat lease 2>/dev/null)"; exit; }}
 case "$2 $3" in
 ping*) ;;
 "status --is-primary") grep -qxE 'active|recovering' status ;;
@@ -43,6 +43,7 @@ status*) cat status ;;
 promote*) [ -e refuse ] && {{ echo "Refused: still catching up"; exit 2; }}; shift 3
     echo "$*" | sed 's/ *--pollux-exit-codes.*//' >promoted; echo recovering >status ;;
 demote*) [ -e refuse ] && exit 2; echo joining >status ;;
+grant*) echo "$*" >>asked; echo '{{"grant_left_ms": 5}}' ;;
 esac
 """
 
@@ -200,6 +201,8 @@ cat {directory}/mon
 [ -e {directory}/mon.next ] && mv {directory}/mon.next {directory}/mon
 exit 0
 """,
+    "crm_node": "#!/bin/sh\ncat {directory}/quorum 2>/dev/null || echo 1\n",
+    "corosync-quorumtool": "#!/bin/sh\ncat {directory}/quorate 2>/dev/null || echo 'Quorate:          Yes'\n",
 }
 NODE = '<node name="{}" id="1" online="{}" standby="false" pending="false" unclean="{}" feature_set="3"/>'
 
@@ -270,6 +273,67 @@ def test_whose_data_an_operator_gives_up_is_passed_on(machine: Machine) -> None:
     assert machine(AGENT, "start") == 0
     assert machine(AGENT, "promote") == 0
     assert (machine.directory / "promoted").read_text().split() == ["--discard", "10.0.0.3:1"]
+
+
+#: As pacemaker repeats it on the one that it promoted.
+REPEATED = {"OCF_RESKEY_CRM_meta_interval": "2000", "OCF_RESKEY_CRM_meta_role": "Promoted"}
+
+
+def granting(machine: Machine, status: str = "active") -> None:
+    """A broker with grant-lease, whose clock says 41."""
+    under_pacemaker(machine, ("a", "true", "false"))
+    assert machine(AGENT, "start") == 0
+    machine.becomes(status)
+    (machine.directory / "lease").write_text(', "grant_left_ms": 5, "clock_ms": 41')
+
+
+def grants(machine: Machine) -> int:
+    """How often the primary was told to serve on."""
+    path = machine.directory / "asked"
+    lines = path.read_text().splitlines() if path.exists() else []
+    assert {line.partition(" --json")[0] for line in lines if line.startswith("ha grant")} <= {
+        "ha grant --cluster-manager --asked 41"
+    }
+    return sum(line.startswith("ha grant") for line in lines)
+
+
+@pytest.mark.parametrize("status", ["recovering", "active"])
+def test_each_look_at_the_promoted_one_has_it_serve_on_from_its_clock_before(machine: Machine, status: str) -> None:
+    granting(machine, status)
+    assert machine(AGENT, "monitor", **REPEATED) == 8
+    assert grants(machine) == 1
+    assert machine(AGENT, "monitor", **REPEATED | {"OCF_RESKEY_CRM_meta_role": "Master"}) == 8
+    assert grants(machine) == 2
+
+
+def test_without_grant_lease_nobody_is_told_to_serve_on(machine: Machine) -> None:
+    granting(machine)
+    (machine.directory / "lease").write_text(', "grant_left_ms": null, "clock_ms": 41')
+    assert machine(AGENT, "monitor", **REPEATED) == 8
+    assert grants(machine) == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "said"), [("quorum", "0"), ("quorum", ""), ("quorate", "Quorate:          No"), ("quorate", "")]
+)
+def test_without_a_majority_by_both_programs_it_is_not_told_to_serve_on(machine: Machine, file: str, said: str) -> None:
+    """The look itself goes well: it serves, and ends by itself."""
+    granting(machine)
+    (machine.directory / file).write_text(said)
+    assert machine(AGENT, "monitor", **REPEATED) == 8
+    assert grants(machine) == 0
+    assert "no majority here" in machine.said
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{}, {**REPEATED, "OCF_RESKEY_CRM_meta_role": "Unpromoted"}, {**REPEATED, "OCF_RESKEY_CRM_meta_interval": "0"}],
+)
+def test_who_serves_and_was_not_promoted_is_not_told_to_serve_on(machine: Machine, environment: dict[str, str]) -> None:
+    """A probe, and the look at a backup, find a primary that the cluster does not know of."""
+    granting(machine)
+    assert machine(AGENT, "monitor", **environment) == 8
+    assert grants(machine) == 0
 
 
 def test_a_primary_that_hangs_is_ended_when_it_is_to_be_demoted(machine: Machine) -> None:

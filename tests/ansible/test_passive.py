@@ -84,6 +84,21 @@ def test_the_plan_says_what_a_failover_costs_at_most() -> None:
     ]
 
 
+def test_the_plan_says_what_a_grant_costs_where_nobody_fences() -> None:
+    given: dict[str, Any] = {"broker_grant_lease_ms": 6000, "pacemaker_consensus_ms": 2000}
+    none: dict[str, Any] = {
+        "pacemaker_fencing": "none",
+        "pacemaker_fencing_reason": "a test",
+        "pacemaker_fencing_devices": [],
+    }
+    alone = "cut off, and not fenced, it ends by itself: 9000 ms at most (token 1000, consensus 2000, grant 6000)"
+    assert alone in model(**given)["groups"]["trio"]["cluster"]["plan"]
+    plan = model(**given, **none)["groups"]["trio"]["cluster"]["plan"]
+    assert alone in plan
+    off = "token 1000, consensus 2000, controller 2000, grant 6300, monitor 2000, promotion 1500, virtual address 500"
+    assert f"its machine loses its power: 16300 ms at most ({off}, clients 1000)" in plan
+
+
 def test_consensus_follows_the_token() -> None:
     assert model(pacemaker_token_ms=1500)["groups"]["trio"]["cluster"]["consensus_ms"] == 1800
 
@@ -102,6 +117,8 @@ def test_consensus_follows_the_token() -> None:
         (3, {"pacemaker_answer_seconds": 25}, "29000 ms after its primary hangs, and it may take 32000 ms until"),
         (3, {"pacemaker_token_ms": 100}, "node1: pacemaker_token_ms: 100 is a silence that a busy machine has"),
         (3, {"pacemaker_consensus_ms": 1100}, "node1: pacemaker_consensus_ms: 1100 is less than corosync takes"),
+        (3, {"broker_grant_lease_ms": 3999}, "broker_grant_lease_ms: 3999 is shorter than two looks at the primary"),
+        (3, {"broker_grant_lease_ms": 1, "broker_resource_manager": "rgmanager"}, "nobody says a primary's word again"),
         (3, {"pacemaker_monitor_seconds": 0}, "node1: pacemaker_monitor_seconds: 0 is no interval"),
         (3, {"pacemaker_backup_monitor_seconds": 2}, "is that of the primary, and pacemaker tells monitors apart"),
         (3, {"broker_service_manager": "none"}, "broker_service_manager: is none, and a resource manager works with"),

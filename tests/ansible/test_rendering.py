@@ -262,7 +262,8 @@ def test_brokers_under_a_resource_manager_know_each_other_and_start_at_no_boot(
 ) -> None:
     inventory = example(tmp_path, "example-active-passive")
     variables = inventory / "group_vars" / "brokers" / "main.yml"
-    write_private(variables, variables.read_text() + "broker_cluster_password: a-cluster-password-0815\n")
+    more = "broker_cluster_password: a-cluster-password-0815\nbroker_grant_lease_ms: 6500\n"
+    write_private(variables, variables.read_text() + more)
     rendering = Rendering(tmp_path, inventory)
     hosts = sorted(rendering.render("brokers"))
     assert hosts == [f"broker{number}.example.com" for number in (1, 2, 3)]
@@ -274,6 +275,7 @@ def test_brokers_under_a_resource_manager_know_each_other_and_start_at_no_boot(
         assert [str(one) for one in given.brokers] == [f"192.0.2.{number}:61616" for number in (11, 12, 13)]
         assert [str(one) for one in given.public] == ["192.0.2.10:61616"]
         assert (given.link_heartbeat_interval, given.ha_backup_timeout, given.ha_replicate.value) == (10.0, 10.0, "all")
+        assert given.grant_lease == 6.5
         unit = files["/etc/systemd/system/pollux.service"].splitlines()
         assert "Restart=no" in unit
         assert "Before=pacemaker.service" in unit

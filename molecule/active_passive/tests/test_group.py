@@ -22,6 +22,11 @@ def test_one_is_active_and_the_others_are_ready(host: Host) -> None:
     assert len({each["activation"]["node_id"] for each in statuses(*HOSTS).values()}) == 1
 
 
+def test_the_primary_serves_by_its_agents_word(host: Host) -> None:
+    (live,) = [each for each in statuses(*HOSTS).values() if each["activation"]["state"] == "live"]
+    assert 0 < live["activation"]["active_passive"]["grant_left_ms"] <= 30_000
+
+
 def test_the_address_is_where_the_primary_is(host: Host) -> None:
     for name, status in statuses(*HOSTS).items():
         has = ADDRESS in testinfra.get_host(f"docker://{name}").check_output("ip -brief address")

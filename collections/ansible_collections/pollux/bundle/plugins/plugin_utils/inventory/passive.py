@@ -24,6 +24,7 @@ _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  (compared, not listened on)
 #: What all members of a cluster must agree about.
 SAME = (
     *("broker_resource_manager", "broker_heartbeat_ms", "broker_backup_timeout_ms", "broker_service_manager"),
+    "broker_grant_lease_ms",
     *("virtual_ip_address", "virtual_ip_prefix", "pacemaker_cluster_name", "pacemaker_token_ms"),
     *("pacemaker_consensus_ms", "pacemaker_fencing", "pacemaker_fencing_devices", "pacemaker_qnetd"),
     *(
@@ -148,8 +149,21 @@ def _check_times(first: Member, problems: list[Problem]) -> None:
             f"{heartbeat}: without heartbeats a broker that hangs would never be noticed",
             "give it at least 50",
         )
+    grant, monitor = value["broker_grant_lease_ms"], value["pacemaker_monitor_seconds"]
+    if grant and value["broker_resource_manager"] != "pacemaker":
+        add(
+            "broker_grant_lease_ms",
+            f"{grant}: nobody says a primary's word again under {value['broker_resource_manager']}, so it would end",
+            "leave it at 0",
+        )
     if value["broker_resource_manager"] != "pacemaker":
         return
+    if grant and grant < 2 * monitor * 1000:
+        add(
+            "broker_grant_lease_ms",
+            f"{grant} is shorter than two looks at the primary ({2 * monitor * 1000} ms): a late one would end it",
+            f"give it at least {3 * monitor * 1000}, or 0",
+        )
     token, given = value["pacemaker_token_ms"], value["pacemaker_consensus_ms"]
     if token < LEAST_TOKEN:
         add(
@@ -315,6 +329,11 @@ def passive_model(group: str, mates: Sequence[Member]) -> dict[str, Any]:
                     f"its machine loses its power: {timing.told(timing.host_death(value, address=address))}",
                 ]
                 if value["broker_resource_manager"] == "pacemaker"
+                else []
+            ),
+            *(
+                [f"cut off, and not fenced, it ends by itself: {timing.told(timing.cut_off(value))}"]
+                if value["broker_resource_manager"] == "pacemaker" and value["broker_grant_lease_ms"]
                 else []
             ),
             *(

@@ -16,6 +16,8 @@ LEAST_CONSENSUS = 1.2
 CONTROLLER = 2000
 #: A primary that hangs is asked once more, for 2 s, and has a second to end.
 END = 3000
+#: How much longer than the grant of an old primary a promoted broker waits (pollux.ha.active_passive.ready.MARGIN).
+MARGIN = 1.05
 #: Promotion by the agent, whatever the journal's size: its program starts, asks the others, and is answered.
 PROMOTION = 1500
 #: The virtual address is set and announced.
@@ -43,7 +45,30 @@ def detection(value: Mapping[str, Any]) -> list[Part]:
         Part("token", int(value["pacemaker_token_ms"])),
         Part("consensus", consensus(value)),
         Part("controller", CONTROLLER),
-        Part("fencing", int(value["pacemaker_fencing_seconds"]) * 1000),
+        *([Part("fencing", int(value["pacemaker_fencing_seconds"]) * 1000)] if fences(value) else []),
+    ]
+
+
+def fences(value: Mapping[str, Any]) -> bool:
+    """Tell whether a machine that is silent is known to be off before a backup is told to serve."""
+    return bool(value["pacemaker_fencing"] == "required")
+
+
+def outlasted(value: Mapping[str, Any]) -> list[Part]:
+    """Return what a promoted broker waits for until an older grant has run out: only where nobody fences."""
+    grant = int(value["broker_grant_lease_ms"])
+    if fences(value) or not grant:
+        return []
+    # It serves at the first word after that.
+    return [Part("grant", round(grant * MARGIN)), Part("monitor", int(value["pacemaker_monitor_seconds"]) * 1000)]
+
+
+def cut_off(value: Mapping[str, Any]) -> list[Part]:
+    """Return what passes until a primary ends that is cut off and not fenced: its node misses the others first."""
+    return [
+        Part("token", int(value["pacemaker_token_ms"])),
+        Part("consensus", consensus(value)),
+        Part("grant", int(value["broker_grant_lease_ms"])),
     ]
 
 
@@ -79,7 +104,7 @@ def hang(value: Mapping[str, Any], *, address: bool) -> list[Part]:
 
 def host_death(value: Mapping[str, Any], *, address: bool) -> list[Part]:
     """Return what a power cut of the primary's machine costs."""
-    return [*detection(value), *rest(address=address)]
+    return [*detection(value), *outlasted(value), *rest(address=address)]
 
 
 def total(parts: list[Part]) -> int:
