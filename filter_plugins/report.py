@@ -56,24 +56,6 @@ def report(topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: s
     return lines
 
 
-def manifest(topology: Mapping[str, Any], group: str, user: str) -> dict[str, Any]:
-    """Return who takes part in a drill, as ``pollux drill`` reads it; the password is in a file beside it."""
-    members = []
-    for host in topology["groups"][group]["members"]:
-        broker = topology["brokers"][host]
-        members.append(
-            {
-                "name": host,
-                "url": broker["connector"]["uri"],
-                "management": broker["management"]["url"],
-                "pid_file": f"{broker['run']}/pollux.pid",
-                "start": [f"{broker['root']}/bin/start"],
-                "stop": [f"{broker['root']}/bin/stop"],
-            }
-        )
-    return {"members": members, "user": user, "password_file": "password"}
-
-
 class FilterModule:
     """Hand the filters to Ansible."""
 
@@ -82,5 +64,4 @@ class FilterModule:
         return {
             "pollux_plan": plan,
             "pollux_report": report,
-            "pollux_manifest": manifest,
         }

@@ -182,3 +182,15 @@ def test_backups_come_before_lives_and_only_lives_with_a_backup_hand_over() -> N
     chosen["a"]["chosen"] = False
     order = gates.rolling_order(site(), chosen, "answer", "chosen", ["a", "alone", "b"])
     assert order == {"hosts": ["b", "alone"], "handovers": 0}
+
+
+def test_under_a_resource_manager_two_backups_come_before_the_one_move() -> None:
+    trio = {"brokers": {host: {"members": 3, "group": "trio"} for host in "abc"}}
+    said = {host: {"answer": {"state": "live" if host == "a" else "ready"}, "chosen": True} for host in "abc"}
+    assert gates.rolling_order(trio, said, "answer", "chosen", list("abc")) == {
+        "hosts": ["b", "c", "a"],
+        "handovers": 1,
+    }
+    said["a"]["chosen"] = False
+    order = gates.rolling_order(trio, said, "answer", "chosen", list("abc"))
+    assert order == {"hosts": ["b", "c"], "handovers": 0}, "a run that was broken off goes on without a second move"

@@ -82,6 +82,7 @@ def drill(
     from pollux.client.errors import LoginError
     from pollux.drill import report as reports
     from pollux.drill.errors import InputError, UnavailableError
+    from pollux.drill.faults import refusal
     from pollux.drill.manifest import load
     from pollux.drill.progress import Display
     from pollux.drill.run import Drill, Plan
@@ -102,6 +103,8 @@ def drill(
         )
         if fault_after is not None and fault_after >= seconds:
             raise InputError(f"--fault-after {fault_after:g} is not within --seconds {seconds:g}")  # noqa: TRY301
+        if why := refusal(plan.fault, members.members):
+            raise InputError(why)  # noqa: TRY301
         report.mkdir(parents=True, exist_ok=True)
         with Display(sys.stderr) as display:
             outcome = asyncio.run(Drill(plan, members, report, display.show).run())

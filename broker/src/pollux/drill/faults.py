@@ -11,13 +11,14 @@ from pollux.drill.errors import UnavailableError
 from pollux.drill.members import now, runs
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from pollux.drill.manifest import Member
     from pollux.drill.members import Members
 
 #: States of a member that serves nobody and waits for its turn.
 _WAITING = ("joining", "catching_up", "ready")
+_SWITCHOVER = "/api/v1/activation/switchover"
 
 
 class Fault(StrEnum):
@@ -28,6 +29,17 @@ class Fault(StrEnum):
     PAUSE = "pause"
     SWITCHOVER = "switchover"
     RESTART = "restart"
+
+
+def refusal(fault: Fault | None, members: Sequence[Member]) -> str:
+    """Return why these members cannot be broken so; empty when they can."""
+    away = [member.name for member in members if member.pid_file is None]
+    if fault is Fault.PAUSE and away:
+        return f"--fault pause: {', '.join(away)} has no pid_file, so its process cannot be stopped from here"
+    away = [member.name for member in members if member.pid_file is None and not member.kill]
+    if fault is Fault.KILL and away:
+        return f"--fault kill: {', '.join(away)} has neither a pid_file nor a kill command"
+    return ""
 
 
 class Injector:
@@ -75,10 +87,14 @@ class Injector:
         return len(self._members.members) == 1
 
     async def _kill(self, live: Member) -> None:
-        pid = self._members.pid(live)
-        self._mark(f"SIGKILL of {live.name} (process {pid})")
-        self._members.signal(live, signal.SIGKILL)
-        await self._members.wait_until_gone(live, pid)
+        if live.kill:
+            self._mark(f"{live.name} is killed by {live.kill[0]}")
+            await self._members.kill(live)
+        else:
+            pid = self._members.pid(live)
+            self._mark(f"SIGKILL of {live.name} (process {pid})")
+            self._members.signal(live, signal.SIGKILL)
+            await self._members.wait_until_gone(live, pid)
         try:
             await self._take_over(live, now())
         finally:
@@ -136,8 +152,9 @@ class Injector:
             raise UnavailableError("a switchover needs a second broker")
         self._mark(f"switchover from {live.name}")
         began = now()
-        answer = await self._members.request(live, "/api/v1/activation/switchover", method="POST", timeout=30.0)
-        if answer is None:
+        if live.switchover:
+            await self._members.switchover(live)
+        elif await self._members.request(live, _SWITCHOVER, method="POST", timeout=30.0) is None:
             raise UnavailableError(f"{live.name} refused the switchover; see `pollux status` of both and its log")
         await self._take_over(live, began)
 

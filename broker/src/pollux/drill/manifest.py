@@ -10,14 +10,17 @@ JSON, written by the Ansible bundle or by hand::
           "management": "http://127.0.0.1:8161",     its HTTP API
           "pid_file": "/run/pollux/castor.pid",      the process to kill
           "start": ["/opt/pollux/bin/start"],        a command, or a string for the shell's word rules
-          "stop": ["/opt/pollux/bin/stop"]           optional; without it SIGTERM
+          "stop": ["/opt/pollux/bin/stop"],          optional; without it SIGTERM
+          "kill": ["stonith_admin", "--reboot=a"],   optional; without it SIGKILL
+          "switchover": ["crm_resource", "--move"]   optional; without it the broker itself is asked
         }
       ],
       "user": "drill",                               optional, as are the following
       "password_file": "secret/drill"                relative to the manifest
     }
 
-Relative paths are relative to the manifest.
+Relative paths are relative to the manifest. A member on another machine, which a resource manager runs, has no
+pid_file: its stop command then ends when the broker has.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ from pollux.drill.errors import InputError
 from pollux.redacted import Redacted
 
 MAX_SIZE = 1024 * 1024
-_MEMBER = ("name", "url", "management", "pid_file", "start", "stop")
+_MEMBER = ("name", "url", "management", "pid_file", "start", "stop", "kill", "switchover")
+#: Commands that may be left out.
+_OPTIONAL = ("stop", "kill", "switchover")
 _TOP = ("members", "user", "password_file")
 #: Other spellings of the same.
 _ALIASES = {"management_url": "management", "start_command": "start", "stop_command": "stop", "pidfile": "pid_file"}
@@ -50,9 +55,12 @@ class Member(Struct, frozen=True):
     url: str
     endpoints: tuple[Endpoint, ...]
     management: str
-    pid_file: Path
+    #: None: its process is not on this machine.
+    pid_file: Path | None
     start: tuple[str, ...]
     stop: tuple[str, ...] = ()
+    kill: tuple[str, ...] = ()
+    switchover: tuple[str, ...] = ()
 
 
 class Manifest(Redacted, frozen=True):
@@ -90,7 +98,8 @@ def parse(found: Any, path: Path) -> Manifest:
     else:
         for number, entry in enumerate(listed, start=1):
             members += _member(entry, number, path.parent, problems)
-    for names, what in (([m.name for m in members], "name"), ([str(m.pid_file) for m in members], "pid_file")):
+    pid_files = [str(m.pid_file) for m in members if m.pid_file is not None]
+    for names, what in (([m.name for m in members], "name"), (pid_files, "pid_file")):
         problems += [f"two members have the {what} {name!r}" for name in sorted(set(names)) if names.count(name) > 1]
     user, password = found.get("user"), None
     if user is not None and not isinstance(user, str):
@@ -118,14 +127,14 @@ def _member(entry: Any, number: int, base: Path, problems: list[str]) -> list[Me
     problems += [
         f"{where}: unknown field {name!r}{did_you_mean(name, _MEMBER)}" for name in entry if name not in _MEMBER
     ]
-    for name in ("name", "url", "management", "pid_file"):
+    for name in ("name", "url", "management", *(["pid_file"] if "pid_file" in entry or "stop" not in entry else [])):
         if not isinstance(entry.get(name), str) or not entry[name]:
             problems.append(f"{where}: {name!r} is missing or not text")
-    start, stop = _command(entry.get("start"), base), _command(entry.get("stop", []), base)
+    start = _command(entry.get("start"), base)
     if not start:
         problems.append(f"{where}: 'start' is missing or not a command")
-    if stop is None:
-        problems.append(f"{where}: 'stop' is not a command")
+    commands = {name: _command(entry.get(name, []), base) for name in _OPTIONAL}
+    problems += [f"{where}: {name!r} is not a command" for name, command in commands.items() if command is None]
     if len(problems) > before:
         return []
     try:
@@ -137,9 +146,10 @@ def _member(entry: Any, number: int, base: Path, problems: list[str]) -> list[Me
     if management.scheme not in ("http", "https") or not management.hostname:
         problems.append(f"{where}: 'management' {entry['management']!r} is not http://HOST:PORT or https://HOST:PORT")
         return []
-    pid_file = base / entry["pid_file"]
+    pid_file = base / entry["pid_file"] if "pid_file" in entry else None
     url = f"{management.scheme}://{management.netloc}"
-    return [Member(entry["name"], entry["url"], endpoints, url, pid_file, start or (), stop or ())]
+    given = {name: command or () for name, command in commands.items()}
+    return [Member(entry["name"], entry["url"], endpoints, url, pid_file, start or (), **given)]
 
 
 def _command(value: Any, base: Path) -> tuple[str, ...] | None:

@@ -150,6 +150,8 @@ class Members:
 
     def pid(self, member: Member) -> int:
         """The member's process. Raises UnavailableError."""
+        if member.pid_file is None:
+            raise UnavailableError(f"{member.name} has no pid_file: its process is not on this machine")
         try:
             pid = int(member.pid_file.read_text().split()[0])
         except (OSError, ValueError, IndexError) as error:
@@ -170,8 +172,19 @@ class Members:
         """Run the start command. It may return at once, or when the broker is ready."""
         await _command(member, member.start, _START_LIMIT, "start")
 
+    async def kill(self, member: Member) -> None:
+        """Run the kill command, which ends when the broker has."""
+        await _command(member, member.kill, _STOP_LIMIT, "kill")
+
+    async def switchover(self, member: Member) -> None:
+        """Run the command that has another member serve."""
+        await _command(member, member.switchover, _STOP_LIMIT, "switchover")
+
     async def stop(self, member: Member) -> None:
         """Stop cleanly, and wait until the process is gone."""
+        if member.pid_file is None:
+            await _command(member, member.stop, _STOP_LIMIT, "stop")
+            return
         pid = self.pid(member)
         if member.stop:
             await _command(member, member.stop, _STOP_LIMIT, "stop")
