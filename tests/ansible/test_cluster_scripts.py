@@ -1,12 +1,13 @@
 """The OCF agent and the LSB scripts of active-passive clusters: every action, and every exit code, without a cluster.
 
-The program `pollux` is a stand-in that says what the test has written; its process is a real one.
+The program `pollux` is a stand-in (stand_in.sh) that says what the test has written; its process is a real one.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -22,30 +23,7 @@ FILES = Path(__file__).parents[2] / "roles/broker/files"
 AGENT = FILES / "ocf/broker"
 TELL = FILES / "tell-manager"
 QPIDD, PRIMARY = FILES / "lsb/qpidd", FILES / "lsb/qpidd-primary"
-#: `status` has the status; `hung`, `refuse`, `broken`, `deaf` make it hang, refuse, end at once, or ignore SIGTERM.
-STAND_IN = """#!/bin/sh
-cd {directory}
-case "$1 $2" in
-run*)
-    [ -e broken ] && exit 1
-    echo joining >status
-    [ -e deaf ] && trap '' TERM || trap 'kill $!; rm -f status; exit 0' TERM
-    while :; do sleep 1000 & wait; done ;;
-esac
-[ -e hung ] && exit 3
-[ -s status ] || exit 3
-[ "$1" = status ] && {{ printf '{{"activation": {{"active_passive": {{"status": "%s", "number": "%s"%s}}}}}}' \
-    "$(cat status)" "$(cat number 2>/dev/null)" "$(cat lease 2>/dev/null)"; exit; }}
-case "$2 $3" in
-ping*) ;;
-"status --is-primary") grep -qxE 'active|recovering' status ;;
-status*) cat status ;;
-promote*) [ -e refuse ] && {{ echo "Refused: still catching up"; exit 2; }}; shift 3
-    echo "$*" | sed 's/ *--pollux-exit-codes.*//' >promoted; echo recovering >status ;;
-demote*) [ -e refuse ] && exit 2; echo joining >status ;;
-grant*) echo "$*" >>asked; echo '{{"grant_left_ms": 5}}' ;;
-esac
-"""
+STAND_IN = Path(__file__).parent / "stand_in.sh"
 
 
 class Machine:
@@ -54,8 +32,7 @@ class Machine:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.pollux = directory / "pollux"
-        self.pollux.write_text(STAND_IN.format(directory=directory))
-        self.pollux.chmod(0o755)
+        shutil.copy(STAND_IN, self.pollux)
         self.config = directory / "broker.xml"
         self.config.write_text("<configuration/>")
         self.pidfile = directory / "pid"
@@ -150,19 +127,28 @@ def test_validation_tells_what_is_wrong_where(machine: Machine) -> None:
         assert machine(AGENT, "validate-all", **{f"OCF_RESKEY_{parameter}": "/none"}) == 2
         assert machine.said.startswith(f"ocf:pollux:broker: {parameter}:")
         assert machine(AGENT, "start", **{f"OCF_RESKEY_{parameter}": "/none"}) == 2
+    assert machine(AGENT, "start", OCF_RESKEY_binary="/none") == 5
+
+
+#: What ocf-tester does, in its order, and what it takes for right; molecule/active_passive runs the program itself.
+#: `probe`: a monitor that is not repeated; `bare`: one of a machine on which nothing is installed.
+OCF_TESTER = (
+    *(("meta-data", 0), ("validate-all", 0), ("monitor", 7), ("bare", 7)),
+    *(("start", 0), ("monitor", 0), ("probe", 0), ("notify", 0), ("demote", 0), ("promote", 0)),
+    *(("demote", 0), ("promote", 0), ("demote", 0), ("demote", 0), ("promote", 0), ("promote", 0), ("demote", 0)),
+    *(("stop", 0), ("monitor", 7), ("start", 0), ("monitor", 0), ("start", 0), ("monitor", 0)),
+    *(("stop", 0), ("monitor", 7), ("stop", 0), ("monitor", 7), ("migrate_to", 3), ("reload", 3)),
+)
 
 
 def test_the_sequence_of_ocf_tester(machine: Machine) -> None:
-    """A lone fresh broker; each action twice."""
-    assert [machine(AGENT, one) for one in ("stop", "monitor")] == [0, 7]
-    assert machine(AGENT, "monitor", OCF_RESKEY_binary="/none") == 7
-    assert [machine(AGENT, one) for one in ("start", "monitor", "notify", "demote")] == [0, 0, 0, 0]
-    assert [machine(AGENT, one) for one in ("promote", "monitor", "demote", "monitor", "demote")] == [0, 8, 0, 0, 0]
-    assert [machine(AGENT, one) for one in ("promote", "promote", "monitor", "demote", "stop")] == [0, 0, 8, 0, 0]
-    assert [machine(AGENT, one) for one in ("start", "start", "monitor", "stop", "stop", "monitor")] == [
-        *(0, 0, 0, 0, 0, 7)
-    ]
-    assert [machine(AGENT, one) for one in ("promote", "demote", "reload", "")] == [7, 0, 3, 3]
+    variants = {"probe": {"OCF_RESKEY_CRM_meta_interval": "0"}, "bare": {"OCF_RESKEY_binary": "/none"}}
+    found = []
+    for action, _ in OCF_TESTER:
+        more = {"OCF_RESKEY_CRM_meta_interval": "20000", **variants.get(action, {})}
+        found.append((action, machine(AGENT, "monitor" if action in variants else action, **more)))
+    assert tuple(found) == OCF_TESTER
+    assert [machine(AGENT, one) for one in ("promote", "demote", "")] == [7, 0, 3], "of one that is stopped"
 
 
 @pytest.mark.parametrize(
@@ -369,6 +355,11 @@ def test_a_broker_that_ends_at_once_was_not_started(machine: Machine) -> None:
     assert machine(AGENT, "start") == 1
     assert machine(QPIDD, "start") == 1
     assert "it ended" in machine.said
+    assert machine(PRIMARY, "start") == 1, "who does not start is not promoted"
+    machine.flag("broken", on=False)
+    machine.flag("hung")
+    assert machine(QPIDD, "start", POLLUX_START_SECONDS="0") == 1
+    assert "no answer in 0 s" in machine.said
 
 
 def test_a_broker_that_does_not_end_is_killed_within_the_time(machine: Machine) -> None:

@@ -1,0 +1,24 @@
+#!/bin/sh
+# Stands in for the program pollux of a cluster's scripts; its process is a real one. What it says is in files beside it: `status` has
+# the status; `hung`, `refuse`, `broken`, `deaf` make it hang, refuse, end at once, or ignore SIGTERM.
+cd "$(dirname "$0")" || exit 1
+case "$1 $2" in
+run*)
+    [ -e broken ] && exit 1
+    echo joining >status
+    [ -e deaf ] && trap '' TERM || trap 'kill $!; rm -f status; exit 0' TERM
+    while :; do sleep 1000 & wait; done ;;
+esac
+[ -e hung ] && exit 3
+[ -s status ] || exit 3
+[ "$1" = status ] && { printf '{"activation": {"active_passive": {"status": "%s", "number": "%s"%s}}}' \
+    "$(cat status)" "$(cat number 2>/dev/null)" "$(cat lease 2>/dev/null)"; exit; }
+case "$2 $3" in
+ping*) ;;
+"status --is-primary") grep -qxE 'active|recovering' status ;;
+status*) cat status ;;
+promote*) [ -e refuse ] && { echo "Refused: still catching up"; exit 2; }; shift 3
+    echo "$*" | sed 's/ *--pollux-exit-codes.*//' >promoted; echo recovering >status ;;
+demote*) [ -e refuse ] && exit 2; echo joining >status ;;
+grant*) echo "$*" >>asked; echo '{"grant_left_ms": 5}' ;;
+esac
