@@ -20,7 +20,7 @@ from pollux.formats.records import RecordType
 from pollux.formats.segments import FRAME_SIZE, HEADER_SIZE, Kind, SegmentHeader, decode_header, frame
 from pollux.formats.segments import records as scan
 from pollux.store.segments import segment_name
-from pollux.store.state import PADDING, State
+from pollux.store.state import PADDING, Pending, State
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -195,6 +195,15 @@ def test_moved_back_and_forth_ends_at_the_tail() -> None:
     }
     state.acknowledge(1, [10])
     assert list(state.finish()[1][4]) == [11]
+
+
+def test_a_count_is_kept_for_a_message_whose_commit_comes_later() -> None:
+    """A checkpoint may end between the two."""
+    state = State(10)
+    state.delivery_counts |= {(1, 10): 3, (1, 11): 2}
+    state.pending[7] = Pending(messages=[(10, 4, (1,), 0, "x", None)])
+    state.prune(state.finish())
+    assert state.delivery_counts == {(1, 10): 3}
 
 
 def test_duplicate_ids_keep_the_newest() -> None:

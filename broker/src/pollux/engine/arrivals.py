@@ -87,6 +87,13 @@ class Arrivals:
             self._written.setdefault(queue, []).append(reference)
         self._plan_flush()
 
+    def take_back(self, message: Message, queues: Sequence[Queue]) -> None:
+        """Forget a message that was added in this turn of the loop, before any :meth:`when_stable`."""
+        for queue in queues:
+            waiting = self._written.get(queue)
+            if waiting is not None:
+                self._written[queue] = [reference for reference in waiting if reference.message is not message]
+
     def when_stable(self, callback: StableCallback | None) -> None:
         """Call back when everything done so far is on disk and visible; an error means that the broker stops.
 

@@ -5,9 +5,11 @@ What the addresses' limits say is decided by :mod:`pollux.routing.paging`, what 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.config.address_settings import DiskFullPolicy
+from pollux.engine.attempt import Attempt
 from pollux.engine.diverts import of_message
 from pollux.engine.memory import DUPLICATE_IDS
 from pollux.engine.spreading import Forward, Spread
@@ -17,7 +19,7 @@ from pollux.routing.lifecycle import expiration
 from pollux.routing.paging import Verdict, admit, rejects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pollux.audit import Trail
     from pollux.engine.accounts import Account, Accounts
@@ -79,6 +81,8 @@ class Intake:
         self._keep: Callable[..., None] = self._store
         self.routed_total = 0
         self._look: Callable[[Message], None] | None = None
+        #: What is taken in now and may be rolled back.
+        self._attempt: Attempt | None = None
         #: Routing type -> names messages were sent to -> their accounts; the address manager clears it when something
         #: changes.
         self._sendable = address_manager.sendable
@@ -197,15 +201,16 @@ class Intake:
         """
         storage = self._storage
         message.id = storage.next_id()
+        attempt = self._attempt
         self.routed_total += 1
         if paged:
-            self._pages.append(account, message, queues, tx)
+            page = self._pages.append(account, message, queues, tx)
+            if attempt is not None and attempt.tx == tx:
+                attempt.stored.append((account, message, queues, page))
             for queue in queues:
                 if queue.trail is not None:
                     queue.trail.accepted([message], paged=True)
             return
-        if message.large is not None:
-            self._large_files.hold(message.large.id, len(queues))
         if message.durable:
             ids = queues[0].stored_as if len(queues) == 1 else [each for queue in queues for each in queue.stored_as]
             if ids:
@@ -214,6 +219,14 @@ class Intake:
                 except DiskFullError:
                     account.forget(message.duplicate_id)
                     raise
+                if failures:
+                    # Before its commit: with it the count is there, without it nobody asks for it.
+                    for each in ids:
+                        storage.append_delivery_count(each, message.id, failures)
+        if message.large is not None:
+            self._large_files.hold(message.large.id, len(queues))
+        if attempt is not None and attempt.tx == tx:
+            attempt.stored.append((account, message, queues, 0))
         message.references = len(queues)
         self._accounts.charge(account, message.size)
         self._arrivals.add(message, queues, failures)
@@ -328,6 +341,8 @@ class Intake:
         except LimitError:
             new = True  # there is no room for more ids; the message has another number that is looked at
         verdict = self._full(account)
+        if self._attempt is not None and new and message.duplicate_id is not None:
+            self._attempt.ids.append((account, message.duplicate_id))
         if not moved and (not new or verdict is Verdict.DROP):
             return False
         self._store(account, message, queues, tx, paged=verdict is Verdict.PAGE, failures=failures)
@@ -347,8 +362,33 @@ class Intake:
         may drop it. Raises as :meth:`send`: then nothing was done, and its sender keeps it.
         """
         admitted = self.admit_all([message])
+        if self._attempt is not None:
+            self._attempt.ids += [
+                (each.account, each.message.duplicate_id) for each in admitted if each.message.duplicate_id is not None
+            ]
         self.take_all(admitted, tx)
         return bool(admitted)
+
+    @contextmanager
+    def attempt(self) -> Iterator[int]:
+        """Take in, in the block and in this turn of the loop, what counts as a whole; gives the transaction for it.
+
+        What the block raises rolls back everything that it had stored with that transaction.
+        """
+        attempt = self._attempt = Attempt(self._storage.next_id())
+        total = self.routed_total
+        try:
+            yield attempt.tx
+        except Exception:
+            self._attempt = None
+            attempt.undo(
+                accounts=self._accounts, arrivals=self._arrivals, pages=self._pages, large_files=self._large_files
+            )
+            self._storage.append_rollback(attempt.tx)
+            self.routed_total = total
+            raise
+        self._attempt = None
+        self._storage.append_commit(attempt.tx)
 
     def _full(self, account: Account) -> Verdict:
         accounts = self._accounts

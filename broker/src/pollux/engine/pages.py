@@ -131,8 +131,8 @@ class Pages:
         log.info("address %s starts to page at %d bytes in memory", account.name, account.gauge.bytes)
         return paging
 
-    def append(self, account: Account, message: Message, queues: Sequence[Queue], tx: int) -> None:
-        """Write a message to the address's current page. Raises DiskFullError."""
+    def append(self, account: Account, message: Message, queues: Sequence[Queue], tx: int) -> int:
+        """Write a message to the address's current page; return its number. Raises DiskFullError."""
         paging = self.active.get(account.name)
         if paging is None:
             size = account.settings.page_size_bytes
@@ -155,6 +155,17 @@ class Pages:
         if not self._feed_planned:
             self._feed_planned = True
             self._storage.when_stable(self._feed_all)
+        return number
+
+    def take_back(self, account: Account, message: Message, queues: Sequence[Queue], number: int, tx: int) -> None:
+        """Forget a message that was written with ``tx`` to a page in this turn of the loop: nobody needs it there."""
+        paging = self.active[account.name]
+        for queue in queues:
+            paging.store.acknowledge(queue.id, number, (message.id,), tx)
+        if message.large is not None:
+            paging.pins[number].remove(message.large.id)
+            self._large_files.release(message.large.id)
+        self._measure(paging)
 
     def acknowledge(self, queue: Queue, references: Sequence[MessageReference], tx: int) -> None:
         """Record that messages that came from pages left ``queue`` for good."""

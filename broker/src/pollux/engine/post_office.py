@@ -161,6 +161,7 @@ class PostOffice:
         self.take = self._intake.take
         self.copy_in = self._intake.copy_in
         self.receive = self._intake.receive
+        self.attempt = self._intake.attempt
         self.spread_over = self._intake.spread_over
         self.show = self._intake.show
         #: Told of a queue that a consumer came to, or left.

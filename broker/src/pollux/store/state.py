@@ -471,10 +471,12 @@ class State:
         return {message_id: self.large[message_id] for message_id in live}
 
     def prune_numbers(self, queues: dict[int, dict[int, array[int]]]) -> None:
-        """Forget delivery counts and schedules of messages that are no longer in their queue."""
+        """Forget delivery counts and schedules of messages that are no longer in their queue, nor about to be."""
         noted: dict[int, set[int]] = {}
+        pending = {entry[0] for one in self.pending.values() for entry in one.messages} if self.pending else set()
         for queue_id, message_id in (*self.delivery_counts, *self.schedules):
-            noted.setdefault(queue_id, set()).add(message_id)
+            if message_id not in pending:
+                noted.setdefault(queue_id, set()).add(message_id)
         for queue_id, wanted in noted.items():
             held: set[int] = set()
             for priority, ids in queues.get(queue_id, {}).items():

@@ -56,7 +56,7 @@ class IncomingBridge(IncomingLink):
         self.bridge = connection[:255]
         return f"{_KEY}{self.bridge}/{self.node.hex()}"
 
-    def _place(self, one: Forwarded, tx: int, failures: list[tuple[Message, list[Queue], int]]) -> None:  # noqa: ARG002  (a link's)
+    def _place(self, one: Forwarded, tx: int) -> None:
         """Send a message. Raises PolluxError where a client's would be refused: its sender keeps it."""
         message = taken(one, self._finish_body(one))
         if self.bridge.startswith("federation."):

@@ -29,15 +29,26 @@ if TYPE_CHECKING:
     from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.owner import Owner
     from pollux.cluster.link import Conversation
+    from pollux.cluster.routes.numbers import Taken
     from pollux.cluster.routes.records import Key, QueueRecord, Telling
-    from pollux.message import Message
-    from pollux.routing.queue import Queue
     from pollux.store.large import LargeMessage, LargeWriter
 
 logger = logging.getLogger("pollux.cluster")
 
 #: Seconds after which it is looked again whether an address has room.
 _LOOK_AGAIN = 0.05
+
+
+class _Batch:
+    """What came in one payload: the last number of each life, the addresses, how many were taken, and why no more."""
+
+    __slots__ = ("addresses", "count", "failed", "last")
+
+    def __init__(self) -> None:
+        self.last: dict[bytes, int] = {}
+        self.addresses: set[str] = set()
+        self.count = 0
+        self.failed = ""
 
 
 class IncomingLink:
@@ -96,7 +107,11 @@ class IncomingLink:
         return f"{connection}/{self.node.hex()}"
 
     def begin(self) -> None:
-        """Accept it: say what was taken in before, and tell everything when there is credit."""
+        """Accept it when what was taken in before is on disk: the peer keeps nothing of that."""
+        self._cluster.post.when_stable(lambda error: self._begin() if error is None and not self._ended else None)
+
+    def _begin(self) -> None:
+        """Say what was taken in before, and tell everything when there is credit."""
         numbers = [[number.life, number.value] for number in self._cluster.taken_of(self.key).numbers]
         cluster = self._cluster
         members = cluster.members
@@ -262,52 +277,57 @@ class IncomingLink:
 
     def _take(self, sent: tuple[Forwarded, ...], size: int) -> None:
         cluster = self._cluster
-        storage, numbers = cluster.post.storage, cluster.taken_of(self.key)
-        if storage.full:
+        numbers = cluster.taken_of(self.key)
+        if cluster.post.storage.full:
             self._conversation.stop("busy", "the disk is full")
             return
-        tx = storage.next_id()
-        last: dict[bytes, int] = {}
-        addresses = set()
-        failures: list[tuple[Message, list[Queue], int]] = []
-        failed = ""
-        for one in sent:
-            number = Number(one.life, one.number)
-            if numbers.is_new(number):
-                try:
-                    self._place(one, tx, failures)
-                except PolluxError as error:
-                    # It comes again by the next connection: its number is not taken.
-                    fields = {"address": one.address, "broker": self.name, "reason": error}
-                    event(logger, logging.WARNING, "a forwarded message has no place here", **fields)
-                    failed = str(error)
-                    break
-                except Exception as error:
-                    logger.exception("a forwarded message could not be stored")
-                    failed = repr(error)
-                    break
-                numbers.take(number)
-                self.taken += 1
-                addresses.add(one.address)
-            else:
-                self._forget_body()
-            last[one.life] = max(one.number, last.get(one.life, 0))
-        for life, highest in last.items():
-            storage.append_link(self.key, life, highest, tx)
-        storage.append_commit(tx)
-        for message, queues, count in failures:
-            for queue in queues:
-                if queue.durable and message.durable:
-                    storage.append_delivery_count(queue.id, message.id, count)
-        if failed:
-            self._conversation.stop("failed", failed)
+        batch = self._try(sent, numbers)
+        if batch.failed:
+            # All of it is undone. What is before the one that has no place is taken alone: it is held up by nobody.
+            before = sent[: batch.count]
+            if before and not any(one.large is not None for one in before):
+                self._try(before, numbers)
+            self._conversation.stop("failed", batch.failed)
             return
-        cluster.post.when_stable(lambda error: self._stored(error, last, addresses, size))
+        cluster.post.when_stable(lambda error: self._stored(error, batch, size))
 
-    def _place(self, one: Forwarded, tx: int, failures: list[tuple[Message, list[Queue], int]]) -> None:
+    def _try(self, sent: tuple[Forwarded, ...], numbers: Taken) -> _Batch:
+        """Take messages and their numbers as one: all of them, or nothing."""
+        batch = _Batch()
+        last = batch.last
+        fresh: list[Number] = []
+        try:
+            with self._cluster.post.attempt() as tx:
+                for one in sent:
+                    number = Number(one.life, one.number)
+                    if numbers.is_new(number) and one.number > last.get(one.life, 0):
+                        self._place(one, tx)
+                        fresh.append(number)
+                        batch.addresses.add(one.address)
+                    else:
+                        self._forget_body()
+                    last[one.life] = max(one.number, last.get(one.life, 0))
+                    batch.count += 1
+                for life, highest in last.items():
+                    self._cluster.post.storage.append_link(self.key, life, highest, tx)
+        except PolluxError as error:
+            # It comes again by the next connection: its number is not taken.
+            fields = {"address": sent[batch.count].address, "broker": self.name, "reason": error}
+            event(logger, logging.WARNING, "a forwarded message has no place here", **fields)
+            batch.failed = str(error) or repr(error)
+        except Exception as error:
+            logger.exception("a forwarded message could not be stored")
+            batch.failed = repr(error)
+        else:
+            for number in fresh:
+                numbers.take(number)
+            self.taken += len(fresh)
+        return batch
+
+    def _place(self, one: Forwarded, tx: int) -> None:
         """Put a message where its sender wanted it; where that is gone, route it anew: it is lost in no case.
 
-        One whose delivery failed before is added to ``failures``. Raises ValueError or PolluxError when it has no place
+        Raises ValueError or PolluxError when it has no place
         here: its sender keeps it, and sends it again.
         """
         message = taken(one, self._finish_body(one))
@@ -324,8 +344,6 @@ class IncomingLink:
             elif cluster.post.take(message, queues, tx, moved=one.moved, failures=one.failures):
                 kept = True
                 cluster.arrived(queues, message)
-                if one.failures and message.references:  # a page does not keep it
-                    failures.append((message, queues, one.failures))
         finally:
             if not kept and message.large is not None:
                 cluster.post.storage.large.delete(message.large.id)
@@ -335,13 +353,13 @@ class IncomingLink:
         if body is not None:
             body.abort()
 
-    def _stored(self, error: Exception | None, last: dict[bytes, int], addresses: set[str], size: int) -> None:
+    def _stored(self, error: Exception | None, batch: _Batch, size: int) -> None:
         if error is not None or self._ended:
             return
-        for life, number in last.items():
+        for life, number in batch.last.items():
             self._out.append(payloads.confirm(life, number))
         self._flush()
-        self._go_on(addresses, size)
+        self._go_on(batch.addresses, size)
 
     def _go_on(self, addresses: set[str], size: int) -> None:
         """Let the peer send as much again, once there is room where it went."""
