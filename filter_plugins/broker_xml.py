@@ -8,6 +8,8 @@ from xml.sax.saxutils import escape, quoteattr
 
 #: Of a queue in broker.xml, these are elements; everything else is an attribute.
 _ELEMENTS = ("filter", "durable", "user")
+#: The pattern that every address fits.
+_ALL = "#"
 #: Settings whose value is an address that has to exist.
 _TARGETS = ("dead-letter-address", "expiry-address")
 
@@ -32,6 +34,20 @@ def queue(given: Any) -> dict[str, Any]:
                 f"<filter string={quoteattr(value)}/>" if name == "filter" else f"<{name}>{escape(value)}</{name}>"
             )
     return {"name": str(given["name"]), "attributes": sorted(attributes), "elements": elements}
+
+
+def address_settings(given: Sequence[Mapping[str, Any]], broker: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the settings of addresses; in a cluster those of all addresses say when what waits is moved."""
+    if not broker["cluster"]:
+        return list(given)
+    moving = {"redistribution-delay": broker["cluster"]["redistribution_delay"]}
+    found = [
+        {**setting, "settings": {**moving, **setting["settings"]}} if setting["match"] == _ALL else setting
+        for setting in given
+    ]
+    return (
+        found if any(setting["match"] == _ALL for setting in given) else [{"match": _ALL, "settings": moving}, *found]
+    )
 
 
 def dead_letters(settings: Mapping[str, Any]) -> list[str]:
@@ -63,6 +79,7 @@ class FilterModule:
         """Return the filters by name."""
         return {
             "pollux_queue": queue,
+            "pollux_address_settings": address_settings,
             "pollux_dead_letters": dead_letters,
             "pollux_anycast": anycast,
             "pollux_accounts": accounts,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ansible_collections.pollux.bundle.plugins.plugin_utils.answers import said as said_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
 def plan(topology: Mapping[str, Any]) -> list[str]:
@@ -29,6 +29,14 @@ def plan(topology: Mapping[str, Any]) -> list[str]:
             lines.append(
                 f"  {host}: {broker['preferred'] or 'equal'}, {ports}, management {broker['management']['url']}"
             )
+    for name, members in clusters(topology).items():
+        own = [topology["brokers"][host]["cluster"] for host in members]
+        how = "multicast" if own[0]["multicast"] else "static connectors"
+        lines.append(f"cluster {name} ({how}, max-hops {', '.join(sorted({str(one['hops']) for one in own}))})")
+        links = {
+            topology["brokers"][host]["group"]: list(one["reaches"]) for host, one in zip(members, own, strict=True)
+        }
+        lines += [f"  {group} - {', '.join(reached) or 'nobody yet'}" for group, reached in links.items()]
     return lines
 
 
@@ -56,6 +64,47 @@ def report(topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: s
     return lines
 
 
+def cluster_report(topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: str) -> list[str]:
+    """Return a line for each node of each cluster; ``variable`` holds what its broker said (of pollux_links)."""
+    lines = []
+    for name, members in clusters(topology).items():
+        lines.append(f"cluster {name}: {len({topology['brokers'][host]['group'] for host in members})} nodes")
+        for host in members:
+            said = said_by(hostvars, host, variable)
+            if not said.get("serves"):
+                continue
+            broker = topology["brokers"][host]
+            found = said["status"]
+            linked = broker["cluster"]["reaches"]
+            names = {link["node"] for link in found["links"] if link["connected"]}
+            reached = sum(bool(names & set(mates)) for mates in linked.values())
+            lines.append(
+                f"  {broker['group']} ({host}): {reached} of {len(linked)} links stand, {said['waiting']} messages wait"
+                f" for others, {len(found['routes'])} queues of others are known"
+            )
+            lines += [f"    {problem}" for problem in said["problems"]]
+    return lines
+
+
+def clusters(topology: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the brokers of each cluster."""
+    found: dict[str, list[str]] = {}
+    for host, broker in topology["brokers"].items():
+        if broker["cluster"]:
+            found.setdefault(broker["cluster"]["name"], []).append(host)
+    return found
+
+
+def unserved(topology: Mapping[str, Any], cluster: str, results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what is wrong with a cluster whose brokers were asked (results of a loop over pollux_links)."""
+    serving = {topology["brokers"][result["item"]]["group"] for result in results if result.get("serves")}
+    members = clusters(topology).get(cluster, [])
+    groups = dict.fromkeys(topology["brokers"][host]["group"] for host in members)
+    return [
+        f"no member of group {group} serves as a node of cluster {cluster}" for group in groups if group not in serving
+    ]
+
+
 class FilterModule:
     """Hand the filters to Ansible."""
 
@@ -64,4 +113,6 @@ class FilterModule:
         return {
             "pollux_plan": plan,
             "pollux_report": report,
+            "pollux_cluster_report": cluster_report,
+            "pollux_unserved": unserved,
         }

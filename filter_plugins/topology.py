@@ -14,6 +14,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.clusters import check_clusters, clusters_of
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.electorate import check_electorate, votes
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.ensemble import (
     check_coordination,
@@ -32,6 +33,7 @@ from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.passive im
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.placing import place
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.problems import Problem, merged
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.reading import ROLES, read, read_member
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.routers import check_routers
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.rules import (
     check_group,
     check_machines,
@@ -86,6 +88,9 @@ def topology(
         check_coordination(member, nodes, exists, problems)
         check_secrets(member, secrets, exists, problems)
     check_electorate(members, problems)
+    clusters = clusters_of(members)
+    check_clusters(members, clusters, problems)
+    check_routers(members, by_group, problems)
     check_passive(by_group, problems)
     check_machines(members, problems)
     check_site(members, problems)
@@ -96,7 +101,7 @@ def topology(
     }
     return {
         "brokers": {
-            member.name: member_model(member, by_group[member.group], voters, connect_string) for member in members
+            member.name: member_model(member, by_group, clusters, voters, connect_string) for member in members
         },
         "groups": model_groups,
         "zookeeper": {node.name: node_model(node, nodes, members) for node in nodes},

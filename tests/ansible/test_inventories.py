@@ -30,7 +30,9 @@ def playbook(tmp: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110, check=False)
 
 
-@pytest.mark.parametrize("name", ["local", "prod", "example-replication", "example-votes", "example-active-passive"])
+@pytest.mark.parametrize(
+    "name", ["local", "prod", "example-replication", "example-votes", "example-active-passive", "example-cluster"]
+)
 def test_every_playbook_is_understood(name: str, tmp_path: Path) -> None:
     books = [f"playbooks/{book}" for book in PLAYBOOKS]
     done = playbook(tmp_path, "--syntax-check", "-i", f"inventories/{name}", *books)
@@ -116,6 +118,7 @@ def test_the_certificates_of_the_example_are_made_by_one_command(tmp_path: Path)
     [
         ("replication", "group pair2 (replication)"),
         ("votes", "group pair2 (replication, votes)"),
+        ("cluster", "cluster orders (static connectors, max-hops 1)"),
         ("active-passive", "its machine loses its power: 18400 ms at most (token 1000, consensus 2400,"),
         ("rgmanager", "rgmanager decides who serves; nodes broker1.example.com, broker2.example.com"),
     ],

@@ -2,51 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import jinja2
 import pytest
-import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def _load() -> Any:
-    specification = importlib.util.spec_from_file_location("pollux_topology", ROOT / "filter_plugins" / "topology.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["pollux_topology"] = module
-    specification.loader.exec_module(module)
-    return module
-
-
-topology = _load()
-OPTIONS = {
-    role: yaml.safe_load((ROOT / "roles" / role / "meta" / "argument_specs.yml").read_text())["argument_specs"]["main"][
-        "options"
-    ]
-    for role in topology.ROLES
-}
-PASSWORD = "a-long-enough-password-0815"
-
-
-def broker(preferred: str, **variables: Any) -> dict[str, Any]:
-    return {
-        "inventory_dir": "/inventory",
-        "broker_group": "pair1",
-        "broker_preferred": preferred,
-        "broker_wheelhouse": "/wheels",
-        **variables,
-    }
-
-
-def model(*, secrets: dict[str, Any] | None = None, files: bool = True, **hosts: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = topology.topology(hosts, {"brokers": list(hosts)}, OPTIONS, secrets or {}, lambda _: files)
-    return found
+from harness.topology import OPTIONS, PASSWORD, broker, model, topology
 
 
 def test_a_pair() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
+from .clusters import cluster_model, known
 from .electorate import asks_zookeeper, votes
+from .routers import pool_name, pooled, router_models
 from .rules import is_network
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from .clusters import Groups
     from .member import Member
 
 
@@ -32,7 +35,15 @@ def connector_of(member: Member) -> dict[str, Any]:
     """Return how others reach a broker: its first acceptor."""
     first = member.acceptors[0] if member.acceptors else {"port": 0, "tls": False}
     query = "?sslEnabled=true" if first["tls"] else ""
-    return {"name": member.name, "uri": f"tcp://{netloc(member.address, first['port'])}{query}", "tls": first["tls"]}
+    uri = f"tcp://{netloc(member.address, first['port'])}{query}"
+    return {"name": member.name, "uri": uri, "uris": [uri], "tls": first["tls"]}
+
+
+def _pool_connector(group: str, mates: Sequence[Member]) -> dict[str, Any]:
+    """Return how whichever member of a group serves is reached."""
+    connectors = [connector_of(mate) for mate in mates]
+    uris = [connector["uri"] for connector in connectors]
+    return {"name": pool_name(group), "uris": uris, "tls": any(connector["tls"] for connector in connectors)}
 
 
 def group_model(group: str, mates: Sequence[Member]) -> dict[str, Any]:
@@ -79,15 +90,27 @@ def _protocols(acceptor: Mapping[str, Any], *, for_members: bool) -> list[str]:
 
 
 def member_model(
-    member: Member, mates: Sequence[Member], voters: Sequence[Member], connect_string: str
+    member: Member,
+    by_group: Mapping[str, Sequence[Member]],
+    clusters: Groups,
+    voters: Sequence[Member],
+    connect_string: str,
 ) -> dict[str, Any]:
-    """Return one broker. ``mates`` are all members of its group, it too; ``connect_string`` is the ensemble's.
+    """Return one broker. ``by_group`` are all of the inventory; ``connect_string`` is the ensemble's.
 
-    ``voters`` are all brokers of the inventory that vote: each of them connects to all others.
+    ``voters`` are all brokers of the inventory that vote: each of them connects to all others. ``clusters`` are the
+    brokers of each cluster by group.
     """
     value = member.value
+    mates = by_group[member.group]
     voting = votes(member)
-    known = [*mates, *(voter for voter in voters if voter not in mates)] if voting else list(mates)
+    cluster = cluster_model(member, clusters)
+    others = [*(voters if voting else ()), *known(member, clusters)]
+    reached = list({one.name: one for one in (*mates, *others)}.values())
+    pools = pooled(member, by_group)
+    # Brokers whose routers choose from this one's group ask it, too.
+    routed = [one for mates_of in by_group.values() for one in mates_of if member.group in pooled(one, by_group)]
+    pooled_members = [one for one in (*routed, *(one for pool in pools.values() for one in pool)) if one not in reached]
     policy = value["broker_ha_policy"]
     shared, copied = policy == "shared_store", policy in ("replication", "active_passive")
     store = f"{value['shared_store_path'].rstrip('/')}/{member.group}" if shared else value["broker_data"]
@@ -100,14 +123,19 @@ def member_model(
         "start_order": mates.index(member),
         "members": len(mates),
         # Brokers that a resource manager promotes know each other by ha-brokers-url, others by connectors.
-        "connected": len(mates) > 1 and policy != "active_passive",
+        "connected": bool(cluster) or (len(mates) > 1 and policy != "active_passive"),
+        "asks_others": bool(cluster or pools) or len(mates) > 1,
+        "cluster": cluster,
+        "routers": router_models(member),
         "address": member.address,
         "machine": member.machine,
         "acceptors": [
             {
                 "name": acceptor["name"],
                 "port": acceptor["port"],
-                "protocols": _protocols(acceptor, for_members=copied and acceptor is member.acceptors[0]),
+                "protocols": _protocols(
+                    acceptor, for_members=(copied or bool(cluster or routed)) and acceptor is member.acceptors[0]
+                ),
                 "tls": acceptor["tls"],
                 "parameters": dict(acceptor.get("parameters") or {}),
                 "netloc": netloc(value["broker_bind_address"], acceptor["port"]),
@@ -120,9 +148,12 @@ def member_model(
             "url": _management(member, member.machine),
         },
         "connector": connector_of(member),
-        "connectors": [connector_of(one) for one in known],
-        "peers": [one.name for one in known if one is not member],
-        "known_members": addresses([member, *(one for one in known if one is not member)]),
+        "connectors": [
+            *(connector_of(one) for one in reached),
+            *(_pool_connector(group, pool) for group, pool in pools.items()),
+        ],
+        "peers": [one.name for one in reached if one is not member],
+        "known_members": addresses([member, *(one for one in reached if one is not member), *pooled_members]),
         "votes": len({voter.group for voter in voters}) if voting else 0,
         "peer_urls": [url for mate in mates if mate is not member and (url := _management(mate, member.machine))],
         "store": store,

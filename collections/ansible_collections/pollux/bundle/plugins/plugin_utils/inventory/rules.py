@@ -22,6 +22,7 @@ DERIVED_ELEMENTS = frozenset(
         *("bindings-directory", "journal-directory", "large-messages-directory", "paging-directory"),
         *("node-manager-lock-directory", "cluster-user", "cluster-password", "cluster-connections"),
         *("broadcast-groups", "discovery-groups", "persistence-enabled", "mask-password"),
+        *("connection-routers",),
     }
 )
 #: Mount options that no failover survives, why, and what to write instead.
@@ -123,6 +124,9 @@ _SHARED_BY_GROUP = (
     *("broker_zookeeper", "broker_zookeeper_namespace", "broker_zookeeper_user", "broker_zookeeper_password"),
     *("broker_zookeeper_tls", "broker_coordination", "broker_vote_on_replication_failure"),
     *("broker_session_ms", "broker_replica_timeout_ms", "broker_sync_timeout_ms"),
+    *("broker_cluster", "broker_links", "broker_cluster_discovery", "broker_load_balancing", "broker_max_hops"),
+    *("broker_cluster_addresses", "broker_cluster_settings", "broker_redistribution_delay_ms"),
+    *("broker_connection_routers",),
 )
 
 

@@ -1,0 +1,99 @@
+"""What playbooks see of clusters: the gate on links, and the lines of the report. Pure: no broker runs here."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.bundle import ROOT
+from harness.topology import chain, cluster
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def load(path: Path) -> Any:
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+links = load(ROOT / "roles" / "broker" / "library" / "pollux_links.py")
+report = load(ROOT / "filter_plugins" / "report.py")
+GROUPS = {"pair2": ["a2", "b2"], "pair3": ["a3", "b3"]}
+
+
+def link(node: str, *, connected: bool = True, waits: int = 0, arrived: int = 0, reason: str = "") -> dict[str, Any]:
+    found = {
+        "node": node,
+        "connector": node,
+        "nodeId": f"id of {node}",
+        "connected": connected,
+        "reason": reason or None,
+    }
+    return {**found, "waiting": waits, "confirmed": arrived}
+
+
+def said(*found: dict[str, Any], incoming: tuple[str, ...] = ("a2", "b3")) -> dict[str, Any]:
+    return {"name": "c", "links": list(found), "incoming": [{"node": one} for one in incoming], "routes": [{}]}
+
+
+@pytest.mark.parametrize(
+    ("found", "problems"),
+    [
+        (said(link("a2"), link("b2", connected=False, reason="it waits"), link("b3")), []),
+        (said(link("a2"), link("a3", connected=False, reason="refused")), ["pair3 is not reached (refused)"]),
+        (said(link("a2")), ["pair3 is not reached"]),
+        (said(link("a2"), link("a3"), incoming=("a2",)), ["pair3 has not reached this one"]),
+        (said(), ["pair2 is not reached", "pair3 is not reached"]),
+    ],
+)
+def test_any_member_of_a_group_will_do_in_both_directions(found: dict[str, Any], problems: list[str]) -> None:
+    assert links.unreached(found, GROUPS) == problems
+
+
+def test_what_waited_at_first_has_to_arrive_and_what_comes_later_does_not() -> None:
+    drain = links.Drain()
+    assert drain.left(said(link("a2", waits=5, arrived=100), link("a3"))) == 5
+    assert drain.left(said(link("a2", waits=9, arrived=103), link("a3", waits=2))) == 2
+    assert drain.left(said(link("a2", waits=400, arrived=105), link("a3", waits=2))) == 0
+    # Nobody takes anything, and then the other broker of the pair counts from nothing.
+    assert drain.left(said(link("a2", waits=400, arrived=105))) == 0
+    assert drain.left(said(link("a2", waits=7, arrived=0))) == 7
+    assert drain.left(said(link("a2", waits=0, arrived=0))) == 0
+
+
+def test_a_group_of_which_no_member_serves_passes_no_gate() -> None:
+    model = cluster(3)
+    answers = [{"item": "n1", "serves": True}, {"item": "n2", "serves": False}, {"item": "n3"}]
+    assert report.unserved(model, "c", answers) == [
+        "no member of group g2 serves as a node of cluster c",
+        "no member of group g3 serves as a node of cluster c",
+    ]
+    assert report.unserved(model, "c", [{"item": f"n{one}", "serves": True} for one in (1, 2, 3)]) == []
+
+
+def test_the_report_shows_each_node_and_whom_it_does_not_reach() -> None:
+    model = cluster(3, **chain(3))
+    answers: dict[str, Any] = {
+        "n1": {"links": {"serves": True, "status": said(link("n2")), "waiting": 0, "problems": []}},
+        "n2": {"links": {"serves": True, "status": said(link("n1")), "waiting": 4, "problems": ["g3 is not reached"]}},
+        "n3": {"links": {"serves": False}},
+    }
+    assert report.cluster_report(model, answers, "links") == [
+        "cluster c: 3 nodes",
+        "  g1 (n1): 1 of 1 links stand, 0 messages wait for others, 1 queues of others are known",
+        "  g2 (n2): 1 of 2 links stand, 4 messages wait for others, 1 queues of others are known",
+        "    g3 is not reached",
+    ]
+    assert report.plan(model)[-4:] == [
+        "cluster c (static connectors, max-hops 2)",
+        "  g1 - g2",
+        "  g2 - g1, g3",
+        "  g3 - g2",
+    ]
