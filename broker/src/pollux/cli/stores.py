@@ -57,11 +57,16 @@ def copy(
     """
     from pollux.cli.locate import find_configuration
     from pollux.errors import PolluxError
+    from pollux.store.copying import Store, check_source
     from pollux.store.copying import copy as copy_store
     from pollux.store.data_lock import DirectoryLockedError
 
     configurations = [find_configuration(one) for one in (source, target)]
     try:
+        if _place_of(configurations[0]) & _place_of(configurations[1]):
+            fail(f"{source} and {target} name the same store", EXIT_FAILED)
+        # Before anything is made in either place, if only a lock.
+        check_source(Store(files_of(configurations[0]), _directories_of(configurations[0])))
         with ExitStack() as stack:
             places = [stack.enter_context(_alone(one)) for one in configurations]
             count, size = copy_store(places[0], places[1], _tell)
@@ -75,6 +80,25 @@ def copy(
         print_json({"files": count, "bytes": size})
     else:
         print_line(f"{count} files, {size} bytes copied; check it with: pollux journal verify --config {target}")
+
+
+def _directories_of(configuration: Configuration) -> tuple[Path, Path, Path, Path]:
+    return (
+        configuration.journal_directory,
+        configuration.bindings_directory,
+        configuration.large_messages_directory,
+        configuration.paging_directory,
+    )
+
+
+def _place_of(configuration: Configuration) -> set[object]:
+    """Return what no other store has: its directories, or its tables in its database."""
+    if configuration.database is None:
+        return {directory.resolve() for directory in _directories_of(configuration)}
+    from pollux.store.sql.configured import target_of
+
+    target = target_of(configuration.database)
+    return {(target.url, target.names)}
 
 
 def _tell(name: str) -> None:
@@ -93,12 +117,7 @@ def _alone(configuration: Configuration) -> Iterator[Store]:
     from pollux.store.copying import Store
     from pollux.store.data_lock import DirectoryLock, DirectoryLockedError
 
-    directories = (
-        configuration.journal_directory,
-        configuration.bindings_directory,
-        configuration.large_messages_directory,
-        configuration.paging_directory,
-    )
+    directories = _directories_of(configuration)
     with ExitStack() as stack:
         if configuration.database is None:
             lock = DirectoryLock({*directories, store_directory(configuration)})

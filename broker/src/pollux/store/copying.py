@@ -31,13 +31,20 @@ class Store(NamedTuple):
     directories: tuple[Path, Path, Path, Path]
 
 
+def check_source(source: Store) -> None:
+    """Look whether there is something to copy; nothing is made. Raises StoreError, OSError."""
+    journal = source.directories[0]
+    names = names_in(source.files, journal) if is_directory(source.files, journal) else ()
+    if not any(is_journal_file(name) for name in names):
+        raise StoreError(f"{journal}: there is no store to copy")
+
+
 def copy(source: Store, target: Store, progress: Callable[[str], None]) -> tuple[int, int]:
     """Copy all files; returns how many, and their bytes. Raises StoreError, OSError.
 
     What a copy that was interrupted has left is no store, and is written over by the next one.
     """
-    if not any(is_journal_file(name) for name in names_in(source.files, source.directories[0])):
-        raise StoreError(f"{source.directories[0]}: there is no store to copy")
+    check_source(source)
     for directory in target.directories:
         found = [name for name in names_in(target.files, directory) if _counts(name) and not _is_unfinished(name)]
         if any(not is_directory(target.files, directory / name) for name in found):

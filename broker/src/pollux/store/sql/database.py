@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sqlalchemy import create_engine, event, insert, select, text, update
@@ -155,7 +156,8 @@ class Database:
             row = connection.execute(select(store)).mappings().first()
             return dict(row) if row is not None else None
 
-        row = self.look(work)
+        # SQLite makes the file that it is asked about.
+        row = None if self.is_sqlite and not Path(self.path).exists() else self.look(work)
         if row is None:
             raise DatabaseError(f"{self.where}: there is no store with the tables {' '.join(self.tables.names)}")
         self._judge(row)
