@@ -67,6 +67,14 @@ def _below(top: Path) -> tuple[list[Path], list[Path], list[Path]]:
     return [one.absolute() for one in directories([str(top)])], ledgers, trails
 
 
+#: What an SQLite database begins with, and how much of a file is looked at.
+_SQLITE, _HEAD = b"SQLite format 3\0", 1 << 20
+_IN_A_DATABASE = (
+    "a store in a database is read from a copy in files: stop its broker, run `pollux store copy broker.xml files.xml`"
+    " (the second one names empty directories), and give the directory of the copy"
+)
+
+
 def _ledger(path: Path) -> Path:
     """A path that is given as a ledger's. Raises InputError."""
     if not path.exists():
@@ -74,8 +82,17 @@ def _ledger(path: Path) -> Path:
     if not path.is_file():
         raise InputError(f"--input {path}: is neither a file nor a directory; copy what it gives into a file")
     if not is_ledger(path, named=True):
+        if _tells_of_a_database(path):
+            raise InputError(f"--input {path}: {_IN_A_DATABASE}")
         raise InputError(f"--input {path}: is not a ledger; journals and trails are given as directories")
     return path.absolute()
+
+
+def _tells_of_a_database(path: Path) -> bool:
+    """Whether a file is an SQLite database, or a broker.xml that names one."""
+    with path.open("rb") as stream:
+        head = stream.read(_HEAD)
+    return head.startswith(_SQLITE) or b"<database-store" in head
 
 
 def _is_named(path: Path) -> bool:
