@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
 from harness import tables
 from harness.histories import History
@@ -45,7 +46,16 @@ def test_a_lake_holds_each_record_once_and_is_packed(spark: SparkSession, tmp_pa
         journal.write()
     journal.close()
     inputs = find([str(data)])
-    assert ingest(Run(spark, inputs, lake)).clean
+    assert ingest(Run(spark, inputs, lake, {"delta": True})).clean
+
+    def logged(table: str) -> int:
+        return int(DeltaTable(str(lake / table)).to_pyarrow_table().num_rows)
+
+    def same_in_log() -> bool:
+        tables = ("journal", "audit", "ledger")
+        return [logged(one) for one in tables] == [spark.read.parquet(str(lake / one)).count() for one in tables]
+
+    assert same_in_log()
 
     def held() -> list[int]:
         rows = spark.read.parquet(str(lake / "journal")).filter("record_type = 'MESSAGE'").collect()
@@ -58,6 +68,9 @@ def test_a_lake_holds_each_record_once_and_is_packed(spark: SparkSession, tmp_pa
     later.close()
     assert ingest(Run(spark, inputs, lake)).clean
     assert held() == sorted(sent)
+    assert same_in_log(), "a log that is there is kept true without being asked for"
+    accepted = spark.read.parquet(str(lake / "journal")).filter("record_type = 'MESSAGE'")
+    assert accepted.filter("at = timestamp_millis(timestamp)").count() == len(sent)
     day = datetime.fromtimestamp(CREATED / 1000, UTC).date()
     assert days(lake / "journal") == days(lake / "audit") == {f"date={day}"}
     columns = {table: dict(spark.read.parquet(str(lake / table)).dtypes) for table in ("journal", "audit", "ledger")}
@@ -75,6 +88,7 @@ def test_a_lake_holds_each_record_once_and_is_packed(spark: SparkSession, tmp_pa
     for table, frame in (("journal", packed), ("audit", trails)):
         assert dict(frame.dtypes) == {name: kind for name, kind in columns[table].items() if name != "date"}
     assert days(lake / "journal", lake / "audit") == set()
+    assert (logged("journal"), logged("audit"), logged("ledger")) == (0, 0, 2)
     # Every day is packed and nothing is new: that is no failure.
     assert ingest(Run(spark, inputs, lake)).facts["records"] == 0
     options["today"] = day + timedelta(days=61)

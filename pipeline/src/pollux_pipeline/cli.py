@@ -59,6 +59,9 @@ Output = Annotated[
 Master = Annotated[str, typer.Option("--master", help="Spark master: local[*], spark://HOST:7077, yarn, k8s://...")]
 Memory = Annotated[str, typer.Option("--memory", help="Memory of the driver (in local mode of all).")]
 Conf = Annotated[list[str] | None, typer.Option("--conf", help="A Spark property, NAME=VALUE; several times.")]
+Delta = Annotated[
+    bool, typer.Option("--delta", help="Write a Delta Lake log beside each table (pollux-pipeline[delta]).")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -306,12 +309,13 @@ def reconcile(
     master: Master = "local[*]",
     memory: Memory = "2g",
     conf: Conf = None,
+    delta: Delta = False,
     as_json: Json = False,
 ) -> None:
     """Find what was lost, duplicated, invented, out of order or is stuck; what each activation cost."""
     from pollux_pipeline.jobs.reconcile import reconcile as job
 
-    options = {"queues": queue or []}
+    options = {"queues": queue or [], "delta": delta}
     execute(job, _found(inputs), output, spark=Spark(master, memory, conf), as_json=as_json, options=options)
 
 
@@ -343,12 +347,13 @@ def compare_journals(
     master: Master = "local[*]",
     memory: Memory = "2g",
     conf: Conf = None,
+    delta: Delta = False,
     as_json: Json = False,
 ) -> None:
     """Tell which of two stopped journals of one node is the newest, as a whole and for each queue."""
     from pollux_pipeline.jobs.compare_journals import compare_journals as job
 
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"delta": delta}
     execute(job, _sides(a, b, options), output, spark=Spark(master, memory, conf), as_json=as_json, options=options)
 
 
@@ -362,6 +367,7 @@ def split_brain(
     master: Master = "local[*]",
     memory: Memory = "2g",
     conf: Conf = None,
+    delta: Delta = False,
     as_json: Json = False,
 ) -> None:
     """Find what each of two lives accepted and consumed alone, and write a plan that merges them exactly once."""
@@ -369,7 +375,7 @@ def split_brain(
 
     if keep not in ("a", "b", "auto"):
         _stop(f"pollux-pipeline split_brain: --keep {keep}: is not one of a, b, auto", EXIT_USAGE)
-    options: dict[str, Any] = {"keep": keep}
+    options: dict[str, Any] = {"keep": keep, "delta": delta}
     execute(job, _sides(a, b, options), output, spark=Spark(master, memory, conf), as_json=as_json, options=options)
 
 
@@ -382,12 +388,14 @@ def ingest(
     master: Master = "local[*]",
     memory: Memory = "2g",
     conf: Conf = None,
+    delta: Delta = False,
     as_json: Json = False,
 ) -> None:
     """Add what is new in journals and ledgers to a Parquet lake, each record exactly once."""
     from pollux_pipeline.jobs.ingest import ingest as job
 
-    execute(job, _found(inputs), output, spark=Spark(master, memory, conf), as_json=as_json, options={"live": live})
+    options = {"live": live, "delta": delta}
+    execute(job, _found(inputs), output, spark=Spark(master, memory, conf), as_json=as_json, options=options)
 
 
 @app.command("sizing", epilog="Example: pollux-pipeline sizing -i castor/data -i pollux/data -o out --load 90000")
@@ -400,12 +408,13 @@ def sizing(
     master: Master = "local[*]",
     memory: Memory = "2g",
     conf: Conf = None,
+    delta: Delta = False,
     as_json: Json = False,
 ) -> None:
     """Show throughput, depth and skew over time, and how many pairs a load takes."""
     from pollux_pipeline.jobs.sizing import sizing as job
 
-    options = {"load": load, "capacity": capacity}
+    options = {"load": load, "capacity": capacity, "delta": delta}
     execute(job, _found(inputs), output, spark=Spark(master, memory, conf), as_json=as_json, options=options)
 
 

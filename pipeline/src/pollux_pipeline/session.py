@@ -117,6 +117,8 @@ def build_session(
         "spark.sql.files.openCostInBytes": str(STRETCH),
         "spark.sql.sources.partitionOverwriteMode": "dynamic",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # The type that other programs know: Spark's own default is one that only old ones write.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.streaming.metricsEnabled": "false",
         # Where in our code a column is made: told to the JVM for each of thousands, for texts that nobody is shown.
         "spark.python.sql.dataFrameDebugging.enabled": "false",

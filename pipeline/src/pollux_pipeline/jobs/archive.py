@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pollux_pipeline.errors import InputError
+from pollux_pipeline.jobs import delta
 from pollux_pipeline.jobs.base import Result, Run
+from pollux_pipeline.jobs.ingest import BY, in_lake
 from pollux_pipeline.report import page, svg
+from pollux_pipeline.schemas import AUDIT, journal_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +49,8 @@ def archive(run: Run) -> Result:
             run.step(f"deleting {table} of {day}")
             shutil.rmtree(place)
             dropped.append({"table": table, "day": str(day)})
+        if delta.has_log(lake / table):
+            delta.publish(lake / table, in_lake(AUDIT if table == "audit" else journal_schema()), BY)
     result = Result("archive", run.output)
     result.facts = {"days_packed": len(packed), "days_deleted": len(dropped)}
     bars = [(f"{one['table']} {one['day']}", {"records": one["records"]}) for one in packed[-20:]]

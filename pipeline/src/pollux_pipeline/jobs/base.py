@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType
 
+from pollux_pipeline.jobs import delta
 from pollux_pipeline.jobs.manifest import Manifest
 from pollux_pipeline.tuning import STRETCH
 
@@ -118,13 +119,15 @@ class Run:
         spark: SparkSession,
         inputs: Inputs,
         output: Path,
-        options: dict[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> None:
         self.spark = spark
         self.inputs = inputs
         self.output = output
         self.options = options or {}
+        if self.options.get("delta"):
+            delta.check()
         self._tell = tell or (lambda _: None)
         #: What was counted of tables while they were written, by table and name.
         self.counts: dict[str, dict[str, int]] = {}
@@ -179,6 +182,8 @@ class Run:
         self.manifest.claim(name.partition("/")[0])
         path = str(self.output / name)
         frame.write.mode("overwrite").option("partitionOverwriteMode", "static").parquet(path)
+        if self.options.get("delta") and not name.startswith(_STAGE):
+            delta.publish(self.output / name, frame.schema)
         return self.spark.read.schema(frame.schema).parquet(path)
 
     @cached_property

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from pollux_pipeline.errors import InputError
-from pollux_pipeline.jobs import evidence
+from pollux_pipeline.jobs import delta, evidence
 from pollux_pipeline.jobs.base import NORMAL_DAMAGE, Result, Run, count_where
 from pollux_pipeline.report import page, svg
 from pollux_pipeline.schemas import AUDIT, journal_schema
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+#: What the lake's journals and trails are divided by.
+BY = ("date", "node", "batch")
+#: Where Spark notes what it has read.
+_CHECKPOINTS = {"journal": "_checkpoint", "audit": "_checkpoint_audit"}
 #: Times a stream is started when its Python process does not come up in time.
 _STARTS = 30
 
@@ -35,16 +39,15 @@ _STARTS = 30
 def ingest(run: Run) -> Result:
     """Write `journal` and `audit` (partitioned by date, node, batch) and `ledger` (by file).
 
-    Option `live`: the brokers run.
+    Options: `live`, the brokers run; `delta`, with a log of Delta Lake beside them, which later runs keep true.
     """
     inputs = run.inputs
     if not inputs.ledgers and not inputs.journals and not inputs.audits:
         raise InputError("--input: give a ledger, a journal, an audit trail, or a directory with any of them")
     result = Result("ingest", run.output)
-    lake = str(run.output / "journal")
     if inputs.journals:
         run.step("reading journals")
-        _journals(run, lake)
+        _journals(run)
     if inputs.audits:
         run.step("reading audit trails")
         _audits(run)
@@ -55,6 +58,7 @@ def ingest(run: Run) -> Result:
         named = lines.withColumn("ledger", f.regexp_replace(place, "[^A-Za-z0-9._-]+", "_"))
         writer = named.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
         writer.partitionBy("ledger").parquet(str(run.output / "ledger"))
+        _publish(run, "ledger", named.schema, ("ledger",))
     sections: list[tuple[str, str]] = []
     if (run.output / "journal").is_dir():
         run.step("counting")
@@ -83,23 +87,36 @@ def ingest(run: Run) -> Result:
 
 def _table(run: Run, name: str, schema: StructType) -> DataFrame:
     """A table of the lake. It may be empty: nothing was new yet, or `archive` has packed all of its days."""
+    return run.spark.read.schema(in_lake(schema)).parquet(str(run.output / name))
+
+
+def in_lake(schema: StructType) -> StructType:
+    """The columns of a source as the lake has them."""
     # A new list: a StructType keeps the one that it is given, and add() would lengthen that of everybody.
-    columns = StructType([*schema.fields]).add("date", "date").add("node", "string").add("batch", "integer")
-    return run.spark.read.schema(columns).parquet(str(run.output / name))
+    columns = StructType([*schema.fields]).add("at", "timestamp")
+    return columns.add("date", "date").add("node", "string").add("batch", "integer")
 
 
-def _journals(run: Run, lake: str) -> None:
+def _publish(run: Run, name: str, schema: StructType, partitions: tuple[str, ...]) -> None:
+    place = run.output / name
+    if place.is_dir() and (run.options.get("delta") or delta.has_log(place)):
+        delta.publish(place, schema, partitions)
+
+
+def _journals(run: Run) -> None:
     columns = ",".join(journal_schema().names)
     live = "true" if run.options.get("live") else "false"
     options = {"paths": json.dumps(list(run.inputs.journals)), "columns": columns, "live": live}
     stream = run.spark.readStream.format("pollux_journal").options(**options).load()
-    _append(run, stream, f.coalesce("created", f.lit(0)), lake, "_checkpoint")
+    _append(run, stream, "journal", "timestamp", f.coalesce("created", f.lit(0)))
+    _publish(run, "journal", in_lake(journal_schema()), BY)
 
 
 def _audits(run: Run) -> None:
     options = {"paths": json.dumps(list(run.inputs.audits))}
     stream = run.spark.readStream.format("pollux_audit").options(**options).load()
-    _append(run, stream, f.coalesce("time", f.lit(0)), str(run.output / "audit"), "_checkpoint_audit")
+    _append(run, stream, "audit", "time", f.coalesce("time", f.lit(0)))
+    _publish(run, "audit", in_lake(AUDIT), BY)
 
 
 def finish_stream(start: Callable[[], StreamingQuery]) -> None:
@@ -118,21 +135,25 @@ def finish_stream(start: Callable[[], StreamingQuery]) -> None:
             return
 
 
-def _append(run: Run, stream: DataFrame, time: Column, place: str, checkpoint: str) -> None:
-    """Add what a stream has now, by day and node. A batch that is written again replaces what it wrote before."""
+def _append(run: Run, stream: DataFrame, name: str, at: str, day: Column) -> None:
+    """Add what a stream has now to a table, by day and node. A batch that is written again replaces what it wrote.
+
+    `at`: the column that says when, in milliseconds since the epoch; `day`: the same of what decides on the day.
+    """
 
     def write(batch: DataFrame, number: int) -> None:
         run.step(f"writing batch {number}")
         dated = batch.select(
             "*",
-            f.to_date(f.timestamp_millis(time)).alias("date"),
+            f.timestamp_millis(at).alias("at"),
+            f.to_date(f.timestamp_millis(day)).alias("date"),
             f.coalesce(f.nullif("node_id", f.lit("")), f.lit("unknown")).alias("node"),
             f.lit(number).alias("batch"),
         )
         writer = dated.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
-        writer.partitionBy("date", "node", "batch").parquet(place)
+        writer.partitionBy(*BY).parquet(str(run.output / name))
 
-    writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(run.output / checkpoint))
+    writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(run.output / _CHECKPOINTS[name]))
     finish_stream(writer.trigger(availableNow=True).start)
 
 
