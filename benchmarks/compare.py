@@ -41,7 +41,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], float]] = {
 def pairs(
     brokers: Sequence[peers.Broker], protocol: str, scenario: Scenario, *, rounds: int, seconds: float
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """What each round found of the two brokers; ends with a load client's complaint."""
+    """Return what each round found of the two brokers; ends with a load client's complaint."""
     found = []
     for number in range(-1, rounds):
         runs: dict[int, dict[str, Any]] = {}

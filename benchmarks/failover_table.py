@@ -25,7 +25,7 @@ IDENTITY = 3
 
 
 class Circumstances(NamedTuple):
-    """What a row says beside its figures."""
+    """Hold what a row says beside its figures."""
 
     broker: str
     protocol: str

@@ -95,7 +95,7 @@ def heap_held(session: Any) -> int:
 
 
 def cpu_seconds() -> float:
-    """What this process, its descendants and those of them that have ended have used of the processors."""
+    """Return what this process, its descendants and those of them that have ended have used of the processors."""
     parents: dict[int, int] = {}
     used: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):

@@ -79,7 +79,7 @@ def load(broker: Broker, queue: str, seconds: float, words: tuple[str, ...]) -> 
 
 
 def broker_of(member: BrokerProcess, name: str) -> Broker:
-    """What the load client has to know of a broker that runs."""
+    """Return what the load client has to know of a broker that runs."""
     assert member.process is not None
     login = {"all": ["--user", USER, "--password", PASSWORD]}
     return Broker(name, member.process, {"amqp": member.port}, login)

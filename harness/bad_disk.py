@@ -48,7 +48,7 @@ class BadDisk:
         draft.rename(self._faults / "full")
 
     def mend(self) -> None:
-        """It works again, and has room."""
+        """Let it work again, and have room."""
         for name in ("eio", "full"):
             (self._faults / name).unlink(missing_ok=True)
 

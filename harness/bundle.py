@@ -46,7 +46,7 @@ _RECAP = re.compile(r"^(\S+)\s+: ok=\d+", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one task did on one host."""
+    """Hold what one task did on one host."""
 
     play: str
     task: str
@@ -70,12 +70,12 @@ class Run:
 
     @property
     def changed(self) -> list[Result]:
-        """What was changed."""
+        """Return what was changed."""
         return [result for result in self.results if result.changed]
 
     @property
     def failures(self) -> list[Result]:
-        """What failed."""
+        """Return what failed."""
         return [result for result in self.results if result.failed]
 
     @property
@@ -203,7 +203,7 @@ class Site:
     # -- brokers
 
     def pollux(self, member: str, *words: str) -> Any:
-        """What a member's `pollux ... --json` says (`status` of one that is not ready to serve ends with 3)."""
+        """Return what a member's `pollux ... --json` says (`status` of one that is not ready to serve ends with 3)."""
         program = self.local / member / "bin" / "pollux"
         done = subprocess.run(
             [str(program), *words, "--json"], capture_output=True, text=True, timeout=120, check=False
@@ -212,7 +212,7 @@ class Site:
         return json.loads(done.stdout)
 
     def states(self) -> dict[str, str]:
-        """What each member says it is."""
+        """Return what each member says it is."""
         return {member: self.pollux(member, "status")["activation"]["state"] for member in MEMBERS}
 
     def live(self) -> str:

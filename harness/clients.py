@@ -62,7 +62,7 @@ class Clients:
 
     @property
     def errors(self) -> list[str]:
-        """What none of them may have met."""
+        """Return what none of them may have met."""
         return [error for worker in self.workers for error in worker.errors]
 
     def confirmed(self, producer: str = "") -> int:

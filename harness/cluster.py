@@ -78,7 +78,7 @@ class ClusterNode(BrokerProcess):
 
     @property
     def cluster(self) -> Any:
-        """What the API says of the cluster connection."""
+        """Return what the API says of the cluster connection."""
         return self.api("/api/v1/cluster")
 
     def links(self) -> int:
@@ -86,7 +86,7 @@ class ClusterNode(BrokerProcess):
         return sum(link["connected"] for link in self.cluster["links"])
 
     def routes(self, queue: str) -> dict[str, Any]:
-        """What it knows of a queue at other nodes, by the node's name."""
+        """Return what it knows of a queue at other nodes, by the node's name."""
         return {route["node"]: route for route in self.cluster["routes"] if route["queue"] == queue}
 
     def messages(self) -> dict[str, int]:

@@ -28,7 +28,7 @@ def postgresql() -> Iterator[Server]:
 
 @pytest.fixture
 def targets(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Target]:
-    """What makes an empty database of a kind, and tells where it is."""
+    """Return what makes an empty database of a kind, and tells where it is."""
 
     def make(kind: str) -> Target:
         if kind == "sqlite":
@@ -41,7 +41,7 @@ def targets(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def databases(targets: Callable[[str], Target]) -> Iterator[Callable[..., Database]]:
-    """What connects to an empty database of a kind, or once more to one that is there; closed at the end."""
+    """Yield what connects to an empty database of a kind, or once more to one that is there; closed at the end."""
     opened: list[Database] = []
 
     def connect(kind: str | Target) -> Database:

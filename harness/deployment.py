@@ -83,7 +83,7 @@ class Deployment:
             self._settled = True
 
     def spellings(self) -> list[tuple[str, bytes]]:
-        """What each secret is, and the ways it could be written."""
+        """Return what each secret is, and the ways it could be written."""
         return [
             (what, text)
             for what, secret in self.secrets.items()

@@ -50,7 +50,7 @@ class SmallDisk:
         self._holder.communicate()
 
     def enter(self, directory: Path) -> list[str]:
-        """What to put before a command so that it runs in `directory` and sees the disk."""
+        """Return what to put before a command so that it runs in `directory` and sees the disk."""
         namespaces = f"/proc/{self._holder.pid}/ns"
         user = [f"--user={namespaces}/user", "--preserve-credentials"] if self._user else []
         become = ["sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", str(directory)]

@@ -94,7 +94,7 @@ class Member(BrokerProcess):
 
     @property
     def activation(self) -> dict[str, Any]:
-        """What it says about itself; empty when it does not answer."""
+        """Return what it says about itself; empty when it does not answer."""
         try:
             found: dict[str, Any] = self.api("/api/v1/status")["activation"]
         except (OSError, urllib.error.URLError, ValueError):

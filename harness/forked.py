@@ -198,7 +198,7 @@ def serve(connection: socket.socket) -> dict[str, Any] | None:
 
 
 def become(asked: dict[str, Any]) -> None:
-    """What an interpreter and the script `pollux` do before its entry point."""
+    """Do what an interpreter and the script `pollux` do before its entry point."""
     import faulthandler
 
     os.chdir(asked["cwd"])

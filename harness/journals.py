@@ -129,7 +129,7 @@ class JournalFile:
         self.path.write_bytes(bytes(self._content) + bytes(size - len(self._content)))
 
     def end(self) -> tuple[tuple[int, int], int]:
-        """What the START record of the next life says of the last segment."""
+        """Return what the START record of the next life says of the last segment."""
         return (self.epoch, self.sequence), len(self._content)
 
 

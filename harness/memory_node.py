@@ -18,7 +18,7 @@ _CLOCK = itertools.count(1)
 
 
 class _Lock:
-    """What a name means, until it is replaced."""
+    """Hold what a name means, until it is replaced."""
 
     def __init__(self) -> None:
         self.nonce = f"lock {next(_CLOCK)}"

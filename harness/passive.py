@@ -63,7 +63,7 @@ class Broker(Member):
 
     @property
     def local(self) -> local.LocalState | None:
-        """What it knows of its own data."""
+        """Return what it knows of its own data."""
         return local.read(self.shared / "journal")
 
     def wait_for_status(self, *statuses: str) -> float:

@@ -101,12 +101,12 @@ class Replica(Member):
 
     @property
     def local(self) -> local.LocalState | None:
-        """What it knows of its own data."""
+        """Return what it knows of its own data."""
         return local.read(self.journal)
 
     @property
     def replication(self) -> dict[str, Any]:
-        """What it says about its copies; empty when it does not answer."""
+        """Return what it says about its copies; empty when it does not answer."""
         found: dict[str, Any] = self.activation.get("replication", {})
         return found
 

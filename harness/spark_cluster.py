@@ -152,7 +152,7 @@ class SparkCluster:
         }
 
     def _said(self, log: Path, pattern: re.Pattern[str]) -> str:
-        """What a process says in its log about where it listens."""
+        """Return what a process says in its log about where it listens."""
         deadline = time.monotonic() + LIMIT
         while (match := pattern.search(log.read_text(errors="replace"))) is None:
             assert time.monotonic() < deadline, log.read_text(errors="replace")[-4000:]

@@ -49,7 +49,7 @@ class Faults:
         self._armed = False
 
     def arm(self) -> None:
-        """Begin."""
+        """Let calls fail from now on."""
         self._armed = True
 
     def __enter__(self) -> Self:

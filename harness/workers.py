@@ -22,7 +22,7 @@ def begun(nodeid: str) -> int:
 
 
 def together(nodeid: str) -> str:
-    """What of the tests one worker runs in one go: a file; what shares Spark's session, or a deployed pair."""
+    """Return what of the tests one worker runs in one go: a file; what shares Spark's session, or a deployed pair."""
     file = nodeid.partition("::")[0]
     if file.startswith("tests/pipeline/"):
         return "tests/pipeline"

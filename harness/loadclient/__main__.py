@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Result:
-    """What one run measured."""
+    """Hold what one run measured."""
 
     protocol: str
     producers: int

@@ -68,7 +68,7 @@ class FakeSecurity:
         return Identity("anonymous")
 
     def scram(self, mechanism: str, _peer: Peer | None = None) -> Any:
-        """What leads one exchange."""
+        """Return what leads one exchange."""
         return self.scrams(mechanism)
 
     def _exchange(self, _mechanism: str) -> Any:
@@ -226,7 +226,7 @@ class Broker(Office):
         return self.servers
 
     def services(self) -> Services:
-        """What a new session is given."""
+        """Return what a new session is given."""
         return Services(
             self.configuration,
             self.post,

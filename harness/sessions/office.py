@@ -65,7 +65,7 @@ class Receiver:
 
     @property
     def bodies(self) -> list[bytes]:
-        """What the messages say that are here."""
+        """Return what the messages say that are here."""
         return [reference.message.data for reference in self.got]
 
 

@@ -12,7 +12,7 @@ PROGRAM = "/opt/pollux/bin/pollux"
 
 
 def status(host: Host) -> dict[str, Any]:
-    """What `pollux status` says."""
+    """Return what `pollux status` says."""
     # The exit status tells whether it serves; a backup that waits does not.
     answer = host.run(f"sudo -u pollux {PROGRAM} status --json")
     assert answer.rc in (0, 3), answer.stderr
@@ -21,7 +21,7 @@ def status(host: Host) -> dict[str, Any]:
 
 
 def statuses(*names: str) -> dict[str, dict[str, Any]]:
-    """What the brokers of some containers say, by the container's name."""
+    """Return what the brokers of some containers say, by the container's name."""
     import testinfra
 
     return {name: status(testinfra.get_host(f"docker://{name}")) for name in names}

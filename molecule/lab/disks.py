@@ -114,7 +114,7 @@ rm -rf "$1/root"
 
 @dataclass(frozen=True)
 class Disk:
-    """What a machine boots from."""
+    """Hold what a machine boots from."""
 
     directory: Path
 

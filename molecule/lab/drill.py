@@ -130,7 +130,7 @@ class Step:
 
     @property
     def label(self) -> str:
-        """What the report calls it."""
+        """Return what the report calls it."""
         return self.name or self.fault
 
 
@@ -230,7 +230,7 @@ class Breaker:
         return [self._hosts[name] for name in (*step.also, one)]
 
     def _words(self, live: Member) -> list[tuple[Journal, str]]:
-        """What has to be said, and where."""
+        """Return what has to be said, and where."""
         members = [member.name for member in self._manifest.members]
         return [
             (Journal.from_now(self._hosts[targets.first(host, live.name, members)]), text)
@@ -387,7 +387,7 @@ def run(
 
 
 def failover_parts(hosts: Mapping[str, Host], began: float, rto_ms: float) -> dict[str, int]:
-    """What each part of a failover under a cluster manager cost, by the journals of those who can be asked."""
+    """Return what each part of a failover under a cluster manager cost, by the journals of those who can be asked."""
     since = f"--since=@{int(began / 1000) - 1}"
     words = ("journalctl", "--quiet", "--no-pager", "--output=short-unix", since, "--unit=corosync", "--unit=pacemaker")
     lines: list[str] = []
@@ -436,7 +436,7 @@ _COUNTS = ("lost", "duplicated", "phantom", "two_lives", "order_violations")
 def summarize(
     step: Step, found: Mapping[str, Any], takeover_ms: float | None, fail_stop_ms: float | None = None
 ) -> dict[str, Any]:
-    """What is kept of a report: counts and times."""
+    """Return what is kept of a report: counts and times."""
     return {
         "step": step.label,
         "result": found["result"],

@@ -33,7 +33,7 @@ class Engine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What programs need in their environment to use it."""
+        """Return what programs need in their environment to use it."""
         return {"DOCKER_HOST": self.host} if self.host else {}
 
     @property

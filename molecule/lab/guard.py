@@ -42,7 +42,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a scenario holds."""
+    """Hold what a scenario holds."""
 
     name: str
     sequence: tuple[str, ...]

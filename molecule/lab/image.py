@@ -74,7 +74,7 @@ def name(variable: str = BASE) -> str:
 
 
 def units(variable: str) -> str:
-    """What is done with units, as a shell command."""
+    """Return what is done with units, as a shell command."""
     disabled = DISABLED.get(variable, ())
     return f"systemctl mask {' '.join(MASKED)}" + (f" && systemctl disable {' '.join(disabled)}" if disabled else "")
 

@@ -28,7 +28,7 @@ class Journal:
 
     @classmethod
     def from_now(cls, host: Host) -> Journal:
-        """What will be written."""
+        """Return what will be written."""
         return cls(host, host.run("date", "+%s.%N").strip())
 
     def says(self, text: str) -> bool:

@@ -35,7 +35,7 @@ COMMAND_LIMIT = 60.0
 
 @dataclass(frozen=True)
 class Specification:
-    """What a scenario says of a machine (an entry of `platforms` in molecule.yml)."""
+    """Hold what a scenario says of a machine (an entry of `platforms` in molecule.yml)."""
 
     name: str
     scenario: str

@@ -38,12 +38,12 @@ class Places:
 
     @property
     def reports(self) -> Path:
-        """What drills reported, one directory for each."""
+        """Return what drills reported, one directory for each."""
         return self.state / "reports"
 
     @property
     def wheelhouse(self) -> Path:
-        """What hosts install from."""
+        """Return what hosts install from."""
         return self.root / ".pollux" / "wheelhouse"
 
     @property

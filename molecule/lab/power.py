@@ -56,7 +56,7 @@ class Supply:
         self._token = known
 
     def answer(self, line: str) -> str:
-        """What a request is answered with; it is carried out before."""
+        """Return what a request is answered with; it is carried out before."""
         words = line.split()
         if len(words) != 3 or not secrets.compare_digest(words[0], self._token):
             return "error: not understood, or a wrong token"

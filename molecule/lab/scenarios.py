@@ -45,7 +45,7 @@ def names() -> list[str]:
 
 
 class Containers:
-    """What a scenario on containers stands on: an engine, started if none answers."""
+    """Hold what a scenario on containers stands on: an engine, started if none answers."""
 
     def __init__(self, places: Places = PLACES, images: Sequence[str] = (image.BASE,)) -> None:
         """`images`: those that the scenario names (:data:`lab.image.IMAGES`)."""
@@ -54,7 +54,7 @@ class Containers:
         self._engine = ensure(places)
 
     def parts(self) -> Parts:
-        """What it takes long to make, by name."""
+        """Return what it takes long to make, by name."""
         images = {each: partial(image.ensure, self._engine, self._places, each) for each in self._images}
         return {**images, WHEELHOUSE: partial(wheels.ensure, self._places)}
 
@@ -84,13 +84,13 @@ class Containers:
 
 
 class Nothing:
-    """What a scenario without hosts stands on: it only needs what others install."""
+    """Hold what a scenario without hosts stands on: it only needs what others install."""
 
     def __init__(self, places: Places = PLACES) -> None:
         self._places = places
 
     def parts(self) -> Parts:
-        """What it takes long to make, by name."""
+        """Return what it takes long to make, by name."""
         return {WHEELHOUSE: partial(wheels.ensure, self._places)}
 
     def settings(self) -> dict[str, str]:
@@ -106,7 +106,7 @@ class Nothing:
 
 
 class Machines:
-    """What a scenario on virtual machines stands on: their network namespace, in which molecule runs."""
+    """Hold what a scenario on virtual machines stands on: their network namespace, in which molecule runs."""
 
     def __init__(self, places: Places = PLACES) -> None:
         disks.needs()
@@ -114,7 +114,7 @@ class Machines:
         hypervisor.prepare(places)
 
     def parts(self) -> Parts:
-        """What it takes long to make, by name."""
+        """Return what it takes long to make, by name."""
         return {"disk": partial(disks.ensure, self._places), WHEELHOUSE: partial(wheels.ensure, self._places)}
 
     def settings(self) -> dict[str, str]:
@@ -143,7 +143,7 @@ def has_hosts(name: str) -> bool:
 
 
 def ground_of(name: str, places: Places = PLACES) -> Containers | Machines | Nothing:
-    """What the scenario of this name stands on. Raises LabError when it is not there."""
+    """Return what the scenario of this name stands on. Raises LabError when it is not there."""
     if name not in names():
         raise LabError(f"there is no scenario {name!r}; there are: {', '.join(names())}")
     if not has_hosts(name):
@@ -158,7 +158,7 @@ def images_of(name: str) -> list[str]:
 
 
 def _settings(places: Places) -> dict[str, str]:
-    """What scenarios of both kinds refer to."""
+    """Return what scenarios of both kinds refer to."""
     return {
         "POLLUX_ROOT": str(ROOT),
         "POLLUX_LAB_PYTHON": sys.executable,

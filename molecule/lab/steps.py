@@ -27,7 +27,7 @@ class Steps:
         self.failed = ""
 
     def read(self, line: str) -> str:
-        """What ended with this line: step, how, and its seconds, in words; empty when none did."""
+        """Return what ended with this line: step, how, and its seconds, in words; empty when none did."""
         found = _STEP.search(guard.plain(line).rstrip())
         if found is None or found["scenario"] != self._scenario.name:
             return ""

@@ -95,13 +95,13 @@ def why_not(name: str) -> str:
 
 
 def last_words(output: str) -> str:
-    """What a scenario's program said when it gave up: all that follows its last "lab: ", as one line."""
+    """Return what a scenario's program said when it gave up: all that follows its last "lab: ", as one line."""
     said = " ".join(f"\n{output}".rpartition(f"\n{SHOWN}")[2].split())
     return shorten(re.sub(r"^scenario \S+ failed after \d+ s, ", "", said))
 
 
 def command(name: str) -> list[str]:
-    """What runs one scenario whole, judged by the guard."""
+    """Return what runs one scenario whole, judged by the guard."""
     return [sys.executable, str(SCENARIOS / "lab"), "test", name]
 
 

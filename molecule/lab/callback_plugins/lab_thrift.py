@@ -44,7 +44,7 @@ _compile_anew = _Environment.compile
 
 
 def fingerprint() -> str:
-    """What archives of modules are made of, in one word: the installed packages and the bundle's own modules."""
+    """Return what archives of modules are made of, in one word: the installed packages and the bundle's own modules."""
     parts = [sys.version, str(Path(sys.prefix).resolve()), __version__]
     for pattern in SOURCES:
         for path in sorted(ROOT.glob(pattern)):
@@ -94,7 +94,7 @@ def keep_templates(directory: Path) -> None:
 
 
 class CallbackModule(CallbackBase):
-    """What Ansible loads."""
+    """Hold what Ansible loads."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"

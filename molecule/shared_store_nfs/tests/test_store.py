@@ -13,7 +13,7 @@ PROGRAM = "/opt/pollux/bin/pollux"
 
 
 def status(host: Host) -> dict[str, Any]:
-    """What the broker says about itself."""
+    """Return what the broker says about itself."""
     answer = host.run(f"sudo -u pollux {PROGRAM} status --json")
     assert answer.rc in (0, 3), answer.stderr
     found: dict[str, Any] = json.loads(answer.stdout)

@@ -54,7 +54,7 @@ def check_java() -> None:
 
 
 def _told_by_release(java: Path) -> str:
-    """What a Java's own file says of its version: to ask the program would start a JVM just for that."""
+    """Return what a Java's own file says of its version: to ask the program would start a JVM just for that."""
     try:
         return (java.parent.parent / "release").read_text()
     except OSError:

@@ -55,7 +55,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class Login(NamedTuple):
-    """What is known of the cluster from ``--config``."""
+    """Hold what is known of the cluster from ``--config``."""
 
     user: str
     password: str

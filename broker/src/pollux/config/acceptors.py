@@ -43,7 +43,7 @@ _OFF = ((-1, "off"),)
 
 
 class StoreType(StrEnum):
-    """What a key or trust store is; Java's own kinds are converted by ``pollux migrate``."""
+    """Name what a key or trust store is; Java's own kinds are converted by ``pollux migrate``."""
 
     PEM = "PEM"
     PKCS12 = "PKCS12"

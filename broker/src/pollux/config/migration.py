@@ -39,7 +39,7 @@ _LOGGING_PLUGIN = "org.apache.activemq.artemis.core.server.plugin.impl.LoggingAc
 
 @dataclass
 class Notes:
-    """What is told of a migration, a line each."""
+    """Hold what is told of a migration, a line each."""
 
     same: list[str] = field(default_factory=list)
     differs: list[str] = field(default_factory=list)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Kind(StrEnum):
-    """What a flow is for."""
+    """Name what a flow is for."""
 
     STEADY = "steady"
     TRANSACTIONS = "transactions"
@@ -233,7 +233,7 @@ class Flows:
 
 
 def _share(flow: Flow, rate: int) -> int:
-    """What of a protocol's rate is this flow's: at least one message a second, 0 for no limit."""
+    """Return what of a protocol's rate is this flow's: at least one message a second, 0 for no limit."""
     if rate == 0 or not traffic.has_transactions(flow.wire):
         return rate
     inside = max(rate // SHARE, 1)

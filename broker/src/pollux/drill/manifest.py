@@ -64,7 +64,7 @@ class Member(Struct, frozen=True):
 
 
 class Manifest(Redacted, frozen=True):
-    """What the file says."""
+    """Hold what the file says."""
 
     hidden: ClassVar[frozenset[str]] = frozenset({"password"})
 

@@ -83,7 +83,7 @@ def counts_by_producer(entries: Collection[Entry], names: Iterable[str]) -> dict
 
 
 def standing(entries: Collection[Entry], lost: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """What became of the messages that stood in queues while the broker was broken; each counts once."""
+    """Return what became of the messages that stood in queues while the broker was broken; each counts once."""
     ids = {entry.id for entry in entries if isinstance(entry, Sent) and is_standing(entry.producer)}
     return {
         "confirmed": len(ids & {entry.id for entry in entries if isinstance(entry, Confirmed)}),

@@ -32,7 +32,7 @@ def now() -> float:
 
 
 class Seen(Struct, frozen=True):
-    """What a member's management said. `state` is "live", "ready" ..., or "down" when nothing answered."""
+    """Hold what a member's management said. `state` is "live", "ready" ..., or "down" when nothing answered."""
 
     state: str
     node: str = ""
@@ -100,7 +100,7 @@ class Members:
             return None
 
     async def look(self, member: Member) -> Seen:
-        """What a member is now."""
+        """Return what a member is now."""
         found = await self.request(member, "/api/v1/status")
         return seen_in(found)
 
@@ -202,7 +202,7 @@ class Members:
 
 
 def seen_in(found: Any) -> Seen:
-    """What a status answer says."""
+    """Return what a status answer says."""
     if not isinstance(found, dict):
         return DOWN
     activation = found.get("activation")

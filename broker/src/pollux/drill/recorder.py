@@ -27,7 +27,7 @@ _FLUSH_SECONDS = 0.05
 
 
 class _Life:
-    """What a connection leads to; `held` are the entries that wait to know."""
+    """Hold what a connection leads to; `held` are the entries that wait to know."""
 
     def __init__(self, broker: str) -> None:
         self.broker = broker

@@ -40,7 +40,7 @@ _DRAIN_RATE = 500
 
 
 class Plan(Struct, frozen=True):
-    """What a drill does. Times in seconds."""
+    """Hold what a drill does. Times in seconds."""
 
     target: Target
     protocols: tuple[Wire, ...]
@@ -87,7 +87,7 @@ class Outcome(Struct):
 
 
 class Progress(Struct):
-    """What a display shows; given to its callback a few times a second."""
+    """Hold what a display shows; given to its callback a few times a second."""
 
     phase: str
     elapsed: float
@@ -99,7 +99,7 @@ class Progress(Struct):
 
 
 class Drill:
-    """See the module."""
+    """Run one drill and judge it, as the module says."""
 
     def __init__(
         self, plan: Plan, manifest: Manifest, directory: Path, show: Callable[[Progress], None] | None = None

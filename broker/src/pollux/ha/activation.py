@@ -232,7 +232,7 @@ class Activation(ABC):
         raise _not_managed()
 
     async def cluster(self) -> dict[str, Any]:
-        """What this member and all others of an active-passive cluster are; what :data:`STANDALONE` says elsewhere."""
+        """Return what all members of an active-passive cluster are; what :data:`STANDALONE` says elsewhere."""
         return STANDALONE
 
     def _handing_over(self, to: Iterable[Member]) -> dict[str, Any]:

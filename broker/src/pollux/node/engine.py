@@ -122,7 +122,7 @@ class Engine:
 
     @property
     def damage(self) -> list[str]:
-        """What of the store was found damaged or missing so far, at the start or when it was read."""
+        """Return what of the store was found damaged or missing so far, at the start or when it was read."""
         return [*(str(each) for each in self.storage.damage if each.kind != "torn-tail"), *self.post.problems]
 
     def _disk_changed(self) -> None:

@@ -3,6 +3,9 @@
 It is the asyncio protocol of the socket and the :class:`pollux.protocols.base.Transport` of the session. It knows
 nothing of what the bytes mean. Timeouts are not timers of their own but deadlines looked at by the
 connections' sweep (:mod:`pollux.process.connections`): 5,000 idle connections cost no timer each.
+
+One file, and a long one: it is one object to asyncio and to the session, and reading, writing, pausing and ending look
+at each other's state with each packet. What can be told apart is: TLS, WebSocket, limits, buffers, strangers.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Judgement(NamedTuple):
-    """What was read, and everything that is wrong with it in the order of the file. Configuration None: unreadable."""
+    """Hold what was read, and all that is wrong with it in the order of the file. Configuration None: unreadable."""
 
     configuration: Configuration | None
     users: Users

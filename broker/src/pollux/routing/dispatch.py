@@ -3,6 +3,9 @@
 The plain case (no selector, group, expiry, exclusive ...) is a few slices of lists. Everything else goes
 message by message, each consumer from where it last looked, with a bound for each call; the caller
 calls again. Pure, times are passed in.
+
+One file, and a long one: each step of a dispatch changes the same few values (whose turn it is, what is left of the
+budget, where each consumer last looked), and in a class of its own would reach back for them, message by message.
 """
 
 from __future__ import annotations

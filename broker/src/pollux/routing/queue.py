@@ -189,7 +189,7 @@ class Queue:
 
     @property
     def counters(self) -> QueueCounters:
-        """What happened since the queue was created or the counters were reset."""
+        """Return what happened since the queue was created or the counters were reset."""
         return self._backlog.counters
 
     # -- messages come in: see Backlog

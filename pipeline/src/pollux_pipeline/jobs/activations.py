@@ -42,7 +42,7 @@ class Gap(NamedTuple):
 
 
 class _Told(NamedTuple):
-    """What one ledger tells of a life: `before` is the one before it, where the same ledger tells of that too."""
+    """Hold what one ledger tells of a life: `before` is the one before it, where the same ledger tells of that too."""
 
     ledger: int
     first: float
@@ -184,7 +184,7 @@ def _preferred(measured: _Measured) -> tuple[Any, ...]:
 
 
 def joined(spark: SparkSession, told: Sequence[tuple[Any, ...]], served: DataFrame | None) -> DataFrame:
-    """What ledgers (`of_ledgers`) and audit trails (`evidence.activations`) say of each life, in one row."""
+    """Return what ledgers (`of_ledgers`) and audit trails (`evidence.activations`) say of each life, in one row."""
     noted = SERVED.split(", ", 3)[3]  # but for the key and the broker's name
     if served is None:
         nothing = (None,) * len(noted.split(", "))

@@ -57,7 +57,7 @@ def table(spark: SparkSession, rows: Iterable[tuple[Any, ...]], columns: str) ->
 
 @dataclass(slots=True)
 class Result:
-    """What a job found. `findings`: name -> how many; all zero is clean, unless a part of the history was not seen."""
+    """Hold what a job found. `findings`: name -> how many; all zero is clean, unless some history was not seen."""
 
     job: str
     output: Path

@@ -115,7 +115,7 @@ def throughput(rows: DataFrame) -> DataFrame:
 
 
 def fates(rows: DataFrame) -> DataFrame:
-    """What became of each message in each queue: id (its duplicate id), node_id, message_id, queue, address,
+    """Return what became of each message in each queue: id (its duplicate id), node_id, message_id, queue, address,
     accepted_at, producer, deliveries, releases, and of its last event `fate`, `fate_at`, `target`, `consumer`.
 
     `fate` is one of ENDS, or null while it is in the queue.

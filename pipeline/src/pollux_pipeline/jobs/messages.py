@@ -98,7 +98,7 @@ def _answered(by_id: DataFrame) -> DataFrame:
 
 
 def _address() -> Column:
-    """What its figures are told by: the queue it was received from, or else its group, or else who sent it."""
+    """Return what its figures are told by: the queue it was received from, or else its group, or else who sent it."""
     named = (f.get("receptions", f.lit(0))["queue"], f.col("s.group"), f.col("s.producer"))
     return f.coalesce(*(f.nullif(name, f.lit("")) for name in named), f.lit("(unknown)"))
 

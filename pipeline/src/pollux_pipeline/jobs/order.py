@@ -100,7 +100,7 @@ def _elsewhere() -> Column:
 
 
 def unknown(rows: DataFrame) -> DataFrame:
-    """What is told of groups that several ledgers received messages of, which no epochs order."""
+    """Return what is told of groups that several ledgers received messages of, which no epochs order."""
     lives = _by_life(rows)
     a, b = lives.alias("a"), lives.alias("b")
     ordered = (f.col("a.at_node") == f.col("b.at_node")) & (f.col("a.epoch") != f.col("b.epoch"))

@@ -44,7 +44,7 @@ EPOCH_SHIFT = 44
 
 @dataclass(slots=True)
 class Pair:
-    """What is known of the two sides. Every table is on disk already."""
+    """Hold what is known of the two sides. Every table is on disk already."""
 
     #: For each side: first (position of its first record that the other has not), last (of its last record), records,
     #: alone (records that the other has not), alone_lives, folded (its checkpoint, of a shared life, ends behind
@@ -97,7 +97,7 @@ def check_sides(a: Path, b: Path) -> dict[str, str]:
 
 
 def _told(rows: DataFrame) -> dict[str, Told]:
-    """What the files of each side tell of lives and segments: one query."""
+    """Return what the files of each side tell of lives and segments: one query."""
     began = f.from_json("properties", "ends array<array<bigint>>, checkpoint array<bigint>")
 
     def where(condition: str, value: Column) -> Column:

@@ -23,7 +23,7 @@ _OTHER = {"a": "b", "b": "a"}
 
 @dataclass(slots=True)
 class Told:
-    """What one side's files tell of lives and segments."""
+    """Hold what one side's files tell of lives and segments."""
 
     nodes: set[str] = field(default_factory=set)
     #: Lives of which anything is left.
@@ -64,7 +64,7 @@ class Lives:
 
     @classmethod
     def of(cls, told: Mapping[str, Told]) -> Lives:
-        """What the two sides tell."""
+        """Return what the two sides tell."""
         a, b = (told[side] for side in SIDES)
         both = a.salts.keys() & b.salts.keys()
         same = {epoch for epoch in both if a.salts[epoch] == b.salts[epoch]}
@@ -98,7 +98,7 @@ class Lives:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the other side knows of a segment.
+    """Hold what the other side knows of a segment.
 
     `how` is `has` (it has the segment too), `passed` (it had all of it before compaction took it away), `until` (its
     next life began with the segment's first `until` bytes), `never`, or `unknown`: nothing over there tells any more.
@@ -113,7 +113,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is judged here, not by Spark: few rows, of each side."""
+    """Hold what is judged here, not by Spark: few rows, of each side."""
 
     told: dict[str, Told]
     lives: Lives
@@ -122,7 +122,7 @@ class Known:
 
     @classmethod
     def of(cls, told: dict[str, Told]) -> Known:
-        """What follows from what the two sides tell."""
+        """Return what follows from what the two sides tell."""
         return cls(told, Lives.of(told), {side: _seen(told[side], told[_OTHER[side]]) for side in SIDES})
 
     def passed(self, side: str) -> bool:
@@ -158,7 +158,7 @@ class Known:
 
 
 def _seen(mine: Told, other: Told) -> list[Seen]:
-    """What the other side knows of each segment of this one."""
+    """Return what the other side knows of each segment of this one."""
     return [
         _seen_of(epoch, segment, other, _following(epoch, other))
         for epoch in sorted(mine.segments)
@@ -167,7 +167,7 @@ def _seen(mine: Told, other: Told) -> list[Seen]:
 
 
 def _following(epoch: int, other: Told) -> Row | None:
-    """What the other side's next life behind this one began with."""
+    """Return what the other side's next life behind this one began with."""
     later = [start for start in other.starts if start > epoch]
     return other.starts[min(later)] if later else None
 
@@ -203,7 +203,7 @@ def _until(epoch: int, segment: int, began: Row | None) -> int | None:
 
 
 def _seen_by_start(epoch: int, segment: int, began: Row) -> Seen:
-    """What the START record of the next life says of a segment that it did not begin with."""
+    """Return what the START record of the next life says of a segment that it did not begin with."""
     if began.checkpoint is None:
         return Seen(epoch, segment, "never")
     origin = tuple(began.checkpoint[1:3])

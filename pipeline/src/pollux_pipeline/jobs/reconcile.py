@@ -168,7 +168,7 @@ def _malformed(lines: DataFrame) -> DataFrame:
 
 
 def _trails(run: Run, trail: DataFrame, sections: dict[str, Any]) -> tuple[DataFrame, DataFrame]:
-    """What became of the messages whose duplicate ids are known, and the lives that the brokers tell of."""
+    """Return what became of the messages whose duplicate ids are known, and the lives that the brokers tell of."""
     count = {"followed_in_queues": "count(*)"}
     fates = run.write("fates", evidence.fates(trail), spread="message_id", count=count)
     events = run.write("lifecycle", evidence.lifecycle(trail))

@@ -125,7 +125,7 @@ def _named(compared: DataFrame) -> DataFrame:
 
 
 def _sends(run: Run, compared: DataFrame, node_id: str, keep: str, other: str) -> DataFrame:
-    """What only the other side accepted and still holds, with its bytes."""
+    """Return what only the other side accepted and still holds, with its bytes."""
     wanted = compared.filter((f.col("only") == other) & f.col(f"{other}_live")).select(
         "queue",
         f.col(f"{other}_message_id").alias("message_id"),
@@ -189,7 +189,7 @@ def _large_directory(path: str) -> str | None:
 
 
 def _removals(compared: DataFrame, keep: str, other: str) -> DataFrame:
-    """What the kept side still holds of the shared prefix and the other side's consumers have had.
+    """Return what the kept side still holds of the shared prefix and the other side's consumers have had.
 
     No trace on the other side of a message that is not the kept side's alone: it was consumed there and compacted.
     """

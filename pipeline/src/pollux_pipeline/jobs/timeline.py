@@ -36,7 +36,7 @@ class Life(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What whoever did the drill noted."""
+    """Hold what whoever did the drill noted."""
 
     ledger: int
     time: float
@@ -55,7 +55,7 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What was counted."""
+    """Hold what was counted."""
 
     lives: list[Life] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)

@@ -53,7 +53,7 @@ class Stretch:
 
 
 class AuditPartition(InputPartition):
-    """What one task reads."""
+    """Hold what one task reads."""
 
     def __init__(self, stretches: tuple[Stretch, ...]) -> None:
         super().__init__(None)

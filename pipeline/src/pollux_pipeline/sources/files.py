@@ -90,7 +90,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be read, in the order in which it was written, and what is wrong with the rest."""
+    """Hold what is to be read, in the order in which it was written, and what is wrong with the rest."""
 
     parts: tuple[Part, ...]
     problems: tuple[Problem, ...]

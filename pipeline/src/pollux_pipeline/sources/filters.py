@@ -78,7 +78,7 @@ class Condition:
 
 
 def split(filters: Iterable[Filter]) -> tuple[list[Condition], list[Filter]]:
-    """What the source can evaluate exactly, and what Spark has to."""
+    """Return what the source can evaluate exactly, and what Spark has to."""
     taken: list[Condition] = []
     left: list[Filter] = []
     for one in filters:

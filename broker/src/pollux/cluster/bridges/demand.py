@@ -27,7 +27,7 @@ MOST = 5000
 
 
 class Demand(Struct, frozen=True, array_like=True):
-    """What is fetched: from ``queue``, or copies of what is sent to ``address`` (queue empty).
+    """Hold what is fetched: from ``queue``, or copies of what is sent to ``address`` (queue empty).
 
     ``filter``: what may be had. ``priority`` of the consumer. ``hops``: brokers that a message may come through, 0 any.
     """

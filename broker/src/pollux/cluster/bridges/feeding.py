@@ -143,7 +143,7 @@ class Feeder:
 
 
 class Sending(Apart):
-    """What a link that sends belongs to: its feeders, and queues of what is on its way, one for each other broker."""
+    """Hold what a link that sends belongs to: feeders, and queues of what is on its way, one for each other broker."""
 
     def __init__(
         self, settings: Settings, name: str, node: bytes, post: PostOffice, connector: ClusterConnector

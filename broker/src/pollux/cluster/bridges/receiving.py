@@ -70,7 +70,7 @@ class IncomingBridge(IncomingLink):
 
 
 class Receiver(Apart):
-    """What the links of others' bridges belong to. Everything is called in the loop's thread."""
+    """Hold what the links of others' bridges belong to. Everything is called in the loop's thread."""
 
     def __init__(self, name: str, node: bytes, post: PostOffice) -> None:
         """``post`` was restored; ``node`` is this node's id, ``name`` the broker's."""

@@ -112,7 +112,7 @@ class Who(NamedTuple):
 
 
 class Supplying(Sending):
-    """What one other broker fetches from here; the handler of the channel on which it says what it wants."""
+    """Hold what one other broker fetches from here; the handler of the channel on which it says what it wants."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class Supplying(Sending):
 
 
 class Suppliers:
-    """What others fetch from here, by who they are."""
+    """Hold what others fetch from here, by who they are."""
 
     def __init__(self, name: str, node: bytes, post: PostOffice) -> None:
         self.all: dict[tuple[str, bytes], Supplying] = {}

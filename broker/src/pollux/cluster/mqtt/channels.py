@@ -53,7 +53,7 @@ class Node(Protocol):
 
 
 class _End:
-    """What both ends do: send words as far as there is credit, and read them."""
+    """Hold what both ends do: send words as far as there is credit, and read them."""
 
     def __init__(self, conversation: Conversation, channel: int) -> None:
         self.channel = channel

@@ -21,7 +21,7 @@ PURPOSE = "router"
 
 
 class Said(NamedTuple):
-    """What a broker that serves says of itself. ``where``: None when it did not tell where clients go."""
+    """Hold what a broker that serves says of itself. ``where``: None when it did not tell where clients go."""
 
     node: str
     name: str

@@ -63,7 +63,7 @@ class QueueRecord(Struct, frozen=True, array_like=True):
 
 
 class Telling(Struct, frozen=True, array_like=True):
-    """What is told at once. ``whole``: it is everything, what is not in it is not there."""
+    """Hold what is told at once. ``whole``: it is everything, what is not in it is not there."""
 
     number: int
     whole: bool
@@ -76,7 +76,7 @@ def _mark(record: QueueRecord) -> int:
 
 
 class Teller:
-    """What one peer is told. It remembers a mark for each record, so that only what changed is told."""
+    """Hold what one peer is told. It remembers a mark for each record, so that only what changed is told."""
 
     def __init__(self) -> None:
         self._told: dict[Key, int] = {}
@@ -118,7 +118,7 @@ class Teller:
 
 
 class Listener:
-    """What was heard of one peer."""
+    """Hold what was heard of one peer."""
 
     def __init__(self) -> None:
         self.records: dict[Key, QueueRecord] = {}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class About(Struct, frozen=True, array_like=True):
-    """What a node tells of itself to those that send to it.
+    """Hold what a node tells of itself to those that send to it.
 
     ``draining``: it gives away what it has. ``free``: bytes that its store has room for, roughly. ``group``: its
     group-name of scale-down, empty without one. ``host``: the machine it is on.
@@ -110,7 +110,7 @@ class Part(NamedTuple):
 
 
 class Sight(Struct, frozen=True):
-    """What is left. ``on_the_way``: messages that wait for another node's confirm, by its name.
+    """Hold what is left. ``on_the_way``: messages that wait for another node's confirm, by its name.
 
     ``unreached``: those among them for nodes that are not connected. ``coming``: names of nodes that still hold
     messages for this one. ``states``: sessions and the like that are not handed over yet.

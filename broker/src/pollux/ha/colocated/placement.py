@@ -37,7 +37,7 @@ class Host(Struct, frozen=True):
 
 
 class Wish(Struct, frozen=True):
-    """What a live wants. ``asked``: attempts since it had a backup last; ``retries``: attempts allowed, -1: any.
+    """Hold what a live wants. ``asked``: attempts since it had a backup last; ``retries``: attempts allowed, -1: any.
 
     ``at``: who has its backup as far as it knows, empty: nobody. ``last``: when it asked last. ``interval``: seconds
     between two attempts.
@@ -55,7 +55,7 @@ class Wish(Struct, frozen=True):
 
 
 class Next(NamedTuple):
-    """What a live does.
+    """Hold what a live does.
 
     ``what``: keep (its backup is where it should be), ask (``host``), move (ask ``host``, and leave the other one when
     that has everything), wait (until ``again``), give up.

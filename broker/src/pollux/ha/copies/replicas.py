@@ -82,7 +82,7 @@ class Holder(Protocol):
 
     @property
     def state(self) -> LocalState | None:
-        """What is known of our own data."""
+        """Return what is known of our own data."""
 
     @property
     def marking(self) -> AbstractContextManager[object]:

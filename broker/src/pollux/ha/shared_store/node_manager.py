@@ -3,6 +3,9 @@
 All file operations on the shared directory run in one thread of its own (waiting for the live lock in another), so
 that a store that hangs stops neither the event loop nor the lease guard. Knows nothing of queues and clients: it
 tells the server when it may serve (:class:`~pollux.ha.lease.Right`), when it must stop, and why.
+
+One file, and a long one: all of it is what one thread does between two looks, and which state is whose thread's has to
+be seen in one place. What is decided is elsewhere, and so are proofs, the lock's queue, and what others say.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ RESERVE, RESERVE_BYTES = "pollux.reserve", 64 << 10
 
 
 class Place(Protocol):
-    """What a node manager works on. Methods block, and raise OSError besides what they name."""
+    """Say what a node manager works on. Methods block, and raise OSError besides what they name."""
 
     files: Files
     locks: NodeLocks

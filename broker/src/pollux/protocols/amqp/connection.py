@@ -53,7 +53,7 @@ class Receiving(Confirmed, Protocol):
 
 
 class Connection(Protocol):
-    """What links use of the session they belong to; it is an attribute of theirs, so that none costs a call."""
+    """Say what links use of the session they belong to; it is an attribute of theirs, so that none costs a call."""
 
     services: Services
     transport: Transport

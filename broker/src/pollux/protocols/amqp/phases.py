@@ -22,7 +22,7 @@ class Phase(StrEnum):
 
 
 class LoginPhase(StrEnum):
-    """What a client that logs in has to send next (5.3.2 of the specification's part 5)."""
+    """Name what a client that logs in has to send next (5.3.2 of the specification's part 5)."""
 
     #: A protocol header: of the SASL layer, or of AMQP when it comes in without.
     LAYER = "layer"

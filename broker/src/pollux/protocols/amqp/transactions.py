@@ -110,7 +110,7 @@ class LocalTransaction:
 
 
 class Named(NamedTuple):
-    """What a transactional state names: a transaction, and the outcome inside it (0 without one)."""
+    """Hold what a transactional state names: a transaction, and the outcome inside it (0 without one)."""
 
     transaction: LocalTransaction
     outcome: int
