@@ -210,7 +210,7 @@ def port_is_free(port: int) -> bool:
 
 
 def summary(found: Mapping[str, Any], took: Mapping[str, float]) -> Table:
-    """What the drill found, for people."""
+    """Return what the drill found, for people."""
     table = Table(title="What happened", title_justify="left", show_header=False)
     rows = found["per_protocol"]
     for name, row in rows.items():
@@ -229,7 +229,7 @@ def summary(found: Mapping[str, Any], took: Mapping[str, float]) -> Table:
 
 
 def verdict(found: Mapping[str, Any]) -> str:
-    """What is wrong with the drill; empty when it is clean."""
+    """Return what is wrong with the drill; empty when it is clean."""
     wrong = [f"{found[name]} {name.replace('_', ' ')}" for name in COUNTS if found[name] != 0]
     wrong += [str(problem) for problem in found["problems"]]
     if found["result"] != "clean" and not wrong:

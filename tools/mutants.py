@@ -74,7 +74,7 @@ def read(path: Path) -> Mutant:
 
 
 def copy(target: Path) -> None:
-    """What is tested, in another place."""
+    """Hold what is tested, in another place."""
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():

@@ -33,7 +33,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from setup_environment import LOCK, ROOT, SOURCE_ONLY, SPARK, STATE, SetupError, run, source_only_wheel
+from machine import STATE, SetupError, run
+from setup_environment import LOCK, ROOT, SOURCE_ONLY, SPARK, source_only_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -52,7 +53,7 @@ STEP_TIMEOUT = 1800
 
 
 class Product(NamedTuple):
-    """What a wheelhouse is for: the packages of this checkout that are in it, its own first, and where it is made."""
+    """Hold what a wheelhouse is for: the packages of this checkout in it, its own first, and where it is made."""
 
     sources: tuple[Path, ...]
     source_only: tuple[str, ...]
@@ -203,7 +204,7 @@ def only_one(directory: Path, progress: Progress) -> Iterator[None]:
 
 
 def manifest_of(directory: Path) -> dict[str, Any]:
-    """What a wheelhouse says of itself; nothing when it says nothing usable."""
+    """Return what a wheelhouse says of itself; nothing when it says nothing usable."""
     try:
         found = json.loads((directory / MANIFEST).read_text())
     except (OSError, ValueError):
@@ -334,7 +335,7 @@ def names_all(directory: Path, wheels: Mapping[str, str]) -> bool:
 def result(
     directory: Path, wheels: Mapping[str, str], own: str, made_for: Mapping[str, str], *, changed: bool
 ) -> dict[str, Any]:
-    """What ``--json`` prints."""
+    """Return what ``--json`` prints."""
     return {
         "directory": str(directory),
         "changed": changed,
