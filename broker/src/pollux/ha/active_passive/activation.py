@@ -23,20 +23,13 @@ from pollux.config.tls import server_tls
 from pollux.errors import InvalidRequestError, PolluxError
 from pollux.ha.activation import history_view
 from pollux.ha.active_passive import levels
-from pollux.ha.active_passive.asking import (
-    ADMIN,
-    READY,
-    STATUS,
-    Answerer,
-    ReadyAnswerer,
-    answer_content,
-    ask_all,
-)
+from pollux.ha.active_passive.answers import Answers
+from pollux.ha.active_passive.asking import answer_content, ask_all
 from pollux.ha.active_passive.following import Following, record_of
 from pollux.ha.active_passive.policy import UNWANTED, Action, Opening, Serving, decide
 from pollux.ha.active_passive.primary import Backups, Primary
 from pollux.ha.active_passive.promoting import Promoter
-from pollux.ha.active_passive.promotion import Proof, Why, judge_demotion
+from pollux.ha.active_passive.promotion import Proof, Why, judge_demotion, promoted_since
 from pollux.ha.active_passive.settings import settings_of
 from pollux.ha.active_passive.statuses import PRIMARY, Status, change
 from pollux.ha.active_passive.views import cluster_view, verdict_view
@@ -54,7 +47,6 @@ from pollux.wire.core import ClusterKey
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
-    from pollux.cluster.link import Conversation
     from pollux.engine.post_office import PostOffice
     from pollux.ha.activation import Host
     from pollux.ha.active_passive.promotion import Answer, Record, Verdict
@@ -139,9 +131,7 @@ class ActivePassiveActivation(CopyingActivation):
         self.hub = CoreHub(key, name=self.me.name, node_id=b"", timeout=given.lease)
         self._backups.loop = self._loop
         self.hub.purposes[PURPOSE] = self._backups.open
-        self.hub.purposes[STATUS] = self._tell_status
-        self.hub.purposes[READY] = self._tell_ready
-        self.hub.purposes[ADMIN] = self._tell_admin
+        self.hub.purposes |= Answers(self, self._backups, self.settings.others, self._do).purposes
         self._connector = ClusterConnector(self.hub)
         await self._following.read()
         tls = await asyncio.to_thread(server_tls, given.tls) if given.tls is not None else None
@@ -252,56 +242,18 @@ class ActivePassiveActivation(CopyingActivation):
 
     @property
     def _record(self) -> Record | None:
-        """What this member says of its data; of a primary it is what it has written last."""
+        """Return what this member says of its data; of a primary it is what it has written last."""
         state = self._primary.state
         return record_of(state)._replace(complete=True) if state is not None else self._following.record
 
     async def _ask_others(self) -> list[Answer]:
         return await ask_all(self._connector, self.settings.others, self.settings.connect_timeout)
 
-    def _tell_status(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Any:
-        del content
-        return self._answer(Answerer(conversation, channel, self._own_status()))
-
-    def _answer(self, answerer: Answerer) -> Answerer:
-        self._do(answerer.answer())
-        return answerer
-
-    async def _own_status(self) -> dict[str, Any]:
-        """What this member says of itself, and of its data as it is on the disk now. Raises StoreError."""
+    async def own_status(self) -> dict[str, Any]:
+        """Return what this member says of itself, and of its data as it is on the disk now. Raises StoreError."""
         if self._primary.state is None:
             await self._following.read()
         return answer_content(self.status, self._record)
-
-    def _tell_admin(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Any:
-        return self._answer(Answerer(conversation, channel, self._administered(content)))
-
-    async def _administered(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Do what Qpid's command line asks. Raises PolluxError, TypeError."""
-        asked = content.get("ask")
-        event(logger, logging.INFO, "asked by an administrator", ask=str(asked)[:32])
-        if asked == "status":
-            return {"status": self.status.value}
-        if asked == "query":
-            return await self.cluster()
-        if asked == "promote":
-            found = await self.promote(list(content.get("fenced", ())), list(content.get("discarded", ())))
-            if not found["promoted"]:
-                raise InvalidRequestError(found["reason"])
-            return found
-        if asked == "demote":
-            return await self.demote()
-        raise InvalidRequestError(f"{str(asked)[:32]!r} is not offered by this broker")
-
-    def _tell_ready(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Any:
-        address = str(content.get("member", ""))
-        if address not in self.settings.others:
-            conversation.refuse(channel, "it is none of ha-brokers-url")
-            return None
-        conversation.accept(channel)
-        # It asks for the first time on this connection: it has dropped what it was told before.
-        self._backups.granted.ended(address)
-        return ReadyAnswerer(conversation, channel, address, self._backups.counts)
 
     def _superseded(self) -> str:
         """Who else is primary, with data that is not older; empty: nobody that answers. In a thread; may block."""
@@ -310,12 +262,7 @@ class ActivePassiveActivation(CopyingActivation):
             found = asyncio.run_coroutine_threadsafe(self._ask_others(), self._loop).result(limit)
         except (TimeoutError, RuntimeError, CancelledError):  # or the loop ends: then the lease is over
             return ""
-        for one in found:
-            if one.status not in PRIMARY or one.record is None or state is None:
-                continue
-            if one.record.number.epoch > state.epoch:
-                return f"{one.member} was promoted (epoch {one.record.number.epoch})"
-        return ""
+        return promoted_since(found, state.epoch) if state is not None else ""
 
     # -- while it follows
 
@@ -403,9 +350,9 @@ class ActivePassiveActivation(CopyingActivation):
         return int(left * 1000) if left is not None else None
 
     async def cluster(self) -> dict[str, Any]:
-        """What this member and all others of the cluster are; who does not answer has no status."""
+        """Return what this member and all others of the cluster are; who does not answer has no status."""
         answers = await self._ask_others()
-        await self._own_status()
+        await self.own_status()
         return cluster_view(self.settings, self.me.id, self.status, self._record, answers)
 
     async def demote(self) -> dict[str, Any]:

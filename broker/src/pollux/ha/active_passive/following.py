@@ -38,7 +38,7 @@ def record_of(state: LocalState) -> Record:
 
 
 class Following:
-    """What a waiting member knows. ``record`` None: it has no data. Everything is called in the loop."""
+    """Hold what a waiting member knows. ``record`` None: it has no data. Everything is called in the loop."""
 
     def __init__(
         self, roots: Mapping[str, Path], settings: Settings, do: Callable[[Coroutine[Any, Any, None]], None]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pollux.ha.active_passive.statuses import PRIMARY, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 class Number(NamedTuple):
@@ -29,7 +29,7 @@ class Number(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What a member knows of its own data. Members are named by their addresses in ha-brokers-url.
+    """Hold what a member knows of its own data. Members are named by their addresses in ha-brokers-url.
 
     ``node_id``: whose data it is. ``complete``: it is all there. ``primary``: who served with it last.
     """
@@ -42,7 +42,7 @@ class Record(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What another member says. ``status`` None: it does not answer; ``absent``: its machine says nobody listens.
+    """Hold what another member says. ``status`` None: it does not answer; ``absent``: its machine says nobody listens.
 
     ``record`` None: it has no data.
     """
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """What whoever promotes vouches for. ``fenced``: certainly gone. ``discarded``: their data may be lost.
+    """Hold what whoever promotes vouches for. ``fenced``: certainly gone. ``discarded``: their data may be lost.
 
     ``recorded``: the newest number that the resource manager was told.
     """
@@ -190,3 +190,11 @@ def judge_demotion(status: Status) -> Verdict:
     if status in PRIMARY:
         return Verdict(Why.PROMOTED, "demoted")
     return Verdict(Why.ALREADY, f"this broker is {status}")
+
+
+def promoted_since(answers: Iterable[Answer], epoch: int) -> str:
+    """Say who else is primary, with data of a later epoch than ``epoch``; empty: nobody that answers."""
+    for one in answers:
+        if one.status in PRIMARY and one.record is not None and one.record.number.epoch > epoch:
+            return f"{one.member} was promoted (epoch {one.record.number.epoch})"
+    return ""

@@ -46,7 +46,7 @@ class Settings(NamedTuple):
 
     @property
     def terms(self) -> dict[str, object]:
-        """What has to be the same on all members, or one waits for less than another one relies on, by option."""
+        """Return what has to be the same on all members, by option; else one waits for less than another relies on."""
         return {
             "ha-replicate": self.replicate,
             "ha-backup-timeout": self.backup_timeout,
