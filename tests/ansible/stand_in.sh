@@ -1,6 +1,6 @@
 #!/bin/sh
 # Stands in for the program pollux of a cluster's scripts; its process is a real one. What it says is in files beside it: `status` has
-# the status; `hung`, `refuse`, `broken`, `deaf` make it hang, refuse, end at once, or ignore SIGTERM.
+# the status, `more` other fields of it, `members` what `ha query` says, `history` the activations; `hung`, `refuse`, `broken`, `deaf` make it hang, refuse, end at once, or ignore SIGTERM.
 cd "$(dirname "$0")" || exit 1
 case "$1 $2" in
 run*)
@@ -11,10 +11,13 @@ run*)
 esac
 [ -e hung ] && exit 3
 [ -s status ] || exit 3
-[ "$1" = status ] && { printf '{"activation": {"active_passive": {"status": "%s", "number": "%s"%s}}}' \
-    "$(cat status)" "$(cat number 2>/dev/null)" "$(cat lease 2>/dev/null)"; exit; }
+[ "$1" = status ] && { printf '{"activation": {"replication": {"complete": true},
+    "active_passive": {"status": "%s", "number": "%s"%s}}}' \
+    "$(cat status)" "$(cat number 2>/dev/null)" "$(cat more 2>/dev/null)"; exit; }
+[ "$1" = history ] && { cat history; exit; }
 case "$2 $3" in
 ping*) ;;
+query*) cat members ;;
 "status --is-primary") grep -qxE 'active|recovering' status ;;
 status*) cat status ;;
 promote*) [ -e refuse ] && { echo "Refused: still catching up"; exit 2; }; shift 3

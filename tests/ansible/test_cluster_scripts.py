@@ -5,6 +5,7 @@ The program `pollux` is a stand-in (stand_in.sh) that says what the test has wri
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import shutil
@@ -236,6 +237,52 @@ def test_the_cluster_is_told_who_is_the_one_to_promote_and_only_when_that_change
     assert scores(machine)[-2:] == [111, -1], "who was refused is not asked again at once"
 
 
+#: Of a, b and c: who answers with which number; None: not at all.
+OUTAGES = [
+    ({"a": "3:7", "b": "3:7", "c": "3:7"}, "", 10),
+    ({"a": "3:7", "b": "3:8", "c": "3:7"}, "", -1),
+    ({"a": "3:7", "b": "3:8", "c": "3:7"}, "b", 10),
+    ({"a": "3:7", "b": "3:7", "c": None}, "", -1),
+    ({"a": "3:7", "b": "3:7", "c": None}, "c", 10),
+    ({"a": "3:7", "b": None, "c": "3:7"}, "", -1),
+    ({"a": None, "b": None, "c": None}, "", -1),
+]
+
+
+@pytest.mark.parametrize(("numbers", "lost", "score"), OUTAGES)
+def test_after_an_outage_of_all_the_newest_is_promoted_once_all_answer_who_may_have_more(
+    machine: Machine, numbers: dict[str, str | None], lost: str, score: int
+) -> None:
+    """a looks: b is its heir, c was the last primary. What an operator gives up is nobody's to wait for."""
+    under_pacemaker(machine, ("a", "true", "false"))
+    addresses = {name: f"10.0.0.{place}:1" for place, name in enumerate("abc", 1)}
+    members = [
+        {"address": addresses[name], "status": "joining" if number else None, "number": number}
+        for name, number in numbers.items()
+    ]
+    (machine.directory / "members").write_text(json.dumps({"members": members}))
+    history = [{"epoch": 2, "from": None, "to": "b"}, {"epoch": 3, "from": "b", "to": "c"}]
+    (machine.directory / "history").write_text(json.dumps(history))
+    (machine.directory / "more").write_text(f', "heirs": ["{addresses["b"]}"]')
+    if lost:
+        (machine.directory / "discard").write_text(addresses[lost])
+    assert machine(AGENT, "start") == 0
+    machine.becomes("joining", number=numbers["a"] or "")
+    assert machine(AGENT, "monitor") == 0
+    assert scores(machine)[-1] == score
+
+
+def test_of_brokers_without_data_one_is_promoted_once_all_answer(machine: Machine) -> None:
+    under_pacemaker(machine, ("a", "true", "false"))
+    for last, score in (("joining", 10), (None, -1)):
+        members = [{"address": f"10.0.0.{place}:1", "status": "joining", "number": None} for place in (1, 2)]
+        members.append({"address": "10.0.0.3:1", "status": last, "number": None})
+        (machine.directory / "members").write_text(json.dumps({"members": members}))
+        assert machine(AGENT, "start") == 0
+        assert scores(machine)[-1] == score
+        assert machine(AGENT, "stop") == 0
+
+
 @pytest.mark.parametrize("fencing", [True, False])
 def test_whose_node_is_known_to_be_off_is_vouched_for_and_nobody_else(machine: Machine, *, fencing: bool) -> None:
     """Once the fencing is over, which this node hears of a moment later; without fencing nothing is known."""
@@ -270,7 +317,7 @@ def granting(machine: Machine, status: str = "active") -> None:
     under_pacemaker(machine, ("a", "true", "false"))
     assert machine(AGENT, "start") == 0
     machine.becomes(status)
-    (machine.directory / "lease").write_text(', "grant_left_ms": 5, "clock_ms": 41')
+    (machine.directory / "more").write_text(', "grant_left_ms": 5, "clock_ms": 41')
 
 
 def grants(machine: Machine) -> int:
@@ -294,7 +341,7 @@ def test_each_look_at_the_promoted_one_has_it_serve_on_from_its_clock_before(mac
 
 def test_without_grant_lease_nobody_is_told_to_serve_on(machine: Machine) -> None:
     granting(machine)
-    (machine.directory / "lease").write_text(', "grant_left_ms": null, "clock_ms": 41')
+    (machine.directory / "more").write_text(', "grant_left_ms": null, "clock_ms": 41')
     assert machine(AGENT, "monitor", **REPEATED) == 8
     assert grants(machine) == 0
 
