@@ -1,10 +1,11 @@
-"""Faults of hosts under pacemaker: a node that leaves, and a virtual address that is removed. See :mod:`lab.faults`."""
+"""Faults of hosts under pacemaker: a node leaves, an address is removed, a backup is stale. See :mod:`lab.faults`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from lab import packets
 from lab.faults import SERVICE, Fault, wait_for
 from lab.places import LabError
 
@@ -79,4 +80,59 @@ class AddressGone(Fault):
         wait_for(self._there, f"{self.host.name} has {self.address} again", 60)
 
 
-FAULTS: Mapping[str, type[Fault]] = {kind.name: kind for kind in (Leave, AddressGone)}
+@dataclass
+class Stale(Fault):
+    """A backup is away while messages are confirmed, comes back without a way to the others, and is told to serve.
+
+    It has to refuse. What the resource manager knows is not deceived: nothing but the brokers' port is closed.
+    """
+
+    name: ClassVar[str] = "stale"
+    peers: tuple[str, ...] = ()
+    port: int = 61616
+    program: str = "/opt/pollux/bin/pollux"
+
+    def _standby(self, *words: str) -> tuple[str, ...]:
+        return ("crm_attribute", "--node", self.host.name, "--name", "standby", "--lifetime", "reboot", *words)
+
+    def _says(self, word: str) -> bool:
+        return self.host.run(self.program, "ha", "status", check=False).strip() == word
+
+    def prepare(self) -> None:
+        """It must have everything."""
+        if not self._says("ready"):
+            raise LabError(f"{self.host.name} is no backup that is ready")
+
+    def apply(self) -> float | None:
+        """Have the resource manager stop it; the others go on."""
+        at = self.host.strike(*self._standby("--update", "on"))
+        wait_for(lambda: not active(self, SERVICE), f"the broker of {self.host.name} is stopped", 60)
+        return at
+
+    def check(self) -> None:
+        """Bring it back alone, and have it promoted: it refuses, and stays what it is."""
+        peers = [peer for peer in self.peers if peer != self.host.address()]
+        self.host.run("nft", "-f", "-", stdin=packets.apart(peers, self.port))
+        self.host.run(*self._standby("--delete"))
+        wait_for(lambda: self._says("joining"), f"{self.host.name} is joining", 60)
+        told = self.host.run(self.program, "ha", "promote", "--cluster-manager", check=False, timeout=60)
+        if "may have newer data" not in told:
+            raise LabError(
+                f"{self.host.name} was not refused for data that others may have: {told.strip() or 'it serves'}"
+            )
+        if not self._says("joining"):
+            raise LabError(f"{self.host.name} is not joining any more")
+
+    def undo(self) -> None:
+        """Let it to the others."""
+        self.host.run("nft", "delete", "table", "inet", packets.TABLE, check=False)
+        self.host.run(*self._standby("--delete"), check=False)
+
+    def check_undone(self) -> None:
+        """There is a way, and it runs; that it becomes ready the step waits for."""
+        if packets.TABLE in self.host.run("nft", "list", "tables"):
+            raise LabError(f"{self.host.name} still drops packets")
+        wait_for(lambda: active(self, SERVICE), f"the broker runs again on {self.host.name}", 60)
+
+
+FAULTS: Mapping[str, type[Fault]] = {kind.name: kind for kind in (Leave, AddressGone, Stale)}

@@ -44,6 +44,29 @@ def partition(peers: Sequence[str], direction: Direction) -> str:
     return "\n".join([*lines, "}", ""])
 
 
+def apart(peers: Sequence[str], port: int) -> str:
+    """The ruleset that keeps programs of this host and of `peers` (IPv4) from each other's TCP port; the rest passes.
+
+    Who tries hears at once that there is no way, which is not the answer of a machine where nothing listens.
+    """
+    them = f"{{ {', '.join(str(ipaddress.IPv4Address(peer)) for peer in peers)} }}"
+    return "\n".join(
+        [
+            f"table inet {TABLE} {{",
+            "  chain incoming {",
+            "    type filter hook input priority -150; policy accept;",
+            f"    ip saddr {them} tcp dport {port} drop",
+            "  }",
+            "  chain outgoing {",
+            "    type filter hook output priority -150; policy accept;",
+            f"    ip daddr {them} tcp dport {port} reject with icmp type admin-prohibited",
+            "  }",
+            "}",
+            "",
+        ]
+    )
+
+
 def netem(delay_ms: float, jitter_ms: float, loss_percent: float) -> list[str]:
     """The words after `tc qdisc replace dev X root`."""
     if min(delay_ms, jitter_ms, loss_percent) < 0 or loss_percent > 100:

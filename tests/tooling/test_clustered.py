@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lab import faults, power, targets
+from lab import faults, packets, power, targets
 from lab.places import LabError
 
 if TYPE_CHECKING:
@@ -69,6 +69,58 @@ def test_an_address_that_is_not_there_cannot_be_removed() -> None:
     assert "ip address del 10.0.0.9/24 dev eth0" in there.commands
     with pytest.raises(LabError, match=r"a does not have 10\.0\.0\.9"):
         of("address-gone", Node("a", {"-brief": ["eth0 UP 10.0.0.99/24"]}), address="10.0.0.9").prepare()
+
+
+REFUSED = "Refused: b:61616 may have newer data and cannot be asked"
+
+
+class Addressed(Node):
+    """A node with an address."""
+
+    def address(self) -> str:
+        """Its own."""
+        return "10.0.0.1"
+
+
+def stale(promoted: str, statuses: list[str]) -> tuple[Addressed, faults.Fault]:
+    """A backup that was away; what its promotion says, and its status each time it is asked."""
+    answers = {"is-active pollux": ["inactive", "active"], "ha status": statuses, "ha promote": [promoted]}
+    node = Addressed("a", answers)
+    return node, of("stale", node, peers=("10.0.0.1", "10.0.0.2"))
+
+
+def test_a_stale_backup_comes_back_alone_and_refuses_to_be_promoted() -> None:
+    node, fault = stale(REFUSED, ["ready", "joining"])
+    fault.prepare()
+    fault.apply()
+    fault.check()
+    fault.undo()
+    fault.check_undone()
+    order = ["--update on", "nft -f -", "--delete", "ha promote", "nft delete table"]
+    places = [next(at for at, said in enumerate(node.commands) if word in said) for word in order]
+    assert places == sorted(places), "away, cut off, started by its resource manager, asked, let in again"
+
+
+@pytest.mark.parametrize(
+    ("promoted", "statuses", "why"),
+    [
+        ("", ["joining"], "was not refused for data that others may have: it serves"),
+        ("ConnectionError: x", ["joining"], "was not refused for data that others may have: ConnectionError: x"),
+        (REFUSED, ["joining", "active"], "is not joining any more"),
+    ],
+)
+def test_a_stale_backup_that_does_otherwise_is_found(promoted: str, statuses: list[str], why: str) -> None:
+    with pytest.raises(LabError, match=why):
+        stale(promoted, statuses)[1].check()
+    with pytest.raises(LabError, match="no backup that is ready"):
+        stale(promoted, ["active"])[1].prepare()
+
+
+def test_brokers_are_kept_apart_and_nothing_else() -> None:
+    rules = packets.apart(["10.0.0.2", "10.0.0.3"], 61616)
+    assert "ip saddr { 10.0.0.2, 10.0.0.3 } tcp dport 61616 drop" in rules
+    assert "ip daddr { 10.0.0.2, 10.0.0.3 } tcp dport 61616 reject" in rules
+    assert rules.count("tcp") == 2
 
 
 def test_a_resource_managers_broker_is_not_started_behind_its_back() -> None:
