@@ -132,6 +132,33 @@ def test_the_largest_topology_is_never_forgotten() -> None:
     assert one.largest == 4
 
 
+def test_a_node_that_was_removed_is_counted_no_more() -> None:
+    """Votes are lowered by it on each member that hears of it, and no lower where it was not counted."""
+    one, two, later = register(), register(), register()
+    nodes = [f"0{number}" * 16 for number in range(4)]
+    for node in nodes:
+        for each in (one, two):
+            each.serves(node, "live", 1, "")
+    assert votes_needed(one.largest) == 3
+    one.removed.add(nodes[3])
+    assert votes_needed(one.largest) == 2
+
+    def said(by: Register) -> Answer:
+        topology = tuple(by.topology - by.removed)
+        return Answer("m", nodes[0], True, False, "", 1, by.largest, topology, tuple(by.removed))
+
+    one.learn(said(two))
+    assert one.largest == 3, "who has not heard of it yet raises it again no more"
+    two.learn(said(one))
+    assert two.largest == 3
+    for node in nodes[:3]:
+        later.serves(node, "live", 1, "")
+    later.learn(said(one))
+    assert later.largest == 3, "it was started since, and has never counted it"
+    later.learn(Answer("old", nodes[0], True, False, "", 1, 4))
+    assert later.largest == 4, "of a broker that tells the size alone it is taken as it is"
+
+
 def test_sequences_are_remembered_over_a_restart(tmp_path: Path) -> None:
     assert vote_log.read(tmp_path) == {}
     vote_log.write(tmp_path, {NODE: -7})

@@ -23,12 +23,26 @@ _LINKS = {
     "reason": "reason",
 }
 _ROUTERS = {
-    "name": "name", "key-type": "keyType", "policy": "policy", "ready": "ready", "quorum": "quorum",
-    "here": "local", "elsewhere": "redirected", "refused": "refused", "remembered": "remembered",
+    "name": "name",
+    "key-type": "keyType",
+    "policy": "policy",
+    "ready": "ready",
+    "quorum": "quorum",
+    "here": "local",
+    "elsewhere": "redirected",
+    "refused": "refused",
+    "remembered": "remembered",
 }
 _TARGETS = {
-    "connector": "connector", "node": "node", "host": "host", "port": "port", "here": "here", "ready": "ready",
-    "connections": "connections", "sent": "sent", "reason": "reason",
+    "connector": "connector",
+    "node": "node",
+    "host": "host",
+    "port": "port",
+    "here": "here",
+    "ready": "ready",
+    "connections": "connections",
+    "sent": "sent",
+    "reason": "reason",
 }
 _ROUTES = {
     "address": "address",
@@ -157,6 +171,23 @@ def forget(
         return Result(found, f"the message that node {found['nodeId']} does not take is given up when it is sent again")
     text = f"node {found['nodeId']} is forgotten; {found['routedAnew']} messages are routed anew"
     return Result(found, text)
+
+
+@api.remote(app, "remove", epilog="Example: pollux cluster remove node3")
+def remove(
+    client: api.Client,
+    *,
+    node: Annotated[str, typer.Argument(help="Name or id of a node that is gone for good.")],
+    connection: Connection = None,
+) -> Result:
+    """Forget a node for good, on every node, and count it no more.
+
+    As forget, and it is refused when it comes back with its old data. The votes that pairs without a coordination
+    service need are counted without it. Refused while the node is reached, and where most of the others are not.
+    """
+    more = {"connection": connection} if connection is not None else {}
+    found = client.post(f"{_PATH}/remove", {"node": node, **more})
+    return Result(found, f"node {found['nodeId']} is removed; {found['routedAnew']} messages are routed anew")
 
 
 drain.register(app)

@@ -197,7 +197,7 @@ class Electorate:
         if asked is not None:
             asked.close()
         if answer is not None:
-            self.register.saw(answer.size)
+            self.register.learn(answer)
 
     async def _announce(self, where: str) -> None:
         """Tell one member that this broker serves; as long as the channel is there it is believed."""
@@ -206,7 +206,7 @@ class Electorate:
         answer = await asked.answered(CONNECT_LIMIT) if asked is not None else None
         if asked is None or answer is None:
             return
-        self.register.saw(answer.size)
+        self.register.learn(answer)
         if answer.yes:
             self._announced[where] = asked
             self._against.pop(where, None)
@@ -285,7 +285,7 @@ class Electorate:
                     asked.close()
                 if answer is not None:
                     answers.append(answer)
-                    self.register.saw(answer.size)
+                    self.register.learn(answer)
         for task in pending:
             where, asked = waiting[task]
             task.cancel()

@@ -21,6 +21,12 @@ MAXIMUM_MEMBERS = 1000
 MAXIMUM_PLACES = 16
 #: How often a node contradicts in one life: two with one id would go on for ever.
 MAXIMUM_CONTRADICTIONS = 16
+#: The incarnation of a node that was removed for good: it never says anything newer.
+REMOVED = 1 << 62
+#: Why nothing is sent to it, nor taken from it.
+WAS_REMOVED = (
+    "it was removed from the cluster (pollux cluster remove): to take part again it needs an empty data directory"
+)
 _NAME = 255
 _HOST = re.compile(r"[A-Za-z0-9._:%-]{1,253}", re.ASCII)
 
@@ -31,7 +37,8 @@ Place = tuple[str, int, bool]
 class Member(Struct, frozen=True, array_like=True):
     """A node as it describes itself. ``places``: where its brokers are reached, of a pair all of them.
 
-    ``gone``: an operator removed it; it comes back when it says something itself.
+    ``gone``: an operator had it forgotten; it comes back when it says something itself. With the incarnation
+    ``REMOVED`` it never does.
     """
 
     node: bytes
@@ -47,11 +54,17 @@ class Member(Struct, frozen=True, array_like=True):
         return self.incarnation, self.counter, self.gone
 
     @property
+    def removed(self) -> bool:
+        """Whether it was removed for good."""
+        return self.gone and self.incarnation >= REMOVED
+
+    @property
     def valid(self) -> bool:
         """Whether it can be taken as it is: another broker said it."""
         return (
             len(self.node) == 16
             and min(self.incarnation, self.counter) >= 0
+            and (self.incarnation < REMOVED or self.removed)
             and len(self.name) <= _NAME
             and len(self.places) <= MAXIMUM_PLACES
             and all(_HOST.fullmatch(host) and 0 < port < 65536 for host, port, _ in self.places)
@@ -65,6 +78,8 @@ class Members:
         self.mine = Member(node, incarnation, 0, name[:_NAME])
         #: How often something newer was said of this node than it said itself.
         self.contradictions = 0
+        #: Others say that this node was removed for good.
+        self.out = False
         self._known = {one.node: one for one in known if one.node != node}
 
     @property
@@ -96,6 +111,9 @@ class Members:
         for one in told:
             if not one.valid:
                 continue
+            if one.node == self.mine.node and one.removed:
+                self.out = True
+                continue
             if one.node == self.mine.node:
                 if one.age >= self.mine.age and one != self.mine and self.contradictions < MAXIMUM_CONTRADICTIONS:
                     self.contradictions += 1
@@ -109,9 +127,21 @@ class Members:
                 self._known[one.node] = news[one.node] = one
         return list(news.values())
 
-    def remove(self, node: bytes) -> Member | None:
-        """Take a node off the list; return what is to be told. None: it is not on it."""
+    def was_removed(self, node: bytes) -> bool:
+        """Whether a node was removed for good."""
+        found = self._known.get(node)
+        return found is not None and found.removed
+
+    def remove(self, node: bytes, *, for_good: bool = False) -> Member | None:
+        """Take a node off the list; return what is to be told. None: it is not on it.
+
+        ``for_good``: it is never on it again, whatever it or others say.
+        """
         known = self.get(node)
+        if for_good:
+            known = known or self._known.get(node) or Member(node, 0, 0, "")
+            self._known[node] = replace(known, incarnation=REMOVED, counter=0, places=(), gone=True)
+            return self._known[node]
         if known is None:
             return None
         self._known[node] = replace(known, gone=True)

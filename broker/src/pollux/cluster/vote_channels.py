@@ -13,7 +13,7 @@ from pollux.cluster.votes import Answer
 from pollux.logs import event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from pollux.cluster.link import Conversation
 
@@ -44,6 +44,14 @@ class _Channel:
         raise NotImplementedError
 
 
+def _nodes(listed: Iterable[object]) -> tuple[str, ...]:
+    """Return node ids as another member says them. Raises ValueError, TypeError."""
+    nodes = tuple(str(one) for one in listed)[:1000]
+    if any(len(bytes.fromhex(one)) != 16 for one in nodes):
+        raise ValueError("a node id has 16 bytes")
+    return nodes
+
+
 class Asked(_Channel):
     """The end of who asks."""
 
@@ -70,6 +78,8 @@ class Asked(_Channel):
                 str(content["reason"])[:500],
                 int(content["sequence"]),
                 min(int(content["size"]), 1000),
+                _nodes(content.get("topology", ())),
+                _nodes(content.get("removed", ())),
             )
         except (KeyError, TypeError, ValueError) as error:
             event(logger, logging.WARNING, "a vote that cannot be read", reason=repr(error))

@@ -62,6 +62,8 @@ class Voter:
             **ruling._asdict(),
             "sequence": now or 0,
             "size": register.largest,
+            "topology": sorted(register.topology - register.removed),
+            "removed": sorted(register.removed),
         }
         if now == before:
             conversation.accept(channel, **answer)

@@ -84,6 +84,9 @@ class Answer(NamedTuple):
     reason: str
     sequence: int
     size: int
+    #: The nodes of that topology, and those that were removed for good; of a broker that does not say so: none.
+    topology: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
 
 
 #: Whether these answers are enough, and no more need to be waited for.
@@ -133,7 +136,11 @@ class Register:
     def __init__(self, sequences: dict[str, int] | None = None, *, young_until: float = 0.0) -> None:
         """``young_until``: before that a node of which nothing was heard may only not have had the time to come."""
         self.known = {node: Known(sequence) for node, sequence in (sequences or {}).items()}
-        self.largest = 1
+        #: The largest topology that was seen, by node ids; of one of which only the size was told, that.
+        self.topology: frozenset[str] = frozenset()
+        self._told = 1
+        #: The nodes that were removed for good: they are not counted.
+        self.removed: set[str] = set()
         self._young_until = young_until
 
     @property
@@ -141,9 +148,28 @@ class Register:
         """Return the sequences that are to be remembered, by node id."""
         return {node: known.sequence for node, known in self.known.items()}
 
+    @property
+    def largest(self) -> int:
+        """Return the size of the largest topology that was seen, without the nodes that were removed since."""
+        return max(self._told, len(self.topology - self.removed))
+
     def saw(self, size: int) -> None:
         """Note that another member has seen a topology of this size."""
-        self.largest = max(self.largest, size)
+        self._told = max(self._told, size)
+
+    def saw_nodes(self, nodes: Iterable[str]) -> None:
+        """Note a topology that was seen here or by another member."""
+        seen = frozenset(nodes) - self.removed
+        if len(seen) > len(self.topology - self.removed):
+            self.topology = seen
+
+    def learn(self, answer: Answer) -> None:
+        """Note how large a topology another member has seen, and which nodes are removed, as it says."""
+        self.removed.update(answer.removed)
+        if answer.topology:
+            self.saw_nodes(answer.topology)
+        else:
+            self.saw(answer.size)
 
     def _of(self, node_id: str) -> Known:
         return self.known.setdefault(node_id, Known())
@@ -175,7 +201,7 @@ class Register:
             return _against(f"newer data of {node_id} exists (sequence {known.sequence}, not {sequence})")
         known.holder, known.serves, known.sequence = member, True, sequence
         present = {node for node, one in self.known.items() if one.serves} | {mine}
-        self.saw(len(present - {""}))
+        self.saw_nodes(present - {""})
         return YES
 
     def gone(self, node_id: str, member: str) -> None:

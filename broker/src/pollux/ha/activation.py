@@ -125,6 +125,9 @@ class Activation(ABC):
     def opened(self, post: PostOffice) -> None:  # noqa: B027  (most have nothing to do)
         """Take note of what is in the store; clients are not served yet."""
 
+    def node_removed(self, node: bytes) -> None:  # noqa: B027  (most have nothing to do)
+        """Take note that a node of the cluster is gone for good."""
+
     @abstractmethod
     def serving(self) -> None:
         """Take note that the broker serves clients."""

@@ -21,6 +21,7 @@ from pollux.management.operations import (
     MOVE,
     OPERATIONS,
     PROMOTE,
+    REMOVE,
     REPLICATE,
     RESTORE,
     RESTORE_LARGE,
@@ -202,6 +203,11 @@ class Api:
         body = await body_of(request, FORGET)
         first = body.get("first", False)
         return json_response(self._cluster().forget(body["node"], body.get("connection"), first=first), status=202)
+
+    async def cluster_remove(self, request: web.Request) -> web.Response:
+        """As forget, for good: the node is not learnt again, nor counted; 400 while it is reached."""
+        body = await body_of(request, REMOVE)
+        return json_response(self._cluster().remove(body["node"], body.get("connection")), status=202)
 
     def _cluster(self) -> Connections:
         found = self._node.links.cluster

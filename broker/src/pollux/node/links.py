@@ -110,7 +110,10 @@ class Links:
         topology = activation.topology if activation is not None else Topology(configuration)
         # A policy that has members of its own to find announces this broker itself.
         announced = configuration.replication_part is not None
-        return Connections(configuration, node, post, hub, places=topology.places, announced=announced)
+        connections = Connections(configuration, node, post, hub, places=topology.places, announced=announced)
+        if activation is not None:
+            connections.on_removed(activation.node_removed)
+        return connections
 
     @property
     def _members(self) -> CoreHub | None:

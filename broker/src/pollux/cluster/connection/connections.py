@@ -137,6 +137,19 @@ class Connections:
         waiting = cluster.post.message_count(work.queue) if work is not None else 0
         return {"nodeId": found.hex(), "routedAnew": waiting}
 
+    def remove(self, node: str, connection: str | None = None) -> dict[str, Any]:
+        """Forget a node, by name or id, for good: it is not learnt again, nor counted. Raises InvalidRequestError."""
+        cluster = self.named(connection)
+        found = node_of(cluster, node)
+        work = cluster.removing.remove(found)
+        waiting = cluster.post.message_count(work.queue) if work is not None else 0
+        return {"nodeId": found.hex(), "routedAnew": waiting}
+
+    def on_removed(self, told: Callable[[bytes], object]) -> None:
+        """Have ``told`` called for each node that is removed, or was before; before :meth:`start`."""
+        for cluster in self.all:
+            cluster.removing.told = told
+
     def describe(self, name: str | None = None) -> dict[str, Any]:
         """Return what is shown of one, and the names of all."""
         return {**describe(self.named(name)), "connections": [cluster.settings.name for cluster in self.all]}

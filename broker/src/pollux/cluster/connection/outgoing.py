@@ -19,7 +19,7 @@ from pollux.cluster.connection.forwarded import to_send
 from pollux.cluster.connection.payloads import Kind, Payloads
 from pollux.cluster.connection.settings import PURPOSE
 from pollux.cluster.connector import UnreachableError
-from pollux.cluster.membership import Member
+from pollux.cluster.membership import WAS_REMOVED, Member
 from pollux.errors import PolluxError
 from pollux.logs import event
 from pollux.wire.core.frames import CoreError
@@ -206,6 +206,8 @@ class OutgoingLink:
             return "it leads to this broker itself" if self.useless else "another broker serves as this node there"
         if not node:
             return "it waits there, and serves nobody"
+        if cluster.members is not None and cluster.members.was_removed(node):
+            return WAS_REMOVED
         self.node = node
         other = cluster.reached_by(node)
         if other is None or other is self:
@@ -216,6 +218,11 @@ class OutgoingLink:
             return ""
         self.second = epoch == other.epoch
         return f"it leads where {other.name} does"
+
+    def removed(self) -> None:
+        """End the connection: the peer was removed from the cluster."""
+        if self._link is not None:
+            self._link.close(WAS_REMOVED)
 
     def superseded(self, epoch: int) -> None:
         """End the connection: another broker serves as the peer since, in a later life."""

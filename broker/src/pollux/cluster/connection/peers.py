@@ -109,8 +109,16 @@ class Peers:
 
     def hear(self, told: Iterable[Member]) -> list[Member]:
         """Take what a peer says of the nodes; return what is new."""
-        before = self.members.contradictions
+        before, was_out = self.members.contradictions, self.members.out
         news = self.members.hear(told)
+        if self.members.out and not was_out:
+            event(
+                logger,
+                logging.ERROR,
+                "this node was removed from the cluster",
+                remedy="stop it; to take part again it needs an empty data directory. What it still has is on its disk"
+                " alone: `pollux journal` shows it",
+            )
         if self.members.contradictions > before:
             event(
                 logger,
@@ -169,14 +177,14 @@ class Peers:
                 link.discovered = True
                 self.add(link)
 
-    def forget(self, node: bytes) -> None:
-        """Have no link to a node that is not reached, and remember it no more."""
+    def forget(self, node: bytes, *, for_good: bool = False) -> None:
+        """Have no link to a node that is not reached, and remember it no more; ``for_good``: nor learn of it again."""
         for link in [one for one in self.links if one.node == node]:
             if any(link.name == name for name, _ in self._cluster.settings.peers):
                 link.node, link.told = b"", ()  # its connector is tried on
             else:
                 self.remove(link)
-        removed = self.members.remove(node)
+        removed = self.members.remove(node, for_good=for_good)
         if removed is not None:
             self._keep(removed)
 

@@ -16,8 +16,10 @@ from pollux.cluster.connection.local import LocalQueues, Prefixes
 from pollux.cluster.connection.mover import Mover
 from pollux.cluster.connection.peers import Peers
 from pollux.cluster.connection.remembered import Remembered
+from pollux.cluster.connection.removing import Removing
 from pollux.cluster.connection.spread import Outlet, Spreading
 from pollux.cluster.connector import ClusterConnector
+from pollux.cluster.membership import WAS_REMOVED
 from pollux.cluster.routes.choice import Balancing
 from pollux.cluster.routes.numbers import Number, Numbering, Taken
 from pollux.cluster.routes.records import Telling
@@ -90,6 +92,13 @@ class Cluster:
         self.incoming: dict[bytes, IncomingLink] = {}
         #: What waited for nodes that do not come back, by their ids.
         self.forgetting: dict[bytes, Forgetting] = {}
+        self.removing = Removing(
+            self.peers,
+            self.incoming,
+            self.spreading.outlets,
+            forget=partial(self.forget, for_good=True),
+            route_anew=self.route_anew,
+        )
         #: Where clients find this node and the others.
         self.topology = Topology(configuration or Configuration(), node.hex())
         self.prefixes = Prefixes(settings.address)
@@ -124,9 +133,10 @@ class Cluster:
         self.local.review_all()
         self._restore()
         self.peers.start()
+        self.removing.start()
         for member in self.members.all:
             if member.gone and member.node in self.spreading.outlets:
-                self._route_anew(member.node)  # a stop came before all of it was
+                self.route_anew(member.node)  # a stop came before all of it was
         self._looking = self.loop.create_task(self._look())
 
     def _restore(self) -> None:
@@ -278,6 +288,8 @@ class Cluster:
 
     def _before(self, link: IncomingLink) -> IncomingLink | None:
         """Return the link of a node that a new one takes the place of. Raises ValueError when it does not."""
+        if self.members.was_removed(link.node):
+            raise ValueError(WAS_REMOVED)
         before = self.incoming.get(link.node)
         if before is not None and before.epoch > link.epoch:
             raise ValueError(f"broker {before.name!r} serves as this node in a later life, epoch {before.epoch}")
@@ -356,7 +368,9 @@ class Cluster:
 
     def told_of(self, told: Iterable[Member]) -> None:
         """Take what a peer says of the nodes; what is new is passed on."""
-        self._pass_on(self.peers.hear(told))
+        news = self.peers.hear(told)
+        self._pass_on(news)
+        self.removing.heard(news)
 
     def _pass_on(self, news: list[Member]) -> None:
         if news:
@@ -401,10 +415,10 @@ class Cluster:
             remedy="start it: it is connected to again when it connects to this node",
         )
         if link.node:
-            self._route_anew(link.node)
+            self.route_anew(link.node)
 
-    def forget(self, node: bytes) -> Forgetting | None:
-        """Route anew what waits for a node that does not come back, and know nothing of it any more.
+    def forget(self, node: bytes, *, for_good: bool = False) -> Forgetting | None:
+        """Route anew what waits for a node that does not come back, and know nothing of it any more, or ever.
 
         Returns what does that; None: nothing waits. Raises InvalidRequestError while the node is reached.
         """
@@ -415,9 +429,9 @@ class Cluster:
             )
         if node not in self.spreading.outlets and self.members.get(node) is None:
             raise InvalidRequestError(f"no node {node.hex()} is known to cluster-connection {self.settings.name!r}")
-        self.peers.forget(node)
+        self.peers.forget(node, for_good=for_good)
         self._pass_on(self.members.all)
-        return self._route_anew(node)
+        return self.route_anew(node)
 
     def forget_first(self, node: bytes) -> None:
         """Give up the next message that a node was sent and did not take. Raises InvalidRequestError: there is none."""
@@ -426,7 +440,8 @@ class Cluster:
             raise InvalidRequestError("no message was sent to this node that it did not take: nothing is given up")
         link.gives_up = True
 
-    def _route_anew(self, node: bytes) -> Forgetting | None:
+    def route_anew(self, node: bytes) -> Forgetting | None:
+        """Route anew what waits for a node, and know nothing of it; None: nothing waits, or it is under way."""
         self._remembered.forget(node)
         outlet = self.spreading.outlets.pop(node, None)
         self._learned(self.table.forget(node))

@@ -239,6 +239,11 @@ class ReplicatedActivation(CopyingActivation):
             async with asyncio.timeout(FIRST_LOOK + self._others.patience):
                 await self._electorate.looked.wait()
 
+    def node_removed(self, node: bytes) -> None:
+        """Count a pair that is gone for good no more where votes are needed; the other members hear of it by theirs."""
+        if self._electorate is not None:
+            self._electorate.register.removed.add(node.hex())
+
     def _superseded(self, reason: str) -> None:
         event(logger, logging.ERROR, "somebody else serves with this data", reason=reason)
         self.fence(reason)
