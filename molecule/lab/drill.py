@@ -102,6 +102,8 @@ class Step:
     refusals: bool = False
     #: Where clients connect (tcp://HOST:PORT, a virtual address); without it, to the members.
     clients: str = ""
+    #: Where messages are received (the same), when that is another node of a cluster; without it, where they are sent.
+    consumers: str = ""
     #: How often, one after the other (multiplied by the environment's POLLUX_LAB_REPEAT, unless it is a program).
     repeat: int = 1
 
@@ -307,8 +309,10 @@ async def _drill(
     step: Step, manifest: Manifest, directory: Path, protocols: Sequence[str], breaker: Breaker
 ) -> dict[str, Any]:
     urls = step.clients or ",".join(member.url for member in manifest.members)
+    options = client_options(step.watch_seconds)
     plan = Plan(
-        target=parse_url(f"({urls})?{client_options(step.watch_seconds)}"),
+        target=parse_url(f"({urls})?{options}"),
+        consumers=parse_url(f"({step.consumers})?{options}") if step.consumers else None,
         protocols=tuple(Wire(name) for name in protocols),
         fault=None,
         seconds=AT_LEAST,
@@ -373,7 +377,8 @@ def run(
         found = asyncio.run(_drill(step, manifest, where, protocols, breaker))
         summary = summarize(step, found, breaker.takeover_ms, breaker.fail_stop_ms)
         began, rto = breaker.began, found["rto_ms_overall"]
-        if step.clients and breaker.takeover_ms is not None and began is not None and rto is not None:
+        virtual = step.clients and not step.consumers
+        if virtual and breaker.takeover_ms is not None and began is not None and rto is not None:
             told = failover_parts(hosts, began, rto)
             summary["parts"] = told
             found["notes"].append({"at_ms": rto, "text": f"parts, ms: {told}"})

@@ -67,9 +67,19 @@ class Flows:
     """All flows of a drill. Times in seconds, `rate` in messages a second for each protocol (0: no limit)."""
 
     def __init__(
-        self, run: str, target: Target, protocols: tuple[Wire, ...], recorder: Recorder, *, refusals: bool = False
+        self,
+        run: str,
+        target: Target,
+        protocols: tuple[Wire, ...],
+        recorder: Recorder,
+        *,
+        consumers: Target | None = None,
+        refusals: bool = False,
     ) -> None:
-        """`refusals`: the broker may refuse messages of the steady traffic; they are counted."""
+        """`refusals`: the broker may refuse messages of the steady traffic; they are counted.
+
+        `consumers`: where messages are received, when that is another node of a cluster than they are sent to.
+        """
         able = [wire for wire in protocols if traffic.has_transactions(wire)]
         self.steady = (
             *(Flow(run, wire, Kind.STEADY) for wire in protocols),
@@ -85,7 +95,7 @@ class Flows:
         self._recorder = recorder
         self._publishers: dict[Flow, Publisher] = {}
         self._subscribers: dict[Flow, Subscriber] = {
-            flow: traffic.subscriber(flow.wire, target, flow.destination, self._on_message(flow))
+            flow: traffic.subscriber(flow.wire, consumers or target, flow.destination, self._on_message(flow))
             for flow in (*self.steady, *self.standing)
         }
         self._senders: list[asyncio.Task[None]] = []

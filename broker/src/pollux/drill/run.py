@@ -64,6 +64,8 @@ class Plan(Struct, frozen=True):
     breaker_name: str = ""
     #: Whether messages may be refused meanwhile, and then must be: a full disk that refuses nothing was not full.
     refusals: bool = False
+    #: Where messages are received, when that is another node of a cluster than the members that are broken.
+    consumers: Target | None = None
 
 
 class Outcome(Struct):
@@ -108,7 +110,9 @@ class Drill:
         options = plan.target.options
         user = options.user if options.user is not None else manifest.user
         password = options.password if options.user is not None else manifest.password
-        self._target = replace(plan.target, options=replace(options, user=user, password=password))
+        login = replace(options, user=user, password=password)
+        self._target = replace(plan.target, options=login)
+        self._consumers = replace(plan.consumers, options=login) if plan.consumers is not None else None
         self._members = Members(manifest, user, password, plan.watch_seconds)
         self._directory = directory
         self._show = show
@@ -141,7 +145,14 @@ class Drill:
 
     async def _carry_out(self, recorder: Recorder, out: Outcome) -> None:
         plan = self.plan
-        flows = Flows(self._run, self._target, plan.protocols, recorder, refusals=plan.refusals)
+        flows = Flows(
+            self._run,
+            self._target,
+            plan.protocols,
+            recorder,
+            consumers=self._consumers,
+            refusals=plan.refusals,
+        )
         out.flows = flows.steady
         try:
             self._phase = "filling the backlog"
@@ -236,7 +247,8 @@ class Drill:
         left: dict[str, int] | None = None
         while now() < deadline:
             quiet = (now() - recorder.last_received) / 1000
-            if quiet >= QUIET:
+            # What is on its way to another node is in no queue of these members.
+            if quiet >= QUIET and not (plan.consumers is not None and recorder.missing):
                 left = await self._members.queue_messages(destinations)
                 if left == {} or (left is None and quiet >= 5 * QUIET):
                     return
