@@ -22,7 +22,7 @@ PACKAGE = Path(pollux.__file__).parent
 ARCHITECTURE = Path(__file__).parents[2] / "docs/architecture.md"
 PIPELINE = Path(__file__).parents[2] / "pipeline/src/pollux_pipeline"
 LAYERS = (
-    *("cli", "management", "process", "node", "ha", "cluster", "protocols", "engine"),
+    *("cli", "management", "supervisor", "process", "node", "ha", "cluster", "protocols", "engine"),
     *("routing", "store", "audit", "formats", "wire", "config", "logs"),
 )
 LEAVES = ("message", "errors", "plugins", "multicast", "checksum", "redacted", "transitions", "version")

@@ -133,6 +133,11 @@ def serving(found: NodeState, **more: object) -> Snapshot:
         (serving(state(StoreState.FAILING_BACK, SPARE), announcer_alive=False), BACKUP, Action.WAIT),
         (serving(state(StoreState.FAILING_BACK, SPARE), announcer_alive=True, waiting=2), BACKUP, Action.REFUSE),
         (
+            serving(state(StoreState.FAILING_BACK, SPARE), announcer_alive=True, waiting=2),
+            replace(BACKUP, among_several=True),
+            Action.HAND_BACK,
+        ),
+        (
             serving(state(StoreState.FAILING_BACK, SPARE), announcer_alive=True, waiting=1),
             replace(BACKUP, allow_failback=False),
             Action.REFUSE,

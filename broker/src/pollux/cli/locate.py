@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pollux.cli.output import CommandError, fail, print_error
-from pollux.ha.runtime import RUN_VARIABLE, STATUS_FILE, TOKEN_FILE, runtime_directory
+from pollux.ha.runtime import LIVES_FILE, RUN_VARIABLE, STATUS_FILE, TOKEN_FILE, runtime_directory
 from pollux.process.exits import EXIT_UNAVAILABLE, EXIT_USAGE
 
 if TYPE_CHECKING:
@@ -71,6 +71,20 @@ def find_status(data: Path | None, config: Path | None) -> tuple[dict[str, Any],
         "or name one with --url, --data or --config",
         EXIT_UNAVAILABLE,
     )
+
+
+def read_lives(data: Path | None, config: Path | None) -> list[dict[str, Any]]:
+    """The lives of a host with colocated backups on this machine, also when none of them answers; none: there is none.
+
+    CommandError when the broker.xml that is meant cannot be read.
+    """
+    for directory in _directories(data, config):
+        try:
+            found: list[dict[str, Any]] = json.loads((directory / LIVES_FILE).read_text("utf-8"))
+        except (OSError, ValueError):
+            continue
+        return found
+    return []
 
 
 def _directories(data: Path | None, config: Path | None) -> list[Path]:

@@ -76,14 +76,26 @@ def run_plain(plain: Plain) -> int:
     # Nothing that is made while starting is garbage; the collector is settled when the broker is ready.
     gc.disable()
     from pollux.process.main import RunOptions, run_broker
+    from pollux.supervisor import start as supervisor
+
+    a_life = supervisor.become_life()
 
     def components(broker: Any) -> list[Any]:
         from pollux.management.server import LazyManagement
 
-        return [LazyManagement(broker)] if broker.node.configuration.management.enabled else []
+        found: list[Any] = [LazyManagement(broker)] if broker.node.configuration.management.enabled else []
+        return [*found, supervisor.agent(broker)] if a_life else found
 
     options = RunOptions(
-        plain.path, properties, plain.ports_file, plain.log_level, plain.log_json, components, plain.qpidd_conf
+        plain.path,
+        properties,
+        supervisor.ports_file_of(plain.ports_file) if a_life else plain.ports_file,
+        plain.log_level,
+        plain.log_json,
+        components,
+        plain.qpidd_conf,
+        None if a_life else supervisor.supervise,
+        supervisor.life_name() if a_life else None,
     )
     try:
         return run_broker(options)

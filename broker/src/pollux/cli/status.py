@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pollux.cli.client import connect
+from pollux.cli.locate import read_lives
 from pollux.cli.output import CommandError, Result, fail, print_pairs, print_table, size
 from pollux.process.exits import EXIT_OK, EXIT_UNAVAILABLE, EXIT_USAGE
 
@@ -79,7 +80,12 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
 
 def ask(plain: Plain) -> None:
     """Ask the broker and print what it says. CommandError when it does not answer."""
-    found = look(partial(connect, data=plain.data, config=plain.config), expect=plain.expect, wait=plain.wait)
+    try:
+        found = look(partial(connect, data=plain.data, config=plain.config), expect=plain.expect, wait=plain.wait)
+    except CommandError as error:
+        if error.code == EXIT_UNAVAILABLE and not plain.as_json:
+            _print_lives(read_lives(plain.data, plain.config))
+        raise
     found.print(as_json=plain.as_json)
 
 
@@ -153,6 +159,22 @@ def _print_status(found: dict[str, Any]) -> None:
         ]
     print_pairs(f"broker {found['name']}", [*pairs, ("damage", found["damage"])])
     print_table("", ("acceptor", "port"), sorted(found["ports"].items()), right=("port",))
+    _print_lives(found.get("lives", []))
+
+
+def _print_lives(lives: list[dict[str, Any]]) -> None:
+    """The lives of a host with colocated backups."""
+    if lives:
+        rows = [(one["name"], one["nodeId"], one["state"], one["pid"] or "", _backup(one)) for one in lives]
+        print_table("lives of this host", ("life", "node id", "state", "process", "backup"), rows)
+
+
+def _backup(life: dict[str, Any]) -> str:
+    """Where the backup of a life is, or why there is none."""
+    found = life["backup"]
+    if found is None or not (found["what"] or found["at"]):
+        return ""
+    return f"on {found['at']}" if found["at"] else f"{found['what']}: {found['reason']}"
 
 
 def _replication(found: dict[str, Any] | None) -> list[tuple[str, Any]]:

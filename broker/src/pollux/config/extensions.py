@@ -257,6 +257,11 @@ class HighAvailability(Redacted, frozen=True):
         Words(),
         "HTTP addresses (px:management) of the other members: asked whether they see the same store.",
     ] = ()
+    failure_domain: Annotated[
+        str | None,
+        Text(),
+        "What fails together with this machine (rack, room): a colocated backup is in another one if it can be.",
+    ] = None
     replica_timeout: Annotated[
         int,
         Duration(minimum=500, maximum=600_000),

@@ -16,6 +16,8 @@ RUN_DIRECTORY = "run"
 #: Environment variable that names the directory of a member of a group.
 RUN_VARIABLE = "POLLUX_RUN"
 STATUS_FILE = "pollux.status.json"
+#: The lives of a host that has several.
+LIVES_FILE = "pollux.lives.json"
 TOKEN_FILE = "pollux.token"  # noqa: S105  (a file's name)
 
 

@@ -42,8 +42,10 @@ def failure(
         logger.log(level, message, exc_info=error or sys.exception(), extra={"fields": fields}, stacklevel=2)
 
 
-def _fields(record: logging.LogRecord) -> dict[str, object]:
+def _fields(record: logging.LogRecord, life: str | None) -> dict[str, object]:
     fields: Mapping[str, object] = getattr(record, "fields", None) or {}
+    if life is not None:
+        fields = {**fields, "life": life}
     return {key: _clean(key, value) for key, value in fields.items() if value is not None}
 
 
@@ -78,14 +80,15 @@ def _one_line(text: str) -> str:
 class TextFormatter(logging.Formatter):
     """``2026-11-20T19:50:00.123Z INFO pollux.broker broker is ready name=a port=61616``."""
 
-    def __init__(self, *, journald: bool = False) -> None:
+    def __init__(self, *, journald: bool = False, life: str | None = None) -> None:
         super().__init__()
         self._journald = journald
+        self._life = life
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line; a traceback follows in lines of its own."""
         parts = [_one_line(record.getMessage())]
-        parts += [f"{key}={_quote(value)}" for key, value in _fields(record).items()]
+        parts += [f"{key}={_quote(value)}" for key, value in _fields(record, self._life).items()]
         head = f"{record.levelname} {record.name}"
         if self._journald:
             prefix = f"<{_PRIORITIES.get(record.levelno, 6)}>"
@@ -103,6 +106,10 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object per line: time, level, logger, message, then the fields."""
 
+    def __init__(self, *, life: str | None = None) -> None:
+        super().__init__()
+        self._life = life
+
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line, a traceback inside it."""
         entry: dict[str, Any] = {
@@ -111,7 +118,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        for key, value in _fields(record).items():
+        for key, value in _fields(record, self._life).items():
             entry.setdefault(key, value)
         if record.exc_info and record.exc_info[0] is not None:
             entry["traceback"] = "".join(traceback.format_exception(*record.exc_info))
@@ -133,14 +140,18 @@ def _is_journal(stream: TextIO) -> bool:
     return (device, inode) == (str(status.st_dev), str(status.st_ino))
 
 
-def configure(level: str = "INFO", *, json_lines: bool = False, stream: TextIO | None = None) -> None:
+def configure(
+    level: str = "INFO", *, json_lines: bool = False, stream: TextIO | None = None, life: str | None = None
+) -> None:
     """Send everything below the ``pollux`` logger (and warnings of libraries) to ``stream``, standard error by default.
 
-    Raises ValueError for an unknown level.
+    ``life``: each line says that it is of this one of several on its host. Raises ValueError for an unknown level.
     """
     target = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(target)
-    handler.setFormatter(JsonFormatter() if json_lines else TextFormatter(journald=_is_journal(target)))
+    handler.setFormatter(
+        JsonFormatter(life=life) if json_lines else TextFormatter(journald=_is_journal(target), life=life)
+    )
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from pollux.ha.machine import Phase
-from pollux.management import router_metrics
+from pollux.management import lives, router_metrics
 from pollux.version import VERSION
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def families(broker: Broker) -> Iterator[Metric]:
     yield _gauge("start_time_seconds", "When the broker started, Unix time.", node.started_at)
     if node.activation is not None:
         yield from _activation(node.activation)
+    yield from lives.families(broker)
     if node.links.cluster is not None:
         yield from _clusters(node.links.cluster)
     yield from _connections(broker)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
+from pollux.management.lives import lives
 from pollux.process.resources import resident_bytes
 from pollux.version import VERSION
 from pollux.wire.decoders import content_of
@@ -102,6 +103,7 @@ def status(broker: Broker) -> dict[str, Any]:
         "ports": broker.ports(),
         "activation": node.activation.view() if node.activation is not None else None,
         "damage": node.damage,
+        **({"lives": lives(broker)} if lives(broker) else {}),
     }
     return {**found, **_serving(broker, node.engine)} if node.engine is not None else found
 

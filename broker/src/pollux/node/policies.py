@@ -16,6 +16,9 @@ def features(configuration: Configuration) -> frozenset[str]:
     built = {"shared-store", "database-store", "scale-down"}
     if configuration.database is not None and configuration.scale_down is not None:
         built.discard("scale-down")
+    shared = configuration.ha_policy.shared_store if configuration.ha_policy is not None else None
+    if shared is not None and configuration.database is None:
+        built |= {"colocated"}
     if has_cluster_password(configuration):
         built |= {"core-protocol"}
     pools = [router.pool for router in configuration.connection_routers if router.pool is not None]

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from pollux.config import ConfigError, Problem, Severity, examine
 from pollux.config.loader import in_order
 from pollux.config.users import Users, UsersError, load_users
+from pollux.ha.colocated.life import LIFE_VARIABLE, decode, derived
 from pollux.node.policies import features
 from pollux.process import rules as _rules  # noqa: F401  (adds the rules that know selectors)
 
@@ -55,6 +56,8 @@ def judge(path: Path, properties: Mapping[str, str], *, stores: bool = True, qpi
     configuration, problems = examine(path, properties, qpidd=qpidd)
     if configuration is None:
         return Judgement(None, Users(), problems)
+    if LIFE_VARIABLE in properties:
+        configuration = derived(configuration, decode(properties[LIFE_VARIABLE]))
     users, wrong = _users(configuration)
     problems = [*problems, *unprovided(configuration), *wrong, *(_tls(configuration) if stores else ())]
     return Judgement(configuration, users, in_order(problems))

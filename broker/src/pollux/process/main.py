@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from pollux import logs
 from pollux.config import ConfigError
+from pollux.config.colocated_ports import colocated_of
 from pollux.errors import PolluxError, StoreError
 from pollux.logs import event, failure
 from pollux.process.broker import Broker
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from pollux.config.colocated_ports import Colocated
     from pollux.config.model import Configuration
     from pollux.config.users import Users
     from pollux.process.broker import Component
@@ -55,11 +57,15 @@ class RunOptions(Struct, frozen=True):
     components: Callable[[Broker], list[Component]] = lambda _broker: []
     #: A qpidd.conf beside it.
     qpidd: Path | None = None
+    #: Runs what a colocated policy asks for: several lives, each a process like this one.
+    supervise: Callable[[Configuration, Colocated], int] | None = None
+    #: Which of several lives on a host this is: log lines say it.
+    life: str | None = None
 
 
 def run_broker(options: RunOptions) -> int:
     """Run a broker until it is stopped; returns the exit code (:mod:`pollux.process.exits`)."""
-    logs.configure(options.log_level or "INFO", json_lines=bool(options.log_json))
+    logs.configure(options.log_level or "INFO", json_lines=bool(options.log_json), life=options.life)
     try:
         configuration, users = _load(options)
     except ConfigError as error:
@@ -67,6 +73,9 @@ def run_broker(options: RunOptions) -> int:
             print(problem.render(), file=sys.stderr)
         return EXIT_USAGE
     configure_logs(options, configuration)
+    colocated = colocated_of(configuration)
+    if colocated is not None and options.supervise is not None:
+        return options.supervise(configuration, colocated)
     code = uvloop.run(_run(options, configuration, users))
     if code == _AGAIN:
         # The broker handed its store over and becomes a standby: a new life in the same process.
@@ -89,7 +98,7 @@ def configure_logs(options: RunOptions, configuration: Configuration) -> None:
     if settings.file is not None:
         settings.file.parent.mkdir(parents=True, exist_ok=True)
         stream = settings.file.open("a", encoding="utf-8", buffering=1)
-    logs.configure(options.log_level or settings.level.value, json_lines=json_lines, stream=stream)
+    logs.configure(options.log_level or settings.level.value, json_lines=json_lines, stream=stream, life=options.life)
 
 
 def _load(options: RunOptions, *, again: bool = False) -> tuple[Configuration, Users]:

@@ -120,6 +120,11 @@ class OutgoingLink:
         self._news = asyncio.Event()
         self._tells_members = False
 
+    @property
+    def conversation(self) -> Conversation | None:
+        """The connection to the peer, for channels of other purposes; None while it is not reached."""
+        return self._link.conversation if self._link is not None and self.connected else None
+
     # -- connecting
 
     async def run(self) -> None:

@@ -1,6 +1,7 @@
 """Colocated backups: brokers that host each other's backups, each life in a process of its own.
 
 * :mod:`pollux.ha.colocated.placement`: which host is asked for a backup, and what it answers
+* :mod:`pollux.ha.colocated.life`: what each life of a host runs with
 
-The supervisor and the policy are not built yet: a colocated policy is refused by name.
+Who starts the processes is :mod:`pollux.supervisor`.
 """

@@ -102,7 +102,12 @@ def settings_of(configuration: Configuration) -> Settings | None:
         )
     store = configuration.ha_policy.shared_store if configuration.ha_policy is not None else None
     if store is not None and store.backup is not None:
-        return replace(settings, role=Role.BACKUP, allow_failback=store.backup.allow_failback)
+        return replace(
+            settings,
+            role=Role.BACKUP,
+            allow_failback=store.backup.allow_failback,
+            among_several=store.colocated is not None,
+        )
     return settings
 
 

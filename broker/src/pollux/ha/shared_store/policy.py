@@ -86,6 +86,9 @@ class Settings(Struct, frozen=True):
     poll: float | None = None
     #: How long to wait for the lock; None for ever.
     patience: float | None = None
+    #: Serving: a failback is for the preferred broker alone, however many others wait: a colocated live that lost its
+    #: host has got another backup meanwhile.
+    among_several: bool = False
 
     @property
     def proof_period(self) -> float:
@@ -279,7 +282,7 @@ def _serving(snapshot: Snapshot, settings: Settings) -> Decision:
             return Decision(Action.REFUSE, "allow-failback is false")
         if settings.role is not Role.BACKUP:
             return Decision(Action.REFUSE, "this broker is no backup")
-        if snapshot.waiting > 1:
+        if snapshot.waiting > 1 and not settings.among_several:
             return Decision(
                 Action.REFUSE,
                 f"failback is only for a pair, and {snapshot.waiting} brokers wait here; use pollux switchover",

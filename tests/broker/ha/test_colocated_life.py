@@ -1,0 +1,94 @@
+"""What each life of a host with a colocated policy runs with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pollux.config import Configuration, loads
+from pollux.ha.colocated.life import Life, decode, derived, directories_of, encode
+from pollux.ha.shared_store.activation import settings_of
+from pollux.ha.shared_store.policy import Role
+from pollux.node.policies import features
+
+NODE = "ab" * 16
+XML = """<configuration xmlns="urn:activemq" xmlns:px="urn:pollux:1"><core xmlns="urn:activemq:core"><name>b</name>
+<connectors><connector name="me">tcp://b:61616</connector><connector name="a">tcp://a:61616</connector></connectors>
+<acceptors><acceptor name="x">tcp://0.0.0.0:61616</acceptor><acceptor name="free">tcp://0.0.0.0:0</acceptor></acceptors>
+<cluster-password>secret</cluster-password><cluster-connections><cluster-connection name="c">
+<connector-ref>me</connector-ref><static-connectors><connector-ref>a</connector-ref></static-connectors>
+</cluster-connection></cluster-connections>
+<ha-policy><shared-store><colocated><max-backups>3</max-backups><backup-port-offset>10</backup-port-offset>
+<excludes><connector-ref>a</connector-ref></excludes>
+<primary><failback-delay>7</failback-delay></primary><backup><allow-failback>{failback}</allow-failback></backup>
+</colocated></shared-store></ha-policy></core></configuration>"""
+DIRECTORIES = {
+    "journal_directory": "/srv/a/journal",
+    "bindings_directory": "/srv/a/bindings",
+    "large_messages_directory": "/srv/a/large",
+    "paging_directory": "/srv/a/paging",
+}
+
+
+def given(*, failback: str = "true") -> Configuration:
+    return loads(XML.replace("{failback}", failback))
+
+
+def ports(configuration: Configuration) -> list[int]:
+    return [one.port for one in configuration.acceptors]
+
+
+def test_the_own_live_has_its_part_and_its_own_ports() -> None:
+    before = given()
+    own = derived(before, Life())
+    assert own.ha_policy is not None
+    assert own.ha_policy.shared_store is not None
+    assert own.ha_policy.shared_store.primary is not None
+    assert own.ha_policy.shared_store.primary.failback_delay == 7
+    assert (own.name, ports(own), own.connectors) == ("b", [61616, 0], before.connectors)
+    assert own.journal_directory == before.journal_directory
+    settings = settings_of(own)
+    assert settings is not None
+    assert settings.role is Role.LIVE
+
+
+@pytest.mark.parametrize("failback", [True, False])
+def test_a_backup_has_the_store_that_asked_and_the_ports_of_its_slot(failback: bool) -> None:
+    before = given(failback=str(failback).lower())
+    hosted = derived(before, Life(2, NODE, "a", DIRECTORIES))
+    assert hosted.name == "a@b"
+    assert ports(hosted) == [61636, 0]
+    assert [end.port for one in hosted.connectors for end in one.endpoints] == [61636, 61616], "a is excluded"
+    assert hosted.management.port == before.management.port + 20
+    assert hosted.audit.directory != before.audit.directory
+    assert directories_of(hosted) == DIRECTORIES
+    settings = settings_of(hosted)
+    assert settings is not None
+    assert (settings.role, settings.allow_failback, settings.among_several) == (Role.BACKUP, failback, True)
+    assert hosted.restarts_backup
+    assert hosted.ha_policy is not None
+    assert hosted.ha_policy.shared_store is not None
+    assert hosted.ha_policy.shared_store.backup is not None
+    assert hosted.ha_policy.shared_store.backup.failover_on_shutdown, "a host that stops leaves what it serves"
+
+
+def test_a_lock_directory_goes_with_the_store() -> None:
+    hosted = derived(given(), Life(1, NODE, "a", {**DIRECTORIES, "node_manager_lock_directory": "/srv/a/lock"}))
+    assert hosted.node_manager_lock_directory == Path("/srv/a/lock")
+    assert derived(given(), Life(1, NODE, "a", DIRECTORIES)).node_manager_lock_directory is None
+
+
+def test_without_the_policy_nothing_is_another_one() -> None:
+    plain = Configuration()
+    assert derived(plain, Life(1, NODE, "a", DIRECTORIES)) is plain
+
+
+def test_a_life_is_told_to_its_process_as_text() -> None:
+    life = Life(3, NODE, "ä", DIRECTORIES)
+    assert decode(encode(life)) == life
+    assert (life.key, Life().key) == (NODE, "live")
+
+
+def test_the_policy_is_provided() -> None:
+    assert list(given().unsupported_features(features(given()))) == []
