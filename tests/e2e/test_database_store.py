@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.databases import DATABASES, postgresql
-from harness.failover import BACKUP, PRIMARY, Group
+from harness.failover import BACKUP, PRIMARY, Group, wait_until
 from harness.postgresql import running
 
 if TYPE_CHECKING:
@@ -126,3 +127,45 @@ def test_a_live_goes_on_when_the_server_is_killed_and_back_within_its_lease(tmp_
             group.finish()
             assert live.activation["epoch"] == 1
             assert backup.phase == "ready"
+
+
+#: What a server says whose disk is full, to every write of a message, as long as it is there.
+FULL = """CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$;
+CREATE TRIGGER full_disk BEFORE INSERT ON messages EXECUTE FUNCTION full_disk()"""
+ROOM = "DROP TRIGGER full_disk ON messages"
+
+
+def test_a_full_database_takes_nothing_new_loses_nothing_and_all_goes_on_when_there_is_room(
+    postgresql: Server, store: Callable[[str], str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Producers wait, who serves goes on serving, and whoever asks is told why."""
+    core = store("postgresql")
+    database = f"e2e_{abs(hash(request.node.name))}"
+    with Group(tmp_path, PRIMARY.format(""), BACKUP.format(""), core=core) as group:
+        live, backup = group.members
+        group.begin()
+        group.wait_for_confirms(30)
+        group.fault("the database is full")
+        postgresql.sql(FULL, database)
+        wait_until(lambda: live.api("/api/v1/status")["store"]["full"], "the full database is noticed")
+        assert "No space left on device" in live.text()
+        # Nothing is confirmed that is not written: what was on its way came before the trigger.
+        before = group.confirmed()
+        wait_until(lambda: not group_moves(group), "producers stand still")
+        assert group.confirmed() - before < 1000
+        assert (live.phase, backup.phase) == ("live", "ready"), "nobody takes over for it: the database is the same"
+        postgresql.sql(ROOM, database)
+        wait_until(lambda: not live.api("/api/v1/status")["store"]["full"], "the room is noticed")
+        group.wait_for_confirms(30)
+        group.fault("kill -9")
+        live.kill()
+        group.wait_for_confirms(30)
+        group.finish()
+
+
+def group_moves(group: Group) -> bool:
+    """Whether anything is confirmed within half a second."""
+    before = group.confirmed()
+    time.sleep(0.5)  # nothing to wait for: it is the absence that counts
+    return group.confirmed() != before
