@@ -17,6 +17,8 @@ def plan(topology: Mapping[str, Any]) -> list[str]:
         store = group["store"]
         place = f" on {store['source']}" if store["source"] else ""
         kept = f", journal in {store['path']}{place}" if group["policy"] == "shared_store" else ""
+        if database := topology["brokers"][group["members"][0]]["database"]:
+            kept = f", store in {database['url'].partition('?')[0]}"
         lines.append(
             f"group {name} ({group['policy']}{', symmetric' if group['symmetric'] else ''}"
             f"{', votes' if group['votes'] else ''}){kept}"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.clusters import check_clusters, clusters_of
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.database import check_databases, databases
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.electorate import check_electorate, votes
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.ensemble import (
     check_coordination,
@@ -87,6 +88,7 @@ def topology(
         check_member(member, exists, problems)
         check_coordination(member, nodes, exists, problems)
         check_secrets(member, secrets, exists, problems)
+    check_databases(members, exists, problems)
     check_electorate(members, problems)
     clusters = clusters_of(members)
     check_clusters(members, clusters, problems)
@@ -104,6 +106,7 @@ def topology(
             member.name: member_model(member, by_group, clusters, voters, connect_string) for member in members
         },
         "groups": model_groups,
+        "databases": databases(members),
         "zookeeper": {node.name: node_model(node, nodes, members) for node in nodes},
         "secrets": secrets_needed(members, nodes),
         "problems": merged(problems),

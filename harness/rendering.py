@@ -145,7 +145,8 @@ def example(directory: Path, name: str) -> Path:
     checkout = directory / "example"
     shutil.copytree(ROOT / "inventories" / name, checkout / "inventories" / name)
     (checkout / ".pollux" / "wheelhouse").mkdir(parents=True)
-    (checkout / ".pollux" / "wheelhouse" / "requirements.txt").touch()
+    for needed in ("requirements.txt", "with-database"):
+        (checkout / ".pollux" / "wheelhouse" / needed).touch()
     for vault in (checkout / "inventories" / name).rglob("vault.yml.example"):
         vault.rename(vault.with_suffix(""))
     return checkout / "inventories" / name

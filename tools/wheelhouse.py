@@ -46,6 +46,8 @@ BROKER_PACKAGE = "pollux-broker"
 MANIFEST = "wheelhouse.json"
 REQUIREMENTS = "requirements.txt"
 FORMAT = 3
+#: The extra of a store in a database, and what a wheelhouse with its packages has a file of this name for.
+EXTRA, MARK = "database", "with-database"
 #: Installs the others on the hosts (roles/broker/library/pollux_install.py).
 INSTALLER = "installer"
 #: No single step takes longer than this unless something hangs (seconds).
@@ -71,6 +73,7 @@ EXAMPLES = """\
 examples:
   tools/wheelhouse.py                          into .pollux/wheelhouse (what `make wheelhouse` does)
   tools/wheelhouse.py /srv/pollux-wheelhouse   then: broker_wheelhouse: /srv/pollux-wheelhouse
+  tools/wheelhouse.py --database               with what brokers need whose store is in a database
   tools/wheelhouse.py --pipeline               into .pollux/wheelhouse-pipeline, for pipeline_wheelhouse
   tools/wheelhouse.py --json                   the result for a program: directory, changed, release, wheels, bytes
 
@@ -136,9 +139,18 @@ def asked_for(sources: Path) -> set[str]:
     return names - {BROKER_PACKAGE}
 
 
-def runtime_packages(lock: str, product: Product = BROKER_PRODUCT) -> dict[str, str]:
+def extra_packages() -> set[str]:
+    """The packages that the broker needs for a store in a database only."""
+    extras = tomllib.loads((BROKER / "pyproject.toml").read_text())["project"]["optional-dependencies"][EXTRA]
+    return {re.split(r"[^\w.-]", text, maxsplit=1)[0].lower() for text in extras}
+
+
+def runtime_packages(lock: str, product: Product = BROKER_PRODUCT, *, database: bool = False) -> dict[str, str]:
     """The lock's blocks of what is needed when it runs; raises SetupError when one is missing."""
     blocks = blocks_of(lock)
+    if not database:  # the lock does not tell what is of an extra
+        for name in extra_packages():
+            blocks.pop(name, None)
     wanted = {BROKER_PACKAGE}
     for sources in product.sources:  # the broker's own are named in the lock itself
         wanted |= asked_for(sources) if sources != BROKER else set()
@@ -272,16 +284,23 @@ def replace(path: Path, text: str) -> None:
 
 
 def make(
-    directory: Path, progress: Progress, *, product: Product = BROKER_PRODUCT, anew: bool = False
+    directory: Path,
+    progress: Progress,
+    *,
+    product: Product = BROKER_PRODUCT,
+    anew: bool = False,
+    database: bool = False,
 ) -> dict[str, Any]:
     """Make ``directory`` what the lock and the sources say; returns what ``--json`` prints."""
     release = release_module()
-    packages = runtime_packages(LOCK.read_text(), product)
+    packages = runtime_packages(LOCK.read_text(), product, database=database)
     files = {sources: release.sources(sources) for sources in product.sources}
     made_for = tags()
     needs = digest(*packages.values(), *made_for.values(), sys.version)
     sources = digest(*(str(release.digest_of(names, base)) for base, names in files.items()))
     with only_one(directory, progress):
+        if not database:
+            (directory / MARK).unlink(missing_ok=True)
         old = {} if anew else manifest_of(directory)
         wheels: dict[str, str] = dict(old.get("wheels", {})) if old.get("needs") == needs else {}
         own = [str(name) for name in old.get("own", [])]
@@ -290,6 +309,7 @@ def make(
             keep = {}
         current = bool(keep) and old.get("sources") == sources and bool(own) and set(own) <= wheels.keys()
         if current and intact(directory, {name: wheels[name] for name in own}) and names_all(directory, wheels):
+            mark(directory, database=database)
             return result(directory, wheels, own[0], made_for, changed=False)
         with tempfile.TemporaryDirectory(dir=directory, prefix=".new-") as work:
             new = Path(work)
@@ -320,7 +340,14 @@ def make(
         for path in directory.glob("*.whl"):
             if path.name not in wheels:
                 path.unlink()
+        mark(directory, database=database)
         return result(directory, wheels, own[0], made_for, changed=True)
+
+
+def mark(directory: Path, *, database: bool) -> None:
+    """Leave a word for inventories, which are judged before anything is unpacked."""
+    if database:
+        (directory / MARK).touch()
 
 
 def names_all(directory: Path, wheels: Mapping[str, str]) -> bool:
@@ -356,6 +383,7 @@ def main() -> int:
     )
     parser.add_argument("directory", nargs="?", type=Path, help="where to make it (.pollux/wheelhouse)")
     parser.add_argument("--pipeline", action="store_true", help="for the pipeline's hosts in place of the brokers'")
+    parser.add_argument("--database", action="store_true", help="with the packages of a store in a database")
     parser.add_argument("--anew", action="store_true", help="fetch and build everything again")
     parser.add_argument("--json", action="store_true", help="print the result as JSON, and no progress")
     arguments = parser.parse_args()
@@ -363,7 +391,7 @@ def main() -> int:
     directory = (arguments.directory or product.directory).resolve()
     progress = Progress(quiet=arguments.json)
     try:
-        made = make(directory, progress, product=product, anew=arguments.anew)
+        made = make(directory, progress, product=product, anew=arguments.anew, database=arguments.database)
     except (SetupError, OSError, subprocess.SubprocessError) as error:
         progress.close()
         told = getattr(error, "stderr", None) or error

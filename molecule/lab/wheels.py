@@ -27,15 +27,14 @@ def ensure(places: Places = PLACES) -> Path:
     if sys.platform != "linux" or sys.version_info[:2] != HOSTS_PYTHON:
         mine = f"{sys.version_info.major}.{sys.version_info.minor} on {sys.platform}"
         given = places.wheelhouse / "requirements.txt"
-        if (
-            given.exists()
-        ):  # brought from elsewhere; the role refuses one for another Python
+        if given.exists():  # brought from elsewhere; the role refuses one for another Python
             return places.wheelhouse
         raise LabError(
             f"the lab's hosts have Python 3.11 on Linux, and wheels made here are for Python {mine}: "
             f"run `make wheelhouse` on Linux with Python 3.11 and copy .pollux/wheelhouse here"
         )
-    done = run([sys.executable, ROOT / "tools" / "wheelhouse.py", "--json", places.wheelhouse], timeout=_TIMEOUT)
+    command = [sys.executable, ROOT / "tools" / "wheelhouse.py", "--json", "--database", places.wheelhouse]
+    done = run(command, timeout=_TIMEOUT)
     try:
         json.loads(done.stdout)
     except ValueError as error:

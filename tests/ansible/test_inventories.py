@@ -31,7 +31,11 @@ def playbook(tmp: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["local", "prod", "example-replication", "example-votes", "example-active-passive", "example-cluster"]
+    "name",
+    [
+        *("local", "prod", "example-replication", "example-votes", "example-active-passive", "example-cluster"),
+        "example-database",
+    ],
 )
 def test_every_playbook_is_understood(name: str, tmp_path: Path) -> None:
     books = [f"playbooks/{book}" for book in PLAYBOOKS]
@@ -119,6 +123,10 @@ def test_the_certificates_of_the_example_are_made_by_one_command(tmp_path: Path)
         ("replication", "group pair2 (replication)"),
         ("votes", "group pair2 (replication, votes)"),
         ("cluster", "cluster orders (static connectors, max-hops 1)"),
+        (
+            "database",
+            "group pair2 (shared_store), store in jdbc:postgresql://db1.example.com,db2.example.com/pollux_pair2",
+        ),
         ("active-passive", "its machine loses its power: 18400 ms at most (token 1000, consensus 2400,"),
         ("rgmanager", "rgmanager decides who serves; nodes broker1.example.com, broker2.example.com"),
     ],
@@ -128,7 +136,10 @@ def test_the_other_examples_are_accepted(tmp_path: Path, name: str, said: str) -
     inventory = checkout / "inventories" / f"example-{name}"
     shutil.copytree(ROOT / "inventories" / f"example-{name}", inventory)
     (checkout / ".pollux" / "wheelhouse").mkdir(parents=True)
-    (checkout / ".pollux" / "wheelhouse" / "requirements.txt").touch()
+    for needed in ("requirements.txt", "with-database"):
+        (checkout / ".pollux" / "wheelhouse" / needed).touch()
+    (inventory / "files").mkdir()
+    (inventory / "files" / "database-authorities.crt").touch()
     for example in inventory.rglob("vault.yml.example"):
         example.rename(example.with_suffix(""))
     done = playbook(tmp_path, "-i", inventory, "playbooks/validate.yml", "-vv")

@@ -220,3 +220,33 @@ def partner(host: str) -> str:
     """The other member of a pair."""
     group = host[len("broker")]
     return next(name for name in HOSTS if name != host and name[len("broker")] == group)
+
+
+def test_brokers_with_their_store_in_a_database(tmp_path: Path) -> None:
+    """`pollux check` accepts what is rendered; the password is in one private file."""
+    inventory = example(tmp_path, "example-database")
+    (inventory / "files").mkdir()
+    (inventory / "files" / "database-authorities.crt").write_text("authorities\n")
+    password = "database-canary-0815"
+    given = {"database_store_password": password, "broker_cluster_password": "cluster-password-0815"}
+    write_private(inventory / "group_vars" / "brokers" / "vault.yml", yaml.safe_dump(given))
+    rendering = Rendering(tmp_path, inventory)
+    hosts = sorted(rendering.render("brokers"))
+    assert hosts == [f"broker{pair}{member}.example.com" for pair in "12" for member in "ab"]
+    for host in hosts:
+        files = rendering.files("brokers", host)
+        document = files["/opt/pollux/etc/broker.xml"]
+        assert [path for path, text in files.items() if password in text] == ["/opt/pollux/etc/secrets.env"]
+        assert f"POLLUX_DATABASE_PASSWORD='{password}'" in files["/opt/pollux/etc/secrets.env"].splitlines()
+        assert files["/opt/pollux/etc/tls/database.pem"] == "authorities\n"
+        assert "RequiresMountsFor" not in files["/etc/systemd/system/pollux.service"]
+        properties = {"pollux.cluster.password": "cluster-password-0815", "pollux.database.password": password}
+        found = loads(document, properties, file="/opt/pollux/etc/broker.xml")
+        assert found.warnings == ()
+        assert found.database is not None
+        assert found.database.jdbc_connection_url == (
+            f"jdbc:postgresql://db1.example.com,db2.example.com/pollux_pair{host[6]}"
+            "?sslmode=verify-full&sslrootcert=/opt/pollux/etc/tls/database.pem"
+        )
+        assert (found.database.jdbc_user, found.database.jdbc_password) == ("pollux", password)
+        assert found.shares_store

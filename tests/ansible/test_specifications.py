@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 INVENTORY = ROOT / "collections/ansible_collections/pollux/bundle/plugins/plugin_utils/inventory"
 ROLES = sorted(path.parents[1] for path in ROOT.glob("roles/*/meta/argument_specs.yml"))
 PUBLIC = re.compile(
-    r"\b((?:broker|shared_store|topology|nfs_server|pipeline|zookeeper|pacemaker|rgmanager|virtual_ip)_[a-z0-9_]+)\b"
+    r"\b((?:broker|shared_store|database_store|topology|nfs_server|pipeline|zookeeper|pacemaker|rgmanager|virtual_ip)"
+    r"_[a-z0-9_]+)\b"
 )
 #: What Ansible itself defines, of what the bundle uses.
 MAGIC = {"inventory_hostname", "inventory_dir", "playbook_dir", "role_path", "ansible_playbook_python", "hostvars"}

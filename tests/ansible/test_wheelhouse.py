@@ -73,6 +73,14 @@ def test_the_lock_of_this_checkout_names_every_package_that_the_installed_ones_a
     assert wanted <= set(wheelhouse.runtime_packages(LOCK.read_text()))
 
 
+def test_what_only_a_store_in_a_database_needs_is_there_where_it_was_asked_for() -> None:
+    lock = LOCK.read_text()
+    plain, more = wheelhouse.runtime_packages(lock), wheelhouse.runtime_packages(lock, database=True)
+    assert plain.items() < more.items()
+    assert set(more) - set(plain) >= {"psycopg", "psycopg-binary", "sqlalchemy"}
+    assert wheelhouse.extra_packages() == {"psycopg", "sqlalchemy"}
+
+
 def test_a_pipelines_wheelhouse_holds_what_the_pipeline_and_the_broker_ask_for() -> None:
     lock = LOCK.read_text()
     broker = wheelhouse.runtime_packages(lock)

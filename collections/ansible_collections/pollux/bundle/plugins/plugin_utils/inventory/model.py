@@ -6,6 +6,7 @@ import ipaddress
 from typing import TYPE_CHECKING, Any
 
 from .clusters import cluster_model, known
+from .database import database_model, in_database
 from .electorate import asks_zookeeper, votes
 from .routers import pool_name, pooled, router_models
 from .rules import is_network
@@ -113,6 +114,7 @@ def member_model(
     pooled_members = [one for one in (*routed, *(one for pool in pools.values() for one in pool)) if one not in reached]
     policy = value["broker_ha_policy"]
     shared, copied = policy == "shared_store", policy in ("replication", "active_passive")
+    shared = shared and not in_database(member)
     store = f"{value['shared_store_path'].rstrip('/')}/{member.group}" if shared else value["broker_data"]
     return {
         "name": member.name,
@@ -157,6 +159,8 @@ def member_model(
         "votes": len({voter.group for voter in voters}) if voting else 0,
         "peer_urls": [url for mate in mates if mate is not member and (url := _management(mate, member.machine))],
         "store": store,
+        # Empty unless the store is in one.
+        "database": database_model(member),
         "zookeeper": (value["broker_zookeeper"] or connect_string) if asks_zookeeper(member) else "",
         "zookeeper_tls": asks_zookeeper(member) and value["broker_zookeeper_tls"],
         "unit": value["broker_service_name"],

@@ -11,7 +11,10 @@ from .member import Member, Variables
 from .problems import Problem
 
 #: Roles whose variables are checked, and the prefix each has for itself.
-ROLES = ("topology", "broker", "shared_store", "pipeline", "zookeeper", "pacemaker", "rgmanager", "virtual_ip")
+ROLES = (
+    *("topology", "broker", "shared_store", "database_store", "pipeline", "zookeeper"),
+    *("pacemaker", "rgmanager", "virtual_ip"),
+)
 #: What earlier bundles and other people's roles call things, and what it is called here.
 RENAMED = {
     "broker_master": "broker_preferred: live",

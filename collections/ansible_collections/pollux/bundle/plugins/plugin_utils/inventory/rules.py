@@ -21,7 +21,7 @@ DERIVED_ELEMENTS = frozenset(
         *("name", "acceptors", "connectors", "addresses", "address-settings", "security-settings", "ha-policy"),
         *("bindings-directory", "journal-directory", "large-messages-directory", "paging-directory"),
         *("node-manager-lock-directory", "cluster-user", "cluster-password", "cluster-connections"),
-        *("broadcast-groups", "discovery-groups", "persistence-enabled", "mask-password"),
+        *("broadcast-groups", "discovery-groups", "persistence-enabled", "mask-password", "store"),
         *("connection-routers",),
     }
 )
@@ -127,6 +127,8 @@ _SHARED_BY_GROUP = (
     *("broker_cluster", "broker_links", "broker_cluster_discovery", "broker_load_balancing", "broker_max_hops"),
     *("broker_cluster_addresses", "broker_cluster_settings", "broker_redistribution_delay_ms"),
     *("broker_connection_routers",),
+    *("database_store_hosts", "database_store_name", "database_store_user", "database_store_password"),
+    *("database_store_lock_expiration_ms", "database_store_network_timeout_ms"),
 )
 
 
@@ -292,15 +294,16 @@ def check_store(value: Mapping[str, Any], add: Add) -> None:
         add("broker_lease_guard_ms", f"{guard_ms} ms leaves no time for a proof", "give it at least 500")
     if margin_ms < 100:
         add("broker_lease_margin_ms", f"{margin_ms} ms leaves no time for what is on its way", "give it at least 100")
-    if lease_ms < needed:
+    if kind != "database" and lease_ms < needed:
         add(
             "shared_store_lease_seconds",
             f"the lease of {lease_ms} ms is shorter than the guard (broker_lease_guard_ms {guard_ms} and"
             f" broker_lease_margin_ms {margin_ms}: {needed} ms), so two brokers could be live",
             f"raise the lease to {-(-needed // 1000)} or more, or lower the guard",
         )
-    if kind == "local" and source:
-        add("shared_store_source", "is set, but shared_store_type local mounts nothing", "set shared_store_type: nfs4")
+    if kind != "nfs4" and source:
+        what = f"is set, but shared_store_type {kind} mounts nothing"
+        add("shared_store_source", what, "set shared_store_type: nfs4")
     if kind != "nfs4":
         return
     if not re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:/\s]+):/\S*", source):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from .database import in_database
 from .electorate import asks_zookeeper
 from .passive import with_pacemaker
 from .problems import Problem
@@ -39,6 +40,7 @@ def check_secrets(member: Member, secrets: Mapping[str, Any], exists: Exists, pr
         found.append(("broker_zookeeper_password", value["broker_zookeeper_user"], password))
         if not password and "broker_zookeeper_password" not in member.given:
             missing.append("coordination_password")
+    _database_password(member, secrets, found, missing)
     if with_pacemaker(member) and not secrets.get("manager_key"):
         missing.append("manager_key")
     if not (value["broker_users_key"] or "broker_users_key" in member.given or secrets.get("users_key")):
@@ -88,6 +90,18 @@ def check_secrets(member: Member, secrets: Mapping[str, Any], exists: Exists, pr
         )
 
 
+def _database_password(
+    member: Member, secrets: Mapping[str, Any], found: list[tuple[str, str, str]], missing: list[str]
+) -> None:
+    """Add the password of a store in a database to those to judge, and to those that are missing."""
+    if in_database(member):
+        value = member.value
+        password = str(value["database_store_password"] or secrets.get("database_password") or "")
+        found.append(("database_store_password", value["database_store_user"], password))
+        if not password and "database_store_password" not in member.given:
+            missing.append("database_password")
+
+
 def _cluster_password(value: Mapping[str, Any], secrets: Mapping[str, Any]) -> str:
     return str(value["broker_cluster_password"] or secrets.get("cluster_password") or "")
 
@@ -103,6 +117,8 @@ def secrets_needed(members: Sequence[Member], nodes: Sequence[Member]) -> dict[s
     replicated = [member for member in members if asks_zookeeper(member)]
     if any(not member.value["broker_zookeeper_password"] for member in replicated):
         names.append("coordination_password")
+    if any(in_database(member) and not member.value["database_store_password"] for member in members):
+        names.append("database_password")
     if any(with_pacemaker(member) for member in members):
         names.append("manager_key")
     if any(not node.value["zookeeper_quorum_password"] for node in nodes):
