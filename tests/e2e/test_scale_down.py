@@ -7,6 +7,8 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from harness import mqtt, stomp
 from harness.broker import POLLUX
 from harness.cluster import PASSWORD, SETTINGS, ClusterNode, Nodes
@@ -143,7 +145,15 @@ def backlog(node: Member, count: int) -> None:
         sender.send("orders", str(count), persistent="true")
 
 
-def test_a_backup_hands_over_instead_of_serving_and_its_live_comes_back_empty(tmp_path: Path) -> None:
+#: An empty database beside the brokers.
+DATABASE = """<store><database-store><jdbc-connection-url>jdbc:sqlite:{}/store.db</jdbc-connection-url>
+  <message-table-name>MESSAGES</message-table-name><bindings-table-name>BINDINGS</bindings-table-name>
+  <large-message-table-name>LARGE_MESSAGES</large-message-table-name>
+  <page-store-table-name>PAGE_STORE</page-store-table-name></database-store></store>"""
+
+
+@pytest.mark.parametrize("place", ["files", "a database"])
+def test_a_backup_hands_over_instead_of_serving_and_its_live_comes_back_empty(place: str, tmp_path: Path) -> None:
     port = free_port()
     third = ClusterNode(tmp_path / "third", [port, free_port()], 0)
     core = (
@@ -154,6 +164,7 @@ def test_a_backup_hands_over_instead_of_serving_and_its_live_comes_back_empty(tm
         "<static-connectors><connector-ref>third</connector-ref></static-connectors></cluster-connection>"
         "</cluster-connections>"
     )
+    core += DATABASE.format(tmp_path) if place != "files" else ""
     backup_role = "<backup><scale-down/><restart-backup>true</restart-backup></backup>"
     with Group(tmp_path, "<primary/>", backup_role, core=core, settings=SETTINGS) as group:
         primary, backup = group.members

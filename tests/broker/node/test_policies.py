@@ -1,0 +1,30 @@
+"""Which features a configuration may use. Pure."""
+
+from __future__ import annotations
+
+import pytest
+
+from pollux.config import loads
+from pollux.node.policies import features
+
+BROKER = """<configuration xmlns="urn:activemq"><core xmlns="urn:activemq:core">
+<connectors><connector name="self">tcp://a:1</connector><connector name="o">tcp://b:1</connector></connectors>
+<cluster-password>of the cluster</cluster-password>
+<cluster-connections><cluster-connection name="c"><connector-ref>self</connector-ref>
+<static-connectors><connector-ref>o</connector-ref></static-connectors></cluster-connection></cluster-connections>
+<ha-policy>{policy}</ha-policy>{store}</core></configuration>"""
+DATABASE = """<store><database-store><jdbc-connection-url>jdbc:sqlite:/a/b</jdbc-connection-url>
+<message-table-name>MESSAGES</message-table-name><bindings-table-name>BINDINGS</bindings-table-name>
+<large-message-table-name>LARGE_MESSAGES</large-message-table-name><page-store-table-name>PAGE_STORE</page-store-table-name>
+</database-store></store>"""
+LIVE_ONLY = "<live-only><scale-down/></live-only>"
+BACKUP = "<shared-store><backup><scale-down/></backup></shared-store>"
+
+
+@pytest.mark.parametrize(
+    ("policy", "store", "has"),
+    [(LIVE_ONLY, "", True), (LIVE_ONLY, DATABASE, False), (BACKUP, "", True), (BACKUP, DATABASE, True)],
+)
+def test_a_live_on_a_database_hands_nothing_over_and_its_backup_does(policy: str, store: str, *, has: bool) -> None:
+    found = loads(BROKER.format(policy=policy, store=store))
+    assert ("scale-down" in features(found)) is has
