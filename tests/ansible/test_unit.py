@@ -39,6 +39,7 @@ def rendered(policy: str, zookeeper: str = "") -> list[str]:
         "name": "castor",
         "group": "one",
         "policy": policy,
+        "database": {},
         "zookeeper": zookeeper,
         "store": "/var/lib/pollux/shared/one",
     }
