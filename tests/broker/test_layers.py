@@ -28,6 +28,8 @@ LAYERS = (
 LEAVES = ("message", "errors", "plugins", "multicast", "checksum", "redacted", "transitions", "version")
 #: The client library stands beside the broker: it may use the codecs, the formats and what is below them.
 CLIENT_MAY_USE = ("client", "formats", "wire", "config", "logs", *LEAVES)
+#: The one part of the broker that is a client of other brokers.
+IS_A_CLIENT = ("cluster", "amqp")
 #: The drill is a program that uses the client; only the command line knows it.
 DRILL_MAY_USE = ("drill", *CLIENT_MAY_USE)
 #: What reads the broker's files without the broker (the pipeline) gets the formats, and this with them.
@@ -88,12 +90,18 @@ def violations(source: str, package: tuple[str, ...], file: str = "module.py") -
     found = []
     known = {*LAYERS, *LEAVES, "client", "drill"}
     layer = package[1] if len(package) > 1 else file.removesuffix(".py")
+    beside = ("client",) if package[1:3] == IS_A_CLIENT else ()
     own_policy = package[2] if package[1:2] == ("ha",) and len(package) > 2 else ""
     for line, module in imports_of(ast.parse(source), package):
         parts = module.split(".")
         if any(file == name and f"{module}.".startswith(f"{above}.") for name, above in EXCEPTIONS):
             continue
-        if parts[0] == "pollux" and len(parts) > 1 and parts[1] in known and parts[1] not in allowed_for(layer):
+        if (
+            parts[0] == "pollux"
+            and len(parts) > 1
+            and parts[1] in known
+            and parts[1] not in (*allowed_for(layer), *beside)
+        ):
             found.append(f"{line}: {layer} imports {module}, which is above it")
         if layer == "ha" and parts[:2] == ["pollux", "ha"] and {*parts[2:3]} & {*POLICIES} - {own_policy}:
             found.append(f"{line}: {'.'.join(package[1:])} imports {module}, a policy that it must not know")
@@ -221,6 +229,7 @@ def test_the_architecture_shows_these_layers_and_files_that_exist() -> None:
         ("pipeline", "from pollux.store import recovery"),
         ("pipeline", "import pollux.redacted"),
         ("client", "import pollux.process"),
+        ("cluster.bridges", "import pollux.client"),
         ("client", "import pollux.drill"),
         ("process", "import pollux.drill"),
         ("drill", "import pollux.store.journal"),
@@ -240,6 +249,7 @@ def test_the_check_finds(package: str, source: str) -> None:
         ("formats", "from pollux.checksum import crc32c"),
         ("pipeline", "import pyarrow\nfrom pollux.formats import lives\nfrom pollux.message import Encoding"),
         ("client", "from pollux.wire import amqp"),
+        ("cluster.amqp", "from pollux.client.links import Link"),
         ("drill", "from pollux.client.traffic import publisher"),
         ("cli", "import pollux.drill"),
         ("", "from pollux.errors import PolluxError"),

@@ -32,7 +32,7 @@ LEFT_OUT = {
     *("bad-deep", "bad-delays", "bad-diverts", "bad-doctype", "bad-encoding", "bad-federations", "bad-masked-password"),
     *("bad-match", "bad-paging", "bad-permissions", "bad-property", "bad-px-plugins", "bad-queue-filter"),
     *("bad-tls-files", "bad-tls-incomplete", "bad-tls-jks", "bad-typing-errors", "bad-unknown", "bad-tls-management"),
-    *("bad-routers", "bad-acceptor-twice-security", "bad-tls-connector", "bad-network-check"),
+    *("bad-routers", "bad-amqp-connections", "bad-acceptor-twice-security", "bad-tls-connector", "bad-network-check"),
 }
 #: The least share of the corpus that starts, percent.
 LEAST = 75

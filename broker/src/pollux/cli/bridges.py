@@ -77,3 +77,30 @@ def fetched(client: api.Client) -> Result:
     Which queues and addresses they want; how many messages are on their way.
     """
     return listed(client.get(_PATH)["fetchedFrom"], _FETCHED, right=("onTheWay", "confirmed"))
+
+
+_AMQP = {
+    "connection": "name",
+    "kind": "kind",
+    "queue": "queue",
+    "connected": "connected",
+    "in flight": "inFlight",
+    "messages": "messages",
+    "reason": "reason",
+}
+
+
+@api.remote(app, "amqp", epilog="Example: pollux bridge amqp --json")
+def amqp(client: api.Client) -> Result:
+    """List the connections to other brokers by AMQP, and their links.
+
+    Whether they stand, or why not; how many messages are under way, and how many went or came.
+    """
+    rows = []
+    for one in client.get(_PATH)["amqp"]:
+        links = one["links"] or [{"kind": None, "queue": None, "inFlight": 0, "messages": 0, "reason": None}]
+        rows += [
+            {**link, "name": one["name"], "connected": one["connected"], "reason": one["reason"] or link["reason"]}
+            for link in links
+        ]
+    return listed(rows, _AMQP, right=("inFlight", "messages"))

@@ -45,7 +45,11 @@ class LinkRefusedError(ClientError):
 
 
 class SendRefusedError(ClientError):
-    """A broker did not accept a message: it was not stored."""
+    """A broker did not accept a message: it was not stored. ``outcome``: the code of what it said instead."""
+
+    def __init__(self, text: str, outcome: int | None = None) -> None:
+        super().__init__(text)
+        self.outcome = outcome
 
 
 class StaleDeliveryError(ClientError):

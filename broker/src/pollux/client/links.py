@@ -177,14 +177,20 @@ class SenderLink(Link):
             if item.future.cancelled():
                 self.release(item)
                 continue
-            number = session.next_delivery
-            session.next_delivery = (number + 1) & _MASK
+            number = self.take_number(item)
             state = session.transactional_state(None) if item.in_transaction else None
-            self.unsettled[number] = item
-            session.outgoing[number] = self
-            self.credit -= 1
-            self.sent = (self.sent + 1) & _MASK
             session.transfer(self.handle, number, _tag(number), item.data, state)
+
+    def take_number(self, item: Item) -> int:
+        """Return the number of the next delivery, which uses a credit."""
+        session = self.session
+        number = session.next_delivery
+        session.next_delivery = (number + 1) & _MASK
+        self.unsettled[number] = item
+        session.outgoing[number] = self
+        self.credit -= 1
+        self.sent = (self.sent + 1) & _MASK
+        return number
 
     def release(self, item: Item) -> None:
         """Let go of a message that is done with: its bytes no longer count."""
@@ -210,9 +216,8 @@ class SenderLink(Link):
             item.future.set_result(outcome)
             return
         error = frames.error_of(_first_field(outcome)) if code == frames.REJECTED else None
-        item.future.set_exception(
-            SendRefusedError(f"{error.condition}: {error.description}" if error else f"not accepted (outcome {code})")
-        )
+        text = f"{error.condition}: {error.description}" if error else f"not accepted (outcome {code})"
+        item.future.set_exception(SendRefusedError(text, code if isinstance(code, int) else None))
 
     def drop(self, reason: str) -> None:
         items = [*self.unsettled.values(), *self.waiting]

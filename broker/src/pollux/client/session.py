@@ -63,8 +63,8 @@ class Session:
         target = Described(frames.TARGET, [address, *[None] * 5, _capabilities(capability)])
         # Whether unconfirmed messages are kept and sent again.
         resend = self.answers.options.confirmation_window_size >= 0
-        link = SenderLink(self, self._handle(), _name("producer"), target, resend=resend)
-        await self._add(link)
+        link = SenderLink(self, self.new_handle(), _name("producer"), target, resend=resend)
+        await self.add(link)
         return Producer(self, link, address)
 
     async def consumer(
@@ -79,8 +79,8 @@ class Session:
             filters = {Symbol("jms-selector"): Described(name, selector)}
         source = Described(frames.SOURCE, [address, *[None] * 6, filters, None, None, _capabilities(capability)])
         window = self.answers.options.consumer_window_size
-        link = ReceiverLink(self, self._handle(), _name("consumer"), source, credit=credit, window=window)
-        await self._add(link)
+        link = ReceiverLink(self, self.new_handle(), _name("consumer"), source, credit=credit, window=window)
+        await self.add(link)
         return Consumer(self, link, address)
 
     async def commit(self) -> None:
@@ -247,6 +247,16 @@ class Session:
         self._frames.extend(frames.transfers(self.number, handle, number, tag, data, state, self.stream.max_frame))
         self._drain()
 
+    @property
+    def held_back(self) -> int:
+        """How many frames wait for the broker's window."""
+        return len(self._frames)
+
+    def piece(self, frame: bytes) -> None:
+        """Send a frame of a message that is sent in pieces; it waits as others do."""
+        self._frames.append(frame)
+        self._drain()
+
     def _drain(self) -> None:
         stream = self.stream
         while self._frames and self._window > 0 and stream is not None:
@@ -266,9 +276,9 @@ class Session:
         if not self.transacted:
             return
         target = Described(frames.COORDINATOR, [Array([Symbol("amqp:local-transactions")])])
-        link = SenderLink(self, self._handle(), _name("transactions"), target, resend=False)
+        link = SenderLink(self, self.new_handle(), _name("transactions"), target, resend=False)
         self._transactions = Transactions(link, self._pump)
-        await self._add(link)
+        await self.add(link)
         if not self._transactions.is_open:
             await self._transactions.declare()
 
@@ -305,12 +315,14 @@ class Session:
 
     # -- links
 
-    def _handle(self) -> int:
+    def new_handle(self) -> int:
+        """Return a handle for a link of this session."""
         handle = self._next_handle
         self._next_handle += 1
         return handle
 
-    async def _add(self, link: Link) -> None:
+    async def add(self, link: Link) -> None:
+        """Attach a link. Raises LinkRefusedError, or what ended the connection."""
         await self.answers.wait_until_ready()
         if self.closed:
             raise ClientError("the session is closed")

@@ -7,7 +7,7 @@ heard for `clientFailureCheckPeriod` ends like one that broke. Subclasses make t
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 from pollux.client.calls import HandshakeError
 
@@ -30,6 +30,9 @@ class Stream(asyncio.Protocol):
         self.loop = asyncio.get_running_loop()
         self.period = check_period / 1000 if check_period > 0 else 0.0
         self.transport: asyncio.Transport | None = None
+        #: The name that the certificate has to be for, and where to connect from; None: the host, and anywhere.
+        self.server_name: str | None = None
+        self.local_address: tuple[str, int] | None = None
         #: Why the stream ended; None while it stands.
         self.reason: str | None = None
         self.lost: asyncio.Event = asyncio.Event()
@@ -47,9 +50,10 @@ class Stream(asyncio.Protocol):
     async def connect(self, context: ssl.SSLContext | None) -> Self:
         """Open the TCP (and TLS) connection. Raises OSError."""
         host, port = self.endpoint
+        name = (self.server_name or host) if context else None
         try:
             await self.loop.create_connection(
-                lambda: self, host, port, ssl=context, server_hostname=host if context else None
+                lambda: self, host, port, ssl=context, server_hostname=name, local_addr=self.local_address
             )
         except BaseException:
             self.end("not opened")
@@ -93,8 +97,8 @@ class Stream(asyncio.Protocol):
     # -- asyncio's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.Transport):
-            self.transport = transport
+        # uvloop's transports, which a broker has, have the interface without the base class.
+        self.transport = cast("asyncio.Transport", transport)
         self._heard = self.loop.time()
         if self.period:
             self._check()

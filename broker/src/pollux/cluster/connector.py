@@ -57,11 +57,10 @@ def check_connectors(connectors: Iterable[Connector]) -> None:
                 raise TlsError(f"connector {connector.name!r}: {error}") from error
 
 
-class ClusterConnector:
-    """Connects to members, with one TLS context for each set of settings. Everything is called in the loop's thread."""
+class Contexts:
+    """One TLS context for each set of settings."""
 
-    def __init__(self, hub: CoreHub) -> None:
-        self._hub = hub
+    def __init__(self) -> None:
         self._contexts: dict[ConnectorSettings, tuple[tuple[object, ...], ssl.SSLContext]] = {}
 
     def context(self, settings: ConnectorSettings) -> ssl.SSLContext | None:
@@ -78,6 +77,14 @@ class ClusterConnector:
             self._contexts.clear()
         self._contexts[settings] = (stamp, context)
         return context
+
+
+class ClusterConnector(Contexts):
+    """Connects to members, with one TLS context for each set of settings. Everything is called in the loop's thread."""
+
+    def __init__(self, hub: CoreHub) -> None:
+        super().__init__()
+        self._hub = hub
 
     async def connect(self, endpoint: Endpoint, limit: float) -> CoreLink:
         """Connect and prove who we are, within ``limit`` seconds. Raises UnreachableError."""

@@ -18,9 +18,10 @@ from pollux.config.acceptors import (
 )
 from pollux.config.address_settings import AddressSetting
 from pollux.config.addressing import AddressConfig, AddressShape
+from pollux.config.connecting import AmqpConnection
 from pollux.config.extensions import SecuritySetting, SecuritySettingShape
 from pollux.config.model import Feature
-from pollux.config.uris import Uri, UriError, parse_uri, parse_uris, typed_settings
+from pollux.config.uris import Uri, UriError, parse_uri, parse_uris, typed_settings, with_alternates
 from pollux.message import RoutingType
 
 if TYPE_CHECKING:
@@ -139,6 +140,27 @@ class Converter:
                 values, _, _ = self._typed(parsed, what, ConnectorSettings, uri)
                 endpoints.append(Endpoint(uri.scheme, uri.host, uri.port, ConnectorSettings(**values)))
         return Connector(name, tuple(endpoints), parsed.line) if len(endpoints) == len(uris) else None
+
+    def _broker_connections(self, parsed: Parsed) -> AmqpConnection | None:
+        one = self.reader.build(parsed)
+        if not isinstance(one, AmqpConnection):
+            return None
+        what = f"amqp-connection {one.name!r}"
+        endpoints = []
+        with suppress(UriError):
+            for text in with_alternates(one.uri):
+                try:
+                    uri = parse_uri(text)
+                except UriError as error:
+                    self._uri_errors(parsed, what, error)
+                    raise
+                if uri.scheme == "vm":
+                    self.reader.report.error(parsed.element, f"{what}: vm:// is no other broker: write tcp://host:port")
+                    return None
+                values, _, _ = self._typed(parsed, what, ConnectorSettings, uri)
+                endpoints.append(Endpoint(uri.scheme, uri.host, uri.port, ConnectorSettings(**values)))
+            return replace(one, endpoints=tuple(endpoints))
+        return None
 
     def _security_settings(self, parsed: Parsed) -> tuple[SecuritySetting, ...]:
         self.role_mappings = parsed.values.get("role_mappings", ())

@@ -31,6 +31,7 @@ from pollux.config.rules_active_passive import ACTIVE_PASSIVE_RULES
 from pollux.config.rules_bridging import BRIDGING_RULES
 from pollux.config.rules_cluster import CLUSTER_RULES
 from pollux.config.rules_colocated import COLOCATED_RULES
+from pollux.config.rules_connecting import CONNECTING_RULES
 from pollux.config.rules_database import DATABASE_RULES, in_database
 from pollux.config.rules_ha import HA_RULES
 from pollux.config.rules_network import NETWORK_RULES
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from lxml import etree
 
 _RULES = (
-    *(*GENERAL_RULES, *CLUSTER_RULES, *ROUTER_RULES, *BRIDGING_RULES, *HA_RULES),
+    *(*GENERAL_RULES, *CLUSTER_RULES, *ROUTER_RULES, *BRIDGING_RULES, *CONNECTING_RULES, *HA_RULES),
     *(*SCALE_DOWN_RULES, *COLOCATED_RULES, *NETWORK_RULES, *DATABASE_RULES),
     *ACTIVE_PASSIVE_RULES,
 )

@@ -86,10 +86,10 @@ class Migration:
         self._replaced(core)
         self._directories(core)
         self._cluster(core)
-        for kind in ("acceptors", "connectors"):
+        for kind in ("acceptors", "connectors", "broker-connections"):
             listed = child_of(core, kind)
             for element in list(listed) if listed is not None else ():
-                if name_of(element) == kind[:-1]:
+                if name_of(element) in (kind[:-1], "amqp-connection"):
                     self._uri(element, pair=self._is_pair(core))
         self._others(core)
         self._security(login)
@@ -148,7 +148,8 @@ class Migration:
     # -- URIs
 
     def _uri(self, element: etree._Element, *, pair: bool) -> None:
-        text = (element.text or "").strip()
+        attribute = name_of(element) == "amqp-connection"
+        text, number_sign, others = (element.get("uri", "") if attribute else element.text or "").strip().partition("#")
         what = f"{name_of(element)} {element.get('name', '')!r}"
         if text.lower().startswith("vm:"):
             self.notes.differs.append(f"{what} is left out: nothing else runs in the broker's process")
@@ -181,7 +182,11 @@ class Migration:
                 for name, _, value in parts
                 if changed.get(name.strip(), "") is not None
             ]
-            element.text = f"{head}?{';'.join(kept)}"
+            written = f"{head}?{';'.join(kept)}{number_sign}{others}"
+            if attribute:
+                element.set("uri", written)
+            else:
+                element.text = written
 
     # -- Pollux's own
 

@@ -36,6 +36,7 @@ from pollux.config.clustering import (
     ReplicationPrimary,
     ScaleDown,
 )
+from pollux.config.connecting import AmqpConnection
 from pollux.config.extensions import (
     Audit,
     HighAvailability,
@@ -461,6 +462,12 @@ class Configuration(Redacted, frozen=True):
     ] = ()
     federations: Annotated[
         tuple[Federation, ...], Listed("federation", wrapper="federations"), "What is fetched from other brokers."
+    ] = ()
+    broker_connections: Annotated[
+        tuple[AmqpConnection, ...],
+        Listed("amqp-connection", wrapper="broker-connections"),
+        Read(AmqpConnection),
+        "Connections to other brokers by AMQP.",
     ] = ()
     broadcast_groups: Annotated[
         tuple[BroadcastGroup, ...],

@@ -12,6 +12,7 @@ from pollux.config.address_settings import AddressSettingShape
 from pollux.config.addressing import Divert
 from pollux.config.bridging import Bridge
 from pollux.config.clustering import ConnectionRouter
+from pollux.config.connecting import AmqpConnection
 from pollux.config.extensions import Extensions, SecuritySettingsShape
 from pollux.config.federating import AddressPolicy, Federation, QueuePolicy
 from pollux.config.model import Configuration, DatabaseStore
@@ -38,9 +39,6 @@ _CORE = {
     "remoting-outgoing-interceptors": _PLUGINS,
     "queues": "write addresses with anycast or multicast queues instead",
     "lock-coordinators": "lock coordinators are not provided",
-    "broker-connections": "connections to other brokers by AMQP are not provided: instead of a sender write a bridge"
-    " (docs/bridges.md), of a receiver or federation an upstream (docs/federation.md), of a mirror replication"
-    " (docs/replication.md); both ends have to be Pollux",
     "journal-retention-directory": "retention of journal files is not provided",
     "view-permission-method-match-pattern": _RBAC,
     "management-message-rbac": _RBAC,
@@ -128,6 +126,14 @@ _REFUSED: dict[type[Any], Mapping[str, str]] = {
     },
     QueuePolicy: {"@transformer-ref": _PLUGINS},
     AddressPolicy: {"@transformer-ref": _PLUGINS},
+    AmqpConnection: {
+        "mirror": "a copy of a broker is kept by replication (docs/replication.md) or active-passive high availability"
+        " (docs/active-passive.md), which acknowledge nothing before the copy has it",
+        "peer": "waypoints of routers are not provided: let the router connect to this broker, with autoLinks",
+        "federation": "write an upstream in <federations> (docs/federation.md) where both are Pollux, else a receiver",
+        "bridge": "write a sender or a receiver for the same addresses",
+        "@lock-coordinator": "lock coordinators are not provided",
+    },
     Bridge: {"transformer": _PLUGINS, "transformer-class-name": _PLUGINS},
     Divert: {"transformer": _PLUGINS, "transformer-class-name": _PLUGINS},
     ConnectionRouter: {"key-transformer": _CLASSES},

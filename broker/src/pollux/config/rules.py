@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from pollux.config.acceptors import Connector
     from pollux.config.address_settings import AddressSetting, AddressSettings
+    from pollux.config.connecting import AmqpConnection
     from pollux.config.model import Configuration
     from pollux.config.report import Report
 
@@ -323,9 +324,8 @@ def security_makes_sense(configuration: Configuration, report: Report) -> None:
         report.error_at(security.line, "max-login-delay of px:security is less than login-delay")
 
 
-def _connector_tls(connector: Connector, report: Report) -> None:
+def _connector_tls(what: str, connector: Connector | AmqpConnection, report: Report) -> None:
     """A connector's TLS is meant, and verifies the other end."""
-    what = f"connector {connector.name!r}"
     for settings in dict.fromkeys(endpoint.settings for endpoint in connector.endpoints):
         if not settings.ssl_enabled:
             given = (settings.key_store_path, settings.trust_store_path, settings.crl_path, settings.sni_host)
@@ -345,6 +345,13 @@ def _connector_tls(connector: Connector, report: Report) -> None:
                 f"{what} has verifyHost=false: whoever has any certificate of the same authority can take the other"
                 " broker's place; use a certificate for the host",
             )
+
+
+def _connectors_tls(configuration: Configuration, report: Report) -> None:
+    for connector in configuration.connectors:
+        _connector_tls(f"connector {connector.name!r}", connector, report)
+    for connection in configuration.broker_connections:
+        _connector_tls(f"amqp-connection {connection.name!r}", connection, report)
 
 
 def tls_is_complete(configuration: Configuration, report: Report) -> None:
@@ -373,8 +380,7 @@ def tls_is_complete(configuration: Configuration, report: Report) -> None:
                 acceptor.line,
                 f"{what} offers the SASL mechanism EXTERNAL, which needs needClientAuth=true or wantClientAuth=true",
             )
-    for connector in configuration.connectors:
-        _connector_tls(connector, report)
+    _connectors_tls(configuration, report)
     management = configuration.management
     if not management.enabled:
         return

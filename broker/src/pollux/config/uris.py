@@ -152,6 +152,15 @@ def parse_uris(text: str) -> list[Uri]:
     return [Uri(uri.scheme, uri.host, uri.port, shared | uri.parameters, (*uri.replaced, *replaced)) for uri in uris]
 
 
+def with_alternates(text: str) -> list[str]:
+    """Take ``tcp://a:1?parameters#b:2,c:3`` apart: URIs that are the same but for where they lead to."""
+    first, _, others = text.strip().partition("#")
+    scheme, _, rest = first.partition("://")
+    query = rest.partition("?")[2]
+    parameters = f"?{query}" if query else ""
+    return [first, *(f"{scheme}://{each.strip()}{parameters}" for each in others.split(",") if each.strip())]
+
+
 class Typed(NamedTuple):
     """Hold a URI's parameters as values by field, the features they need, and what is to be warned about."""
 

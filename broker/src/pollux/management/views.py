@@ -45,7 +45,7 @@ NO_DRAIN: dict[str, Any] = {
     "queues": [],
 }
 NO_REPLICAS: dict[str, Any] = {"replicas": [], "fed": []}
-NO_BRIDGES: dict[str, Any] = {"bridges": [], "incoming": [], "upstreams": [], "fetchedFrom": []}
+NO_BRIDGES: dict[str, Any] = {"bridges": [], "incoming": [], "upstreams": [], "fetchedFrom": [], "amqp": []}
 NO_CLUSTER: dict[str, Any] = {
     "name": None,
     "members": [],

@@ -134,7 +134,8 @@ class Links:
     async def _open_bridges(
         self, configuration: Configuration, node: bytes, post: PostOffice, hub: CoreHub | None
     ) -> CoreHub | None:
-        if not (self._key or hub or configuration.bridges or configuration.federations):
+        wanted = configuration.bridges or configuration.federations or configuration.broker_connections
+        if not (self._key or hub or wanted):
             return None
         from pollux.cluster.bridges.service import Bridges
 

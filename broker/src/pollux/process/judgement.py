@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.config import Configuration
+    from pollux.config.acceptors import Connector
+    from pollux.config.connecting import AmqpConnection
     from pollux.config.tls import ServerSettings
 
 
@@ -126,9 +128,13 @@ def _tls(configuration: Configuration) -> Iterator[Problem]:
     ]
     if configuration.management.enabled:
         ports.append(("px:management", configuration.management, configuration.management.line))
+    named: list[tuple[str, Connector | AmqpConnection]] = [
+        (f"connector {each.name!r}", each) for each in configuration.connectors
+    ]
+    named += [(f"amqp-connection {each.name!r}", each) for each in configuration.broker_connections]
     connectors = [
-        (each, settings)
-        for each in configuration.connectors
+        (what, each.line, settings)
+        for what, each in named
         for settings in dict.fromkeys(end.settings for end in each.endpoints if end.settings.ssl_enabled)
     ]
     ports = [port for port in ports if _names_its_stores(port[1])]
@@ -143,11 +149,11 @@ def _tls(configuration: Configuration) -> Iterator[Problem]:
             server_tls(port)
         except TlsError as error:
             yield Problem(file, line, Severity.ERROR, f"{what}: {error}")
-    for connector, towards in connectors:
+    for what, line, towards in connectors:
         try:
             client_context(towards)
         except TlsError as error:
-            yield Problem(file, connector.line, Severity.ERROR, f"connector {connector.name!r}: {error}")
+            yield Problem(file, line, Severity.ERROR, f"{what}: {error}")
 
 
 def _names_its_stores(settings: ServerSettings) -> bool:

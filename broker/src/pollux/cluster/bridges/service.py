@@ -22,6 +22,7 @@ from pollux.logs import event
 from pollux.wire.core.peer import ClusterKey
 
 if TYPE_CHECKING:
+    from pollux.cluster.amqp.connection import AmqpLinks
     from pollux.config.acceptors import Endpoint
     from pollux.config.federating import Federation, Upstream
     from pollux.config.model import Configuration
@@ -40,6 +41,8 @@ class Bridges:
         self.bridges = bridges
         self.receiver = receiver
         self.fetching: list[Fetching] = []
+        #: Connections to others by AMQP.
+        self.amqp: list[AmqpLinks] = []
         self.suppliers = Suppliers(receiver.name, receiver.node, receiver.post)
         self._loop = receiver.loop
         self._task: asyncio.Task[None] | None = None
@@ -71,6 +74,11 @@ class Bridges:
                 others = meeting.others(given.group, template or ConnectorSettings())
             bridges.append(Bridge(given, hub, others, node, post))
         made = Bridges(bridges, Receiver(configuration.name, node, post))
+        if configuration.broker_connections:
+            # Not imported otherwise: it brings the whole client.
+            from pollux.cluster.amqp.connection import AmqpLinks
+
+            made.amqp = [AmqpLinks(configuration, one, node, post) for one in configuration.broker_connections]
         connectors = {connector.name: connector.endpoints for connector in configuration.connectors}
         for federation in configuration.federations:
             for upstream in federation.upstreams:
@@ -133,6 +141,8 @@ class Bridges:
             bridge.start()
         for upstream in self.fetching:
             upstream.start()
+        for connection in self.amqp:
+            connection.start()
         self._tell_of_what_is_left()
         self._task = self._loop.create_task(self._look())
 
@@ -155,7 +165,8 @@ class Bridges:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(_LOOK)
-            looking: list[Bridge | Fetching | Suppliers] = [*self.bridges, *self.fetching, self.suppliers]
+            looking: list[Bridge | Fetching | Suppliers | AmqpLinks]
+            looking = [*self.bridges, *self.fetching, self.suppliers, *self.amqp]
             for each in looking:
                 try:
                     each.look()
@@ -170,6 +181,8 @@ class Bridges:
             await bridge.stop()
         for upstream in self.fetching:
             await upstream.stop()
+        for connection in self.amqp:
+            await connection.stop()
         for supplier in list(self.suppliers.all.values()):
             supplier.stop("the broker stops")
         self.receiver.stop()
@@ -181,4 +194,5 @@ class Bridges:
             "incoming": self.receiver.describe(),
             "upstreams": [upstream.describe() for upstream in self.fetching],
             "fetchedFrom": [supplier.describe() for supplier in self.suppliers.all.values()],
+            "amqp": [connection.describe() for connection in self.amqp],
         }

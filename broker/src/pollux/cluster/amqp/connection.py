@@ -1,0 +1,266 @@
+"""One connection to another broker by AMQP 1.0: made again when it is gone, with a link for each queue that is meant.
+
+Its parameters are those of ``<amqp-connection>``. Which queues are meant is looked at once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pollux.client import frames
+from pollux.client.amqp import AmqpStream
+from pollux.client.answers import Answers
+from pollux.client.calls import HandshakeError, reason_of
+from pollux.client.errors import ClientError, ConnectionLostError, LoginError
+from pollux.client.session import Session
+from pollux.client.url import Endpoint as Address
+from pollux.client.url import Options
+from pollux.cluster.amqp.receiving import Receiver
+from pollux.cluster.amqp.sending import Sender
+from pollux.cluster.bridges.demand import COPIES
+from pollux.cluster.connector import Contexts
+from pollux.config.rules_connecting import matching
+from pollux.config.tls import TlsError
+from pollux.logs import event
+from pollux.message import RoutingType
+from pollux.wire.amqp.sasl import SASL_HEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pollux.config.acceptors import Endpoint
+    from pollux.config.connecting import AmqpConnection
+    from pollux.config.model import Configuration
+    from pollux.engine.post_office import PostOffice
+    from pollux.routing.queue import Queue
+
+logger = logging.getLogger("pollux.bridge")
+
+#: Seconds to connect, to log in and to begin.
+_CONNECT = 30.0
+#: The parts that a queue can have: it is sent from, or fetched into.
+_PARTS: dict[str, type[Sender | Receiver]] = {"sender": Sender, "receiver": Receiver}
+_Key = tuple[str, int]
+
+
+class AmqpLinks:
+    """What one ``<amqp-connection>`` does. All methods are called in the loop's thread."""
+
+    def __init__(self, configuration: Configuration, given: AmqpConnection, node: bytes, post: PostOffice) -> None:
+        self.given = given
+        self.connected = False
+        self.stopped = False
+        self.reason = "not connected yet"
+        self._configuration = configuration
+        self._post = post
+        self._container = f"{configuration.name}.{node.hex()}.{given.name}"
+        self._node = node
+        self._contexts = Contexts()
+        self._session: Session | None = None
+        self._broker = ""
+        self._task: asyncio.Task[None] | None = None
+        self._links: dict[_Key, asyncio.Task[None]] = {}
+        self._parts: dict[_Key, Sender | Receiver] = {}
+        self._reasons: dict[_Key, str] = {}
+        self._said: dict[str, str] = {}
+
+    def start(self) -> None:
+        """Connect, and send and fetch from now on."""
+        self._task = self._post.loop.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Send and fetch nothing any more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self.connected = False
+
+    # -- the connection
+
+    async def _run(self) -> None:
+        failed, pause = 0, self.given.retry_interval / 1000
+        while True:
+            for endpoint in self.given.endpoints:
+                try:
+                    stream = await self._open(endpoint)
+                except (OSError, TimeoutError, HandshakeError, ClientError, TlsError) as error:
+                    self._lost(f"{endpoint.host}:{endpoint.port}: {reason_of(error)}", error)
+                    continue
+                failed = 0
+                await self._use(stream)
+                break
+            else:
+                failed += 1
+            if 0 <= self.given.reconnect_attempts <= failed:
+                self.stopped = True
+                event(
+                    logger,
+                    logging.ERROR,
+                    "connection to another broker stopped: its attempts are used up",
+                    connection=self.given.name,
+                    attempts=failed,
+                    reason=self.reason,
+                    remedy="start this broker again when the other one can be reached, or set reconnect-attempts to -1",
+                )
+                return
+            await asyncio.sleep(pause)
+
+    async def _open(self, endpoint: Endpoint) -> AmqpStream:
+        """Connect and log in. Raises OSError, TimeoutError, HandshakeError, ClientError or TlsError."""
+        given, settings = self.given, endpoint.settings
+        context = self._contexts.context(settings)
+        options = Options(
+            user=given.user or None,
+            password=given.password,
+            ssl_enabled=context is not None,
+            certificate_file=str(settings.key_store_path[0]) if settings.key_store_path else None,
+            confirmation_window_size=-1,
+        )
+        stream = AmqpStream(Address(endpoint.host, endpoint.port), options, self._container)
+        stream.server_name = settings.sni_host
+        if settings.local_address or settings.local_port:
+            stream.local_address = (settings.local_address or "0.0.0.0", settings.local_port)  # noqa: S104  (nothing is listened on)
+        limit = settings.connect_timeout / 1000 if settings.connect_timeout > 0 else _CONNECT
+        try:
+            async with asyncio.timeout(limit):
+                await stream.open_with(context, SASL_HEADER)
+        except BaseException:
+            stream.end("not usable")
+            raise
+        return stream
+
+    async def _use(self, stream: AmqpStream) -> None:
+        """Send and fetch until the connection is gone."""
+        answers = Answers(stream.options)
+        answers.ready.set()
+        session = Session(answers, 0, transacted=False, over=lambda _session: stream.end("the session was ended"))
+        stream.on_lost = lambda: session.fail(ConnectionLostError(stream.reason or "the connection is gone"))
+        try:
+            async with asyncio.timeout(_CONNECT):
+                await session.establish(stream)
+            self._session, self._broker = session, str(stream.endpoint)
+            self.connected, self.reason = True, ""
+            self._said.clear()
+            event(logger, logging.INFO, "connected to another broker", connection=self.given.name, to=self._broker)
+            self._post.trail.tell("bridge-connected", bridge=self.given.name)
+            self.look()
+            await stream.lost.wait()
+        except (TimeoutError, ClientError) as error:
+            stream.end(reason_of(error))
+        finally:
+            was, self._session = self._session, None
+            links = list(self._links.values())
+            for task in links:
+                task.cancel()
+            await asyncio.gather(*links, return_exceptions=True)
+            self._links.clear()
+            self._parts.clear()
+            if stream.reason is None:
+                stream.flush()
+                stream.write(frames.close())
+            await stream.close()
+            if was is not None:
+                self._post.trail.tell("bridge-disconnected", bridge=self.given.name)
+        self._lost(stream.reason or "the connection is gone")
+
+    def _lost(self, reason: str, error: BaseException | None = None) -> None:
+        """Note why there is no connection; what somebody has to do something about is a warning."""
+        self.connected, self.reason = False, reason
+        if reason in self._said:
+            return
+        self._said[reason] = ""
+        remedy = ""
+        if isinstance(error, LoginError):
+            remedy = "correct user and password of the amqp-connection, or the user's there"
+        elif isinstance(error, TlsError):
+            remedy = "correct keyStorePath or trustStorePath of its uri"
+        level = logging.WARNING if remedy else logging.INFO
+        fields = {"connection": self.given.name, "reason": reason, "remedy": remedy or None}
+        event(logger, level, "another broker is not reached", **fields)
+
+    # -- its links
+
+    def _meant(self) -> Iterator[tuple[str, Queue]]:
+        """Return what is to be done now, and for which queues."""
+        given, configuration = self.given, self._configuration
+        for queue in list(self._post.space.queues):
+            if queue.spec.internal or queue.temporary or queue.name.startswith(COPIES):
+                continue
+            sends = matching(configuration, given.senders, queue.name, queue.address) is not None
+            fetches = matching(configuration, given.receivers, queue.name, queue.address) is not None
+            if sends and fetches:
+                self._say(queue.name, "it is sent from and fetched into: its messages would go round for ever")
+            elif sends:
+                yield "sender", queue
+            elif fetches and queue.routing_type is RoutingType.MULTICAST:
+                self._say(
+                    queue.name,
+                    "it is MULTICAST: what is sent there while the connection is gone would be lost; fetch into an"
+                    " ANYCAST queue from a queue there, or federate the address",
+                )
+            elif fetches:
+                yield "receiver", queue
+
+    def look(self) -> None:
+        """Begin and end links where queues came and went; called once a second."""
+        session = self._session
+        if session is None:
+            return
+        meant = {(kind, queue.id): queue for kind, queue in self._meant()}
+        for key in self._links.keys() - meant.keys():
+            self._links.pop(key).cancel()
+            self._reasons.pop(key, None)
+        for key, queue in meant.items():
+            if key not in self._links:
+                self._links[key] = self._post.loop.create_task(self._keep(key, queue, session))
+
+    async def _keep(self, key: _Key, queue: Queue, session: Session) -> None:
+        """Have a link for a queue, again and again while the connection stands."""
+        pause = self.given.retry_interval / 1000
+        while not session.closed:
+            name = f"{self.given.name}.{key[0]}.{queue.name}.{self._node.hex()}"
+            part = self._parts[key] = _PARTS[key[0]](name, queue, self._post, session, pause)
+            try:
+                self._reasons[key] = ""
+                reason = await part.run()
+            except ClientError as error:
+                reason = str(error)
+            except Exception as error:
+                logger.exception("the link of a queue to another broker failed")
+                reason = repr(error)
+            self._reasons[key] = reason
+            if session.closed:
+                return
+            self._say(queue.name, reason)
+            try:
+                await session.remove(part.link)
+            except ClientError:
+                return
+            await asyncio.sleep(pause)
+
+    def _say(self, queue: str, reason: str) -> None:
+        if self._said.get(queue) != reason:
+            self._said[queue] = reason
+            fields = {"connection": self.given.name, "queue": queue, "reason": reason}
+            event(logger, logging.WARNING, "a queue has no link to another broker", **fields)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what management shows."""
+        return {
+            "name": self.given.name,
+            "connected": self.connected,
+            "stopped": self.stopped,
+            "reason": self.reason or None,
+            "broker": self._broker or None,
+            "links": [
+                {
+                    "kind": key[0],
+                    "queue": part.queue.name,
+                    "reason": self._reasons.get(key) or part.reason or None,
+                    **part.describe(),
+                }
+                for key, part in self._parts.items()
+            ],
+        }
