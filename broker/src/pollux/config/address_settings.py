@@ -11,7 +11,7 @@ from typing import Annotated
 from msgspec import Struct
 
 from pollux.config.kinds import LONG_MAX, MIB, Boolean, Decimal, Duration, Enumeration, Integer, Size, Text
-from pollux.config.markers import Attribute, Element, Only
+from pollux.config.markers import Attribute, Element
 from pollux.message import RoutingType
 
 
@@ -245,7 +245,6 @@ class AddressSettings(Struct, frozen=True):
     enable_metrics: Annotated[
         bool,
         Boolean(),
-        Only((True,), "metrics of all addresses are exported"),
         "Export metrics of the address and its queues.",
     ] = True
     id_cache_size: Annotated[

@@ -36,7 +36,7 @@ class AmqpConnection(Redacted, frozen=True):
         " #host:port,host:port.",
     ]
     user: Annotated[str, Text(), Attribute(), "User there; none: by certificate, or anonymously."] = ""
-    password: Annotated[str | None, Password(), Attribute(), "Password there."] = None
+    password: Annotated[str, Password(), Attribute(), "Password there."] = ""
     retry_interval: Annotated[int, Duration(minimum=1), Attribute(), "Wait between attempts."] = 5000
     reconnect_attempts: Annotated[
         int, Integer(special=_FOR_EVER), Attribute(), "Attempts to connect; then it is stopped until a restart."

@@ -254,7 +254,7 @@ class Configuration(Redacted, frozen=True):
         "Failed checks before the lock is lost.",
     ] = 0
     log_journal_write_rate: Annotated[
-        bool, Boolean(), Only((False,), "use the metrics"), "Log how much the journal writes."
+        bool, Boolean(), NoEffect("the metrics tell it"), "Log how much the journal writes."
     ] = False
     large_message_sync: Annotated[
         bool,

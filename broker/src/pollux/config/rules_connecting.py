@@ -22,7 +22,7 @@ def connections_lead_somewhere(configuration: Configuration, report: Report) -> 
         where = f"amqp-connection {one.name!r}"
         if not one.senders and not one.receivers:
             report.warning_at(one.line, f"{where} has no sender and no receiver: nothing is done by it")
-        if one.user and one.password is None:
+        if one.user and not one.password:
             report.error_at(one.line, f"{where}: the attribute 'user' needs 'password'")
         if one.password and not one.user:
             report.error_at(one.line, f"{where}: the attribute 'password' needs 'user'")
