@@ -393,8 +393,8 @@ async def test_a_follower_forgets_the_pages_of_addresses_that_are_gone(tmp_path:
         kept = follower._progress
         assert kept is not None
         state = kept.state
-        assert len(state.pages_done) <= 1, "what is not in a checkpoint yet"
-        assert len(state.stores_done) <= 1
+        assert len(state.pages.done) <= 1, "what is not in a checkpoint yet"
+        assert len(state.pages.stores_done) <= 1
         assert list(follower.pages._stores) == [pages.number]
     await promote(settings, follower, tmp_path / "copy")
 

@@ -10,13 +10,14 @@ from pollux.formats.checkpoint import HEADER, Checkpoint, decode_checkpoint, dec
 from pollux.formats.names import CheckpointKey, checkpoint_name
 from pollux.store.files import DISK, FileReader, write_all
 from pollux.store.index import Index
-from pollux.store.state import Pending, State
+from pollux.store.pending import Pending
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from pollux.store.port import Files
+    from pollux.store.state import State
 
 #: Bytes of one write.
 _WRITE_BYTES = 8 << 20
@@ -60,20 +61,20 @@ def load_checkpoint(checkpoint: Checkpoint, state: State, *, bodies: bool) -> No
         state.links[key] = dict(lives)
     state.large.update(dict(values["large"]))
     for store, page, queues in values["page_acks"]:
-        state.page_acks[store, page] = {queue_id: set(ids) for queue_id, ids in queues}
+        state.pages.acks[store, page] = {queue_id: set(ids) for queue_id, ids in queues}
     for store, done in values["pages_done"]:
-        state.pages_done[store] = set(done)
-    state.page_marks.update(values.get("page_marks", {}))
+        state.pages.done[store] = set(done)
+    state.pages.marks.update(values.get("page_marks", {}))
     state.queue_records.update(values.get("queue_records", {}))
     for store, address, pages in values.get("page_files", ()):
-        state.page_files[store] = set(pages)
-        state.page_addresses[store] = address
+        state.pages.files[store] = set(pages)
+        state.pages.addresses[store] = address
     state.large_sizes.update(dict(values.get("large_sizes", ())))
     state.large_sums.update(dict(values.get("large_sums", ())))
     state.reach = values.get("reach", 0)
-    state.page_ends.update({(store, page): end for store, page, end in values.get("page_ends", ())})
+    state.pages.ends.update({(store, page): end for store, page, end in values.get("page_ends", ())})
     for store, page, committed in values["page_tx"]:
-        state.page_tx[store, page] = set(committed)
+        state.pages.tx[store, page] = set(committed)
 
 
 def encode_state(state: State) -> dict[str, Any]:
@@ -99,19 +100,19 @@ def encode_state(state: State) -> dict[str, Any]:
         "large": list(state.large.items()),
         "page_acks": [
             [*key, [[queue_id, list(ids)] for queue_id, ids in queues.items()]]
-            for key, queues in state.page_acks.items()
+            for key, queues in state.pages.acks.items()
         ],
-        "page_marks": state.page_marks,
-        "page_tx": [[*key, list(committed)] for key, committed in state.page_tx.items()],
+        "page_marks": state.pages.marks,
+        "page_tx": [[*key, list(committed)] for key, committed in state.pages.tx.items()],
         "page_files": [
-            [store, address, list(state.page_files.get(store, ()))] for store, address in state.page_addresses.items()
+            [store, address, list(state.pages.files.get(store, ()))] for store, address in state.pages.addresses.items()
         ],
         "large_sizes": list(state.large_sizes.items()),
         "large_sums": list(state.large_sums.items()),
         "reach": state.reach,
         "links": {key: list(lives.items()) for key, lives in state.links.items()},
-        "page_ends": [[*key, end] for key, end in state.page_ends.items()],
-        "pages_done": [[store, list(done)] for store, done in state.pages_done.items()],
+        "page_ends": [[*key, end] for key, end in state.pages.ends.items()],
+        "pages_done": [[store, list(done)] for store, done in state.pages.done.items()],
         "queue_records": state.queue_records,
     }
 

@@ -125,12 +125,12 @@ def run(job: Job, files: Files) -> Result:
     live_ids = state.prune(queues)
     # Only what the journal says is gone: a directory that is not there may be one that is not mounted.
     paging = Path(job.paging_directory)
-    gone = [store for store, done in state.pages_done.items() if 0 in done and not exists(files, paging / str(store))]
+    gone = [store for store, done in state.pages.done.items() if 0 in done and not exists(files, paging / str(store))]
     if gone:
         # One that came back after a power cut would be a store of which nothing is known to be done.
         files.sync_directory(paging)
     for store in gone:
-        state.forget_pages(store)
+        state.pages.forget(store)
     live = collect(state, table, live_ids)
     rewritten = compact(files, directory, job, live)
     job.check()

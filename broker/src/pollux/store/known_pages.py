@@ -57,22 +57,22 @@ class KnownPages:
         if directory is None:
             return
         self.behind = False
-        for store in self._stores.keys() - state.page_files.keys():
+        for store in self._stores.keys() - state.pages.files.keys():
             del self._stores[store]
         left = _AT_ONCE
-        for store, wanted in state.page_files.items():
+        for store, wanted in state.pages.files.items():
             known = self._stores.setdefault(store, {})
             for number in known.keys() - wanted:
                 del known[number]
             for number in sorted(wanted - known.keys()):
-                recorded = state.page_ends.get((store, number), 0)
+                recorded = state.pages.ends.get((store, number), 0)
                 if not recorded and not _followed(number, wanted):
                     continue  # it may be written to
                 if not left or stopping():
                     self.behind = True
                     return
                 left -= 1
-                committed = state.page_tx.get((store, number), set())
+                committed = state.pages.tx.get((store, number), set())
                 known[number] = self._read(directory / str(store), store, number, set(committed), recorded)
 
     def _read(self, directory: Path, store: int, number: int, committed: set[int], recorded: int) -> KnownPage | None:

@@ -130,7 +130,7 @@ def read_stores(
     What is ``known`` is not opened; a store of which the journal says whose it is not either.
     """
     found = {int(name): directory / name for name in names_in(files, directory) if STORE_NAME.fullmatch(name)}
-    for store in sorted(found.keys() | {store for store, pages in state.page_files.items() if pages}):
+    for store in sorted(found.keys() | {store for store, pages in state.pages.files.items() if pages}):
         place = found.get(store, directory / str(store))
         result = StorePages(store, place, files=files)
         yield _read_store(result, state, duplicates=duplicates, thorough=thorough, known=known)
@@ -142,20 +142,20 @@ def _read_store(
     store, directory = result.number, result.directory
     names = result.files.entries(directory) if is_directory(result.files, directory) else []
     numbers = {int(match[1]): entry for entry in names if (match := PAGE_NAME.fullmatch(entry.name))}
-    done = state.pages_done.get(store, set())
-    wanted = state.page_files.get(store, set())
+    done = state.pages.done.get(store, set())
+    wanted = state.pages.files.get(store, set())
     result.missing = sorted(wanted - done - numbers.keys())
-    result.damage += _missing(result, state.page_addresses.get(store, "?"))
-    mark = state.page_marks.get(store, 0) if duplicates else None
+    result.damage += _missing(result, state.pages.addresses.get(store, "?"))
+    mark = state.pages.marks.get(store, 0) if duplicates else None
     followed = {number for number, other in pairwise(sorted(numbers)) if number >> PAGE_SHIFT == other >> PAGE_SHIFT}
     for number in sorted(numbers):
         path = directory / numbers[number].name
         if number in done or 0 in done:
             result.done.append(path)
             continue
-        committed = state.page_tx.get((store, number), set())
-        gone = state.page_acks.get((store, number), {})
-        end = state.page_ends.get((store, number), 0)
+        committed = state.pages.tx.get((store, number), set())
+        gone = state.pages.acks.get((store, number), {})
+        end = state.pages.ends.get((store, number), 0)
         before = known.get(store, number, numbers[number].inode, committed, end) if known is not None else None
         if before is not None and (mark is None or before.page.duplicate < max(mark, 1)):
             read = _from_known(before, path, gone, result)
@@ -169,7 +169,7 @@ def _read_store(
             result.finished.append(page)
         elif page is not None:
             result.pages.append(page)
-    told = state.page_addresses.get(store)
+    told = state.pages.addresses.get(store)
     if known is not None and told is not None and not result.missing:
         result.address, result.assumed = told, True
     elif result.pages or result.finished or result.missing:

@@ -29,6 +29,8 @@ from pollux.formats.segments import (
     resynchronise,
 )
 from pollux.store import ids as numbers
+from pollux.store.page_records import PAGES, PageRecords
+from pollux.store.pending import IncompleteOutcome, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -48,29 +50,6 @@ _ACKS = int(RecordType.ACKS)
 _BATCH = int(RecordType.BATCH)
 
 
-class Pending(Struct):
-    """The records of an open transaction; they count when its commit is read."""
-
-    #: (message id, priority, queue ids, deliver at, address, duplicate id)
-    messages: list[tuple[int, int, tuple[int, ...], int, str, bytes | None]] = field(default_factory=list)
-    acknowledgements: list[tuple[int, list[int]]] = field(default_factory=list)
-    #: (message id, priority, queue ids)
-    references: list[tuple[int, int, tuple[int, ...]]] = field(default_factory=list)
-    duplicates: list[tuple[str, bytes]] = field(default_factory=list)
-    #: (store, page, queue id, message ids)
-    page_acks: list[tuple[int, int, int, list[int]]] = field(default_factory=list)
-    #: (store, page) the transaction wrote to
-    pages: list[tuple[int, int]] = field(default_factory=list)
-    xid: bytes | None = None
-    #: (key of the link, life, number)
-    links: list[tuple[str, bytes, int]] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        """The number of records."""
-        parts = (self.messages, self.acknowledgements, self.references, self.duplicates, self.page_acks, self.pages)
-        return sum(len(part) for part in parts) + len(self.links)
-
-
 class Replay(Struct):
     """The findings of one segment's replay."""
 
@@ -85,17 +64,6 @@ class Replay(Struct):
     #: The numbers of the first and last BATCH record.
     first_number: int = -1
     last_number: int = -1
-
-
-class IncompleteOutcome(Struct):
-    """A commit, or the end of its first phase, that says more records than were found: some are damaged."""
-
-    location: int
-    tx: int
-    expected: int
-    pending: Pending
-    #: It was not committed yet: what is left of it waits for its outcome.
-    prepared: bool = False
 
 
 class State:
@@ -127,24 +95,10 @@ class State:
         self.large_sizes: dict[int, int] = {}
         #: CRC-32C of these files, where their records have it.
         self.large_sums: dict[int, int] = {}
-        #: page records of the journal: see pollux.store.pages.
-        #: (store, page) -> queue -> acknowledged ids; an empty set means all of them.
-        self.page_acks: dict[tuple[int, int], dict[int, set[int]]] = {}
-        #: store -> pages nobody needs; 0 among them: none of the store's.
-        self.pages_done: dict[int, set[int]] = {}
-        #: store -> location of the record that says so of all its pages; none of what a checkpoint told.
-        self.stores_done: dict[int, int] = {}
-        #: store -> the first paged message whose duplicate id may be in its page only.
-        self.page_marks: dict[int, int] = {}
-        #: (store, page) -> committed transactions that wrote to it.
-        self.page_tx: dict[tuple[int, int], set[int]] = {}
+        #: What it says of pages.
+        self.pages = PageRecords()
         #: queue id -> value of its binding, of the queues that were made and not dropped.
         self.queue_records: dict[int, bytes] = {}
-        #: The inventory: the page files that must be there, of stores whose address it is.
-        self.page_files: dict[int, set[int]] = {}
-        self.page_addresses: dict[int, str] = {}
-        #: (store, page) -> where its messages end, of pages that were not closed: a later life found it so.
-        self.page_ends: dict[tuple[int, int], int] = {}
         #: Key of a link -> life of its sender -> the last number taken in, the newest life last.
         self.links: dict[str, dict[bytes, int]] = {}
         #: The last segment that a segment before it says is there.
@@ -238,39 +192,20 @@ class State:
             self._fold_inventory(kind, flags, record, location)
 
     def _fold_inventory(self, kind: int, flags: int, record: memoryview, location: int) -> None:
-        """Pages, and what must be there."""
-        if kind == RecordType.PAGE_ACKS:
-            position = records.FIELDS_TX if flags & TX else records.FIELDS
-            store, page, queue_id = TRIPLE.unpack_from(record, position)
-            ids = list(_ids(record, position + 24))
-            if flags & TX:
-                self._transaction(record).page_acks.append((store, page, queue_id, ids))
-            else:
-                self._acknowledge_page(store, page, queue_id, ids)
-        elif kind == RecordType.PAGE_TX:
-            store, page = PAIR.unpack_from(record, records.FIELDS_TX)
-            self._transaction(record).pages.append((store, page))
-        elif kind == RecordType.PAGE_MARK:
-            store, message_id = PAIR.unpack_from(record, records.FIELDS)
-            self.page_marks[store] = message_id
-        elif kind == RecordType.PAGE:
-            store, page = PAIR.unpack_from(record, records.FIELDS)
-            self.page_files.setdefault(store, set()).add(page)
-            self.page_addresses[store] = records.page_address(record)
-        elif kind == RecordType.START:
+        """Page records, and what must be there."""
+        if kind == RecordType.START:
             self.reach = 0  # this life knew what was there before it, and an operator what was not
-            self.page_ends.update(records.decode_page_ends(record))
+            self.pages.ends.update(records.decode_page_ends(record))
         elif kind == RecordType.SEGMENT_END:
             self.reach = max(self.reach, U64.unpack_from(record, records.FIELDS)[0])
-        elif kind == RecordType.PAGE_DONE:
-            store, page = PAIR.unpack_from(record, records.FIELDS)
-            self._page_done(store, page, location)
         elif kind == RecordType.LINK:
             taken = records.decode_link(record)
             if flags & TX:
                 self._transaction(record).links.append(taken)
             else:
                 self._take_link(*taken)
+        elif kind in PAGES:
+            self.pages.fold(kind, record, location, self._transaction(record) if flags & TX else None)
 
     def _fold_queue(self, kind: int, record: memoryview) -> None:
         (queue_id,) = U64.unpack_from(record, records.FIELDS)
@@ -278,35 +213,6 @@ class State:
             self.queue_records[queue_id] = bytes(record[records.FIELDS + 8 :])
         else:
             self.drop_queue(queue_id)
-
-    def _acknowledge_page(self, store: int, page: int, queue_id: int, ids: list[int]) -> None:
-        queues = self.page_acks.setdefault((store, page), {})
-        if not ids:
-            queues[queue_id] = set()
-        elif queue_id not in queues:
-            queues[queue_id] = set(ids)
-        elif queues[queue_id]:
-            queues[queue_id].update(ids)
-
-    def _page_done(self, store: int, page: int, location: int) -> None:
-        self.pages_done.setdefault(store, set()).add(page)
-        if page:
-            self.page_files.get(store, set()).discard(page)
-        else:
-            self.stores_done[store] = location
-            self.page_files.pop(store, None)
-            self.page_addresses.pop(store, None)
-        for pages in (self.page_acks, self.page_tx, self.page_ends):
-            pages.pop((store, page), None)
-
-    def forget_pages(self, store: int) -> None:
-        """Forget the pages of a store whose directory is gone."""
-        self.pages_done.pop(store, None)
-        self.page_marks.pop(store, None)
-        self.stores_done.pop(store, None)
-        for pages in (self.page_acks, self.page_tx, self.page_ends):
-            for key in [key for key in pages if key[0] == store]:
-                del pages[key]
 
     def _transaction(self, record: memoryview) -> Pending:
         (tx,) = U64.unpack_from(record, 14)
@@ -435,10 +341,7 @@ class State:
 
     def commit(self, tx: int, pending: Pending) -> None:
         """Make a transaction's records count."""
-        for store, page in pending.pages:
-            self.page_tx.setdefault((store, page), set()).add(tx)
-        for page_ack in pending.page_acks:
-            self._acknowledge_page(*page_ack)
+        self.pages.commit(tx, pending)
         for entry in pending.messages:
             self._add_message(entry)
         for message_id, priority, queue_ids in pending.references:
@@ -545,11 +448,7 @@ class State:
 
     def forget_stores(self, kept: Container[int]) -> None:
         """Of pages that were all done in files that are forgotten a checkpoint keeps what it needs: ``kept``."""
-        first = self.forgotten << FILE_SHIFT
-        gone = [store for store, done in self.pages_done.items() if 0 in done and store not in kept]
-        for store in gone:
-            if self.stores_done.get(store, 0) < first:
-                self.forget_pages(store)
+        self.pages.forget_before(self.forgotten << FILE_SHIFT, kept)
 
     def finish(self) -> dict[int, dict[int, array[int]]]:
         """Queue id -> priority -> ids still in it, in order."""

@@ -245,12 +245,12 @@ def read_pages(
     stores = (one.name for one in files.entries(paging) if one.is_directory and STORE_NAME.fullmatch(one.name))
     for directory in sorted(paging / name for name in stores):
         store = int(directory.name)
-        done = state.pages_done.get(store, set())
+        done = state.pages.done.get(store, set())
         for path in sorted(directory / name for name in names_in(files, directory) if PAGE_NAME.fullmatch(name)):
             if 0 not in done and int(path.stem) not in done:
                 key = (store, int(path.stem))
-                gone = state.page_acks.get(key, {})
-                for one, wanted in _paged(path, state.page_tx.get(key, set()), damage, files):
+                gone = state.pages.acks.get(key, {})
+                for one, wanted in _paged(path, state.pages.tx.get(key, set()), damage, files):
                     trace.add(one)
                     for queue_id in wanted:
                         # An empty set: the queue is done with the whole page.
