@@ -30,7 +30,7 @@ from pollux.store.files import DISK, read_all, write_all
 from pollux.store.recovered import Damage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from pollux.store.port import Files
@@ -360,3 +360,24 @@ class Bindings:
         if self._fd >= 0:
             self._files.close(self._fd)
             self._fd = -1
+
+
+def joined(operations: Iterable[Callable[[], None]]) -> Iterator[Callable[[], None]]:
+    """Return operations of the writer in order; changes of bindings with nothing between are one.
+
+    Each of their writes is synced: a turn's alone would cost as much as those of all.
+    """
+    changes: Changes | None = None
+    for operation in operations:
+        if isinstance(operation, Changes):
+            if changes is None:
+                changes = operation
+            else:
+                changes.join(operation)
+            continue
+        if changes is not None:
+            yield changes
+            changes = None
+        yield operation
+    if changes is not None:
+        yield changes

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from queue import Empty, SimpleQueue
@@ -23,7 +23,7 @@ from pollux.checksum import crc32c
 from pollux.errors import DiskFullError, StoreError
 from pollux.formats.records import BATCH, SEGMENT_END, RecordType, segment_end
 from pollux.formats.segments import FOLLOWS_UNSYNCED, FRAME, FRAME_SIZE, MARKER, frame
-from pollux.store.bindings import Changes
+from pollux.store.bindings import joined
 from pollux.store.files import write_all
 from pollux.store.latency import LatencyHistogram
 from pollux.store.segments import NO_ROOM, RETRY_SECONDS, Segment, SegmentPool
@@ -363,7 +363,7 @@ class Journal:
         sync = False
         for chunk in group:
             sync = sync or chunk.sync
-        for operation in _joined(group):
+        for operation in joined(chain.from_iterable(chunk.before for chunk in group)):
             self._with_room(operation)
         data = group[0].parts
         for chunk in group[1:]:
@@ -476,27 +476,6 @@ class Journal:
             self._files.fdatasync(segment.fd)
         self._files.close(segment.fd)
         self._on_sealed(segment)
-
-
-def _joined(group: list[Chunk]) -> Iterator[Callable[[], None]]:
-    """Return the operations before a group's records, in order; changes of bindings with nothing between are one.
-
-    Each of their writes is synced: a turn's alone would cost as much as those of all.
-    """
-    changes: Changes | None = None
-    for operation in chain.from_iterable(chunk.before for chunk in group):
-        if isinstance(operation, Changes):
-            if changes is None:
-                changes = operation
-            else:
-                changes.join(operation)
-            continue
-        if changes is not None:
-            yield changes
-            changes = None
-        yield operation
-    if changes is not None:
-        yield changes
 
 
 def _first_record(data: bytes) -> int:

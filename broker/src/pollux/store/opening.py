@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 
 class Opening:
-    """What one life reads of its predecessors'. ``wanted`` says whether anybody still wants this life."""
+    """Hold what one life reads of its predecessors'. ``wanted`` says whether anybody still wants this life."""
 
     def __init__(
         self,

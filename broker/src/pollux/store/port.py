@@ -142,7 +142,7 @@ class NodeLock(Protocol):
 
     @property
     def nonce(self) -> str:
-        """What tells this lock from all others of its name."""
+        """Return what tells this lock from all others of its name."""
 
     @property
     def closed(self) -> bool:
