@@ -11,7 +11,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from harness.lossy_disk import Account, Event
+from harness.disk_account import Account, Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ class LossySystem:
         self.events.append(Event("note", value=value))
 
     def account(self) -> Account:
-        """What a power cut leaves now."""
+        """Return what a power cut leaves now."""
         account = Account()
         for event in self.events:
             account.apply(event)
@@ -80,7 +80,7 @@ class LossySystem:
             self.events.append(Event("sync-directory" if stat.S_ISDIR(status.st_mode) else "sync", number))
 
     def _look(self) -> None:
-        """What changed since the last look: data, and all names at once."""
+        """Note what changed since the last look: data, and all names at once."""
         self._busy = True
         try:
             found: dict[tuple[int, str], int] = {}

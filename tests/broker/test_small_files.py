@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from harness.lossy_disk import Account, materialise
+from harness.disk_account import Account, materialise
 from harness.lossy_system import LossySystem
 from pollux.cluster import vote_log
 from pollux.config.masking import read_key, write_key

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.engine.conftest import Office, Receiver, message
-from harness.lossy_disk import Account, LossyDisk, materialise
+from harness.disk_account import Account, materialise
+from harness.lossy_disk import LossyDisk
 from harness.store import abandon, without_names
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.errors import InvalidRequestError, NoSuchQueueError
@@ -199,7 +200,6 @@ async def test_no_damage_to_the_bindings_loses_a_message(tmp_path: Path, names: 
         assert (post.orphans.messages, post.problems) == (0, []), name
         await crash(office)
         shutil.rmtree(directory)
-
 
 
 async def test_a_queue_that_was_made_again_meanwhile_is_one_queue_in_the_end(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.lossy_disk import Account, Event, LossyDisk, materialise
+from harness.disk_account import Account, Event, materialise
+from harness.lossy_disk import LossyDisk
 from pollux.errors import StoreError
 from pollux.store.files import FileOperations
 from pollux.store.large import LargeMessage

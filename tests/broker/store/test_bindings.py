@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from harness.lossy_disk import LossyDisk, materialise
+from harness.disk_account import materialise
+from harness.lossy_disk import LossyDisk
 from harness.store import NODE, opened, settings_in, stable
 from pollux.errors import StoreError
 from pollux.formats import records

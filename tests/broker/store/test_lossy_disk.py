@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.lossy_disk import SECTOR, Account, LossyDisk, PowerCutError, materialise
+from harness.disk_account import SECTOR, Account, materialise
+from harness.lossy_disk import LossyDisk, PowerCutError
 from pollux.store.files import FileOperations, make_directories, replace_file, write_all
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.lossy_disk import Account, LossyDisk, materialise
+from harness.disk_account import Account, materialise
+from harness.lossy_disk import LossyDisk
 from pollux.errors import StoreError
 from pollux.formats.segments import Kind, SegmentHeader
 from pollux.ha.copies import local

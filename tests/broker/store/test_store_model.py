@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from harness.databases import DATABASES
-from harness.lossy_disk import LossyDisk, materialise
+from harness.disk_account import materialise
+from harness.lossy_disk import LossyDisk
 from pollux.store.copying import Store as Stored
 from pollux.store.copying import copy
 from pollux.store.files import DISK
