@@ -215,14 +215,15 @@ class Following:
         self.connected, self.reason, self._said = True, "", ""
         event(logger, logging.INFO, "source is followed", queue=self.queue.name, broker=self.broker, held=len(held))
         while True:
-            await session.more.wait()
-            session.more.clear()
+            while not (session.inbox or session.over):
+                session.more.clear()
+                await session.more.wait()
             if session.inbox:
                 size = sum(map(len, session.inbox))
                 arrived, session.inbox = session.inbox, deque()
                 await self._apply(arrived)
                 conversation.grant(channel, size)
-            elif session.over:
+            else:
                 raise _Ended(session.reason)
 
     async def _known(self) -> dict[int, int]:
