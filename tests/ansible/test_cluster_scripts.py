@@ -11,6 +11,7 @@ import select
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -356,6 +357,17 @@ def test_without_a_majority_by_both_programs_it_is_not_told_to_serve_on(machine:
     assert machine(AGENT, "monitor", **REPEATED) == 8
     assert grants(machine) == 0
     assert "no majority here" in machine.said
+
+
+def test_a_cluster_that_does_not_answer_is_no_failure_of_the_primary(machine: Machine) -> None:
+    """It is looked at in less than a monitor's time-out (15 s of the role's), and ends by itself."""
+    granting(machine)
+    for name in ("crm_node", "corosync-quorumtool"):
+        (machine.directory / name).write_text("#!/bin/sh\nexec sleep 600\n")
+    began = time.monotonic()
+    assert machine(AGENT, "monitor", **REPEATED) == 8
+    assert time.monotonic() - began < 12
+    assert grants(machine) == 0
 
 
 @pytest.mark.parametrize(
