@@ -1,4 +1,4 @@
-"""Clusters: produced on one node and consumed on another, a backlog that moves, twelve nodes on one machine.
+"""Clusters: produced on one node and consumed on another, redirects, a backlog that moves, twelve nodes on one machine.
 
     .venv/bin/python -m benchmarks.cluster                       # all parts
     .venv/bin/python -m benchmarks.cluster --only nodes --write  # one of them; rewrites docs/benchmarks.md when all ran
@@ -9,6 +9,7 @@ Durable storage in a temporary directory, everything on loopback. Nothing is ass
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import statistics
@@ -27,12 +28,14 @@ from harness.broker import PASSWORD, USER
 from harness.cluster import ClusterNode, Nodes
 from harness.failover import wait_until
 from harness.loadclient.process import cpu_seconds
+from harness.ports import free_port
+from pollux.client import connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("forward", "move", "nodes")
+PARTS = ("forward", "redirect", "move", "nodes")
 COLUMNS = ("what", "measured", "goal")
 NODES, QUEUES = 12, 1000
 IDLE_SECONDS = 10.0
@@ -51,20 +54,76 @@ def load(node: ClusterNode, *words: str) -> dict[str, Any]:
 
 
 def forward(directory: Path, rounds: int, seconds: float) -> Iterator[Row]:
-    """Compare what goes through one broker with what goes from one node to another, alternating."""
+    """Compare what goes through one broker with what goes from one node to another, alternating.
+
+    Two nodes, the client and whatever else runs share the machine's processors: what each node spends on a message
+    is told beside the rates, and depends less on that.
+    """
     with Nodes(directory / "single", 1) as alone, Nodes(directory / "pair", 2) as pair:
         one, two = pair.all
         for protocol in ("amqp", "stomp", "mqtt"):
             rates: tuple[list[float], list[float]] = [], []
+            spent: dict[ClusterNode, list[float]] = {node: [] for node in (*alone.all, one, two)}
             words = ("--protocol", protocol, "--window", "512", "--consumers", "1", "--seconds", str(seconds))
             there = ("--consumer-port", str(two.port))
             load(one, *words[:-1], "1", *there, "--queue", f"warm{protocol}")
             for turn in range(rounds):
-                rates[0].append(load(alone.all[0], *words, "--queue", f"{protocol}{turn}")["rate"])
-                rates[1].append(load(one, *words, *there, "--queue", f"{protocol}{turn}")["rate"])
+                name = f"{protocol}{turn}"
+                rates[0].append(_load(alone.all, spent, alone.all[0], *words, "--queue", name))
+                rates[1].append(_load(pair.all, spent, one, *words, *there, "--queue", name))
             single, across = map(statistics.median, rates)
             what = f"{protocol.upper()}: produced on one node, consumed on another, window 512, 100 B"
             yield what, f"{across:,.0f}/s, {across / single:.0%} of one broker's {single:,.0f}/s", "60 %"
+            on_one, on_a, on_b = (f"{statistics.median(each):.0f} ms" for each in spent.values())
+            yield (
+                f"{protocol.upper()}: processor time of 1,000 messages",
+                f"{on_a} where they are produced, {on_b} where they are consumed; a single broker {on_one}",
+                "-",
+            )
+
+
+def _load(nodes: Sequence[ClusterNode], spent: dict[ClusterNode, list[float]], node: ClusterNode, *words: str) -> float:
+    """Return the rate of a load; what the nodes spent on 1,000 messages of it (milliseconds) is added to ``spent``."""
+    before = {each: cpu_seconds(each.process.pid) for each in nodes if each.process is not None}
+    found = load(node, *words)
+    for each, at_first in before.items():
+        if each.process is not None:
+            took = cpu_seconds(each.process.pid) - at_first
+            spent[each].append(took * 1e6 / max(1, found["messages"]))
+    return float(found["rate"])
+
+
+def redirect(directory: Path, times: int = 100) -> Iterator[Row]:
+    """Time our client's connect to an acceptor that serves it, and to one whose router sends it to the other node."""
+    router = (
+        '<connection-routers><connection-router name="away"><key-type>USER_NAME</key-type>'
+        '<policy name="FIRST_ELEMENT"/><pool><static-connectors><connector-ref>n1</connector-ref></static-connectors>'
+        "</pool></connection-router></connection-routers>"
+    )
+    with Nodes(directory / "redirect", 2) as pair:
+        one, two = pair.all
+        port = free_port()
+        text = one.configuration.read_text().replace("</core>", f"{router}</core>")
+        acceptor = f'<acceptor name="away">tcp://127.0.0.1:{port}?protocols=AMQP;router=away</acceptor></acceptors>'
+        one.configuration.write_text(text.replace("</acceptors>", acceptor))
+        one.stop()
+        one.start()
+        wait_until(lambda: one.api("/api/v1/cluster/routers")["items"][0]["ready"] == 1, "the router is ready")
+        direct = asyncio.run(_connects(two.port, times))
+        away = asyncio.run(_connects(port, times))
+        more = (statistics.median(away) - statistics.median(direct)) * 1000
+        share = f"{statistics.median(away) * 1000:.1f} ms in place of {statistics.median(direct) * 1000:.1f} ms"
+        yield "AMQP: a connect that is sent to another node", f"{more:.1f} ms more ({share})", "below 20 ms"
+
+
+async def _connects(port: int, times: int) -> list[float]:
+    took = []
+    for _ in range(times):
+        began = time.perf_counter()
+        client = await connect(f"tcp://127.0.0.1:{port}", user=USER, password=PASSWORD)
+        took.append(time.perf_counter() - began)
+        await client.close()
+    return took
 
 
 def move(directory: Path, messages: int) -> Iterator[Row]:
@@ -148,6 +207,8 @@ def main() -> None:
         base = Path(directory)
         if "forward" in arguments.only:
             rows += forward(base, arguments.rounds, arguments.seconds)
+        if "redirect" in arguments.only:
+            rows += redirect(base)
         if "move" in arguments.only:
             rows += move(base, arguments.messages)
         if "nodes" in arguments.only:

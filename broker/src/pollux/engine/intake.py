@@ -392,6 +392,8 @@ class Intake:
 
     def _full(self, account: Account) -> Verdict:
         accounts = self._accounts
+        if not account.careful and not accounts.pressure:
+            return Verdict.ACCEPT
         crowding = accounts.crowding(account)
         return admit(account.settings, account.gauge, accounts.total, account.pages, crowding=crowding)
 

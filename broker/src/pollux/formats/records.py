@@ -138,10 +138,8 @@ def message_head(message: Message, queue_ids: Sequence[int], tx: int, address: b
         head = MESSAGE_TX.pack(RecordType.MESSAGE, flags | TX, tx, *fields)
     else:
         head = MESSAGE.pack(RecordType.MESSAGE, flags, *fields)
-    parts = [head, array("Q", queue_ids).tobytes(), address]
-    if extension:
-        parts += (U32.pack(len(extension)), extension)
-    return b"".join(parts)
+    head += U64.pack(queue_ids[0]) if len(queue_ids) == 1 else array("Q", queue_ids).tobytes()
+    return head + address + U32.pack(len(extension)) + extension if extension else head + address
 
 
 _addresses: dict[bytes, str] = {}

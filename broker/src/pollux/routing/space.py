@@ -139,6 +139,8 @@ class AddressSpace:
         self.admits: Callable[[Queue, str], bool] = lambda _queue, _address: True
         #: Told of a queue that came or went, or was changed (None: any of them).
         self.on_change: Callable[[Queue | None], None] = lambda _queue: None
+        #: Grows with each change of an address or a queue: what was found before may not be so any more.
+        self.version = 0
         self._resolve = settings
         self._settings: dict[str, AddressSettings] = {}
         self._addresses: dict[str, Address] = {}
@@ -256,6 +258,7 @@ class AddressSpace:
 
     def _changed(self, address: Address, queue: str = "") -> None:
         """Forget what leads to this address, and to this queue by name. (Very many may come and go, one by one.)"""
+        self.version += 1
         if address.wildcard:
             self._routes.clear()
             return
@@ -264,6 +267,7 @@ class AddressSpace:
 
     def changed(self) -> None:
         """Attributes of a queue or address (filter, enabled, routing types ...) were changed."""
+        self.version += 1
         self._routes.clear()
         self.on_change(None)
 

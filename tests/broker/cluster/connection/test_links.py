@@ -486,3 +486,22 @@ async def test_other_subscriptions_do_not_get_it_a_second_time(nodes: Make) -> N
     await until(lambda: not any(link.in_flight for link in two.cluster.peers.links))
     await three.office.stable()
     assert three.post.message_count(last) == 1
+
+
+async def test_a_queue_that_comes_between_two_messages_gets_the_second(nodes: Make) -> None:
+    """What is remembered of a name is true until a queue changes, at this node or elsewhere."""
+    one, two = await nodes()
+    two.post.create_queue(QueueSpec("there", "news", routing_type=RoutingType.MULTICAST))
+    one.reach(two)
+    await until(lambda: (two.id, "there") in one.cluster.table.queues)
+    one.post.send(message(b"1", "news"))
+    one.post.create_queue(QueueSpec("here", "news", routing_type=RoutingType.MULTICAST))
+    one.post.send(message(b"2", "news"))
+    two.post.create_queue(QueueSpec("later", "news", routing_type=RoutingType.MULTICAST))
+    await until(lambda: (two.id, "later") in one.cluster.table.queues)
+    one.post.send(message(b"3", "news"))
+    one.post.delete_queue("here")
+    one.post.send(message(b"4", "news"))
+    for name, bodies in (("there", [b"1", b"2", b"3", b"4"]), ("later", [b"3", b"4"])):
+        await until(lambda name=name, bodies=bodies: two.post.message_count(two.post.queue(name)) == len(bodies))  # type: ignore[misc]
+        assert [each.message.data for each in two.post.queue(name).iterate()] == bodies

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.cluster.connection.forwarded import renumbered, stored
 from pollux.cluster.connection.local import takers
-from pollux.cluster.routes.choice import Candidate, choose
+from pollux.cluster.routes.choice import Balancing, Candidate, choose
 from pollux.cluster.routes.grouped import choose_for_group, weight
 from pollux.engine.spreading import Forward, Spread
 from pollux.message import RoutingType
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.local import Prefixes
-    from pollux.cluster.routes.choice import Balancing
     from pollux.cluster.routes.numbers import Numbering
     from pollux.cluster.routes.records import Key, QueueRecord
     from pollux.cluster.routes.table import Path, RoutingTable
@@ -38,6 +37,10 @@ class _Far(NamedTuple):
 
     key: Key
     peer: bytes
+
+
+#: A group (address and routing name), its queues here and those elsewhere.
+_Choices = tuple[tuple[str, str], "list[Queue]", "list[tuple[Key, Path]]"]
 
 
 class Outlet(NamedTuple):
@@ -65,6 +68,9 @@ class Spreading:
         self.grouped: Prefixes | None = None
         #: Names of queues that leave: where others of their group are reached they get nothing.
         self.leaving: Container[str] = frozenset()
+        #: What messages of a name are for, and of which space, table and outlets that is true.
+        self._choices: dict[tuple[str, RoutingType | None], Sequence[_Choices]] = {}
+        self._state = (-1, -1, 0)
         self._turns: dict[tuple[str, str], int] = {}
         #: Messages sent to a queue since its record was heard.
         self._sent: dict[Key, tuple[int, int]] = {}
@@ -125,13 +131,53 @@ class Spreading:
         gone: Forwarded | None = None,
     ) -> Sequence[Queue] | Spread:
         """Choose a queue of each group that the message is for; only of the groups of ``gone``, where that is given."""
-        name, _, named = message.address.partition(FQQN_SEPARATOR)
+        if visited or gone is not None or self.leaving:
+            groups = self._groups(message.address, message.routing_type, elsewhere, visited, gone)
+        else:
+            groups = self._known_groups(message.address, message.routing_type, elsewhere)
+        queues: list[Queue] = []
+        far: dict[tuple[bytes, bytes, bool], list[str]] = {}
+        for group, here, others in groups:
+            chosen = self._choose(message, group, here, others)
+            if isinstance(chosen, _Far):
+                far.setdefault((chosen.key[0], chosen.peer, bool(group[1])), []).append(chosen.key[1])
+            elif chosen is not None:
+                queues.append(chosen)
+        if not far:
+            return queues
+        forwards = [
+            self._copy(message, peer, owner, tuple(names), visited, topic=topic)
+            for (owner, peer, topic), names in far.items()
+        ]
+        return Spread(queues, forwards)
+
+    def _known_groups(
+        self, address: str, routing_type: RoutingType | None, elsewhere: Iterable[str]
+    ) -> Sequence[_Choices]:
+        """Return :meth:`_groups` as long as no queue, here or elsewhere, has changed since it was asked."""
+        state = (self._space.version, self._table.version, len(self.outlets))
+        if state != self._state or len(self._choices) >= _NAMES:
+            self._state = state
+            self._choices.clear()
+        found = self._choices.get((address, routing_type))
+        if found is None:
+            found = self._choices[address, routing_type] = self._groups(address, routing_type, elsewhere, (), None)
+        return found
+
+    def _groups(
+        self,
+        full_name: str,
+        routing_type: RoutingType | None,
+        elsewhere: Iterable[str],
+        visited: tuple[bytes, ...],
+        gone: Forwarded | None,
+    ) -> list[_Choices]:
+        """Return the groups that messages of a name are for, with their queues here and elsewhere."""
+        name, _, named = full_name.partition(FQQN_SEPARATOR)
         groups: dict[tuple[str, str], list[Queue]] = {}
         for address in self._space.matching(name):
             for queue in address.queues:
-                if (named and queue.name != named) or (
-                    address.wildcard and not self._space.admits(queue, message.address)
-                ):
+                if (named and queue.name != named) or (address.wildcard and not self._space.admits(queue, full_name)):
                     continue
                 multicast = queue.routing_type is RoutingType.MULTICAST
                 groups.setdefault((address.name, queue.name if multicast else ""), []).append(queue)
@@ -139,13 +185,12 @@ class Spreading:
         for group in self._table.groups:
             if group[0] in wanted:
                 groups.setdefault(group, [])
-        queues: list[Queue] = []
-        far: dict[tuple[bytes, bytes, bool], list[str]] = {}
+        found: list[_Choices] = []
         for group, here in groups.items():
             multicast = bool(group[1])
             if gone is not None and (gone.subscriptions != multicast or (multicast and group[1] not in gone.queues)):
                 continue
-            if named or message.routing_type in (None, RoutingType.MULTICAST if multicast else RoutingType.ANYCAST):
+            if named or routing_type in (None, RoutingType.MULTICAST if multicast else RoutingType.ANYCAST):
                 others = [
                     (key, path)
                     for key in self._table.group(group)
@@ -155,23 +200,16 @@ class Spreading:
                 ]
                 if self.leaving and any(path.connected for _, path in others):
                     here = [queue for queue in here if queue.name not in self.leaving]  # noqa: PLW2901  (fewer of them)
-                chosen = self._choose(message, group, here, others)
-                if isinstance(chosen, _Far):
-                    far.setdefault((chosen.key[0], chosen.peer, multicast), []).append(chosen.key[1])
-                elif chosen is not None:
-                    queues.append(chosen)
-        if not far:
-            return queues
-        forwards = [
-            self._copy(message, peer, owner, tuple(names), visited, topic=topic)
-            for (owner, peer, topic), names in far.items()
-        ]
-        return Spread(queues, forwards)
+                found.append((group, here, others))
+        return found
 
     def _choose(
         self, message: Message, group: tuple[str, str], here: list[Queue], others: list[tuple[Key, Path]]
     ) -> Queue | _Far | None:
         """Return a queue of this node, or which one of another node's, gets the message; None: no one."""
+        if len(others) == 1 and message.group is None and self._only_there(here, others[0][1]):
+            self._turns[group] = len(here) + 1
+            return self._to(*others[0])
         candidates = [self._local(queue, message) for queue in here]
         candidates += [self._remote(key, path, message) for key, path in others]
         if not candidates:
@@ -190,7 +228,21 @@ class Spreading:
         self._turns[group] = at + 1
         if at < len(here):
             return here[at]
-        key, path = others[at - len(here)]
+        return self._to(*others[at - len(here)])
+
+    def _only_there(self, here: list[Queue], path: Path) -> bool:
+        """Whether what :func:`choose` finds is plain: the one other node's consumers take it, and here are none."""
+        record = path.record
+        return (
+            self._balancing is Balancing.ON_DEMAND
+            and path.connected
+            and record.consumers > 0
+            and not record.filter
+            and not any(queue.consumers for queue in here)
+        )
+
+    def _to(self, key: Key, path: Path) -> _Far:
+        """Count a message for a queue elsewhere."""
         version, sent = self._sent.get(key, (0, 0))
         known = path.record.version
         self._sent[key] = (known, sent + 1 if version == known else 1)
