@@ -129,6 +129,43 @@ def test_federation_loses_and_doubles_nothing_whoever_is_killed(tmp_path: Path) 
             there.close()
 
 
+def test_a_downstream_loses_and_doubles_nothing_whoever_is_killed(tmp_path: Path) -> None:
+    with Group(tmp_path, PRIMARY.format(""), core=SECRET) as group:
+        (here,) = group.members
+        federation = FEDERATION.format(port=here.port, secret=SECRET).replace("upstream", "downstream")
+        there = BrokerProcess(
+            tmp_path / "there",
+            address_settings=traffic.SETTINGS,
+            addresses='<address name="fail.queue"><anycast><queue name="fail.queue"/></anycast></address>',
+            core=federation,
+        )
+        try:
+            here.start()
+            there.start()
+            group.ledger = traffic.Ledger(tmp_path / "ledger")
+            begin(group, there)
+            copies = "federation.f/up.fail.topic."
+            wait_until(lambda: any(queue["name"].startswith(copies) for queue in there.queues()), "copies are made")
+            for worker in group.workers:
+                if isinstance(worker, traffic.Producer):
+                    worker.start()
+            group.wait_for_confirms(100)
+            for victim, name in ((there, "that asks"), (here, "that fetches")):
+                group.fault(f"kill -9 of the broker {name}")
+                victim.kill()
+                victim.start()
+                group.wait_for_confirms(100)
+            for worker in group.workers:
+                if isinstance(worker, traffic.Producer):
+                    worker.stop()
+            wait_until(lambda: not sum(queue["messages"] for queue in there.queues()), "nothing waits there any more")
+            assert "f/up" in there.command("bridge", "downstreams", "--config", str(there.configuration))
+            group.finish()
+            assert "Traceback" not in there.log.read_text(), there.log_tail(20_000)
+        finally:
+            there.close()
+
+
 def fetched(here: BrokerProcess) -> tuple[int, int]:
     """How many queues and addresses are fetched."""
     (shown,) = here.api("/api/v1/bridges")["upstreams"]

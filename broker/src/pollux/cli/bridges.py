@@ -51,6 +51,7 @@ _UPSTREAMS = {
     "addresses": "addresses",
     "reason": "reason",
 }
+_DOWNSTREAMS = {"downstream": "name", "connected": "connected", "reason": "reason"}
 _FETCHED = {
     "federation": "federation",
     "node": "node",
@@ -68,6 +69,15 @@ def upstreams(client: api.Client) -> Result:
     Whether they are reached, or why not; which queues and addresses are wanted here.
     """
     return listed(client.get(_PATH)["upstreams"], _UPSTREAMS)
+
+
+@api.remote(app, "downstreams", epilog="Example: pollux bridge downstreams --json")
+def downstreams(client: api.Client) -> Result:
+    """List the brokers that this one asks to fetch from it.
+
+    Whether they are reached, or why not.
+    """
+    return listed(client.get(_PATH)["downstreams"], _DOWNSTREAMS)
 
 
 @api.remote(app, "fetched", epilog="Example: pollux bridge fetched")

@@ -134,8 +134,19 @@ class Upstream(Redacted, frozen=True):
     line: int = 0
 
 
+class Downstream(Upstream, frozen=True):
+    """A broker that is asked to fetch from here, by policies that are told to it."""
+
+    upstream_connector_ref: Annotated[
+        str | None,
+        Text(required=True),
+        ByDesign("the other broker fetches over the connection that is made to it, so that it need not reach this one"),
+        "Connector by which it would reach this broker.",
+    ] = None
+
+
 class Federation(Redacted, frozen=True):
-    """A ``<federation>``: upstreams, and policies that say what is fetched from them."""
+    """A ``<federation>``: upstreams and downstreams, and policies that say what is fetched."""
 
     hidden: ClassVar[frozenset[str]] = frozenset({"password"})
 
@@ -143,6 +154,7 @@ class Federation(Redacted, frozen=True):
     user: Annotated[str | None, Text(required=True), Attribute(), "User of upstreams that have none."] = None
     password: Annotated[str | None, Password(), Attribute(), "Password of upstreams that have none."] = None
     upstreams: Annotated[tuple[Upstream, ...], Listed("upstream"), "Brokers that are fetched from."] = ()
+    downstreams: Annotated[tuple[Downstream, ...], Listed("downstream"), "Brokers that fetch from here."] = ()
     policy_sets: Annotated[tuple[PolicySet, ...], Listed("policy-set"), "Sets of policies."] = ()
     queue_policies: Annotated[tuple[QueuePolicy, ...], Listed("queue-policy"), "Which queues fetch."] = ()
     address_policies: Annotated[tuple[AddressPolicy, ...], Listed("address-policy"), "Which addresses fetch."] = ()

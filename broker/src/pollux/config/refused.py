@@ -121,7 +121,6 @@ _REFUSED: dict[type[Any], Mapping[str, str]] = {
         "data-source-properties": _CLASSES,
     },
     Federation: {
-        "downstream": "write an upstream in the broker.xml of the other broker, which fetches what it wants itself",
         "transformer": _PLUGINS,
     },
     QueuePolicy: {"@transformer-ref": _PLUGINS},
@@ -147,7 +146,7 @@ def refused_in(shape: type[Any]) -> Iterable[tuple[str, str]]:
 
 
 _IN_LISTS = {
-    "federations": {"@downstream-authorization": "a downstream is not provided: each broker names its upstreams"},
+    "federations": {"@downstream-authorization": "whoever knows the cluster-password may be a downstream, or have one"},
 }
 
 

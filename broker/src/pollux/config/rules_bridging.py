@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pollux.config.federating import Downstream
 from pollux.config.nearest import did_you_mean
 from pollux.config.rules import unique
 from pollux.config.rules_cluster import DEFAULT_CLUSTER_PASSWORD
@@ -82,16 +83,18 @@ def upstreams_lead_somewhere(configuration: Configuration, report: Report) -> No
         named = [(item.name, item.line) for part in parts for item in part]
         where = f"federation {federation.name!r}"
         unique(report, f"policy of {where}", named)
-        unique(report, f"upstream of {where}", ((item.name, item.line) for item in federation.upstreams))
+        ways = (*federation.upstreams, *federation.downstreams)
+        unique(report, f"upstream or downstream of {where}", ((item.name, item.line) for item in ways))
         known = {name for name, _ in named}
         for one in federation.policy_sets:
             _known_policies(report, one.line, f"{where}, policy-set {one.name!r}", one.policies, known)
-        for upstream in federation.upstreams:
-            place = f"{where}, upstream {upstream.name!r}"
+        for upstream in ways:
+            kind = "downstream" if isinstance(upstream, Downstream) else "upstream"
+            place = f"{where}, {kind} {upstream.name!r}"
             line, static = upstream.line, upstream.static_connectors
             _known_policies(report, line, place, upstream.policies, known)
             if not upstream.policies:
-                report.warning_at(line, f"{place} has no policy: nothing is fetched from it")
+                report.warning_at(line, f"{place} has no policy: nothing is fetched")
             if static is None or not static.connector_refs:
                 report.error_at(line, f"{place} needs <static-connectors> (discovery is not provided here)")
             for name in static.connector_refs if static is not None else ():

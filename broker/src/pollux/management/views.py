@@ -45,7 +45,11 @@ NO_DRAIN: dict[str, Any] = {
     "queues": [],
 }
 NO_REPLICAS: dict[str, Any] = {"replicas": [], "fed": []}
-NO_BRIDGES: dict[str, Any] = {"bridges": [], "incoming": [], "upstreams": [], "fetchedFrom": [], "amqp": []}
+NO_BRIDGES: dict[str, Any] = {"bridges": [], "incoming": [], "upstreams": [], "fetchedFrom": []} | {
+    "downstreams": [],
+    "askedBy": [],
+    "amqp": [],
+}
 NO_CLUSTER: dict[str, Any] = {
     "name": None,
     "members": [],

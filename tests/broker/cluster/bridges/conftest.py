@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from broker.cluster.connection.conftest import KEY, Connected
 from broker.engine.conftest import Office
+from pollux.cluster.bridges.asking import asked_of
 from pollux.cluster.bridges.demand import Matching
 from pollux.cluster.bridges.sending import Bridge
 from pollux.cluster.bridges.service import Bridges
@@ -20,12 +21,13 @@ from pollux.cluster.link import CoreHub
 from pollux.config import bridging
 from pollux.config.acceptors import Connector, Endpoint
 from pollux.config.clustering import StaticConnectors
-from pollux.config.federating import AddressPolicy, Federation, PolicyRef, QueuePolicy, Upstream
+from pollux.config.federating import AddressPolicy, Downstream, Federation, PolicyRef, QueuePolicy, Upstream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from pollux.cluster.bridges.asking import Asking
     from pollux.cluster.bridges.federation import Fetching
     from pollux.cluster.bridges.receiving import Receiver
     from pollux.engine.post_office import PostOffice
@@ -92,6 +94,20 @@ class Site:
             upstream,
             (Endpoint("tcp", "host", other.port),),
             matching=Matching(self.office.configuration, federation.policies_of(upstream), -1),
+            hub=self.hub,
+            connector=_Connector(self, {other.port: other}),  # type: ignore[arg-type]
+        )
+        made.start()
+        return made
+
+    def ask(self, other: Site, policy: QueuePolicy | AddressPolicy) -> Asking:
+        """Ask another broker to fetch from here what a policy says, from now on."""
+        downstream = Downstream("down", retry_interval=1, max_retry_interval=1)
+        made = self.bridges.ask(
+            Federation("f", downstreams=(downstream,)),
+            downstream,
+            (Endpoint("tcp", "host", other.port),),
+            asked=asked_of([policy], -1),
             hub=self.hub,
             connector=_Connector(self, {other.port: other}),  # type: ignore[arg-type]
         )

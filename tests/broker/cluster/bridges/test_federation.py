@@ -176,3 +176,49 @@ def test_policies_by_set_and_by_name_each_once() -> None:
     )  # fmt: skip
     upstream = type("U", (), {"policies": (PolicyRef("news"), PolicyRef("all"))})
     assert federation.policies_of(upstream) == [NEWS, QUEUES]  # type: ignore[arg-type]
+
+
+async def test_a_downstream_fetches_what_it_is_asked_to(sites: Make) -> None:
+    here, there = await sites()
+    for number in range(10):
+        here.post.send(message(str(number).encode()))
+    await here.office.stable()
+    here.ask(there, QUEUES)
+    receiver = Receiver(credit=1000)
+    there.post.attach(there.post.queue("orders"), receiver)
+    await until(lambda: len(there.bridges.downstreams.all) == 1)
+    await until(lambda: look(there) and len(receiver.bodies) == 10)
+    assert receiver.bodies == [str(number).encode() for number in range(10)]
+    await until(lambda: count(here) == 0)
+    assert there.bridges.describe()["askedBy"] == [{"federation": "f/down", "node": "site1", "fetches": ["orders"]}]
+    assert here.bridges.describe()["downstreams"] == [{"name": "f/down", "connected": True, "reason": None}]
+    there.links[-1].cut()
+    here.post.send(message(b"after"))
+    await until(lambda: look(here) and look(there) and receiver.bodies[-1] == b"after")
+    assert len(receiver.bodies) == 11
+
+
+async def test_a_downstream_gets_copies_of_addresses(sites: Make) -> None:
+    here, there = await sites()
+    here.ask(there, NEWS)
+    got = subscription(there, "mine")
+    await until(lambda: len(there.bridges.downstreams.all) == 1)
+    await until(lambda: look(there) and here.post.space.address("news.all") is not None)
+    here.post.send(news(b"headline"))
+    await until(lambda: look(here) and got.bodies == [b"headline"])
+
+
+async def test_a_broker_asks_nothing_of_itself(sites: Make) -> None:
+    (here,) = await sites(1)
+    asking = here.ask(here, QUEUES)
+    await until(lambda: "leads to the broker that it begins at" in asking.reason)
+
+
+def look(site: Site) -> bool:
+    """Do what a second would."""
+    bridges = site.bridges
+    for one in (*bridges.asking, *bridges.fetching):
+        one.look()
+    bridges.suppliers.look()
+    bridges.downstreams.look()
+    return True

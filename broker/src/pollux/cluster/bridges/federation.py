@@ -34,13 +34,16 @@ FEDERATION = "federation"
 class Fetching:
     """One upstream: connects to it, and tells what is wanted here. The handler of that channel."""
 
+    purpose = FEDERATION
+    what = "upstream"
+
     def __init__(
         self,
         federation: Federation,
         upstream: Upstream,
         endpoints: tuple[Endpoint, ...],
         *,
-        matching: Matching,
+        matching: Matching | None,
         name: str,
         node: bytes,
         post: PostOffice,
@@ -85,7 +88,7 @@ class Fetching:
                         continue
                     wait = given.retry_interval / 1000
                     self._channel = self._link.conversation.open(
-                        self, FEDERATION, federation=self.name, node_id=self._node.hex(), name=self._broker
+                        self, self.purpose, federation=self.name, node_id=self._node.hex(), name=self._broker
                     )
                     await self._link.over
                     self._link = None
@@ -98,7 +101,7 @@ class Fetching:
 
     def look(self) -> None:
         """Tell what is wanted now, where that is something else; called once a second."""
-        if self._link is None or not self.connected:
+        if self._link is None or not self.connected or self._matching is None:
             return
         wanted = tuple(sorted(self._matching.demand(self._post), key=lambda each: (each.address, each.queue)))[:MOST]
         conversation = self._link.conversation
@@ -116,14 +119,15 @@ class Fetching:
         if reason != self._said:
             self._said = reason
             level = logging.WARNING if remedy else logging.INFO
-            event(logger, level, "upstream is not reached", upstream=self.name, reason=reason, remedy=remedy or None)
+            fields = {self.what: self.name, "reason": reason, "remedy": remedy or None}
+            event(logger, level, f"{self.what} is not reached", **fields)
 
     # -- the channel
 
     def accepted(self, content: dict[str, Any]) -> None:  # noqa: ARG002  (a handler's)
         """Tell what is wanted."""
         self.connected, self.reason, self._said = True, "", ""
-        event(logger, logging.INFO, "upstream is reached", upstream=self.name)
+        event(logger, logging.INFO, f"{self.what} is reached", **{self.what: self.name})
         self.look()
 
     def data(self, payload: bytes) -> None:

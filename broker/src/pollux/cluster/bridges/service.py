@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from pollux.cluster.bridges.asking import DOWNSTREAM, Asking, Downstreams, asked_of
 from pollux.cluster.bridges.demand import Matching
 from pollux.cluster.bridges.federation import FEDERATION, Fetching
 from pollux.cluster.bridges.receiving import Receiver
@@ -17,12 +18,14 @@ from pollux.cluster.discovery import Others
 from pollux.cluster.link import CoreHub
 from pollux.cluster.meeting import Meeting
 from pollux.config.acceptors import ConnectorSettings
+from pollux.config.federating import Downstream
 from pollux.config.resolve import INTERNAL_PREFIX
 from pollux.logs import event
 from pollux.wire.core.peer import ClusterKey
 
 if TYPE_CHECKING:
     from pollux.cluster.amqp.connection import AmqpLinks
+    from pollux.cluster.bridges.asking import Asked
     from pollux.config.acceptors import Endpoint
     from pollux.config.federating import Federation, Upstream
     from pollux.config.model import Configuration
@@ -41,6 +44,8 @@ class Bridges:
         self.bridges = bridges
         self.receiver = receiver
         self.fetching: list[Fetching] = []
+        self.asking: list[Asking] = []
+        self.downstreams = Downstreams(receiver)
         #: Connections to others by AMQP.
         self.amqp: list[AmqpLinks] = []
         self.suppliers = Suppliers(receiver.name, receiver.node, receiver.post)
@@ -81,7 +86,7 @@ class Bridges:
             made.amqp = [AmqpLinks(configuration, one, node, post) for one in configuration.broker_connections]
         connectors = {connector.name: connector.endpoints for connector in configuration.connectors}
         for federation in configuration.federations:
-            for upstream in federation.upstreams:
+            for upstream in (*federation.upstreams, *federation.downstreams):
                 secret = (
                     upstream.user or federation.user or configuration.cluster_user,
                     upstream.password or federation.password or configuration.cluster_password,
@@ -93,8 +98,13 @@ class Bridges:
                 names = upstream.static_connectors.connector_refs if upstream.static_connectors is not None else ()
                 endpoints = tuple(endpoint for name in names for endpoint in connectors[name])
                 priority = -1 if upstream.priority_adjustment is None else upstream.priority_adjustment
-                matching = Matching(configuration, federation.policies_of(upstream), priority)
+                policies = federation.policies_of(upstream)
                 connector = ClusterConnector(hub)
+                if isinstance(upstream, Downstream):
+                    asked = asked_of(policies, priority)
+                    made.ask(federation, upstream, endpoints, asked=asked, hub=hub, connector=connector)
+                    continue
+                matching = Matching(configuration, policies, priority)
                 made.fetch(federation, upstream, endpoints, matching=matching, hub=hub, connector=connector)
         return made
 
@@ -124,6 +134,33 @@ class Bridges:
         self.fetching.append(made)
         return made
 
+    def ask(
+        self,
+        federation: Federation,
+        downstream: Downstream,
+        endpoints: tuple[Endpoint, ...],
+        *,
+        asked: Asked,
+        hub: CoreHub,
+        connector: ClusterConnector,
+    ) -> Asking:
+        """Have a downstream; what it fetches goes by the connection that it is asked over."""
+        hub.purposes[FEDERATION] = self.suppliers.open
+        receiver = self.receiver
+        made = Asking(
+            federation,
+            downstream,
+            endpoints,
+            matching=None,
+            name=receiver.name,
+            node=receiver.node,
+            post=receiver.post,
+            connector=connector,
+        )
+        made.asked = asked
+        self.asking.append(made)
+        return made
+
     def hub(self, key: ClusterKey) -> CoreHub:
         """Return what other brokers may ask for of one that is in no cluster."""
         receiver = self.receiver
@@ -134,12 +171,13 @@ class Bridges:
         """Let others' bridges in by the acceptors that ``hub`` is for."""
         hub.purposes[PURPOSE] = self.receiver.open
         hub.purposes[FEDERATION] = self.suppliers.open
+        hub.purposes[DOWNSTREAM] = self.downstreams.open
 
     def start(self) -> None:
         """Send from now on."""
         for bridge in self.bridges:
             bridge.start()
-        for upstream in self.fetching:
+        for upstream in (*self.fetching, *self.asking):
             upstream.start()
         for connection in self.amqp:
             connection.start()
@@ -165,8 +203,8 @@ class Bridges:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(_LOOK)
-            looking: list[Bridge | Fetching | Suppliers | AmqpLinks]
-            looking = [*self.bridges, *self.fetching, self.suppliers, *self.amqp]
+            looking: list[Bridge | Fetching | Suppliers | Downstreams | AmqpLinks]
+            looking = [*self.bridges, *self.fetching, *self.asking, self.suppliers, self.downstreams, *self.amqp]
             for each in looking:
                 try:
                     each.look()
@@ -179,7 +217,7 @@ class Bridges:
             self._task.cancel()
         for bridge in self.bridges:
             await bridge.stop()
-        for upstream in self.fetching:
+        for upstream in (*self.fetching, *self.asking):
             await upstream.stop()
         for connection in self.amqp:
             await connection.stop()
@@ -194,5 +232,7 @@ class Bridges:
             "incoming": self.receiver.describe(),
             "upstreams": [upstream.describe() for upstream in self.fetching],
             "fetchedFrom": [supplier.describe() for supplier in self.suppliers.all.values()],
+            "downstreams": [downstream.describe() for downstream in self.asking],
+            "askedBy": self.downstreams.describe(),
             "amqp": [connection.describe() for connection in self.amqp],
         }
