@@ -36,7 +36,8 @@ _CORE = {
     "password-codec": "masked passwords use the key of px:security's key-file",
     "log-delegate-factory-class-name": _CLASSES,
     "remoting-incoming-interceptors": _PLUGINS,
-    "remoting-outgoing-interceptors": _PLUGINS,
+    "remoting-outgoing-interceptors": f"{_CLASSES}; no plugin is shown what is delivered: look at messages when they"
+    " are sent, by on_send of a plugin in Python (docs/plugins.md)",
     "queues": "write addresses with anycast or multicast queues instead",
     "lock-coordinators": "lock coordinators are not provided",
     "journal-retention-directory": "retention of journal files is not provided",
