@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from pollux.audit import Trail
 from pollux.engine.accounts import Accounts
@@ -39,9 +38,9 @@ from pollux.engine.pages import Pages
 from pollux.engine.queue_records import QueueRecords
 from pollux.engine.restart import Restart
 from pollux.engine.share import Share
-from pollux.engine.transaction import Transaction
+from pollux.engine.transactions import Transactions
 from pollux.engine.wakeups import Wakeups
-from pollux.errors import InvalidRequestError, NoSuchQueueError, NotPermittedError, PolluxError
+from pollux.errors import NoSuchQueueError, NotPermittedError, PolluxError
 from pollux.formats.audit import Event
 from pollux.message import RoutingType
 from pollux.routing.queue import Queue, queue_of
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
 
     from pollux.config.model import Configuration
     from pollux.engine.spreading import Forward, Spread
+    from pollux.engine.transaction import Transaction
     from pollux.message import Message
     from pollux.routing.consumer import Consumer, Rights
     from pollux.routing.space import Address, AddressSpace
@@ -100,7 +100,6 @@ class PostOffice:
         #: What was taken in of a cluster's links before this start: key -> [(life, number)].
         self.links: dict[str, list[tuple[bytes, int]]] = {}
         self.acknowledged_total = 0
-        self._transactions: WeakSet[Transaction] = WeakSet()
         self._large_files = LargeFiles(storage.large)
         self._arrivals = Arrivals(loop, self.share, storage, self._enter)
         self.share.disk = self._arrivals
@@ -164,6 +163,12 @@ class PostOffice:
         self.attempt = self._intake.attempt
         self.spread_over = self._intake.spread_over
         self.show = self._intake.show
+        self._transactions = Transactions(
+            self._intake, storage, self.memory, loop, configuration=lambda: self.configuration
+        )
+        self.begin = self._transactions.begin
+        self.rollback = self._transactions.rollback
+        self.expire_transactions = self._transactions.expire
         #: Told of a queue that a consumer came to, or left.
         self.consumers_changed: Callable[[Queue], None] = lambda _queue: None
         self.dead_letters = DeadLetters(
@@ -360,55 +365,17 @@ class PostOffice:
 
     # -- transactions
 
-    def begin(self, origin: int = 0) -> Transaction:
-        """Return a new local transaction of the connection ``origin``. Raises LimitError."""
-        deadline = self.loop.time() + self.configuration.transaction_timeout / 1000
-        limit = self.configuration.limits.max_transaction_size
-        tx = Transaction(self.storage.next_id(), limit, deadline, self.memory.holder(origin))
-        self._transactions.add(tx)
-        return tx
-
     def commit(self, tx: Transaction) -> None:
         """Do all of ``tx``. Await ``when_stable``. Raises SendError, DiskFullError or InvalidRequestError (it was open
         for longer than transaction-timeout): then nothing of it was done.
         """
-        if tx.expired:
-            raise InvalidRequestError(
-                f"transaction {tx.id} was rolled back: it was open for longer than transaction-timeout "
-                f"({self.configuration.transaction_timeout} ms)"
-            )
-        admitted = self._intake.admit_all(tx.sends)
-        tx.end()
-        self._transactions.discard(tx)
-        self._intake.take_all(admitted, tx.id)
+        self._transactions.commit(tx)
         for queue, mine in by_queue(tx.acknowledged):
             if queue.trail is not None:
                 queue.trail.acknowledged([reference.message.id for reference in mine])
             self._departures.discard(queue, queue.acknowledge(mine), tx.id)
         self.acknowledged_total += len(tx.acknowledged)
         self.storage.append_commit(tx.id)
-
-    def expire_transactions(self) -> None:
-        """Roll back what is open for too long; called every transaction-timeout-scan-period."""
-        now = self.loop.time()
-        for tx in list(self._transactions):
-            if tx.ended:
-                self._transactions.discard(tx)
-            elif tx.deadline <= now and not tx.expired:
-                log.warning("transaction %d is open for longer than transaction-timeout: rolled back", tx.id)
-                for message in tx.sends:
-                    if message.large is not None:
-                        self.storage.large.delete(message.large.id)
-                tx.expire()
-
-    def rollback(self, tx: Transaction) -> list[MessageReference]:
-        """Forget ``tx``. Returns what was acknowledged in it: still with its consumers, who release or keep it."""
-        tx.end()
-        self._transactions.discard(tx)
-        for message in tx.sends:
-            if message.large is not None:
-                self.storage.large.delete(message.large.id)
-        return tx.acknowledged
 
     # -- consumers
 
@@ -532,4 +499,4 @@ def by_queue(references: Sequence[MessageReference]) -> Iterable[tuple[Queue, Se
     return ((queue, references),)
 
 
-__all__ = ["PostOffice", "Transaction", "by_queue"]
+__all__ = ["PostOffice", "by_queue"]
