@@ -20,6 +20,7 @@ MINIMUM_ITERATIONS = 4_096
 #: More would let the file itself stall log-ins (0.3 s each).
 MAXIMUM_ITERATIONS = 1_000_000
 SALT_BYTES = 16
+_DECOY_PARTS = (b"salt", b"stored", b"server")
 KEY_BYTES = hashlib.sha256().digest_size
 _VERIFIER = re.compile(r"^SCRAM-SHA-256\$(\d{1,9}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)$")
 
@@ -33,6 +34,12 @@ class Verifier:
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
     server_key: bytes = field(repr=False)
+
+    @classmethod
+    def decoy(cls, key: bytes, name: bytes, iterations: int) -> Verifier:
+        """Return one of a user that does not exist, which looks as real: the same each time, of no password."""
+        salt, stored, server = (hmac.digest(key, part + b"\0" + name, "sha256") for part in _DECOY_PARTS)
+        return cls(iterations, salt[:SALT_BYTES], stored, server)
 
     @classmethod
     def create(cls, password: str, *, iterations: int = DEFAULT_ITERATIONS, salt: bytes | None = None) -> Verifier:

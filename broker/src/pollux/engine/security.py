@@ -27,7 +27,7 @@ from pollux.config.model import PermissionType as Permission
 from pollux.config.model import permissions_for
 from pollux.config.saslprep import saslprep
 from pollux.config.users import Users
-from pollux.config.verifiers import DEFAULT_ITERATIONS, SALT_BYTES, Verifier
+from pollux.config.verifiers import DEFAULT_ITERATIONS, Verifier
 from pollux.engine.scram import MAXIMUM_MESSAGE, ScramExchange
 from pollux.engine.throttle import Throttle, pair_of
 from pollux.engine.turns import Turns
@@ -441,15 +441,8 @@ class Security:
         verifier = self._users.verifiers.get(user)
         if verifier is not None:
             return verifier, True
-        key = self._users.decoy_key
         name = user.encode("utf-8", "surrogatepass")[:MAXIMUM_MESSAGE]
-        salt = hmac.digest(key, b"salt\0" + name, "sha256")[:SALT_BYTES]
-        return Verifier(
-            self._decoy_iterations,
-            salt,
-            hmac.digest(key, b"stored\0" + name, "sha256"),
-            hmac.digest(key, b"server\0" + name, "sha256"),
-        ), False
+        return Verifier.decoy(self._users.decoy_key, name, self._decoy_iterations), False
 
     def _cache_key(self, user: str, password: str, verifier: Verifier) -> bytes:
         """Names what was checked without keeping the password; a new verifier makes a new key."""
