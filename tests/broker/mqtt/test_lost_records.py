@@ -83,19 +83,24 @@ async def test_a_shared_subscription_without_its_record_is_still_one(broker: Bro
     assert await again.subscribe("$share/g/t") == [2]
 
 
-async def test_what_a_client_sent_with_qos_2_is_known_when_its_session_is_back(broker: Broker) -> None:
+async def lose_session(broker: Broker, body: bytes) -> tuple[Path, bytes]:
+    """Have c send with QoS 2 to a reader, and its session damaged on the disk; the file, and what was in it."""
     client = broker.client()
     await client.connect("c", expiry=1000)
     reader = broker.client()
     await reader.connect("reader", expiry=1000)
     await reader.subscribe("t")
-    client.write(publish("t", b"once", 2, 7))
+    client.write(publish("t", body, 2, 7))
     await client.receive(Ack)
     client.lose()
     await broker.stable()
     await broker.stop()
     path = bindings_of(broker)
-    good = spoil(path, b"mqtt-sessionc")
+    return path, spoil(path, b"mqtt-sessionc")
+
+
+async def test_what_a_client_sent_with_qos_2_is_known_when_its_session_is_back(broker: Broker) -> None:
+    path, good = await lose_session(broker, b"once")
     await broker.start()
     await broker.client().connect("the first one, with whom the sessions are restored")
     await broker.stable()
@@ -114,17 +119,7 @@ async def test_what_a_client_sent_with_qos_2_is_known_when_its_session_is_back(b
 
 
 async def test_a_new_session_does_not_get_what_is_left_of_a_lost_one(broker: Broker) -> None:
-    client = broker.client()
-    await client.connect("c", expiry=1000)
-    reader = broker.client()
-    await reader.connect("reader", expiry=1000)
-    await reader.subscribe("t")
-    client.write(publish("t", b"old", 2, 7))
-    await client.receive(Ack)
-    client.lose()
-    await broker.stable()
-    await broker.stop()
-    spoil(bindings_of(broker), b"mqtt-sessionc")
+    await lose_session(broker, b"old")
     await broker.start()
     client = broker.client()
     assert not (await client.connect("c", clean=False, expiry=1000)).session_present

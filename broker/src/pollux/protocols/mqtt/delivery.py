@@ -4,6 +4,9 @@ The hot path is :meth:`Delivery.deliver`: one pass over a batch, one ``join``, o
 sent -> (PUBACK) done; of a QoS 2 delivery: sent -> (PUBREC) released -> (PUBCOMP) done (MQTT 5, section 4.3, figure
 4.3). ``ClientState`` holds them, so they outlive the connection; for a durable session each step of QoS 2 is in the
 journal before the packet that tells of it leaves.
+
+One file, and a long one: all of it spends or gives back one window, within a batch and between connections. What needs
+no look at that is elsewhere: how a message is encoded, large ones, QoS 2, what happens at the end.
 """
 
 from __future__ import annotations
@@ -278,7 +281,7 @@ class Delivery:
         if subscription.hide_dollar and message.address.startswith("$"):
             return None
         if 0 < message.expiration <= now:
-            self._mqtt_sessions.count_expired(1)
+            self._mqtt_sessions.counters.expired += 1
             return None
         data = self._encoder.stored(message)
         if (
@@ -303,7 +306,7 @@ class Delivery:
         if packet is None:
             # MQTT-3.1.2-24, -25: as if it had been sent.
             self.too_large += 1
-            self._mqtt_sessions.count_too_large(1)
+            self._mqtt_sessions.counters.too_large += 1
             return None
         return packet, first, packet_id
 
@@ -327,7 +330,7 @@ class Delivery:
             return
         if not sent:  # it is a dead letter
             self.too_large += 1
-            self._mqtt_sessions.count_too_large(1)
+            self._mqtt_sessions.counters.too_large += 1
             self._take_back(reference, packet_id)
             self._post.reject([reference])
         elif not packet_id and self._reading_files.pop(reference, True) is None:
@@ -356,7 +359,7 @@ class Delivery:
             if not self.dropped:
                 logger.warning("client %r does not keep up: QoS 0 messages are dropped", self._state.client_id)
             self.dropped += dropped
-            self._mqtt_sessions.count_dropped(dropped)
+            self._mqtt_sessions.counters.dropped += dropped
             self._schedule()
 
     def pause(self) -> None:

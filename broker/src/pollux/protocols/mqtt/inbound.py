@@ -10,6 +10,8 @@ a duplicate to the address's id cache, or the message never got in and is taken 
 
 **Back pressure**: while an address takes no messages, PUBLISHes are parked and nothing is confirmed; acknowledgements
 of deliveries are still read. Beyond ``MAX_PARKED_BYTES`` reading pauses. What was parked goes on in order.
+
+One file, and a long one: a packet's order, confirmation and record are decided in one pass over what a read brought.
 """
 
 from __future__ import annotations

@@ -156,14 +156,7 @@ class MovingSessions:
         for entry in record.subscriptions:
             if entry.topic_filter not in state.subscriptions:
                 try:
-                    mqtt_sessions.subscriptions.make(
-                        state,
-                        entry.topic_filter,
-                        entry.qos,
-                        exclude_own=entry.no_local,
-                        retain_as_published=entry.retain_as_published,
-                        identifier=entry.identifier,
-                    )
+                    mqtt_sessions.subscriptions.make_again(state, entry)
                 except PolluxError as error:
                     raise ValueError(f"subscription {entry.topic_filter!r}: {error}") from error
 

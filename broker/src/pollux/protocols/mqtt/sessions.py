@@ -144,18 +144,6 @@ class MqttSessions:
                 state.unacked.pop(packet_id, None)
                 self.record_out(state, packet_id, None)
 
-    def count_dropped(self, count: int) -> None:
-        """Count QoS 0 messages a slow client missed."""
-        self.counters.dropped += count
-
-    def count_expired(self, count: int) -> None:
-        """Count messages that expired between their queue and the client."""
-        self.counters.expired += count
-
-    def count_too_large(self, count: int) -> None:
-        """Count messages larger than their client's maximum packet size."""
-        self.counters.too_large += count
-
     # -- after a restart
 
     def restore(self) -> None:
@@ -215,14 +203,7 @@ class MqttSessions:
             if share is not None:
                 self.subscriptions.shared.expect(self.mapping.queue_name(share, proper))
             try:
-                self.subscriptions.make(
-                    state,
-                    entry.topic_filter,
-                    entry.qos,
-                    exclude_own=entry.no_local,
-                    retain_as_published=entry.retain_as_published,
-                    identifier=entry.identifier,
-                )
+                self.subscriptions.make_again(state, entry)
             except PolluxError:
                 logger.exception("subscription %r of MQTT client %r cannot be restored", entry.topic_filter, client_id)
         return state

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pollux.engine.reading_rights import ReadingRights
     from pollux.engine.security import Security
     from pollux.protocols.mqtt.neighbours import Neighbours
-    from pollux.protocols.mqtt.state import ClientState
+    from pollux.protocols.mqtt.state import ClientState, SubscriptionRecord
     from pollux.routing.queue import Queue
     from pollux.wire.mqtt.topics import TopicMapping
 
@@ -84,6 +84,17 @@ class Subscriptions:
                 identifier=identifier,
             ),
             True,
+        )
+
+    def make_again(self, state: ClientState, record: SubscriptionRecord) -> Subscription:
+        """Make one that was recorded. Raises PolluxError when it cannot be."""
+        return self.make(
+            state,
+            record.topic_filter,
+            record.qos,
+            exclude_own=record.no_local,
+            retain_as_published=record.retain_as_published,
+            identifier=record.identifier,
         )
 
     def make(
