@@ -87,6 +87,9 @@ Distinct = Annotated[
         help="Distinct codes: 0 yes, 1 no, 2 refused, 3 unreachable, 4 usage, 5 no answer in time.",
     ),
 ]
+ClusterManager = Annotated[
+    bool, typer.Option("--cluster-manager", help="Needed: a resource manager calls this, nobody by hand.")
+]
 Members = Annotated[
     list[str] | None,
     typer.Option(metavar="ADDRESS[,ADDRESS]", help="Members as ha-brokers-url names them (host:port)."),
@@ -172,9 +175,7 @@ def query(
 def promote(
     client: _Client,
     *,
-    cluster_manager: Annotated[
-        bool, typer.Option("--cluster-manager", help="Needed: a resource manager calls this, nobody by hand.")
-    ] = False,
+    cluster_manager: ClusterManager = False,
     fenced: Members = None,
     discard: Members = None,
     distinct: Distinct = False,
@@ -199,9 +200,7 @@ def promote(
 def grant(
     client: _Client,
     *,
-    cluster_manager: Annotated[
-        bool, typer.Option("--cluster-manager", help="Needed: a resource manager calls this, nobody by hand.")
-    ] = False,
+    cluster_manager: ClusterManager = False,
     clock: Annotated[
         bool, typer.Option("--clock", help="Print the broker's clock, milliseconds, and grant nothing.")
     ] = False,
@@ -236,9 +235,7 @@ def grant(
 def demote(
     client: _Client,
     *,
-    cluster_manager: Annotated[
-        bool, typer.Option("--cluster-manager", help="Needed: a resource manager calls this, nobody by hand.")
-    ] = False,
+    cluster_manager: ClusterManager = False,
     distinct: Distinct = False,
 ) -> Result:
     """Have the primary serve no more.

@@ -68,7 +68,7 @@ _SESSIONS = ("SESSION_CREATED", "SESSION_CLOSED")
 
 
 class _Client(Struct):
-    """What is known of a connection. ``remote`` is HOST:PORT."""
+    """Hold what is known of a connection. ``remote`` is HOST:PORT."""
 
     remote: str
     protocol: str

@@ -106,7 +106,7 @@ class Running:
 
 
 class Info(Struct, frozen=True):
-    """What plugins are told of the broker (:class:`pollux.plugins.BrokerInfo`)."""
+    """Hold what plugins are told of the broker (:class:`pollux.plugins.BrokerInfo`)."""
 
     name: str
     node_id: str
