@@ -193,7 +193,9 @@ class State:
 
     def _fold_inventory(self, kind: int, flags: int, record: memoryview, location: int) -> None:
         """Page records, and what must be there."""
-        if kind == RecordType.START:
+        if kind in PAGES:
+            self.pages.fold(kind, record, location, self._transaction(record) if flags & TX else None)
+        elif kind == RecordType.START:
             self.reach = 0  # this life knew what was there before it, and an operator what was not
             self.pages.ends.update(records.decode_page_ends(record))
         elif kind == RecordType.SEGMENT_END:
@@ -204,8 +206,6 @@ class State:
                 self._transaction(record).links.append(taken)
             else:
                 self._take_link(*taken)
-        elif kind in PAGES:
-            self.pages.fold(kind, record, location, self._transaction(record) if flags & TX else None)
 
     def _fold_queue(self, kind: int, record: memoryview) -> None:
         (queue_id,) = U64.unpack_from(record, records.FIELDS)
