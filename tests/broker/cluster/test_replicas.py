@@ -45,8 +45,16 @@ class Place(Site):
             each._connector = connector
 
     async def close(self) -> None:
+        """As a process ends: nobody is answered by what is half closed."""
+        self.reachable = False
         await self.replicas.stop()
+        for link in self.links:
+            link.close("the process ends")
         await super().close()
+
+    async def reopen(self) -> None:
+        await super().reopen()
+        self.reachable = True
 
     def bodies(self, name: str = "orders") -> list[bytes]:
         return [reference.message.data for reference in self.post.queue(name).iterate()]
@@ -125,6 +133,24 @@ async def test_what_a_consumer_holds_is_in_the_replica(places: tuple[Place, Plac
     await until(lambda: replica.bodies("copy") == [b"0", b"1", b"2"])
     source.post.acknowledge([held[1]])
     await until(lambda: replica.bodies("copy") == [b"0", b"2"])
+
+
+@pytest.mark.asyncio
+async def test_what_is_on_disk_only_at_the_source_leaves_the_replica(places: tuple[Place, Place]) -> None:
+    source, replica = places
+    for number in range(5):
+        source.post.send(message(b"%d" % number))
+    await replicate(source, replica)
+    await until(lambda: len(replica.bodies("copy")) == 5)
+    await source.reopen()
+    await until(lambda: source.replicas.describe()["fed"] and replica.replicas.describe()["replicas"][0]["whole"])
+    cold = list(source.post.queue("orders").cold_ids())
+    assert len(cold) == 5
+    source.post.take_out(source.post.queue("orders"), {cold[0], cold[3]})
+    await until(lambda: replica.bodies("copy") == [b"1", b"2", b"4"])
+    replica.post.delete_queue("copy")
+    await until(lambda: not source.replicas.describe()["fed"])
+    assert replica.replicas.describe()["replicas"] == []
 
 
 @pytest.mark.asyncio

@@ -269,11 +269,7 @@ class Following:
                     await self._take_body(content)  # type: ignore[arg-type]  # decoded as such
                 elif kind is Kind.MESSAGES:
                     for one in content:  # type: ignore[attr-defined]  # decoded as such
-                        message = self._message(one)
-                        if one.number in ids or one.number in added:
-                            self._forget(message)
-                        else:
-                            added[one.number] = message
+                        added[one.number] = self._message(one)
                 elif kind is Kind.REQUEST:
                     request: tuple[int, str, bytes] = content  # type: ignore[assignment]  # decoded as such
                     _, what, data = request
