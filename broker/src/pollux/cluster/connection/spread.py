@@ -132,7 +132,7 @@ class Spreading:
     ) -> Sequence[Queue] | Spread:
         """Choose a queue of each group that the message is for; only of the groups of ``gone``, where that is given."""
         if visited or gone is not None or self.leaving:
-            groups = self._groups(message.address, message.routing_type, elsewhere, visited, gone)
+            groups: Sequence[_Choices] = self._groups(message.address, message.routing_type, elsewhere, visited, gone)
         else:
             groups = self._known_groups(message.address, message.routing_type, elsewhere)
         queues: list[Queue] = []
@@ -238,7 +238,7 @@ class Spreading:
             and path.connected
             and record.consumers > 0
             and not record.filter
-            and not any(queue.consumers for queue in here)
+            and not any(queue.consumers and next(takers(queue), None) for queue in here)
         )
 
     def _to(self, key: Key, path: Path) -> _Far:
