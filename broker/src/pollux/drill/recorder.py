@@ -59,10 +59,10 @@ class Recorder:
 
     # -- what happened
 
-    def sent(self, identifier: str, protocol: str, destination: str, sequence: int) -> None:
-        """A message is about to be sent."""
+    def sent(self, identifier: str, protocol: str, group: str, sequence: int) -> None:
+        """A message is about to be sent; the order within `group` is judged, of an empty one it is not."""
         self._protocols[identifier] = protocol
-        self._add(Sent(now(), identifier, protocol, destination, sequence))
+        self._add(Sent(now(), identifier, protocol, group, sequence))
 
     def on_confirmed(self, identifier: str, stream: Stream) -> None:
         """A broker confirmed a message."""
