@@ -50,6 +50,22 @@ async def consumer(one: Node, two: Node, **attributes: Any) -> Receiver:
     return receiver
 
 
+async def test_of_two_links_at_once_one_stays_and_its_node_is_not_taken_for_gone(nodes: Make) -> None:
+    """As when both brokers of a pair are tried while it changes over: one link ends when the other one is up."""
+    one, two = await nodes()
+    for node in (one, two):
+        node.office.queue("orders")
+    links = one.reach(two), one.reach(two)
+    await until(lambda: sorted((link.connected, link.second) for link in links) == [(False, True), (True, False)])
+    await until(lambda: (two.id, "orders") in one.cluster.table.queues)
+    path = one.cluster.table.path((two.id, "orders"))
+    assert path is not None
+    assert path.connected
+    receiver = await consumer(one, two)
+    one.post.send(message())
+    await receiver.wait(1)
+
+
 async def test_metrics_of_links_and_of_what_is_known(nodes: Make) -> None:
     one, two = await pair(nodes)
     receiver = await consumer(one, two)

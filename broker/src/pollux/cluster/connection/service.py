@@ -488,8 +488,9 @@ class Cluster:
         return bool(listener.missed)
 
     def lost(self, node: bytes) -> None:
-        """A peer is not reached any more."""
-        self._learned(self.table.disconnected(node))
+        """A peer is not reached any more by a link; it still may be by another one, which was there just before."""
+        if self.reached_by(node) is None:
+            self._learned(self.table.disconnected(node))
 
     def _learned(self, changed: set[Key]) -> None:
         if not changed:
