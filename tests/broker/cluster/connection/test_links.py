@@ -50,20 +50,15 @@ async def consumer(one: Node, two: Node, **attributes: Any) -> Receiver:
     return receiver
 
 
-async def test_of_two_links_at_once_one_stays_and_its_node_is_not_taken_for_gone(nodes: Make) -> None:
+async def test_a_node_is_not_taken_for_gone_when_one_of_two_links_to_it_ends(nodes: Make) -> None:
     """As when both brokers of a pair are tried while it changes over: one link ends when the other one is up."""
-    one, two = await nodes()
-    for node in (one, two):
-        node.office.queue("orders")
-    links = one.reach(two), one.reach(two)
-    await until(lambda: sorted((link.connected, link.second) for link in links) == [(False, True), (True, False)])
-    await until(lambda: (two.id, "orders") in one.cluster.table.queues)
-    path = one.cluster.table.path((two.id, "orders"))
-    assert path is not None
-    assert path.connected
-    receiver = await consumer(one, two)
-    one.post.send(message())
-    await receiver.wait(1)
+    one, two = await pair(nodes)
+    await consumer(one, two)
+    one.cluster.lost(two.id)
+    assert known(one, two)
+    one.connector_to(two).failing = True
+    one.connector_to(two).links[-1].cut()
+    await until(lambda: not known(one, two))
 
 
 async def test_metrics_of_links_and_of_what_is_known(nodes: Make) -> None:
