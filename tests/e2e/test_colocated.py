@@ -190,3 +190,14 @@ def test_a_host_that_stops_leaves_what_it_served_and_its_exit_is_clean(hosts: Ho
     wait_until(lambda: first.text().count("configuration reloaded") == len(first.lives), "every life reloads")
     words = [f"life=backup-of-{name}" for name in first.hosted]
     assert all(word in first.text() for word in ["life=live", *words])
+    # Removed for good, it is served nowhere any more; its own live brings it back.
+    node = first.own["nodeId"]
+    assert first.stop() == 0
+    others = hosts.all[1:]
+    wait_until(lambda: hosts.serving(first.name) and hosts.backups(first.name), "it is served, and has a backup again")
+    for at in (*hosts.backups(first.name), *hosts.serving(first.name)):
+        assert first.name in at.command("cluster", "remove-backup", node, "--config", str(at.configuration))
+    wait_until(lambda: not any(first.name in host.hosted for host in others), "nobody has its backup")
+    assert hosts.serving(first.name) == []
+    first.spawn()
+    hosts.wait_until_whole()

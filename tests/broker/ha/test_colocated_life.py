@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pollux.config import Configuration, loads
+from pollux.config.colocated_ports import lives_of
+from pollux.config.stores import DatabaseStore, Store
 from pollux.ha.colocated.life import Life, decode, derived, directories_of, encode
 from pollux.ha.shared_store.activation import settings_of
 from pollux.ha.shared_store.policy import Role
@@ -90,5 +93,17 @@ def test_a_life_is_told_to_its_process_as_text() -> None:
     assert (life.key, Life().key) == (NODE, "live")
 
 
-def test_the_policy_is_provided() -> None:
-    assert list(given().unsupported_features(features(given()))) == []
+def test_the_policy_is_provided_with_a_store_of_files_that_is_shared() -> None:
+    def refused(configuration: Configuration) -> set[str]:
+        return {one.name for one in configuration.unsupported_features(features(configuration))}
+
+    assert refused(given()) == set()
+    replicating = XML.replace("shared-store", "replication").replace("<failback-delay>7</failback-delay>", "")
+    assert "colocated" in refused(loads(replicating.replace("{failback}", "true")))
+    assert "colocated" in refused(replace(given(), store=Store(database_store=DatabaseStore("m", "b", "l", "p"))))
+
+
+def test_lives_of_a_host_share_its_memory() -> None:
+    for configuration in (given(), derived(given(), Life()), derived(given(), Life(1, NODE, "a", DIRECTORIES))):
+        assert lives_of(configuration) == 4
+    assert lives_of(Configuration()) == 1

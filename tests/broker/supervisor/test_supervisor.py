@@ -231,6 +231,8 @@ async def test_a_host_takes_in_what_it_can_and_says_why_not(tmp_path: Path) -> N
         taken.listen()
         host = a_host(tmp_path, taken.getsockname()[1] - 1, 1)
         host._lock = os.open("/dev/null", os.O_RDONLY)
+        # Its own live runs, and goes on: without any life the host would end.
+        host._tasks["live"] = running = asyncio.create_task(asyncio.sleep(600))
         early = await host._answer(own, asked(NODE, tmp_path))
         assert early == {"slot": 0, "reason": "this host is not ready yet"}
         own.life = Life()
@@ -249,5 +251,17 @@ async def test_a_host_takes_in_what_it_can_and_says_why_not(tmp_path: Path) -> N
     await until(lambda: host.children[NODE].pid)
     told = await host._answer(own, {"do": "tell", "node": "f" * 32, "state": "live", "elsewhere": {NODE: "d" * 32}})
     assert told["host"]["backups"] == []
-    await until(lambda: not host._tasks)
+    await until(lambda: len(host._tasks) == 1)
     assert hosted.read(place) == hosted.Hosted("f" * 32, ())
+    # A node that is removed for good comes back with its own live alone.
+    assert "no backup of" in (await host._answer(own, {"do": "remove", "node": NODE}))["refused"]
+    assert "no backup of" in (await host._answer(own, {"do": "remove", "node": "live"}))["refused"]
+    assert (await host._answer(own, asked(NODE, tmp_path)))["slot"] == 1
+    assert await host._answer(own, {"do": "remove", "node": NODE}) == {"node": NODE, "name": "a"}
+    await until(lambda: len(host._tasks) == 1)
+    assert hosted.read(place) == hosted.Hosted("f" * 32, (), (NODE,))
+    assert "was removed by an operator" in (await host._answer(own, asked(NODE, tmp_path)))["reason"]
+    assert (await host._answer(own, {**asked(NODE, tmp_path), "home": True}))["slot"] == 1
+    host.drop(NODE, "the test ends")
+    await until(lambda: len(host._tasks) == 1)
+    running.cancel()

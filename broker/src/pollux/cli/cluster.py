@@ -190,4 +190,19 @@ def remove(
     return Result(found, f"node {found['nodeId']} is removed; {found['routedAnew']} messages are routed anew")
 
 
+@api.remote(app, "remove-backup", epilog="Example: pollux cluster remove-backup 0123456789abcdef0123456789abcdef")
+def remove_backup(
+    client: api.Client,
+    *,
+    node: Annotated[str, typer.Argument(help="Id of a node that is removed for good, as pollux status shows it.")],
+) -> Result:
+    """Have a host with colocated backups wait, or serve, for a node no more.
+
+    Drain the node first. Another host that has its backup takes over: remove that one before. The node comes back with
+    its own live alone.
+    """
+    found = client.post(f"{_PATH}/remove-backup", {"node": node})
+    return Result(found, f"the backup of {found['name']} ({found['nodeId']}) is given up on this host")
+
+
 drain.register(app)

@@ -29,6 +29,12 @@ def colocated_of(configuration: Configuration) -> Colocated | None:
     return policy.replication.colocated if policy.replication is not None else None
 
 
+def lives_of(configuration: Configuration) -> int:
+    """Return how many lives a broker's machine may have at once, which share its memory."""
+    colocated = colocated_of(configuration)
+    return 1 + colocated.max_backups if colocated is not None else 1
+
+
 def own_ports(configuration: Configuration) -> dict[int, str]:
     """Return what the broker itself listens on, by port: acceptors, and the management port. Port 0 is any free one."""
     found = {acceptor.port: f"acceptor {acceptor.name!r}" for acceptor in configuration.acceptors if acceptor.port}

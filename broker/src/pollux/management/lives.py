@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from pollux.errors import InvalidRequestError
 from pollux.supervisor.agent import Agent
 
 if TYPE_CHECKING:
@@ -21,6 +22,15 @@ _LABELS = ("life", "name", "node", "state")
 def lives(broker: Broker) -> list[dict[str, Any]]:
     """Return every life of this broker's host; none where it is a process of its own."""
     return next((each.lives for each in broker.components if isinstance(each, Agent)), [])
+
+
+async def remove(broker: Broker, node: str) -> dict[str, Any]:
+    """Give up the backup of a node that is removed for good. Raises InvalidRequestError."""
+    agent = next((each for each in broker.components if isinstance(each, Agent)), None)
+    if agent is None:
+        raise InvalidRequestError("this broker is no life of a host with a colocated policy")
+    found = await agent.remove(node)
+    return {"nodeId": found["node"], "name": found["name"]}
 
 
 def families(broker: Broker) -> Iterator[Metric]:

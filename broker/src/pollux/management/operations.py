@@ -33,6 +33,7 @@ CREATE_QUEUE = Body(
 REPLICATE = Body({"queue": "string", "source": "string"}, {"target": "string"})
 REMOVE = Body({"node": "string"}, {"connection": "string"})
 FORGET = Body({"node": "string"}, {"connection": "string", "first": "boolean"})
+REMOVE_LIFE = Body({"node": "string"})
 _CONNECTION = (Query("connection", "string", "Name of the cluster connection; without it the first one."),)
 PROMOTE = Body({}, {"fenced": "strings", "discarded": "strings"})
 GRANT = Body({"asked": "integer"})
@@ -69,6 +70,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", f"{_V1}/cluster/why/{{name}}", "cluster_why", "cluster", query=_CONNECTION),
     Operation("POST", f"{_V1}/cluster/forget", "cluster_forget", "cluster", body=FORGET, statuses=(202,)),
     Operation("POST", f"{_V1}/cluster/remove", "cluster_remove", "cluster", body=REMOVE, statuses=(202,)),
+    Operation("POST", f"{_V1}/cluster/remove-backup", "remove_backup", "cluster", body=REMOVE_LIFE, statuses=(202,)),
     Operation("GET", f"{_V1}/cluster/routers", "routers", "cluster"),
     Operation(
         "GET",

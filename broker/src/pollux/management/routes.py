@@ -9,7 +9,7 @@ from aiohttp import web
 
 from pollux.errors import InvalidRequestError
 from pollux.ha.activation import STANDALONE
-from pollux.management import messages, metrics, openapi, restoring, views
+from pollux.management import lives, messages, metrics, openapi, restoring, views
 from pollux.management.access import access_control
 from pollux.management.errors import ApiError, errors_as_json, json_response, not_found
 from pollux.management.operations import (
@@ -22,6 +22,7 @@ from pollux.management.operations import (
     OPERATIONS,
     PROMOTE,
     REMOVE,
+    REMOVE_LIFE,
     REPLICATE,
     RESTORE,
     RESTORE_LARGE,
@@ -208,6 +209,11 @@ class Api:
         """As forget, for good: the node is not learnt again, nor counted; 400 while it is reached."""
         body = await body_of(request, REMOVE)
         return json_response(self._cluster().remove(body["node"], body.get("connection")), status=202)
+
+    async def remove_backup(self, request: web.Request) -> web.Response:
+        """Give up the backup that this host has of a node that is removed for good."""
+        body = await body_of(request, REMOVE_LIFE)
+        return json_response(await lives.remove(self._broker, body["node"]), status=202)
 
     def _cluster(self) -> Connections:
         found = self._node.links.cluster

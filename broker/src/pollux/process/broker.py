@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pollux import logs
 from pollux.audit import Trail
 from pollux.config import audited
+from pollux.config.colocated_ports import lives_of
 from pollux.errors import PolluxError
 from pollux.ha.runtime import runtime_directory, store_directory
 from pollux.logs import event
@@ -233,8 +234,8 @@ class Broker:
         self._stop_wanted.set()
 
     def memory_limit(self) -> int:
-        """Return the bytes of memory that this process may use."""
-        return memory_limit()
+        """Return the bytes of memory that this process may use: its share, where others of its host may serve, too."""
+        return memory_limit() // lives_of(self.node.configuration)
 
     # -- meanwhile
 

@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pollux.config.colocated_ports import colocated_of
+from pollux.errors import InvalidRequestError
 from pollux.ha.colocated.life import DIRECTORIES, directories_of
 from pollux.ha.colocated.placement import Host, Next, Wish, decide, unfit
 from pollux.logs import event
@@ -260,6 +261,7 @@ class Agent:
             name=node.configuration.name.partition("@")[0],
             machine=self._told["machine"],
             domain=self._told["domain"],
+            home=not self.life.slot,
             directories=directories_of(node.configuration),
         )
         if not answer.get("slot"):
@@ -271,6 +273,16 @@ class Agent:
             self._moving = host.node
         else:
             self._at = host.node
+
+    async def remove(self, node: str) -> dict[str, Any]:
+        """Have the supervisor give up the backup of a node that is removed. Raises InvalidRequestError."""
+        try:
+            answer = await self._line.ask("remove", node=node)
+        except LineError as error:
+            raise InvalidRequestError(str(error)) from error
+        if "node" not in answer:
+            raise InvalidRequestError(answer.get("refused") or answer["error"])
+        return answer
 
     # -- what others ask
 
@@ -301,7 +313,13 @@ class Agent:
             node, name = _itself(conversation, content["node"]), str(content["name"])[:255]
             machine, domain = str(content["machine"])[:255], str(content["domain"])[:255]
             answer = await self._line.ask(
-                "host", node=node, name=name, machine=machine, domain=domain, directories=directories
+                "host",
+                node=node,
+                name=name,
+                machine=machine,
+                domain=domain,
+                home=content.get("home") is True,
+                directories=directories,
             )
         except (LookupError, AttributeError, TypeError, ValueError, LineError) as error:
             answer = {"slot": 0, "reason": str(error) or repr(error)}

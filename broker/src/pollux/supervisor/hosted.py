@@ -23,10 +23,14 @@ LOCK = "supervisor.lock"
 
 
 class Hosted(Struct, frozen=True):
-    """What is remembered. ``node``: the id (hex) of the host's own live; empty: not known yet."""
+    """What is remembered. ``node``: the id (hex) of the host's own live; empty: not known yet.
+
+    ``removed``: nodes that an operator removed; they come back with a live of their own host.
+    """
 
     node: str = ""
     lives: tuple[Life, ...] = ()
+    removed: tuple[str, ...] = ()
 
 
 def place_of(configuration: Configuration) -> Path:

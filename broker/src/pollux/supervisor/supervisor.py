@@ -63,6 +63,7 @@ class Supervisor:
         self.machine = os.environ.get(MACHINE_VARIABLE) or socket.gethostname()
         self.children: dict[str, Child] = {}
         self._node = ""
+        self._removed: set[str] = set()
         self._slots: Slots | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
@@ -85,7 +86,7 @@ class Supervisor:
             event(logger, logging.ERROR, "the supervisor cannot start", reason=error)
             self._notifier.close()
             return exit_code(error)
-        self._node = known.node
+        self._node, self._removed = known.node, set(known.removed)
         self._make_slots({bytes.fromhex(life.node): life.slot for life in known.lives})
         event(logger, logging.INFO, "supervisor starts", name=self._configuration.name, backups=len(known.lives))
         self._begin(Life())
@@ -246,6 +247,8 @@ class Supervisor:
             return await self._told(child, asked)
         if asked["do"] == "host":
             return await self._host(asked)
+        if asked["do"] == "remove":
+            return await self._remove(asked["node"])
         return {"error": f"{asked['do']!r} is no question"}
 
     async def _told(self, child: Child, asked: dict[str, Any]) -> dict[str, Any]:
@@ -279,6 +282,13 @@ class Supervisor:
         if self._slots is None or self._stopping.is_set():
             return {"slot": 0, "reason": "this host is not ready yet" if self._slots is None else "this host stops"}
         node = asked["node"]
+        if asked.get("home"):
+            self._removed.discard(node)
+        if node in self._removed:
+            return {
+                "slot": 0,
+                "reason": "its node was removed by an operator of this host, and its own live is not there",
+            }
         known = bytes.fromhex(node) in self._slots.slots
         wish = Wish(bytes.fromhex(node), asked["machine"], asked["domain"])
         slot, reason = self._slots.ask(wish, time.monotonic())
@@ -295,6 +305,16 @@ class Supervisor:
         self._begin(life)
         await self._remember()
         return {"slot": slot, "reason": ""}
+
+    async def _remove(self, node: str) -> dict[str, Any]:
+        """Have the backup of a node that is removed for good no more, nor take it in for another host."""
+        child = self.children.get(node)
+        if child is None or not child.life.slot:
+            return {"refused": f"this host has no backup of {node!r}: `pollux status` shows what it has"}
+        self._removed.add(node)
+        self.drop(node, "its node is removed")
+        await self._remember()
+        return {"node": node, "name": child.life.name}
 
     def _unusable(self, slot: int, directories: dict[str, str]) -> str:
         """Say why a backup with this store cannot be in a slot. Blocking."""
@@ -321,8 +341,9 @@ class Supervisor:
     async def _remember(self) -> None:
         async with self._writing:
             lives = tuple(one.life for one in self._hosted())
+            known = hosted.Hosted(self._node, lives, tuple(sorted(self._removed)))
             try:
-                await asyncio.to_thread(hosted.write, self._place, hosted.Hosted(self._node, lives))
+                await asyncio.to_thread(hosted.write, self._place, known)
             except OSError as error:
                 event(logger, logging.ERROR, "which backups this host has cannot be written", reason=error)
 
