@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import importlib.util
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +105,32 @@ def test_what_cannot_work_is_refused_by_name(given: dict[str, Any], words: str) 
     problems = model(**given)["problems"]
     assert any(words in line for line in problems), problems
     assert not any(PASSWORD in line or "canary" in line for line in problems)
+
+
+# -- what a broker installs
+
+
+def test_an_installation_without_the_extra_is_whole_and_one_that_lacks_more_is_not(tmp_path: Path) -> None:
+    """Each module is imported once when a release is installed; those of the extra may lack what it brings."""
+    install = load(ROOT / "roles" / "broker" / "library" / "pollux_install.py")
+    package = tmp_path / "thing"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "stored.py").write_text("import an_extra.part\n")
+    about = tmp_path / "thing-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(
+        'Metadata-Version: 2.1\nName: thing\nVersion: 1\nRequires-Dist: An_Extra; extra == "x"\n'
+    )
+    (about / "top_level.txt").write_text("thing\n")
+    command = [sys.executable, "-c", install.IMPORT_ALL, "thing"]
+    environment = {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    (package / "other.py").write_text("import missing_here\n")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert "No module named 'missing_here'" in done.stderr
 
 
 # -- what is made on a server

@@ -90,11 +90,20 @@ INSTALLER = "installer-"
 #: Imports every module of a package, and whatever they import later on where that is there: users who start the program
 #: cannot keep what Python compiles for them.
 IMPORT_ALL = r"""
-import contextlib, importlib, pathlib, pkgutil, re, sys
+import contextlib, importlib, importlib.metadata, pathlib, pkgutil, re, sys
 package = importlib.import_module(sys.argv[1])
+# What only an extra needs may be missing: whoever uses it is told so.
+needs = [text for name in importlib.metadata.packages_distributions().get(sys.argv[1], ())
+         for text in importlib.metadata.requires(name) or ()]
+optional = {re.split(r"[^\w.-]", text, maxsplit=1)[0].lower() for text in needs if "extra ==" in text}
 for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
     if not found.name.endswith(".__main__"):
-        module = importlib.import_module(found.name)
+        try:
+            module = importlib.import_module(found.name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in optional:
+                raise
+            continue
         for name in re.findall(rb"^ +(?:from|import) (\w[\w.]*)", pathlib.Path(module.__file__).read_bytes(), re.M):
             with contextlib.suppress(ImportError):
                 importlib.import_module(name.decode())
