@@ -109,6 +109,11 @@ def test_consensus_follows_the_token() -> None:
         (2, {}, "node1: broker_group: group 'trio' has 2 members, of which none may fail: no majority would be left."),
         (1, {}, "node1: broker_group: group 'trio' has 1 members"),
         (1, {"pacemaker_qnetd": "q"}, "node1: broker_group: group 'trio' has 1 members"),
+        (
+            2,
+            {"pacemaker_qnetd": "node2"},
+            "node1: pacemaker_qnetd: node2 is a member of the group: its vote and its own",
+        ),
         (3, {"pacemaker_fencing_devices": []}, "node1: pacemaker_fencing_devices: is empty, and without a device"),
         (3, {"pacemaker_fencing": "none"}, "node1: pacemaker_fencing: is none: a primary that does not answer could"),
         (3, {"pacemaker_fencing_devices": [DEVICE, DEVICE]}, "node1: pacemaker_fencing_devices: listed twice: power"),

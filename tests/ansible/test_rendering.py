@@ -192,6 +192,24 @@ def test_a_cluster_fences_and_has_its_address_after_the_promotion(tmp_path: Path
     assert len(set(intervals)) == 2, "pacemaker tells monitors apart by their intervals"
 
 
+@pytest.mark.parametrize(
+    ("inventory_has_it", "said"),
+    [(True, ["host: 192.0.2.20", "tls: required"]), (False, ["host: vote.example.com", "tls: on"])],
+)
+def test_a_third_vote_of_the_inventory_is_asked_with_certificates(
+    tmp_path: Path, inventory_has_it: bool, said: list[str]
+) -> None:
+    inventory = example(tmp_path, "example-active-passive")
+    variables = {"pacemaker_qnetd": "vote.example.com"}
+    hosts = {"vote.example.com": {"ansible_host": "192.0.2.20"}} if inventory_has_it else {}
+    added = {"votes": {"hosts": hosts}, "brokers": {"vars": variables}}
+    (inventory / "more.yml").write_text(yaml.safe_dump(added))
+    rendering = Rendering(tmp_path, inventory, manager("pacemaker", "system.yml"), "pacemaker")
+    host = min(rendering.render("cluster"))
+    settings = [line.strip() for line in rendering.files("cluster", host)["/etc/corosync/corosync.conf"].splitlines()]
+    assert [line for line in settings if line.startswith(("host:", "tls:"))] == said
+
+
 def test_the_cluster_conf_of_the_example_passes_rgmanagers_rules(tmp_path: Path) -> None:
     inventory = example(tmp_path, "example-rgmanager")
     rendering = Rendering(tmp_path, inventory, manager("rgmanager", "main.yml"), "rgmanager")

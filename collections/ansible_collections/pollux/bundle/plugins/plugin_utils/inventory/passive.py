@@ -96,6 +96,9 @@ def _check_size(group: str, mates: Sequence[Member], problems: list[Problem]) ->
                 f"make it {LEAST} or more{more}",
             )
         )
+    if with_qnetd and first.value["pacemaker_qnetd"] in {mate.name for mate in mates}:
+        what = f"{first.value['pacemaker_qnetd']} is a member of the group: its vote and its own would be lost together"
+        problems.append(Problem(first.name, "pacemaker_qnetd", what, "name a machine that has no broker of the group"))
     if count > MOST:
         what = f"group {group!r} has {count} members, and a cluster has {MOST} at most"
         problems.append(Problem(first.name, "broker_group", what, "make several groups of it"))
