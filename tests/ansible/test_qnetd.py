@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -56,7 +57,7 @@ def play(directory: Path, *hosts: str) -> str:
     programs = {"PATH": f"{directory}/bin/{{{{ inventory_hostname }}}}:{os.environ['PATH']}"}
     book = {"hosts": "nodes", "gather_facts": False, "vars": variables, "environment": programs, "tasks": tasks}
     here = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
-    nodes = {"nodes": {"hosts": {host: {} for host in hosts}}}
+    nodes: dict[str, Any] = {"nodes": {"hosts": {host: {} for host in hosts}}}
     (directory / "hosts.yml").write_text(
         yaml.safe_dump({"all": {"vars": here, "hosts": {"vote": {}}, "children": nodes}})
     )
