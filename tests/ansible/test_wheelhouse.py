@@ -12,7 +12,8 @@ import pytest
 from packaging.requirements import Requirement
 
 import wheelhouse
-from setup_environment import LOCK, SetupError
+from machine import SetupError
+from setup_environment import LOCK
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -56,7 +56,7 @@ def test_each_run_is_a_version_with_what_is_there_then(tmp_path: Path) -> None:
 def test_columns_are_added(tmp_path: Path) -> None:
     write(tmp_path, "a", 1)
     publish(tmp_path, FIRST, ("node",))
-    write(tmp_path, "b", 2, at=pa.array([5_000], pa.timestamp("us", "UTC")))  # type: ignore[arg-type]
+    write(tmp_path, "b", 2, at=pa.array([5_000], pa.timestamp("us", "UTC")))
     publish(tmp_path, StructType([*FIRST.fields]).add("at", TimestampType()), ("node",))
     found = DeltaTable(str(tmp_path)).to_pyarrow_table().sort_by("id").column("at").to_pylist()
     assert found[0] is None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import machine
 import setup_environment
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def test_uv_gets_packages_from_where_pip_does_and_where_it_cannot_pip_installs(
             return CONFIGURED
         said.append((words, environment or {}))
         if fails and words[0].endswith("/uv"):
-            raise setup_environment.SetupError("it reaches no index")
+            raise machine.SetupError("it reaches no index")
         return ""
 
     monkeypatch.setattr(setup_environment, "run", run)

@@ -19,8 +19,9 @@ from pollux.formats import records
 from pollux.formats.records import RecordType
 from pollux.formats.segments import FRAME_SIZE, HEADER_SIZE, Kind, SegmentHeader, decode_header, frame
 from pollux.formats.segments import records as scan
+from pollux.store.pending import Pending
 from pollux.store.segments import segment_name
-from pollux.store.state import PADDING, Pending, State
+from pollux.store.state import PADDING, State
 
 if TYPE_CHECKING:
     from pathlib import Path
