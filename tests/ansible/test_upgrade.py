@@ -13,6 +13,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from harness.bundle import MEMBERS, PLAYBOOK, ROOT, Site, tree
 from lab import drill, program, wheels
@@ -152,6 +153,52 @@ def test_a_run_that_was_broken_off_goes_on_and_nothing_is_lost(site: Site, relea
     assert f"in this order: {live}, {backup}" in " ".join(planned.output.split())
     assert site.pids() == pids
     assert versions(site) == {releases.next_version}
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Site]:
+    """The members as two brokers of their own that are one cluster."""
+    found = Site(
+        tmp_path,
+        {
+            "broker_group": "{{ inventory_hostname }}",
+            "broker_ha_policy": "none",
+            "broker_cluster": "nodes",
+            "broker_cluster_settings": {"retry-interval": 100},
+            "broker_address_settings": [
+                {"match": "#", "settings": {"default-address-routing-type": "ANYCAST"}},
+                {"match": "pollux.drill.*.mqtt.#", "settings": {"default-address-routing-type": "MULTICAST"}},
+            ],
+        },
+    )
+    hosts = found.inventory / "hosts.yml"
+    hosts.write_text(re.sub(r"(?m)^ *broker_preferred: .*\n", "", hosts.read_text()))
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+def test_a_cluster_is_deployed_once_and_shows_its_links(nodes: Site) -> None:
+    """Breaks when a second run changes something, or a node's links are not asked for."""
+    nodes.run("site.yml").succeeded()
+    assert nodes.run("site.yml").succeeded().changed == []
+    shown = " ".join(nodes.run("status.yml").succeeded().output.split())
+    for name in MEMBERS:
+        assert f"{name} ({name}): 1 of 1 links stand, 0 messages wait for others" in shown
+
+
+def test_a_node_that_is_not_linked_is_not_upgraded(nodes: Site, releases: Releases) -> None:
+    nodes.set({**yaml.safe_load((nodes.inventory / "group_vars/brokers/site.yml").read_text()), "broker_cluster": ""})
+    nodes.run("site.yml").succeeded()
+    before = nodes.pids()
+    run = nodes.run(
+        "rolling_upgrade.yml",
+        extra={"broker_source": str(releases.next), "broker_cluster": "nodes", "broker_start_timeout": 3},
+    )
+    assert run.code != 0
+    assert "no member of group castor serves as a node of cluster nodes" in " ".join(run.failures[-1].message)
+    assert nodes.pids() == before
 
 
 def manifest(site: Site, directory: Path) -> Path:
