@@ -33,7 +33,8 @@ def ensure(places: Places = PLACES) -> Path:
             f"the lab's hosts have Python 3.11 on Linux, and wheels made here are for Python {mine}: "
             f"run `make wheelhouse` on Linux with Python 3.11 and copy .pollux/wheelhouse here"
         )
-    command: list[str | Path] = [sys.executable, ROOT / "tools" / "wheelhouse.py", "--json", "--database", places.wheelhouse]
+    tool = ROOT / "tools" / "wheelhouse.py"
+    command: list[str | Path] = [sys.executable, tool, "--json", "--database", places.wheelhouse]
     done = run(command, timeout=_TIMEOUT)
     try:
         json.loads(done.stdout)
