@@ -196,10 +196,10 @@ def remove_backup(
     *,
     node: Annotated[str, typer.Argument(help="Id of a node that is removed for good, as pollux status shows it.")],
 ) -> Result:
-    """Have a host with colocated backups wait, or serve, for a node no more.
+    """Give up a colocated backup of a removed node.
 
-    Drain the node first. Another host that has its backup takes over: remove that one before. The node comes back with
-    its own live alone.
+    This host waits, or serves, for the node no more. Drain the node first. Another host that has its backup takes over:
+    remove that one before. The node comes back with its own live alone.
     """
     found = client.post(f"{_PATH}/remove-backup", {"node": node})
     return Result(found, f"the backup of {found['name']} ({found['nodeId']}) is given up on this host")
