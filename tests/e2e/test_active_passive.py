@@ -301,6 +301,9 @@ def test_all_kinds_of_queues_are_on_the_backup_as_they_are_on_the_primary(tmp_pa
             held = connection.create_receiver("priority", credit=5)
             first_held = [held.receive(timeout=30).body for _ in range(5)]
             assert first_held[:2] == ["priority 9", "priority 19"]
+            wait_until(lambda: {one["name"]: one["messages"] for one in first.queues()}["plain"] == 12, "it is done")
+            # No client waits for that to be on the backup: what is confirmed behind it says that it is.
+            connection.create_sender("early").send(Message("early 20", durable=True))
             before = {one["name"]: (one["messages"], one["durable"]) for one in first.queues()}
             first.kill()
             second.promote()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -66,6 +68,16 @@ def shown(broker: BrokerProcess) -> dict[str, Any]:
     return found
 
 
+def counts(broker: BrokerProcess) -> dict[str, int]:
+    """Return how many messages each link has moved, by its queue."""
+    return {"out.orders": 0, "in.orders": 0} | {link["queue"]: link["messages"] for link in shown(broker)["links"]}
+
+
+def moved(broker: BrokerProcess, before: dict[str, int]) -> int:
+    """Return how many messages went since, by the link that has moved fewest."""
+    return min(count - before[queue] for queue, count in counts(broker).items())
+
+
 def waiting(broker: BrokerProcess, queue: str) -> int:
     return next(int(each["messages"]) for each in broker.queues() if each["name"] == queue)
 
@@ -75,24 +87,26 @@ def test_messages_go_out_and_come_in_whoever_is_killed(tmp_path: Path) -> None:
     uri = f"tcp://127.0.0.1:{free_port()}#127.0.0.1:{there.port}"  # nobody is at the first one
     here = BrokerProcess(tmp_path / "here", addresses=QUEUES, core=connection(uri))
     large = b"x" * 1_000_000
+
+    def went(before: dict[str, int]) -> bool:
+        return moved(here, before) > 20
+
     bodies = {b"%d" % number for number in range(300)} | {large}
     try:
         there.start()
         here.start()
         for killed in (there, here, there):
-            thread = threading.Thread(
-                target=lambda: asyncio.run(send(here, "out.orders", sorted(bodies))), name="producer"
-            )
-            incoming = threading.Thread(
-                target=lambda: asyncio.run(send(there, "in.orders", sorted(bodies))), name="producer-there"
-            )
-            thread.start()
-            incoming.start()
-            wait_until(lambda: any(link["messages"] > 20 for link in shown(here)["links"]), "something went")
-            killed.kill()
-            killed.start()
-            thread.join()
-            incoming.join()
+            before = counts(here)
+            with ThreadPoolExecutor(2) as threads:
+                sending = [
+                    threads.submit(asyncio.run, send(broker, queue, sorted(bodies)))
+                    for broker, queue in ((here, "out.orders"), (there, "in.orders"))
+                ]
+                wait_until(partial(went, before), "something went both ways")
+                killed.kill()
+                killed.start()
+                for each in sending:
+                    each.result()
             assert asyncio.run(receive(there, "out.orders", len(bodies))) == bodies
             assert asyncio.run(receive(here, "in.orders", len(bodies))) == bodies
             wait_until(lambda: not waiting(here, "out.orders") and not waiting(there, "in.orders"), "nothing waits")
