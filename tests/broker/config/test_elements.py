@@ -15,7 +15,7 @@ from pollux.config.bridging import Bridge
 from pollux.config.clustering import GroupingHandler
 from pollux.config.document import parse_document
 from pollux.config.extensions import Extensions
-from pollux.config.federating import AddressPolicy, Upstream
+from pollux.config.federating import AddressPolicy, Downstream, Upstream
 from pollux.config.kinds import (
     Base,
     Boolean,
@@ -188,8 +188,8 @@ _GROUPING = (
 
 _FEDERATION = (
     "<cluster-password>ours</cluster-password><connectors><connector name='c'>tcp://a:1</connector></connectors>"
-    "<federations><federation name='f'><upstream name='u'>{}<static-connectors><connector-ref>c</connector-ref>"
-    "</static-connectors><policy ref='p'/></upstream><address-policy name='p'{}/></federation></federations>"
+    "<federations><federation name='f'><{kind} name='u'>{}<static-connectors><connector-ref>c</connector-ref>"
+    "</static-connectors><policy ref='p'/></{kind}><address-policy name='p'{}/></federation></federations>"
 )
 
 
@@ -200,14 +200,18 @@ def _within(shape: type[Any], entry: Entry, text: str) -> tuple[Any, tuple[Probl
         loaded = loads(document(_BRIDGE.format(element)), {})
         return loaded.bridges[0], loaded.warnings
     if shape is Upstream:
-        loaded = loads(document(_FEDERATION.format(element, "")), {})
+        loaded = loads(document(_FEDERATION.format(element, "", kind="upstream")), {})
         return loaded.federations[0].upstreams[0], loaded.warnings
+    if shape is Downstream:
+        back = "" if entry.field == "upstream_connector_ref" else "<upstream-connector-ref>c</upstream-connector-ref>"
+        loaded = loads(document(_FEDERATION.format(element + back, "", kind="downstream")), {})
+        return loaded.federations[0].downstreams[0], loaded.warnings
     if shape is GroupingHandler:
         kind = "" if entry.name == "type" else "<type>LOCAL</type>"
         loaded = loads(document(_GROUPING.format(f"{kind}{element}")), {})
         return loaded.grouping_handler, loaded.warnings
     if shape is AddressPolicy:
-        loaded = loads(document(_FEDERATION.format("", f" {entry.name}='{text}'")), {})
+        loaded = loads(document(_FEDERATION.format("", f" {entry.name}='{text}'", kind="upstream")), {})
         return loaded.federations[0].address_policies[0], loaded.warnings
     loaded = loads(document(element), {})
     return loaded, loaded.warnings
