@@ -184,16 +184,33 @@ async def test_a_look_without_news_opens_two_files_however_many_there_are(
 
 
 class Counting(FileOperations):
-    """Counts the bytes that are read."""
+    """Counts what is read: how often, and bytes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.bytes = 0
+        self.reads = self.bytes = 0
 
     def read(self, fd: int, length: int, offset: int) -> bytes:
         data = super().read(fd, length, offset)
+        self.reads += 1
         self.bytes += len(data)
         return data
+
+
+async def test_small_writes_are_not_read_one_by_one(tmp_path: Path) -> None:
+    """Where a read is a question to a database, two for each write never catch up with who writes."""
+    settings = settings_in(tmp_path / "store")
+    async with writing(settings) as live:
+        await live.send()
+        files = Counting()
+        follower = Follower(settings.journal_directory, 100, files=files)
+        assert follower.poll()
+        for _ in range(300):
+            await live.send(20)
+        before, read = follower.records, files.reads
+        assert follower.poll()
+        assert follower.records - before >= 299
+        assert files.reads - read < 30
 
 
 async def test_a_takeover_of_a_copy_does_not_read_prepared_segments_again(tmp_path: Path) -> None:

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BATCH_SIZE = FRAME_SIZE + BATCH.size
+#: Bytes that are read for the heads of writes, which are often small: in a store in a database each read is a question,
+#: and who asks two for each write is no faster than who writes, and never done.
+_AHEAD = 16 << 10
 
 Key = tuple[int, int]
 
@@ -274,17 +277,24 @@ class Follower:
     def _complete(segment: SegmentFile, start: int) -> int:
         """The offset up to which the writes of a growing segment are certainly complete."""
         salt = _salt(segment)
-        position = start
+        position = begin = start
+        ahead = b""
         with FileReader(segment.path, segment.files) as stream:
+
+            def head_at(offset: int) -> bytes:
+                nonlocal ahead, begin
+                if offset + _BATCH_SIZE > begin + len(ahead):
+                    stream.seek(offset)
+                    ahead, begin = stream.read(_AHEAD), offset
+                return ahead[offset - begin : offset - begin + _BATCH_SIZE]
+
             while True:
-                stream.seek(position)
-                head = stream.read(_BATCH_SIZE)
+                head = head_at(position)
                 length = valid_at(memoryview(head), 0, len(head), salt) if len(head) == _BATCH_SIZE else 0
                 if length != _BATCH_SIZE or head[FRAME_SIZE] != RecordType.BATCH:
                     break
                 following = position + _BATCH_SIZE + BATCH.unpack_from(head, FRAME_SIZE)[2]
-                stream.seek(following)
-                after = stream.read(_BATCH_SIZE)
+                after = head_at(following)
                 if len(after) < _BATCH_SIZE or valid_at(memoryview(after), 0, len(after), salt) != _BATCH_SIZE:
                     break
                 position = following
