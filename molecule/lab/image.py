@@ -39,6 +39,8 @@ IMAGES: Mapping[str, tuple[str, ...]] = {
     "POLLUX_LAB_IMAGE_ZOOKEEPER": ("libzookeeper-java", "libslf4j-java", "openjdk-17-jre-headless"),
     # What roles/pacemaker installs, and what arping of its virtual address needs.
     "POLLUX_LAB_IMAGE_PACEMAKER": ("corosync", "pacemaker", "pacemaker-cli-utils", "resource-agents"),
+    # A database of somebody's, as Debian starts it.
+    "POLLUX_LAB_IMAGE_POSTGRESQL": ("postgresql",),
 }
 BASE = "POLLUX_LAB_IMAGE"
 #: Units that make no sense in a container or only make noise.

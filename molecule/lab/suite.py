@@ -40,6 +40,7 @@ SUITE = (
     "replication_quorum",
     "upgrade",
     "default",
+    "database_store",
     "hardening",
     "validation",
     "shared_store_nfs",
