@@ -63,13 +63,13 @@ class Arrivals:
             return True
         return any(queue in arrivals for arrivals, _ in self._unstable)
 
-    def add(self, message: Message, queues: Sequence[Queue], failures: int = 0) -> None:
+    def add(self, message: Message, queues: Sequence[Queue], failures: int = 0, *, redelivered: bool = False) -> None:
         """Keep a reference of each queue to a message that is being written until that is stable.
 
-        ``failures``: how often its delivery failed elsewhere.
+        ``failures``: how often its delivery failed elsewhere. ``redelivered``: a consumer may have had it there.
         """
-        if failures:
-            self._add_failed(message, queues, failures)
+        if redelivered:
+            self._add_redelivered(message, queues, failures)
             return
         written = self._written
         for queue in queues:
@@ -80,7 +80,7 @@ class Arrivals:
             else:
                 waiting.append(MessageReference(message, queue))
 
-    def _add_failed(self, message: Message, queues: Sequence[Queue], failures: int) -> None:
+    def _add_redelivered(self, message: Message, queues: Sequence[Queue], failures: int) -> None:
         for queue in queues:
             reference = MessageReference(message, queue)
             reference.delivery_count, reference.redelivered = failures, True

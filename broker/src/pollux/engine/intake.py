@@ -194,10 +194,11 @@ class Intake:
         *,
         paged: bool = False,
         failures: int = 0,
+        redelivered: bool = False,
     ) -> None:
         """Give the message its id, write it, and keep its references until that is stable.
 
-        ``failures``: how often its delivery failed before it came here.
+        ``failures``: how often its delivery failed before it came here. ``redelivered``: a consumer may have had it.
         """
         storage = self._storage
         message.id = storage.next_id()
@@ -229,7 +230,7 @@ class Intake:
             attempt.stored.append((account, message, queues, 0))
         message.references = len(queues)
         self._accounts.charge(account, message.size)
-        self._arrivals.add(message, queues, failures)
+        self._arrivals.add(message, queues, failures, redelivered=redelivered or failures > 0)
 
     def _unrouted(self, account: Account, message: Message) -> None:
         address = self._space.address(account.name)
@@ -327,13 +328,20 @@ class Intake:
         self._store(account, forward.message, (forward.queue,), tx, paged=paged)
 
     def take(
-        self, message: Message, queues: Sequence[Queue], tx: int, *, moved: bool = False, failures: int = 0
+        self,
+        message: Message,
+        queues: Sequence[Queue],
+        tx: int,
+        *,
+        moved: bool = False,
+        failures: int = 0,
+        redelivered: bool = False,
     ) -> bool:
         """Write what another node sent for these queues. False: its id was seen here before, or its address drops it.
 
         What was ``moved`` was accepted there, and in a queue: it is taken in any case, and its id remembered. It came
-        after so many ``failures`` to deliver it. Whether the address is full is for the caller to look at: what was
-        sent is taken.
+        after so many ``failures`` to deliver it; ``redelivered``: a consumer may have had it there. Whether the address
+        is full is for the caller to look at: what was sent is taken.
         """
         account = self._accounts.of(message.address)
         try:
@@ -345,7 +353,8 @@ class Intake:
             self._attempt.ids.append((account, message.duplicate_id))
         if not moved and (not new or verdict is Verdict.DROP):
             return False
-        self._store(account, message, queues, tx, paged=verdict is Verdict.PAGE, failures=failures)
+        paged = verdict is Verdict.PAGE
+        self._store(account, message, queues, tx, paged=paged, failures=failures, redelivered=redelivered)
         return True
 
     def copy_in(self, message: Message, queue: Queue) -> None:

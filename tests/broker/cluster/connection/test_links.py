@@ -419,6 +419,21 @@ async def test_what_is_moved_back_and_forth_is_not_taken_for_a_copy_of_itself(no
             sink.post.detach(sink.post.queue(name), taker)
 
 
+async def test_what_a_consumer_may_have_had_is_marked_where_it_is_moved_to(nodes: Make) -> None:
+    """It was given back, or was in the queue when its broker started: who takes it elsewhere is told of the first."""
+    one, two = await pair(nodes)
+    receiver = Receiver()
+    one.post.attach(one.post.queue("orders"), receiver)
+    one.post.send(message(b"1"))
+    had = await receiver.wait(1)
+    one.post.release(had, failed=False)
+    one.post.detach(one.post.queue("orders"), receiver)
+    one.post.send(message(b"2"))
+    taker = await consumer(one, two)
+    found = {reference.message.data: reference.redelivered for reference in await taker.wait(2)}
+    assert found == {b"1": True, b"2": False}
+
+
 async def test_how_often_a_delivery_failed_goes_along_and_is_known_after_a_restart(nodes: Make) -> None:
     one, two = await pair(nodes)
     receiver = Receiver()

@@ -57,6 +57,8 @@ class Forwarded(Struct, frozen=True, array_like=True):
     failures: int = 0
     #: The queues are subscriptions (MULTICAST): when they are over, nobody else gets it for them.
     topic: bool = False
+    #: A consumer may have had it from that queue.
+    redelivered: bool = False
 
     @property
     def subscriptions(self) -> bool:
@@ -84,6 +86,7 @@ class _Stored(Struct, frozen=True, array_like=True):
     moved: bool = False
     failures: int = 0
     topic: bool = False
+    redelivered: bool = False
 
 
 _decode = msgspec.msgpack.Decoder(_Stored).decode
@@ -135,6 +138,7 @@ def stored(
         reference is not None or (sent is not None and sent.moved),
         reference.delivery_count if reference is not None else sent.failures if sent is not None else 0,
         topic or (sent is not None and sent.topic),
+        reference.redelivered if reference is not None else sent is not None and sent.redelivered,
     )
     copy.annotations = {**(message.annotations or {}), ROUTE_TO: _encode(note)}
     return copy
@@ -196,6 +200,7 @@ def to_send(copy: Message) -> Forwarded | None:
         note.moved,
         note.failures,
         note.topic,
+        note.redelivered,
     )
 
 

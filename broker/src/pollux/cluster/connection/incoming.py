@@ -341,7 +341,9 @@ class IncomingLink:
                 kept = cluster.pass_on(message, one, tx)
             elif not queues:
                 kept = cluster.place_again(message, one, tx)
-            elif cluster.post.take(message, queues, tx, moved=one.moved, failures=one.failures):
+            elif cluster.post.take(
+                message, queues, tx, moved=one.moved, failures=one.failures, redelivered=one.redelivered
+            ):
                 kept = True
                 cluster.arrived(queues, message)
         finally:
