@@ -19,7 +19,7 @@ ENCRYPTED = "SELECT DISTINCT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (p
 def asked(host: Host, statement: str, database: str = "pollux_twins") -> str:
     """What the administrator is told."""
     command = f'psql -X -A -t -q -d {database} -c "{statement}"'
-    return host.check_output(f"runuser -u postgres -- {command}")
+    return str(host.check_output(f"runuser -u postgres -- {command}"))
 
 
 def test_the_user_owns_its_schema_and_nothing_else(host: Host) -> None:
