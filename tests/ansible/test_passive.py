@@ -2,35 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+from harness.topology import OPTIONS, topology
 
-
-def _load() -> Any:
-    path = ROOT / "filter_plugins" / "topology.py"
-    specification = importlib.util.spec_from_file_location("pollux_topology_of_passive", path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["pollux_topology_of_passive"] = module
-    specification.loader.exec_module(module)
-    return module
-
-
-topology = _load()
-OPTIONS = {
-    role: yaml.safe_load((ROOT / "roles" / role / "meta" / "argument_specs.yml").read_text())["argument_specs"]["main"][
-        "options"
-    ]
-    for role in topology.ROLES
-}
 DEVICE = {"name": "power", "agent": "fence_ipmilan", "options": {"ip": "198.51.100.1"}}
 
 
