@@ -43,7 +43,7 @@ async def test_a_read_that_takes_long_is_handled_in_portions(monkeypatch: pytest
     Dear.now, Dear.handled = 0.0, []
     async with bench() as server:
         server.listener._factories = dict.fromkeys(server.listener._factories, Dear)
-        server.connections.share = Share(asyncio.get_running_loop(), lambda: Dear.now)
+        server.connections.share = Share(asyncio.get_running_loop(), lambda: Dear.now, lambda: Dear.now)
         _, hostile = await server.open()
         reader, honest = await server.open()
         for writer in (hostile, honest):
@@ -68,7 +68,7 @@ async def test_what_is_behind_waits_while_the_session_takes_nothing() -> None:
     Dear.now, Dear.handled = 0.0, []
     async with bench() as server:
         server.listener._factories = dict.fromkeys(server.listener._factories, Dear)
-        server.connections.share = Share(asyncio.get_running_loop(), lambda: Dear.now)
+        server.connections.share = Share(asyncio.get_running_loop(), lambda: Dear.now, lambda: Dear.now)
         reader, writer = await server.open()
         writer.write(AMQP)
         await until(lambda: len(Dear.handled) == 1)

@@ -41,6 +41,9 @@ SLICE = 0.004
 #: row: what normal traffic leaves is done with in fewer.
 SHORT_SLICE = SLICE / 4
 PRESSED = 8
+#: Seconds that slices stay short after something was left for the last time: who sends one large request after the
+#: other leaves nothing between two of them.
+CALM = 0.1
 #: Work below this is not counted, seconds: an eighth of a slice.
 SMALL = SLICE / 8
 #: Turns whose work may be on its way to a disk that does not keep up.
@@ -61,7 +64,7 @@ class Share:
     """
 
     __slots__ = (
-        *("_left", "_links", "_loop", "_planned", "_spent", "_unstable", "_waiting"),
+        *("_calming", "_left", "_left_at", "_links", "_loop", "_planned", "_spent", "_unstable", "_waiting"),
         *("clock", "disk", "effort", "on_pressed", "slice", "turns"),
     )
 
@@ -88,6 +91,9 @@ class Share:
         self.turns = 0
         #: Of them, those up to now in a row that left something for the next one.
         self._left = 0
+        #: When something was left for the last time while slices were short; what looks whether that is long ago.
+        self._left_at = 0.0
+        self._calming: asyncio.TimerHandle | None = None
         #: Seconds that pieces take together in one turn now; who is told that they became few (True) or many again.
         self.slice = SLICE
         self.on_pressed: Callable[[bool], None] = lambda _pressed: None
@@ -113,12 +119,22 @@ class Share:
         """Forget all pieces that wait."""
         self._waiting.clear()
         self._links.clear()
+        if self._calming is not None:
+            self._calming.cancel()
+            self._calming = None
+            self.slice = SLICE
+            self.on_pressed(False)
 
     def spent(self, seconds: float) -> None:
         """Count ``seconds`` that were spent at once; little is not counted."""
         if seconds > SMALL:
             self._spent += seconds
             self._plan()
+
+    @property
+    def pressed(self) -> bool:
+        """Whether slices are short, as somebody asks for more than there is time for."""
+        return self._calming is not None
 
     @property
     def room(self) -> bool:
@@ -166,11 +182,28 @@ class Share:
         self._press(left=bool(self._waiting or links))
 
     def _press(self, *, left: bool) -> None:
-        """Make slices short when too much has been waiting for too long, and whole again when nothing waits."""
+        """Make slices short when too much has been waiting for too long."""
         self._left = self._left + 1 if left else 0
-        if (pressed := self._left >= PRESSED) != (self.slice < SLICE):
-            self.slice = SHORT_SLICE if pressed else SLICE
-            self.on_pressed(pressed)
+        if self._calming is not None:
+            if left:
+                self._left_at = self._loop.time()
+        elif self._left >= PRESSED:
+            self._left_at = self._loop.time()
+            self._calming = self._loop.call_later(CALM, self._calm)
+            self.slice = SHORT_SLICE
+            self.on_pressed(True)
+
+    def _calm(self) -> None:
+        """Make slices whole again if nothing was left for a while, else look again."""
+        rest = self._left_at + CALM - self._loop.time()
+        # While pieces wait for the disk there is no turn that could leave them.
+        if rest > 0 or self._waiting:
+            self._calming = self._loop.call_later(max(rest, CALM / 4), self._calm)
+            return
+        self._calming = None
+        self._left = 0
+        self.slice = SLICE
+        self.on_pressed(False)
 
 
 def _do(pieces: deque[Callable[[], bool]]) -> None:
@@ -193,10 +226,8 @@ class Portion:
     def __init__(self) -> None:
         self.size = FIRST_PORTION
 
-    def took(self, size: int, seconds: float, slice_: float) -> None:
-        """Learn that ``size`` bytes were handled within ``seconds``, when slices have ``slice_`` seconds."""
-        # Never by the short slice itself: who was interrupted by a thread for a millisecond has done no more for that.
-        most = max(slice_, SLICE / 2)
+    def took(self, size: int, seconds: float, most: float) -> None:
+        """Learn that ``size`` bytes were handled within ``seconds``, of which there may be ``most``."""
         if seconds > most:
             self.size = max(LEAST_PORTION, int(size * most / seconds))
         elif size >= self.size and seconds < most / 2:

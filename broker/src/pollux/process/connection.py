@@ -199,13 +199,15 @@ class Connection(asyncio.Protocol):
 
     def _handle(self, session: Session, data: bytes) -> None:
         share = self._listener.connections.share
-        begun = share.clock()
+        # A short slice is not much more than what another thread takes: then what this thread did counts for a portion.
+        pressed = share.pressed
+        begun, effort = share.clock(), share.effort() if pressed else 0.0
         if self._web is None:
             session.data_received(data)
         else:
             self._web.data_received(data)
         took = share.clock() - begun
-        self._portion.took(len(data), took, share.slice)
+        self._portion.took(len(data), share.effort() - effort if pressed else took, share.slice)
         share.spent(took)
         if self._writing_paused and self._transport.get_write_buffer_size() > self.hard_limit:
             # It sends but does not read the answers: what piles up for it is bounded by not reading it.
