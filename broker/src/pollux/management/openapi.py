@@ -86,7 +86,7 @@ class Body(Struct, frozen=True):
 
 
 class Operation(Struct, frozen=True):
-    """A route: ``handler`` is the name of the method of ``Api``, whose docstring is the summary."""
+    """A route: ``handler`` is the name of a method of the API, whose docstring is the summary."""
 
     method: str
     path: str
