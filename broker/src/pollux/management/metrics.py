@@ -114,7 +114,7 @@ def _clusters(connections: Connections) -> Iterator[Metric]:
         name = cluster.settings.name
         nodes.add_metric((name,), len(cluster.members.others) + 1)
         routes.add_metric((name,), len(cluster.table.queues))
-        moved.add_metric((name,), sum(cluster.moved.values()))
+        moved.add_metric((name,), sum(cluster.moving.moved.values()))
         for link in cluster.peers.links:
             outlet = cluster.spreading.outlets.get(link.node)
             of = (name, link.name)

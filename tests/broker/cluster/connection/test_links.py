@@ -372,8 +372,8 @@ async def test_strict_and_off_move_nothing(nodes: Make) -> None:
     one.post.send(message(b"stays"))
     await one.office.stable()
     await consumer(one, two)
-    one.cluster._review_movers()
-    assert not one.cluster._movers
+    one.cluster.moving._review_movers()
+    assert not one.cluster.moving._movers
     assert one.post.message_count(one.post.queue("orders")) == 1
 
 

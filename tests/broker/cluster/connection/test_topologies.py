@@ -274,7 +274,7 @@ async def test_forget_routes_anew_what_waits_and_deletes_the_queue(nodes: Make) 
     await until(lambda: count(three) == 250)
     assert count(one, "dead") == 1
     await until(lambda: one.post.space.queue(queue.name) is None)
-    assert not one.cluster.forgetting
+    assert not one.cluster.removing.forgetting
     assert not distance(one, two)
     await one.reopen()
     assert two.id not in one.cluster.spreading.outlets

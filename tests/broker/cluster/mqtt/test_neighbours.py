@@ -281,7 +281,7 @@ async def test_queues_that_leave_go_on_after_a_restart(nodes: Make) -> None:
     # It gave the session up, and is killed before it could send what the queue holds.
     session = one.sessions.give("c", first.session.user)
     assert session is not None
-    one.node.cluster._redistribute = lambda queues: None  # type: ignore[method-assign]  # noqa: ARG005  (its name)
+    one.node.cluster.moving.review = lambda queues: None  # type: ignore[method-assign]  # noqa: ARG005  (its name)
     one.sessions.given("c")
     await one.settle()
     one = await one.again()

@@ -208,6 +208,7 @@ class Sending(Apart):
 
     #: By what the link connects, where it does.
     hub: CoreHub
+
     def reached_by(self, _node: bytes) -> ToNode | None:
         """Return the link by which a node is reached now: there is one, which asks."""
         return None

@@ -16,7 +16,6 @@ from pollux.routing.selector import parse
 from pollux.wire.core.frames import CoreError
 
 if TYPE_CHECKING:
-
     from pollux.cluster.bridges.settings import BridgeSettings
     from pollux.cluster.discovery import Others
     from pollux.cluster.link import CoreHub

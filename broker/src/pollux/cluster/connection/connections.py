@@ -131,9 +131,9 @@ class Connections:
         cluster = self.named(connection)
         found = node_of(cluster, node)
         if first:
-            cluster.forget_first(found)
+            cluster.removing.forget_first(found)
             return {"nodeId": found.hex(), "routedAnew": 0}
-        work = cluster.forget(found)
+        work = cluster.removing.forget(found)
         waiting = cluster.post.message_count(work.queue) if work is not None else 0
         return {"nodeId": found.hex(), "routedAnew": waiting}
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pollux.cluster.connection.forgetting import Forgetting
 from pollux.cluster.connection.forwarded import mark_moved, taken
 from pollux.cluster.connection.incoming import IncomingLink
-from pollux.cluster.connection.leaving import Leaving
 from pollux.cluster.connection.local import LocalQueues, Prefixes
-from pollux.cluster.connection.mover import Mover
 from pollux.cluster.connection.peers import Peers
+from pollux.cluster.connection.redistribution import LOOK, Redistribution
 from pollux.cluster.connection.remembered import Remembered
 from pollux.cluster.connection.removing import Removing
 from pollux.cluster.connection.spread import Outlet, Spreading
@@ -29,7 +26,6 @@ from pollux.cluster.topology import Topology, parse
 from pollux.config.model import Configuration
 from pollux.config.resolve import INTERNAL_PREFIX
 from pollux.engine.spreading import Spread
-from pollux.errors import InvalidRequestError
 from pollux.logs import event
 from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec
@@ -39,7 +35,6 @@ if TYPE_CHECKING:
 
     from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.outgoing import OutgoingLink
-    from pollux.cluster.connection.owner import ToNode
     from pollux.cluster.connection.settings import Settings
     from pollux.cluster.discovery import Others
     from pollux.cluster.link import Conversation, CoreHub, Handler
@@ -52,8 +47,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pollux.cluster")
 
-#: Seconds: changes of that time are told together; everything is looked at; a digest is told.
-_TOGETHER, _LOOK, _DIGEST = 0.005, 1.0, 30.0
+#: Seconds: changes of that time are told together; a digest is told.
+_TOGETHER, _DIGEST = 0.005, 30.0
 #: So many queues are looked at, then that pause is made (seconds): very many take longer, never all the processor.
 _SOME, _PAUSE = 200, 0.01
 
@@ -90,15 +85,6 @@ class Cluster:
         self.local = LocalQueues(post.space, node, post.storage.epoch, Prefixes(""))
         self.peers = Peers(self, others, places=places, recovered=post.recovered)
         self.incoming: dict[bytes, IncomingLink] = {}
-        #: What waited for nodes that do not come back, by their ids.
-        self.forgetting: dict[bytes, Forgetting] = {}
-        self.removing = Removing(
-            self.peers,
-            self.incoming,
-            self.spreading.outlets,
-            forget=partial(self.forget, for_good=True),
-            route_anew=self.route_anew,
-        )
         #: Where clients find this node and the others.
         self.topology = Topology(configuration or Configuration(), node.hex())
         self.prefixes = Prefixes(settings.address)
@@ -107,19 +93,37 @@ class Cluster:
         }
         self._life = os.urandom(8)
         self._remembered = Remembered(post.storage, post.recovered, settings.name)
+        self.removing = Removing(
+            settings.name,
+            post,
+            self.peers,
+            self.incoming,
+            self.spreading,
+            unlearn=self._unlearn,
+            tell=self._pass_on,
+        )
+        self.gave_up = self.removing.gave_up
         handler = configuration.grouping_handler if configuration is not None else None
         if handler is not None and settings.balancing is not Balancing.OFF:
             self.spreading.grouped = Prefixes(handler.address)
-        self._leaving = Leaving(post.storage, post.recovered)
-        self.local.leaving = self.spreading.leaving = self._leaving.names
+        #: What of this node's queues moves to others.
+        self.moving = Redistribution(
+            post,
+            self.table,
+            self.spreading,
+            self.prefixes,
+            moves=settings.balancing.moves,
+            changed=self.queue_changed,
+        )
+        self.leave, self.stay, self.leaving = self.moving.leave, self.moving.stay, self.moving.leaving
+        self.arrived = self.moving.arrived
+        self.local.leaving = self.spreading.leaving = self.moving.leaves.names
         #: Told of each node that is reached, with the connection to it.
         self.on_reached: Callable[[bytes, Conversation], None] = _unheard
         self.on_tried: Callable[[], None] = _untold
-        self._movers: dict[int, Mover] = {}
         self._dirty: set[Queue] = set()
         self._all_dirty = False
         self._planned = False
-        self._timer: asyncio.TimerHandle | None = None
         self._looking: asyncio.Task[None] | None = None
         #: What peers are told of this node; what they may ask for, by name; who is told that something changed.
         self.about: Callable[[], About] = About
@@ -136,7 +140,7 @@ class Cluster:
         self.removing.start()
         for member in self.members.all:
             if member.gone and member.node in self.spreading.outlets:
-                self.route_anew(member.node)  # a stop came before all of it was
+                self.removing.route_anew(member.node)  # a stop came before all of it was
         self._looking = self.loop.create_task(self._look())
 
     def _restore(self) -> None:
@@ -156,24 +160,20 @@ class Cluster:
 
     async def stop(self) -> None:
         """Send and take nothing any more."""
-        if self._timer is not None:
-            self._timer.cancel()
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
         await self.peers.stop()
-        for forgetting in list(self.forgetting.values()):
-            forgetting.stop()
+        self.removing.stop()
         for incoming in list(self.incoming.values()):
             incoming.end("the broker stops")
-        for mover in self._movers.values():
-            mover.stop()
+        self.moving.stop()
 
     async def _look(self) -> None:
         """Look at every queue now and then, some at a time, so that nothing depends on an event."""
         digest = self.loop.time() + _DIGEST
         while True:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(LOOK)
             try:
                 queues = list(self.post.space.queues)
                 for start in range(0, len(queues), _SOME):
@@ -181,8 +181,7 @@ class Cluster:
                     self._changed()
                     await asyncio.sleep(_PAUSE)
                 self._pass_on(self.peers.look())
-                for gone in [each for each in self._movers if self.post.space.queue_by_id(each) is None]:
-                    del self._movers[gone]
+                self.moving.tidy()
                 if self.loop.time() >= digest:
                     digest = self.loop.time() + _DIGEST
                     for link in self.incoming.values():
@@ -219,7 +218,7 @@ class Cluster:
         if changed:
             for link in list(self.incoming.values()):
                 link.changed(changed)
-        self._redistribute(dirty)
+        self.moving.review(dirty)
 
     def tell_now(self) -> None:
         """Tell the other nodes of what has changed so far."""
@@ -243,28 +242,6 @@ class Cluster:
         """Whether a node that is reached has a queue of the same group."""
         group = (queue.address, queue.name if queue.routing_type is RoutingType.MULTICAST else "")
         return any(path.connected for path in self.table.group(group).values())
-
-    def leave(self, queue: Queue) -> None:
-        """Send what a queue holds to the others of its group, and put nothing into it any more where there are any."""
-        if self._leaving.add(queue.name):
-            self._forget_mover(queue)
-            self.queue_changed(queue)
-
-    def stay(self, queue: Queue) -> None:
-        """Keep a queue after all."""
-        if self._leaving.remove(queue.name):
-            self._forget_mover(queue)
-            self.queue_changed(queue)
-
-    def leaving(self) -> list[Queue]:
-        """Return the queues that leave."""
-        found = [self.post.space.queue(name) for name in self._leaving.names]
-        return [queue for queue in found if queue is not None]
-
-    def _forget_mover(self, queue: Queue) -> None:
-        mover = self._movers.pop(queue.id, None)
-        if mover is not None:
-            mover.stop()
 
     # -- links from others
 
@@ -323,13 +300,6 @@ class Cluster:
         """Return what was taken in of a link."""
         return self._taken.setdefault(key, Taken())
 
-    def arrived(self, queues: Iterable[Queue], message: Message) -> None:
-        """Note a message that came from another node."""
-        for queue in queues:
-            mover = self._movers.get(queue.id)
-            if mover is not None:
-                mover.arrived(message, self.loop.time())
-
     def records_for(self, peer: bytes, hops: int, keys: Iterable[Key] | None) -> dict[Key, QueueRecord]:
         """Return the records a peer may hear that looks ``hops`` far: of these queues, or (None) of all."""
         mine, found = self.local.records, {}
@@ -387,9 +357,7 @@ class Cluster:
 
     def opened(self, node: bytes) -> Queue:
         """A peer was reached; return its store-and-forward queue."""
-        forgetting = self.forgetting.pop(node, None)
-        if forgetting is not None:
-            forgetting.stop()  # it came back: what is left is sent
+        self.removing.came_back(node)
         name = self._outlet_of(node)
         queue = self.post.space.queue(name)
         if queue is None:
@@ -402,60 +370,6 @@ class Cluster:
         for number in range(1, self.settings.tellings + 1):
             self.loop.call_later(number * self.settings.tell_every, self._tell_again, node)
         return queue
-
-    def gave_up(self, link: ToNode) -> None:
-        """A node was tried as often as it may be: what waits for it is routed anew."""
-        event(
-            logger,
-            logging.WARNING,
-            "a node is taken for gone: what waits for it is routed anew",
-            connector=link.name,
-            broker=link.broker or None,
-            reason=link.reason,
-            remedy="start it: it is connected to again when it connects to this node",
-        )
-        if link.node:
-            self.route_anew(link.node)
-
-    def forget(self, node: bytes, *, for_good: bool = False) -> Forgetting | None:
-        """Route anew what waits for a node that does not come back, and know nothing of it any more, or ever.
-
-        Returns what does that; None: nothing waits. Raises InvalidRequestError while the node is reached.
-        """
-        link = self.peers.to(node)
-        if link is not None:
-            raise InvalidRequestError(
-                f"broker {link.broker!r} is reached by {link.name!r}: stop it first; what waits for it is sent"
-            )
-        if node not in self.spreading.outlets and self.members.get(node) is None:
-            raise InvalidRequestError(f"no node {node.hex()} is known to cluster-connection {self.settings.name!r}")
-        self.peers.forget(node, for_good=for_good)
-        self._pass_on(self.members.all)
-        return self.route_anew(node)
-
-    def forget_first(self, node: bytes) -> None:
-        """Give up the next message that a node was sent and did not take. Raises InvalidRequestError: there is none."""
-        link = next((one for one in self.peers.links if one.node == node and one.holds), None)
-        if link is None:
-            raise InvalidRequestError("no message was sent to this node that it did not take: nothing is given up")
-        link.gives_up = True
-
-    def route_anew(self, node: bytes) -> Forgetting | None:
-        """Route anew what waits for a node, and know nothing of it; None: nothing waits, or it is under way."""
-        self._remembered.forget(node)
-        outlet = self.spreading.outlets.pop(node, None)
-        self._learned(self.table.forget(node))
-        if outlet is None or node in self.forgetting:
-            return None
-        work = Forgetting(
-            outlet.queue,
-            post=self.post,
-            spreading=self.spreading,
-            over=partial(self.forgetting.pop, node),
-        )
-        self.forgetting[node] = work
-        work.start()
-        return work
 
     def _tell_again(self, node: bytes) -> None:
         """What crossed on its way is told once more."""
@@ -492,6 +406,11 @@ class Cluster:
         if self.reached_by(node) is None:
             self._learned(self.table.disconnected(node))
 
+    def _unlearn(self, node: bytes) -> None:
+        """Know nothing of a node's queues any more."""
+        self._remembered.forget(node)
+        self._learned(self.table.forget(node))
+
     def _learned(self, changed: set[Key]) -> None:
         if not changed:
             return
@@ -501,7 +420,7 @@ class Cluster:
                 link.changed(changed)
         addresses = {path.record.address for key in changed if (path := self.table.path(key)) is not None}
         found = [one for name in addresses if (one := self.post.space.address(name)) is not None]
-        self._redistribute([queue for address in found for queue in address.queues])
+        self.moving.review([queue for address in found for queue in address.queues])
 
     def give_up(self, reference: MessageReference, one: Forwarded) -> None:
         """Make a dead letter, at its own address, of a message that a node does not take."""
@@ -514,53 +433,6 @@ class Cluster:
         """Forward a message anew that cannot be sent in order any more."""
         outlet = self.spreading.outlets[node]
         self.post.hand_over(outlet.queue, [(reference, self.spreading.renumbered(reference.message, outlet))])
-
-    # -- redistribution
-
-    def _redistribute(self, queues: Iterable[Queue]) -> None:
-        if not self.settings.balancing.moves:
-            queues = [queue for queue in queues if queue.name in self._leaving.names]
-        now = self.loop.time()
-        soonest: float | None = None
-        for queue in queues:
-            mover = self._mover(queue)
-            if mover is not None:
-                again = mover.review(now)
-                if again is not None and again < now + _LOOK:
-                    soonest = again if soonest is None else min(soonest, again)
-        if soonest is not None:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self.loop.call_at(soonest + 0.001, self._review_movers)
-
-    def _review_movers(self) -> None:
-        space = self.post.space
-        self._redistribute([queue for each in self._movers if (queue := space.queue_by_id(each)) is not None])
-
-    def _mover(self, queue: Queue) -> Mover | None:
-        leaving = queue.name in self._leaving.names
-        delay = 0 if leaving else self.post.space.settings(queue.address).redistribution_delay
-        there = self.post.space.queue_by_id(queue.id) is queue
-        wanted = there and delay >= 0 and not queue.spec.internal and queue.address in self.prefixes
-        mover = self._movers.get(queue.id)
-        if not wanted:
-            if mover is not None:
-                mover.stop()
-                del self._movers[queue.id]
-            return None
-        if mover is None:
-            mover = Mover(
-                queue, delay / 1000, post=self.post, table=self.table, spreading=self.spreading, leaving=leaving
-            )
-            self._movers[queue.id] = mover
-        return mover
-
-    @property
-    def moved(self) -> dict[str, int]:
-        """How many messages of each queue were moved to other nodes."""
-        space = self.post.space
-        found = {space.queue_by_id(each): mover.moved for each, mover in self._movers.items() if mover.moved}
-        return {queue.name: moved for queue, moved in found.items() if queue is not None}
 
     def waiting(self, node: bytes) -> int:
         """Return how many messages wait for a node."""

@@ -41,7 +41,7 @@ def describe(cluster: Cluster) -> dict[str, Any]:
             for link in cluster.incoming.values()
         ],
         "routes": [_route(key, path, names) for key, path in cluster.table.queues.items()],
-        "moved": cluster.moved,
+        "moved": cluster.moving.moved,
     }
 
 
@@ -87,7 +87,7 @@ def why(cluster: Cluster, name: str) -> list[str]:
     for node, outlet in cluster.spreading.outlets.items():
         if outlet.queue is queue:
             return list(reasons.of_outlet(_outlet(cluster, node, queue)))
-    for node, forgetting in cluster.forgetting.items():
+    for node, forgetting in cluster.removing.forgetting.items():
         if forgetting.queue is queue:
             facts = reasons.Outlet(name, node.hex(), post.message_count(queue), False, 0, "", forgetting.held_by or "-")
             return list(reasons.of_outlet(facts))

@@ -1,0 +1,135 @@
+"""Redistribution: which queues of this node have a mover, and which of them leave altogether."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pollux.cluster.connection.leaving import Leaving
+from pollux.cluster.connection.mover import Mover
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable
+
+    from pollux.cluster.connection.local import Prefixes
+    from pollux.cluster.connection.spread import Spreading
+    from pollux.cluster.routes.table import RoutingTable
+    from pollux.engine.post_office import PostOffice
+    from pollux.message import Message
+    from pollux.routing.queue import Queue
+
+#: Seconds after which everything is looked at in any case.
+LOOK = 1.0
+
+
+class Redistribution:
+    """The movers of one cluster connection."""
+
+    def __init__(
+        self,
+        post: PostOffice,
+        table: RoutingTable,
+        spreading: Spreading,
+        prefixes: Prefixes,
+        *,
+        moves: bool,
+        changed: Callable[[Queue], None],
+    ) -> None:
+        """``moves``: those of all queues move, else of those that leave. ``changed``: told of who leaves, or stays."""
+        self._post = post
+        self._loop = post.loop
+        self._table = table
+        self._spreading = spreading
+        self._prefixes = prefixes
+        self._moves = moves
+        self._changed = changed
+        self.leaves = Leaving(post.storage, post.recovered)
+        self._movers: dict[int, Mover] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def stop(self) -> None:
+        """Move nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for mover in self._movers.values():
+            mover.stop()
+
+    def leave(self, queue: Queue) -> None:
+        """Send what a queue holds to the others of its group, and put nothing into it any more where there are any."""
+        if self.leaves.add(queue.name):
+            self._forget_mover(queue)
+            self._changed(queue)
+
+    def stay(self, queue: Queue) -> None:
+        """Keep a queue after all."""
+        if self.leaves.remove(queue.name):
+            self._forget_mover(queue)
+            self._changed(queue)
+
+    def leaving(self) -> list[Queue]:
+        """Return the queues that leave."""
+        found = [self._post.space.queue(name) for name in self.leaves.names]
+        return [queue for queue in found if queue is not None]
+
+    def _forget_mover(self, queue: Queue) -> None:
+        mover = self._movers.pop(queue.id, None)
+        if mover is not None:
+            mover.stop()
+
+    def arrived(self, queues: Iterable[Queue], message: Message) -> None:
+        """Note a message that came from another node."""
+        for queue in queues:
+            mover = self._movers.get(queue.id)
+            if mover is not None:
+                mover.arrived(message, self._loop.time())
+
+    def review(self, queues: Iterable[Queue]) -> None:
+        """Look whether something of these queues is to be moved."""
+        if not self._moves:
+            queues = [queue for queue in queues if queue.name in self.leaves.names]
+        now = self._loop.time()
+        soonest: float | None = None
+        for queue in queues:
+            mover = self._mover(queue)
+            if mover is not None:
+                again = mover.review(now)
+                if again is not None and again < now + LOOK:
+                    soonest = again if soonest is None else min(soonest, again)
+        if soonest is not None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(soonest + 0.001, self._review_movers)
+
+    def _review_movers(self) -> None:
+        space = self._post.space
+        self.review([queue for each in self._movers if (queue := space.queue_by_id(each)) is not None])
+
+    def _mover(self, queue: Queue) -> Mover | None:
+        leaving = queue.name in self.leaves.names
+        delay = 0 if leaving else self._post.space.settings(queue.address).redistribution_delay
+        there = self._post.space.queue_by_id(queue.id) is queue
+        wanted = there and delay >= 0 and not queue.spec.internal and queue.address in self._prefixes
+        mover = self._movers.get(queue.id)
+        if not wanted:
+            if mover is not None:
+                mover.stop()
+                del self._movers[queue.id]
+            return None
+        if mover is None:
+            mover = Mover(
+                queue, delay / 1000, post=self._post, table=self._table, spreading=self._spreading, leaving=leaving
+            )
+            self._movers[queue.id] = mover
+        return mover
+
+    def tidy(self) -> None:
+        """Let go of movers of queues that are gone."""
+        for gone in [each for each in self._movers if self._post.space.queue_by_id(each) is None]:
+            del self._movers[gone]
+
+    @property
+    def moved(self) -> dict[str, int]:
+        """How many messages of each queue were moved to other nodes."""
+        space = self._post.space
+        found = {space.queue_by_id(each): mover.moved for each, mover in self._movers.items() if mover.moved}
+        return {queue.name: moved for queue, moved in found.items() if queue is not None}
