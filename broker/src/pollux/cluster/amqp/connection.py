@@ -21,6 +21,7 @@ from pollux.cluster.amqp.receiving import Receiver
 from pollux.cluster.amqp.sending import Sender
 from pollux.cluster.bridges.demand import COPIES
 from pollux.cluster.connector import Contexts
+from pollux.cluster.reconnection import Reconnection
 from pollux.config.rules_connecting import matching
 from pollux.config.tls import TlsError
 from pollux.logs import event
@@ -45,14 +46,21 @@ _PARTS: dict[str, type[Sender | Receiver]] = {"sender": Sender, "receiver": Rece
 _Key = tuple[str, int]
 
 
-class AmqpLinks:
+class AmqpLinks(Reconnection):
     """What one ``<amqp-connection>`` does. All methods are called in the loop's thread."""
 
+    logger = logger
+    kind, down = "connection", "another broker is not reached"
+
     def __init__(self, configuration: Configuration, given: AmqpConnection, node: bytes, post: PostOffice) -> None:
+        super().__init__(
+            given.name,
+            post.loop,
+            given.endpoints,
+            retry=given.retry_interval / 1000,
+            attempts=given.reconnect_attempts,
+        )
         self.given = given
-        self.connected = False
-        self.stopped = False
-        self.reason = "not connected yet"
         self._configuration = configuration
         self._post = post
         self._container = f"{configuration.name}.{node.hex()}.{given.name}"
@@ -60,52 +68,22 @@ class AmqpLinks:
         self._contexts = Contexts()
         self._session: Session | None = None
         self._broker = ""
-        self._task: asyncio.Task[None] | None = None
         self._links: dict[_Key, asyncio.Task[None]] = {}
         self._parts: dict[_Key, Sender | Receiver] = {}
         self._reasons: dict[_Key, str] = {}
         self._said: dict[str, str] = {}
 
-    def start(self) -> None:
-        """Connect, and send and fetch from now on."""
-        self._task = self._post.loop.create_task(self._run())
-
-    async def stop(self) -> None:
-        """Send and fetch nothing any more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        self.connected = False
-
     # -- the connection
 
-    async def _run(self) -> None:
-        failed, pause = 0, self.given.retry_interval / 1000
-        while True:
-            for endpoint in self.given.endpoints:
-                try:
-                    stream = await self._open(endpoint)
-                except (OSError, TimeoutError, HandshakeError, ClientError, TlsError) as error:
-                    self._lost(f"{endpoint.host}:{endpoint.port}: {reason_of(error)}", error)
-                    continue
-                failed = 0
-                await self._use(stream)
-                break
-            else:
-                failed += 1
-            if 0 <= self.given.reconnect_attempts <= failed:
-                self.stopped = True
-                event(
-                    logger,
-                    logging.ERROR,
-                    "connection to another broker stopped: its attempts are used up",
-                    connection=self.given.name,
-                    attempts=failed,
-                    reason=self.reason,
-                    remedy="start this broker again when the other one can be reached, or set reconnect-attempts to -1",
-                )
-                return
-            await asyncio.sleep(pause)
+    async def hold(self, endpoint: Endpoint) -> bool:
+        """Log in there, and send and fetch until the connection is gone."""
+        try:
+            stream = await self._open(endpoint)
+        except (OSError, TimeoutError, HandshakeError, ClientError, TlsError) as error:
+            self.lost(f"{endpoint.host}:{endpoint.port}: {reason_of(error)}", _remedy(error))
+            return False
+        await self._use(stream)
+        return True
 
     async def _open(self, endpoint: Endpoint) -> AmqpStream:
         """Connect and log in. Raises OSError, TimeoutError, HandshakeError, ClientError or TlsError."""
@@ -141,7 +119,7 @@ class AmqpLinks:
             async with asyncio.timeout(_CONNECT):
                 await session.establish(stream)
             self._session, self._broker = session, str(stream.endpoint)
-            self.connected, self.reason = True, ""
+            self.reached()
             self._said.clear()
             event(logger, logging.INFO, "connected to another broker", connection=self.given.name, to=self._broker)
             self._post.trail.tell("bridge-connected", bridge=self.given.name)
@@ -163,22 +141,7 @@ class AmqpLinks:
             await stream.close()
             if was is not None:
                 self._post.trail.tell("bridge-disconnected", bridge=self.given.name)
-        self._lost(stream.reason or "the connection is gone")
-
-    def _lost(self, reason: str, error: BaseException | None = None) -> None:
-        """Note why there is no connection; what somebody has to do something about is a warning."""
-        self.connected, self.reason = False, reason
-        if reason in self._said:
-            return
-        self._said[reason] = ""
-        remedy = ""
-        if isinstance(error, LoginError):
-            remedy = "correct user and password of the amqp-connection, or the user's there"
-        elif isinstance(error, TlsError):
-            remedy = "correct keyStorePath or trustStorePath of its uri"
-        level = logging.WARNING if remedy else logging.INFO
-        fields = {"connection": self.given.name, "reason": reason, "remedy": remedy or None}
-        event(logger, level, "another broker is not reached", **fields)
+        self.lost(stream.reason or "the connection is gone")
 
     # -- its links
 
@@ -264,3 +227,10 @@ class AmqpLinks:
                 for key, part in self._parts.items()
             ],
         }
+
+
+def _remedy(error: BaseException) -> str:
+    """Return what somebody has to do about an attempt that failed; empty: the other broker may just not be there."""
+    if isinstance(error, LoginError):
+        return "correct user and password of the amqp-connection, or the user's there"
+    return "correct keyStorePath or trustStorePath of its uri" if isinstance(error, TlsError) else ""

@@ -98,7 +98,7 @@ class Asking(Fetching):
     """One downstream: connects to it, and tells the policies once."""
 
     purpose = DOWNSTREAM
-    what = "downstream"
+    kind, down = "downstream", "downstream is not reached"
     asked = Asked((), ())
 
     _given = False

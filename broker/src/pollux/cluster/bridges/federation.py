@@ -7,7 +7,6 @@ here once. A message that came through a broker is not sent back to it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import msgspec
 
 from pollux.cluster.bridges.demand import MOST
 from pollux.cluster.connector import UnreachableError
+from pollux.cluster.reconnection import Reconnection
 from pollux.logs import event
 
 if TYPE_CHECKING:
@@ -31,11 +31,12 @@ logger = logging.getLogger("pollux.bridge")
 FEDERATION = "federation"
 
 
-class Fetching:
+class Fetching(Reconnection):
     """One upstream: connects to it, and tells what is wanted here. The handler of that channel."""
 
+    logger = logger
     purpose = FEDERATION
-    what = "upstream"
+    kind, down = "upstream", "upstream is not reached"
 
     def __init__(
         self,
@@ -49,12 +50,16 @@ class Fetching:
         post: PostOffice,
         connector: ClusterConnector,
     ) -> None:
-        self.name = f"{federation.name}/{upstream.name}"
-        self.connected = False
-        self.reason = "not connected yet"
+        super().__init__(
+            f"{federation.name}/{upstream.name}",
+            post.loop,
+            endpoints,
+            retry=upstream.retry_interval / 1000,
+            multiplier=upstream.retry_interval_multiplier,
+            longest=upstream.max_retry_interval / 1000,
+        )
         self.told: tuple[Demand, ...] = ()
         self._upstream = upstream
-        self._endpoints = endpoints
         self._matching = matching
         self._broker = name
         self._node = node
@@ -62,42 +67,24 @@ class Fetching:
         self._connector = connector
         self._link: CoreLink | None = None
         self._channel = 0
-        self._task: asyncio.Task[None] | None = None
-        self._said = ""
 
-    def start(self) -> None:
-        """Connect, and fetch from now on."""
-        self._task = self._post.loop.create_task(self._run())
-
-    async def stop(self) -> None:
-        """Fetch nothing any more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        given = self._upstream
-        wait = given.retry_interval / 1000
+    async def hold(self, endpoint: Endpoint) -> bool:
+        """Tell what is wanted there until the connection is gone."""
         try:
-            while True:
-                for endpoint in self._endpoints:
-                    try:
-                        self._link = await self._connector.connect(endpoint, given.call_timeout / 1000)
-                    except UnreachableError as error:
-                        self._lost(str(error), error.remedy)
-                        continue
-                    wait = given.retry_interval / 1000
-                    self._channel = self._link.conversation.open(
-                        self, self.purpose, federation=self.name, node_id=self._node.hex(), name=self._broker
-                    )
-                    await self._link.over
-                    self._link = None
-                    break
-                await asyncio.sleep(wait)
-                wait = min(wait * given.retry_interval_multiplier, given.max_retry_interval / 1000)
-        finally:
-            if self._link is not None:
-                self._link.close("the broker stops")
+            self._link = await self._connector.connect(endpoint, self._upstream.call_timeout / 1000)
+        except UnreachableError as error:
+            self.lost(str(error), error.remedy)
+            return False
+        try:
+            self._channel = self._link.conversation.open(
+                self, self.purpose, federation=self.name, node_id=self._node.hex(), name=self._broker
+            )
+            await self._link.over
+        except BaseException:
+            self._link.close("the broker stops")
+            raise
+        self._link = None
+        return True
 
     def look(self) -> None:
         """Tell what is wanted now, where that is something else; called once a second."""
@@ -109,25 +96,22 @@ class Fetching:
         if wanted == self.told or not conversation.credit(self._channel):
             return
         if len(data) > conversation.room():
-            self._lost("more is wanted than can be told", "name fewer queues and addresses in the policies")
+            self.lost("more is wanted than can be told", "name fewer queues and addresses in the policies")
             return
         self.told = wanted
         conversation.send(self._channel, data)
 
-    def _lost(self, reason: str, remedy: str = "") -> None:
-        self.connected, self.reason, self.told = False, reason, ()
-        if reason != self._said:
-            self._said = reason
-            level = logging.WARNING if remedy else logging.INFO
-            fields = {self.what: self.name, "reason": reason, "remedy": remedy or None}
-            event(logger, level, f"{self.what} is not reached", **fields)
+    def lost(self, reason: str, remedy: str = "") -> None:
+        """Note why nothing is fetched: what was told has to be told again."""
+        self.told = ()
+        super().lost(reason, remedy)
 
     # -- the channel
 
     def accepted(self, content: dict[str, Any]) -> None:  # noqa: ARG002  (a handler's)
         """Tell what is wanted."""
-        self.connected, self.reason, self._said = True, "", ""
-        event(logger, logging.INFO, f"{self.what} is reached", **{self.what: self.name})
+        self.reached()
+        event(logger, logging.INFO, f"{self.kind} is reached", **{self.kind: self.name})
         self.look()
 
     def data(self, payload: bytes) -> None:
@@ -139,7 +123,7 @@ class Fetching:
 
     def closed(self, code: str, text: str) -> None:
         """The connection is gone, or the other broker does not want it."""
-        self._lost(f"{code}: {text}" if text else code)
+        self.lost(f"{code}: {text}" if text else code)
         if self._link is not None:
             self._link.close("the channel is closed")
 

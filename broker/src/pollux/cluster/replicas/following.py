@@ -16,6 +16,7 @@ from pollux.cluster.connection import payloads
 from pollux.cluster.connection.forwarded import Forwarded, taken
 from pollux.cluster.connection.payloads import Kind, Payloads
 from pollux.cluster.connector import UnreachableError
+from pollux.cluster.reconnection import Reconnection
 from pollux.cluster.replicas.feeding import (
     ALL_HELD,
     GONE,
@@ -104,8 +105,11 @@ class _Session:
             self.opened.set_result(None)
 
 
-class Following:
+class Following(Reconnection):
     """One replica of this broker. All methods are called in the loop's thread."""
+
+    logger = logger
+    kind, down = "queue", "source is not followed"
 
     def __init__(
         self,
@@ -120,69 +124,46 @@ class Following:
         pause: float,
     ) -> None:
         """``source``: the queue's name there. ``pause``: seconds between two rounds of attempts."""
+        super().__init__(queue.name, post.loop, endpoints, retry=pause)
         self.queue = queue
         self.source = source
-        self.connected = False
         #: Everything was here once since the connection stands.
         self.whole = False
-        self.reason = "not connected yet"
         self.broker = ""
         self.put_in = self.taken_out = 0
         self._post = post
-        self._endpoints = endpoints
-        self._name = name
+        self._broker = name
         self._node = node
         self._connector = connector
-        self._pause = pause
         #: The source's node, and its ids -> those here; None: not known yet.
         self._origin = b""
         self._ids: dict[int, int] | None = None
         self._payloads = Payloads()
         self._body: LargeWriter | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._said = ""
-
-    def start(self) -> None:
-        """Follow from now on."""
-        self._task = self._post.loop.create_task(self._run())
-
-    async def stop(self) -> None:
-        """Follow no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     # -- connecting
 
-    async def _run(self) -> None:
-        while True:
-            for endpoint in self._endpoints:
-                link: CoreLink | None = None
-                try:
-                    link = await self._connector.connect(endpoint, _CONNECT)
-                    await self._follow(link)
-                except UnreachableError as error:
-                    self._lost(str(error), error.remedy)
-                except _Ended as end:
-                    self._lost(str(end))
-                except (CoreError, PolluxError, ValueError) as error:
-                    self._lost(str(error), "see the log of both brokers")
-                except Exception as error:
-                    logger.exception("a replica failed")
-                    self._lost(repr(error))
-                finally:
-                    self.connected = self.whole = False
-                    self._drop_body()
-                    if link is not None:
-                        link.close("not followed any more")
-            await asyncio.sleep(self._pause)
-
-    def _lost(self, reason: str, remedy: str = "") -> None:
-        self.reason = reason
-        if reason != self._said:
-            self._said = reason
-            level = logging.WARNING if remedy else logging.INFO
-            event(logger, level, "source is not followed", queue=self.queue.name, reason=reason, remedy=remedy or None)
+    async def hold(self, endpoint: Endpoint) -> bool:
+        """Follow the source there until the connection is gone; the next endpoint is tried at once."""
+        link: CoreLink | None = None
+        try:
+            link = await self._connector.connect(endpoint, _CONNECT)
+            await self._follow(link)
+        except UnreachableError as error:
+            self.lost(str(error), error.remedy)
+        except _Ended as end:
+            self.lost(str(end))
+        except (CoreError, PolluxError, ValueError) as error:
+            self.lost(str(error), "see the log of both brokers")
+        except Exception as error:
+            logger.exception("a replica failed")
+            self.lost(repr(error))
+        finally:
+            self.connected = self.whole = False
+            self._drop_body()
+            if link is not None:
+                link.close("not followed any more")
+        return False
 
     async def _follow(self, link: CoreLink) -> None:
         """Do what the source says until the connection is gone: _Ended says why."""
@@ -193,7 +174,7 @@ class Following:
             queue=self.source,
             target=self.queue.name,
             node_id=self._node.hex(),
-            name=self._name,
+            name=self._broker,
         )
         content = await session.opened
         if content is None:
@@ -212,7 +193,7 @@ class Following:
             if what == ALL_HELD:
                 break
         conversation.grant(channel, WINDOW)
-        self.connected, self.reason, self._said = True, "", ""
+        self.reached()
         event(logger, logging.INFO, "source is followed", queue=self.queue.name, broker=self.broker, held=len(held))
         while True:
             while not (session.inbox or session.over):
