@@ -155,6 +155,37 @@ def test_a_primary_is_demoted_and_the_newest_of_two_stores_is_promoted(tmp_path:
         cluster.finish()
 
 
+def test_all_are_killed_and_the_newest_is_promoted_in_whatever_order_they_start(tmp_path: Path) -> None:
+    """One after the other is lost, so each knows more than the one before; whoever is there is asked each time."""
+    with Cluster(tmp_path, 3) as cluster:
+        primary, *backups = cluster.start()
+        cluster.start_traffic(pause=0.02)
+        for place in (2, 1, 0):  # where the newest comes among those that start
+            cluster.wait_for_confirms(20)
+            for victim in (*backups, primary):
+                cluster.fault(f"kill -9 of {victim.name}")
+                victim.kill()
+                if victim is not primary:
+                    cluster.wait_for_confirms(20)
+            order = backups[::-1]
+            order.insert(place, primary)
+            there: list[Broker] = []
+            for broker in order:
+                broker.spawn()
+                broker.wait_for_status("joining")
+                there.append(broker)
+                if broker is primary:
+                    primary.promote()
+                if primary not in there:
+                    for each in there:
+                        done = each.ha("promote", "--cluster-manager", "--pollux-exit-codes")
+                        assert (done.returncode, "newer data" in done.stdout) == (2, True), done.stdout
+            primary.wait_for_status("active")
+            for backup in backups:
+                backup.wait_for_status("ready")
+        cluster.finish()
+
+
 def test_nothing_is_confirmed_before_the_expected_backup_is_back(tmp_path: Path) -> None:
     """Sends stay unsettled while the new primary is recovering, clients are served (test_queue_hold)."""
     with Cluster(tmp_path, 3, ha_backup_timeout=600) as cluster:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import permutations
 from typing import TYPE_CHECKING
 
 import pytest
@@ -329,6 +330,38 @@ def test_after_a_total_outage_the_newest_is_promoted_and_not_the_first() -> None
     verdict = world.promote("b")
     assert verdict is not None
     assert verdict.promoted
+
+
+@pytest.mark.parametrize("order", list(permutations(NAMES)), ids="".join)
+@pytest.mark.parametrize("newest", [{"a"}, {"a", "b"}], ids=["one newest", "two newest"])
+def test_in_whatever_order_all_start_after_an_outage_a_newest_is_promoted(
+    order: tuple[str, ...], newest: set[str]
+) -> None:
+    """Whoever is there is asked after each start: nobody older ever serves, and one with everything does at last."""
+    cluster = begun()
+    world = cluster.world
+    for name in sorted(set(NAMES) - newest, reverse=True):
+        cluster.kill(name, 6.0)
+    assert not any(world.confirmed <= world.members[name].data for name in set(NAMES) - newest)
+    for name in sorted(newest, reverse=True):
+        cluster.kill(name, 0.0)
+    started: set[str] = set()
+    for name in order:
+        cluster.start(name, 0.0)
+        started.add(name)
+        for older in sorted(started - newest):
+            refused = world.promote(older)
+            assert refused is not None
+            assert not refused.promoted
+        # Of two that have everything none knows that before it has asked the other one.
+        if newest <= started:
+            break
+        assert not any(verdict.promoted for one in started & newest if (verdict := world.promote(one)) is not None)
+    chosen = min(newest & started)
+    verdict = world.promote(chosen)
+    assert verdict is not None
+    assert verdict.promoted
+    assert world.confirmed <= world.members[chosen].data
 
 
 def test_a_store_is_promoted_by_force_and_by_name_alone() -> None:
