@@ -15,7 +15,7 @@ from lab.places import LabError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-AGENT = Path(__file__).resolve().parents[2] / "molecule/active_passive/files/fence_lab"
+AGENT = Path(__file__).resolve().parents[2] / "molecule/lab/playbooks/files/fence_lab"
 
 
 class Node:
