@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -66,6 +67,32 @@ def test_what_waited_at_first_has_to_arrive_and_what_comes_later_does_not() -> N
     assert drain.left(said(link("a2", waits=400, arrived=105))) == 0
     assert drain.left(said(link("a2", waits=7, arrived=0))) == 7
     assert drain.left(said(link("a2", waits=0, arrived=0))) == 0
+
+
+NOT_LIVE = "echo 'pollux: not-live: broker is backup' >&2; exit 3"
+
+
+@pytest.mark.parametrize(
+    ("of_cluster", "status", "answer", "reason"),
+    [
+        (NOT_LIVE, {"activation": {"state": "ready"}}, links.NO_NODE, ""),
+        (NOT_LIVE, {"activation": {"state": "activating"}}, None, "pollux: not-live: broker is backup"),
+        (NOT_LIVE, {"activation": None}, None, "pollux: not-live: broker is backup"),
+        (NOT_LIVE, None, None, "pollux: not-live: broker is backup"),
+        ("exit 2", {"activation": {"state": "live"}}, None, "pollux cluster status ended with 2"),
+        ("echo '[]'", {"activation": {"state": "ready"}}, None, "it says nothing of a cluster"),
+        (f"echo '{json.dumps(said(link('a2')))}'", None, said(link("a2")), ""),
+    ],
+)
+def test_a_backup_that_waits_has_nothing_to_prove_and_nobody_else_is_let_off(
+    tmp_path: Path, of_cluster: str, status: Any, answer: Any, reason: str
+) -> None:
+    """The broker answers "not-live" while it does not serve, whether it can take over or is about to serve."""
+    program = tmp_path / "pollux"
+    told = f"printf '%s' '{json.dumps(status)}'" if status is not None else "exit 4"
+    program.write_text(f'#!/bin/sh\n[ "$1" = status ] && {{ {told}; exit; }}\n{of_cluster}\n')
+    program.chmod(0o755)
+    assert links.ask(str(program), 20.0) == (answer, reason)
 
 
 def test_a_group_of_which_no_member_serves_passes_no_gate() -> None:

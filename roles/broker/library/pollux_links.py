@@ -17,7 +17,7 @@ description:
   - Asks the broker on this host through C(pollux cluster status); returns whom it reaches, and what waits for others.
   - With O(wait), waits until it reaches a member of each of O(groups), each has reached it, and what waited for them
     when it was first asked has arrived there. What comes meanwhile is not waited for, so traffic does not hold it up.
-  - A broker that does not serve (a backup) has no links, and is not waited for.
+  - A backup that waits has no links to prove, and is not waited for; nor is a broker that is no node of a cluster.
   - Changes nothing, and does the same in check mode.
 options:
   program:
@@ -52,23 +52,41 @@ waiting: {description: Messages that wait for others., type: int, returned: alwa
 status: {description: The whole answer., type: dict, returned: when it serves}
 """
 POLL_INTERVAL = 0.25
+#: What a broker says that is no node of a cluster.
+NO_NODE: dict[str, Any] = {"name": None, "links": [], "incoming": [], "routes": []}
 
 
-def ask(program: str, timeout: float) -> tuple[dict[str, Any] | None, str]:
-    """Return what the broker says of its cluster; None and the reason when it says nothing."""
+def run(program: str, timeout: float, *words: str) -> tuple[Any, str]:
+    """Return what a command of the program says as JSON; None and the reason when it says none."""
     try:
-        done = subprocess.run(
-            [program, "cluster", "status", "--json"], capture_output=True, text=True, timeout=timeout, check=False
-        )
-        answer = json.loads(done.stdout)
+        done = subprocess.run([program, *words, "--json"], capture_output=True, text=True, timeout=timeout, check=False)
+        return json.loads(done.stdout), ""
     except subprocess.TimeoutExpired:
-        return None, f"pollux cluster status did not answer within {timeout:.0f} s"
+        return None, f"pollux {' '.join(words)} did not answer within {timeout:.0f} s"
     except OSError as error:
         return None, str(error)
     except ValueError:
         said = (done.stderr or done.stdout).strip().splitlines()
-        return None, said[-1] if said else f"pollux cluster status ended with {done.returncode}"
-    return (answer, "") if isinstance(answer, dict) and "links" in answer else (None, "it says nothing of a cluster")
+        return None, said[-1] if said else f"pollux {' '.join(words)} ended with {done.returncode}"
+
+
+def ask(program: str, timeout: float) -> tuple[dict[str, Any] | None, str]:
+    """Return what the broker says of its cluster; None and the reason when it says nothing.
+
+    Of a backup that waits that is nothing: it answers for no node, and so it is said here that it is none.
+    """
+    answer, reason = run(program, timeout, "cluster", "status")
+    if isinstance(answer, dict) and "links" in answer:
+        return answer, ""
+    if answer is None and waits(run(program, timeout, "status")[0]):
+        return NO_NODE, ""
+    return None, reason or "it says nothing of a cluster"
+
+
+def waits(status: Any) -> bool:
+    """Tell whether a broker of this status is a backup that can take over; one that is on its way to serve is none."""
+    activation = status.get("activation") if isinstance(status, dict) else None
+    return isinstance(activation, dict) and activation.get("state") == "ready"
 
 
 def unreached(found: dict[str, Any], groups: dict[str, list[str]]) -> list[str]:
