@@ -12,6 +12,7 @@ import pytest
 from harness import mqtt, stomp
 from harness.broker import POLLUX
 from harness.cluster import PASSWORD, SETTINGS, ClusterNode, Nodes
+from harness.databases import DATABASES, postgresql
 from harness.failover import Group, wait_until
 from harness.ports import free_port
 from harness.replication import PRIMARY, Pair, file_manager
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.failover import Member
+    from harness.postgresql import Server
+
+__all__ = ["postgresql"]
 
 MESSAGES = 6000
 #: Milliseconds.
@@ -111,6 +115,54 @@ def test_killed_on_both_sides_on_the_way_everything_arrives_once(tmp_path: Path)
             assert "Traceback" not in node.log.read_text(), node.log_tail(20_000)
 
 
+@pytest.mark.parametrize("kind", DATABASES)
+def test_a_live_on_a_database_is_killed_on_the_way_and_hands_over_the_rest_when_it_stops(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Its right to the store is proven until the last message went, and the next life finds nothing in it."""
+    url, login = f"jdbc:sqlite:{tmp_path}/store.db", ""
+    if kind != "sqlite":
+        server: Server = request.getfixturevalue("postgresql")
+        url, login = server.jdbc(server.create("scaled_down")), "<jdbc-user>pollux</jdbc-user>"
+    count = 2000
+    with Nodes(tmp_path, 2) as nodes:
+        one, two = nodes.all
+        one.close()
+        scale_down(one)
+        store = DATABASE.format(url=url, login=login)
+        text = one.configuration.read_text()
+        one.configuration.write_text(text.replace("<ha-policy>", f"{store}<ha-policy>", 1))
+        one.start()
+        nodes.wait_until_linked()
+        options: Any = {
+            "connecting": {"clean_start": True, "properties": mqtt.connect_properties(SessionExpiryInterval=3600)}
+        }
+        with mqtt.connect(one, "away", **options) as client:
+            client.subscribe("news/+", qos=2)
+        with mqtt.connect(one) as client:
+            client.publish("news/today", "1", qos=2)
+        backlog(one, count)
+        with stomp.connect(one) as sender:
+            sender.send("big", "x" * 400_000, persistent="true")
+        assert drain(one)[0] == EXIT_OK
+        wait_until(lambda: moved(one) > 100, "messages are handed over")
+        one.kill()
+        one.start()  # it goes on by itself
+        assert one.stop() == EXIT_OK, one.log_tail()
+        assert sorted(map(int, bodies(two, "orders", count + 1))) == list(range(count + 1))
+        assert bodies(two, "big", 1) == ["x" * 400_000]
+        options["connecting"]["clean_start"] = False
+        with mqtt.connect(two, "away", **options) as client:
+            assert client.connack[0].session_present
+            assert client.message().payload == b"1"
+            client.silence()
+        one.start()
+        assert drain(one, "--status")[1]["state"] == "off"
+        assert one.messages() == {}
+        for node in nodes.all:
+            assert "Traceback" not in node.log.read_text(), node.log_tail(20_000)
+
+
 def test_a_stop_with_nowhere_to_go_says_so_and_loses_nothing(tmp_path: Path) -> None:
     with Nodes(tmp_path, 2) as nodes:
         one, two = nodes.all
@@ -138,7 +190,7 @@ def test_a_stop_with_nowhere_to_go_says_so_and_loses_nothing(tmp_path: Path) -> 
         assert two.messages() == {}
 
 
-def backlog(node: Member, count: int) -> None:
+def backlog(node: Member | ClusterNode, count: int) -> None:
     with stomp.connect(node) as sender:
         for number in range(count):
             sender.raw.send("orders", str(number), headers={"persistent": "true"})
@@ -146,7 +198,7 @@ def backlog(node: Member, count: int) -> None:
 
 
 #: An empty database beside the brokers.
-DATABASE = """<store><database-store><jdbc-connection-url>jdbc:sqlite:{}/store.db</jdbc-connection-url>
+DATABASE = """<store><database-store><jdbc-connection-url>{url}</jdbc-connection-url>{login}
   <message-table-name>MESSAGES</message-table-name><bindings-table-name>BINDINGS</bindings-table-name>
   <large-message-table-name>LARGE_MESSAGES</large-message-table-name>
   <page-store-table-name>PAGE_STORE</page-store-table-name></database-store></store>"""
@@ -164,7 +216,7 @@ def test_a_backup_hands_over_instead_of_serving_and_its_live_comes_back_empty(pl
         "<static-connectors><connector-ref>third</connector-ref></static-connectors></cluster-connection>"
         "</cluster-connections>"
     )
-    core += DATABASE.format(tmp_path) if place != "files" else ""
+    core += DATABASE.format(url=f"jdbc:sqlite:{tmp_path}/store.db", login="") if place != "files" else ""
     backup_role = "<backup><scale-down/><restart-backup>true</restart-backup></backup>"
     with Group(tmp_path, "<primary/>", backup_role, core=core, settings=SETTINGS) as group:
         primary, backup = group.members

@@ -22,9 +22,12 @@ BACKUP = "<shared-store><backup><scale-down/></backup></shared-store>"
 
 
 @pytest.mark.parametrize(
-    ("policy", "store", "has"),
-    [(LIVE_ONLY, "", True), (LIVE_ONLY, DATABASE, False), (BACKUP, "", True), (BACKUP, DATABASE, True)],
+    ("policy", "store", "instead"),
+    [(LIVE_ONLY, "", False), (LIVE_ONLY, DATABASE, False), (BACKUP, "", True), (BACKUP, DATABASE, True)],
 )
-def test_a_live_on_a_database_hands_nothing_over_and_its_backup_does(policy: str, store: str, *, has: bool) -> None:
+def test_a_backup_hands_over_instead_of_serving_and_a_live_when_it_stops(
+    policy: str, store: str, *, instead: bool
+) -> None:
     found = loads(BROKER.format(policy=policy, store=store))
-    assert ("scale-down" in features(found)) is has
+    assert not found.unsupported_features(features(found))
+    assert found.scales_down_instead is instead

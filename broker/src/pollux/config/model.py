@@ -427,8 +427,9 @@ class Configuration(Persistence, frozen=True):
     @property
     def scales_down_instead(self) -> bool:
         """Whether this is a backup that hands over what its live had instead of serving it."""
-        scale_down = self.scale_down
-        return self.in_ha_group and scale_down is not None and scale_down.enabled
+        scale_down, policy = self.scale_down, self.ha_policy
+        is_backup = policy is not None and policy.primary_only is None
+        return is_backup and self.in_ha_group and scale_down is not None and scale_down.enabled
 
     @property
     def restarts_backup(self) -> bool:

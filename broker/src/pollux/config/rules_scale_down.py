@@ -45,7 +45,7 @@ def scale_down_has_somewhere_to_go(configuration: Configuration, report: Report)
             f"scale-down: discovery-group {group.discovery_group_name!r} is not the one of cluster-connection"
             f" {cluster.name!r}: use the same one, or connectors",
         )
-    if configuration.in_ha_group and not scale_down.connectors and cluster.static_connectors is None:
+    if configuration.scales_down_instead and not scale_down.connectors and cluster.static_connectors is None:
         report.error_at(
             policy.line,
             "scale-down of a backup needs connectors: the nodes of the cluster that get its live's messages",

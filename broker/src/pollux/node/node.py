@@ -352,10 +352,11 @@ class Node:
         """Hand over what is here, where broker.xml says so; clients are gone. Returns whether nothing is left."""
         if self._went is not None:
             return self._went
-        if self.activation is not None:
-            # It was stopped in the middle of it, and its right to the store is given back.
-            return not self.configuration.scales_down_instead or self.links.drain is None
-        return self.state == "failed" or await self.links.hand_over(forced)
+        if self.configuration.scales_down_instead:
+            return self.links.drain is None  # it was stopped in the middle of it
+        if self.state == "failed" or self.fast_stop:
+            return True
+        return await self.links.hand_over(forced)
 
     async def close_store(self) -> bool:
         """Write what is to be written, and let go of the store's files. Returns whether that worked."""

@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 def features(configuration: Configuration) -> frozenset[str]:
     """Return the features beyond a single broker that this version provides for ``configuration``."""
     built = {"shared-store", "database-store", "scale-down"}
-    policy = configuration.ha_policy
-    if configuration.database is not None and policy is not None and policy.primary_only is not None:
-        # A live on a database gives its right to the store back before it would hand over what it has.
-        built.discard("scale-down")
     shared = configuration.ha_policy.shared_store if configuration.ha_policy is not None else None
     if shared is not None and configuration.database is None:
         built |= {"colocated"}
