@@ -163,6 +163,39 @@ def test_a_live_on_a_database_is_killed_on_the_way_and_hands_over_the_rest_when_
             assert "Traceback" not in node.log.read_text(), node.log_tail(20_000)
 
 
+@pytest.mark.parametrize("policy", ["", "<ha-policy><shared-store><primary/></shared-store></ha-policy>"])
+def test_a_drain_that_was_begun_is_finished_by_a_stop_and_one_that_was_cancelled_is_not(
+    policy: str, tmp_path: Path
+) -> None:
+    """Whatever broker.xml says of stops: what nobody asked to go stays."""
+    with Nodes(tmp_path, 2) as nodes:
+        one, two = nodes.all
+        one.close()
+        text = one.configuration.read_text()
+        one.configuration.write_text(text.replace("<cluster-connections>", f"{policy}<cluster-connections>", 1))
+        one.start()
+        nodes.wait_until_linked()
+        options: Any = {
+            "connecting": {"clean_start": True, "properties": mqtt.connect_properties(SessionExpiryInterval=3600)}
+        }
+        with mqtt.connect(one, "away", **options) as client:
+            client.subscribe("news", qos=1)
+        with mqtt.connect(one) as client:
+            client.publish("news", "1", qos=1)
+        assert drain(one)[0] == EXIT_OK
+        assert drain(one, "--watch", "--timeout", "60")[1]["state"] == "ready"
+        assert drain(one, "--cancel")[0] == EXIT_OK
+        assert one.stop() == EXIT_OK, one.log_tail()
+        one.start()
+        nodes.wait_until_linked()
+        assert (one.messages(), two.messages()) == ({"away.news": 1}, {})
+        assert drain(one)[0] == EXIT_OK
+        assert one.stop() == EXIT_OK, one.log_tail()
+        assert two.messages() == {"away.news": 1}
+        one.start()
+        assert one.messages() == {}
+
+
 def test_a_stop_with_nowhere_to_go_says_so_and_loses_nothing(tmp_path: Path) -> None:
     with Nodes(tmp_path, 2) as nodes:
         one, two = nodes.all

@@ -181,9 +181,9 @@ class Links:
     # -- the end
 
     async def hand_over(self, forced: asyncio.Event) -> bool:
-        """Hand over everything that is here, where broker.xml says so. Returns whether nothing is left."""
+        """Hand over everything that is here, where broker.xml says so or it was begun. Returns whether it went."""
         drain = self.drain
-        if drain is None or not drain.wanted.enabled:
+        if drain is None or not drain.goes_with_a_stop:
             return True
         try:
             end = await drain.finish(SCALE_DOWN_PATIENCE, forced)

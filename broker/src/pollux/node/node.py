@@ -349,7 +349,7 @@ class Node:
         await self._acceptors.leave(graceful=graceful, fast_stop=self.fast_stop, forced=forced)
 
     async def scale_down(self, forced: asyncio.Event) -> bool:
-        """Hand over what is here, where broker.xml says so; clients are gone. Returns whether nothing is left."""
+        """Hand over what is here, where that is wanted of a stop; clients are gone. Returns whether nothing is left."""
         if self._went is not None:
             return self._went
         if self.configuration.scales_down_instead:

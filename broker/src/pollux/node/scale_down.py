@@ -28,4 +28,6 @@ def join(cluster: Cluster, configuration: Configuration) -> Drain:
         free=lambda: post.storage.usage().free,
         host=socket.gethostname(),
         states=states,
+        # Whoever copies this one's store may serve as soon as it stops, and goes on.
+        finishes=configuration.replication_part is None and configuration.active_passive is None,
     )

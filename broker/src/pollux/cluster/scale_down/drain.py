@@ -81,8 +81,11 @@ class Drain:
         free: Callable[[], int],
         host: str,
         states: Sequence[States] = (),
+        finishes: bool = True,
     ) -> None:
+        """``finishes``: a stop hands over the rest once this was begun, whatever ``wanted`` says of stops."""
         self.wanted = wanted
+        self._finishes = finishes
         self._cluster = cluster
         self._post = cluster.post
         self._free = free
@@ -144,6 +147,11 @@ class Drain:
         self._post.storage.put(KIND, KEY, b"")
         event(logger, logging.WARNING, "scale-down begins", targets=[peer.name for peer in found])
         self._begin()
+
+    @property
+    def goes_with_a_stop(self) -> bool:
+        """Return whether a stop hands over all that is here: broker.xml says so, or an operator began it."""
+        return self.wanted.enabled or (self.running and self._finishes)
 
     @property
     def nothing(self) -> bool:
@@ -456,7 +464,7 @@ class Drain:
         states = self._left_states if self._last else 0
         if self._last and not self._last_ids_went:
             states = max(1, states)
-        stops = self.wanted.enabled and not self._last
+        stops = self.goes_with_a_stop and not self._last
         return Sight(tuple(parts), on_the_way, tuple(unreached), coming, states, self._nobody, stops)
 
     def _tell(self) -> None:
