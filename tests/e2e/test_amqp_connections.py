@@ -17,6 +17,7 @@ from harness.broker import ADDRESSES, PASSWORD, USER, BrokerProcess
 from harness.failover import wait_until
 from harness.ports import free_port
 from harness.tls import make_certificates
+from pollux.client import Message as ClientMessage
 from pollux.client import connect
 
 if TYPE_CHECKING:
@@ -221,3 +222,51 @@ def test_attempts_may_be_used_up(tmp_path: Path, attempts: int) -> None:
         assert "its attempts are used up" in here.log.read_text()
     finally:
         here.close()
+
+
+def test_a_message_that_the_queue_here_never_takes_holds_nothing_up(tmp_path: Path) -> None:
+    """Its filter refuses it: it goes back as undeliverable here, and is a dead letter there, where nobody else is."""
+    picky = ADDRESSES + (
+        '<address name="in.orders"><anycast><queue name="in.orders"><filter string="colour = \'red\'"/></queue>'
+        "</anycast></address>"
+    )
+    there = BrokerProcess(tmp_path / "there", addresses=QUEUES)
+    here = BrokerProcess(tmp_path / "here", addresses=picky, core=connection(f"tcp://127.0.0.1:{there.port}"))
+    try:
+        there.start()
+        here.start()
+        asyncio.run(send_coloured(there, "in.orders", ("red", "blue", "red", "green", "red")))
+        wait_until(lambda: waiting(here, "in.orders") == 3, "what it takes comes, also from behind what it does not")
+        wait_until(lambda: waiting(there, "DLA") == 2, "what it does not take is a dead letter there")
+        wait_until(lambda: waiting(there, "in.orders") == 0, "nothing is held up")
+        link = next(each for each in shown(here)["links"] if each["queue"] == "in.orders")
+        assert (link["messages"], link["returned"]) == (3, 2)
+        assert "the filter of queue 'in.orders' does not select it" in here.log.read_text()
+    finally:
+        here.close()
+        there.close()
+
+
+async def send_coloured(broker: BrokerProcess, address: str, colours: Iterable[str]) -> None:
+    async with await connect(url(broker), user=USER, password=PASSWORD) as made:
+        producer = await (await made.session()).producer(address)
+        for colour in colours:
+            await producer.send(ClientMessage(colour.encode(), properties={"colour": colour}))
+
+
+def test_nothing_is_taken_for_a_queue_that_takes_nothing(tmp_path: Path) -> None:
+    """One that is disabled would have been told that its messages were accepted, and had none of them."""
+    off = ADDRESSES + (
+        '<address name="in.orders"><anycast><queue name="in.orders" enabled="false"/></anycast></address>'
+    )
+    there = BrokerProcess(tmp_path / "there", addresses=QUEUES)
+    here = BrokerProcess(tmp_path / "here", addresses=off, core=connection(f"tcp://127.0.0.1:{there.port}"))
+    try:
+        there.start()
+        here.start()
+        asyncio.run(send(there, "in.orders", [b"1", b"2"]))
+        wait_until(lambda: "takes no messages now" in str(shown(here)), "it says why it waits")
+        assert (waiting(there, "in.orders"), waiting(here, "in.orders")) == (2, 0)
+    finally:
+        here.close()
+        there.close()

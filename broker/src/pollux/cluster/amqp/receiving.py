@@ -1,6 +1,8 @@
 """What fetches messages from an address there into the queue of its name here.
 
-The other broker is told that a message was accepted when it is on disk here, and not before.
+The other broker is told that a message was accepted when it is on disk here, and not before. While there is no room it
+waits, and so does all that is behind it. A message that the queue here will never take goes back as undeliverable here:
+the other broker gives it to somebody else or makes a dead letter of it, and what is behind it comes.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pollux.client import frames
 from pollux.client.links import ReceiverLink
 from pollux.cluster.amqp.link import Watched, capability_of
-from pollux.errors import PolluxError
+from pollux.errors import PolluxError, SendError
 from pollux.logs import event
 from pollux.message import Encoding, Message
 from pollux.wire.amqp.codec import DecodeError, Described, UByte, UInt, ULong
@@ -36,6 +38,12 @@ LARGEST = 100 << 20
 _LARGE, _HEAD = 100 << 10, 4096
 #: Seconds until a message is tried again that there is no place for.
 _AGAIN = 1.0
+#: What is said of a message that is for somebody else: delivery-failed, undeliverable-here.
+_NOT_HERE = Described(frames.MODIFIED, [True, True])
+
+
+class _NotHereError(Exception):
+    """The queue will never take this message."""
 
 
 class _Link(Watched, ReceiverLink):
@@ -73,6 +81,8 @@ class Receiver:
         source = Described(frames.SOURCE, [queue.address, *[None] * 9, capability_of(queue)])
         self.link = _Link(session, session.new_handle(), name, source, credit=AHEAD, window=WINDOW)
         self.taken = 0
+        #: Messages that went back because the queue would never take them.
+        self.returned = 0
         self._unconfirmed = 0
 
     async def run(self) -> str:
@@ -105,6 +115,9 @@ class Receiver:
             except DecodeError as error:
                 self._refuse(number, str(error))
                 return
+            except _NotHereError as error:
+                self._give_back(number, str(error))
+                return
             except PolluxError as error:
                 self.reason = str(error)
             await asyncio.sleep(_AGAIN)
@@ -116,7 +129,10 @@ class Receiver:
         self._post.when_stable(partial(self._confirm, number))
 
     def _receive(self, where: str, data: bytes) -> None:
-        """Send a message to the queue. Raises DecodeError, or PolluxError: there is no place for it."""
+        """Send a message to the queue.
+
+        Raises DecodeError, _NotHereError, or PolluxError: there is no place for it now.
+        """
         post = self._post
         inspected = inspect(data)
         now = post.wall_ms()
@@ -135,6 +151,7 @@ class Receiver:
             duplicate_id=inspected.duplicate_id,
             routing_type=self.queue.routing_type,
         )
+        self._require_taker(message)
         body = inspected.data
         if len(body) > _LARGE and walk(body).body < _LARGE:
             writer = post.storage.large.create()
@@ -155,6 +172,14 @@ class Receiver:
                 post.storage.large.delete(message.large.id)
         post.storage.append_commit(tx)
 
+    def _require_taker(self, message: Message) -> None:
+        """Raise _NotHereError or SendError unless the queue takes it: it would be accepted, and in no queue."""
+        queue = self.queue
+        if queue.selector is not None and not queue.selector.matches(message):
+            raise _NotHereError(f"the filter of queue {queue.name!r} does not select it")
+        if not self._post.reachable(message):
+            raise SendError(f"queue {queue.name!r} takes no messages now: it is disabled, or purged without consumers")
+
     def _confirm(self, number: int, error: Exception | None) -> None:
         """Tell the other broker that a message is here."""
         self._unconfirmed -= 1
@@ -165,6 +190,14 @@ class Receiver:
         event(logger, logging.WARNING, "another broker sent what is no message", queue=self.queue.name, reason=reason)
         self._settle(number, Described(frames.REJECTED, []))
 
+    def _give_back(self, number: int, reason: str) -> None:
+        if not self.returned:
+            fields = {"queue": self.queue.name, "reason": reason}
+            event(logger, logging.WARNING, "a message of another broker is not for the queue here", **fields)
+        self.returned += 1
+        self.reason = ""
+        self._settle(number, _NOT_HERE)
+
     def _settle(self, number: int, state: Described) -> None:
         stream = self._session.stream
         if stream is not None and not self.link.over.done():
@@ -172,4 +205,4 @@ class Receiver:
 
     def describe(self) -> dict[str, Any]:
         """Return what management shows."""
-        return {"inFlight": self._unconfirmed, "messages": self.taken}
+        return {"inFlight": self._unconfirmed, "messages": self.taken, "returned": self.returned}
