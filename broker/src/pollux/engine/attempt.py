@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pollux.engine.accounts import Account, Accounts
     from pollux.engine.arrivals import Arrivals
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 
 class Attempt:
-    """One such transaction, ``tx``. What it stored, with the page where it is (0: none), and the ids it remembered."""
+    """One such transaction, ``tx``. What it stored, with the page where it is (0: none), and the ids it remembered.
+
+    ``afterwards`` is done when it stays: what tells of it.
+    """
 
     def __init__(self, tx: int) -> None:
         self.tx = tx
         self.stored: list[tuple[Account, Message, Sequence[Queue], int]] = []
         self.ids: list[tuple[Account, bytes]] = []
+        self.afterwards: list[Callable[[], None]] = []
 
     def undo(self, *, accounts: Accounts, arrivals: Arrivals, pages: Pages, large_files: LargeFiles) -> None:
         """Forget all of it, the last first. Its records are rolled back by the caller."""

@@ -105,14 +105,17 @@ class DeadLetters:
         finally:
             self._scanning = False
 
-    def unrouted(self, message: Message) -> bool:
-        """Move a message that no queue took, where send-to-dla-on-no-route is set; return whether it is kept."""
+    def unrouted(self, message: Message, tx: int = 0) -> bool:
+        """Move a message that no queue took, where send-to-dla-on-no-route is set; return whether it is kept.
+
+        ``tx``: the transaction that it is sent in.
+        """
         settings = self._space.settings(message.address.partition("::")[0])
         target = settings.dead_letter_address
         if target:
             self._create(dead_letter_queue(settings, message.address.partition("::")[0]))
             copy = copy_of(message, target, origin_of(message, None))
-            if self._find_place(copy) and self._route(copy, 0):
+            if self._find_place(copy) and self._route(copy, tx):
                 return True
         self.dropped += 1
         return False

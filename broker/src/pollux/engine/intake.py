@@ -6,6 +6,7 @@ What the addresses' limits say is decided by :mod:`pollux.routing.paging`, what 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.config.address_settings import DiskFullPolicy
@@ -61,7 +62,7 @@ class Intake:
         large_files: LargeFiles,
         trail: Trail,
         wall_ms: Callable[[], int],
-        keep_unrouted: Callable[[Message], bool],
+        keep_unrouted: Callable[[Message, int], bool],
         diverts: Diverts,
     ) -> None:
         self._storage = storage
@@ -210,7 +211,7 @@ class Intake:
                 attempt.stored.append((account, message, queues, page))
             for queue in queues:
                 if queue.trail is not None:
-                    queue.trail.accepted([message], paged=True)
+                    self._tell(tx, partial(queue.trail.accepted, [message], paged=True))
             return
         if message.durable:
             ids = queues[0].stored_as if len(queues) == 1 else [each for queue in queues for each in queue.stored_as]
@@ -232,17 +233,28 @@ class Intake:
         self._accounts.charge(account, message.size)
         self._arrivals.add(message, queues, failures, redelivered=redelivered or failures > 0)
 
-    def _unrouted(self, account: Account, message: Message) -> None:
-        address = self._space.address(account.name)
-        if address is not None:
-            address.unrouted += 1
-        trail = self._trail.queue(account.name, account.name)
-        if trail is not None:
-            trail.unrouted()
-        kept = account.settings.send_to_dla_on_no_route and self._keep_unrouted(message)
+    def _tell(self, tx: int, what: Callable[[], None]) -> None:
+        """Do what tells of something: now, or when what is taken in now stays."""
+        attempt = self._attempt
+        if attempt is not None and attempt.tx == tx:
+            attempt.afterwards.append(what)
+        else:
+            what()
+
+    def _unrouted(self, account: Account, message: Message, tx: int = 0) -> None:
+        self._tell(tx, partial(self._note_unrouted, account.name))
+        kept = account.settings.send_to_dla_on_no_route and self._keep_unrouted(message, tx)
         if not kept and message.large is not None:
             self._large_files.hold(message.large.id, 1)
             self._large_files.release(message.large.id)  # unless a copy of it needs it
+
+    def _note_unrouted(self, name: str) -> None:
+        address = self._space.address(name)
+        if address is not None:
+            address.unrouted += 1
+        trail = self._trail.queue(name, name)
+        if trail is not None:
+            trail.unrouted()
 
     def admit_all(self, messages: Sequence[Message]) -> list[Admitted]:
         """Check all messages of a transaction; return those to be sent. Raises as :meth:`send`, then none is taken."""
@@ -286,7 +298,7 @@ class Intake:
             if queues:
                 self._keep(account, message, queues, tx, paged=paged)
             elif not away:
-                self._unrouted(account, message)
+                self._unrouted(account, message, tx)
             elif message.duplicate_id is not None:
                 self._storage.append_duplicate_id(account.name, message.duplicate_id, tx)
         for file_id in files:
@@ -398,6 +410,8 @@ class Intake:
             raise
         self._attempt = None
         self._storage.append_commit(attempt.tx)
+        for what in attempt.afterwards:
+            what()
 
     def _full(self, account: Account) -> Verdict:
         accounts = self._accounts

@@ -151,7 +151,7 @@ class PostOffice:
             trail=self.trail,
             wall_ms=wall_ms,
             diverts=Diverts(configuration),
-            keep_unrouted=lambda message: self.dead_letters.unrouted(message),  # noqa: PLW0108  (made below)
+            keep_unrouted=lambda message, tx: self.dead_letters.unrouted(message, tx),  # noqa: PLW0108  (made below)
         )
         self.send = self._intake.send
         self.open = self._intake.open

@@ -14,9 +14,10 @@ from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from broker.cluster.connection.conftest import Node
+    from pollux.message import Message
 
     Make = Callable[..., Awaitable[list[Node]]]
 
@@ -92,6 +93,71 @@ async def test_what_an_attempt_stored_is_gone_when_it_fails(nodes: Make, paged: 
     one.post.attach(one.post.queue("orders"), receiver)
     await receiver.wait(2)
     assert receiver.bodies == [b"before", b"after"]
+
+
+class Told:
+    """What an audit trail is told of a queue."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+
+    def accepted(self, messages: Sequence[Message], *, paged: bool = False) -> None:
+        self.ids += [each.id for each in messages]
+
+
+@pytest.mark.parametrize("paged", [False, True])
+async def test_the_audit_trail_is_told_of_what_stays_only(nodes: Make, paged: bool) -> None:
+    """Not of what is rolled back: its sender has it still, and sends it again."""
+    (one,) = await nodes(1)
+    one.office.settings("orders", max_size_bytes=1 if paged else -1)
+    await one.reopen()
+    queue = one.office.queue("orders")
+    one.post.send(message(b"before"))
+    await one.office.stable()
+    told = Told()
+    its: Any = queue
+    its.trail = told
+
+    def fail() -> None:
+        with one.post.attempt() as tx:
+            one.post.take(message(b"undone"), [queue], tx)
+            raise LimitError("no more")
+
+    with pytest.raises(LimitError):
+        fail()
+    await one.office.stable()
+    assert told.ids == []
+    stays = message(b"stays")
+    with one.post.attempt() as tx:
+        one.post.take(stays, [queue], tx)
+        assert told.ids == []
+    await one.office.stable()
+    assert told.ids == [stays.id]
+
+
+async def test_a_dead_letter_of_what_is_rolled_back_is_rolled_back_with_it(nodes: Make) -> None:
+    """Where send-to-dla-on-no-route has it made; and nothing counts as unrouted."""
+    (one,) = await nodes(1)
+    one.office.settings("nobody", send_to_dla_on_no_route=True, dead_letter_address="dead")
+    await one.reopen()
+    dead = one.office.queue("dead")
+    one.post.ensure_address("nobody")
+    address = one.post.address("nobody")
+    assert address is not None
+
+    def receive(*, fail: bool) -> None:
+        with one.post.attempt() as tx:
+            one.post.receive(message(b"1", "nobody"), tx)
+            if fail:
+                raise LimitError("no more")
+
+    with pytest.raises(LimitError):
+        receive(fail=True)
+    await one.office.stable()
+    assert (one.post.message_count(dead), address.unrouted) == (0, 0)
+    receive(fail=False)
+    await one.office.stable()
+    assert (one.post.message_count(dead), address.unrouted) == (1, 1)
 
 
 async def test_how_often_a_delivery_failed_is_written_before_the_commit(
