@@ -17,6 +17,7 @@ import msgspec
 from pollux.cluster.connection import payloads
 from pollux.cluster.connection.forwarded import to_send
 from pollux.cluster.connection.payloads import Kind, Payloads
+from pollux.cluster.connection.sent import Fate, Sent
 from pollux.cluster.connection.settings import PURPOSE
 from pollux.cluster.connector import UnreachableError
 from pollux.cluster.membership import WAS_REMOVED, Member
@@ -86,17 +87,7 @@ class OutgoingLink:
         self._channel = 0
         self._payloads = Payloads()
         self._waiting: deque[MessageReference] = deque()
-        #: By life, in the order of their numbers.
-        self._in_flight: dict[bytes, deque[tuple[int, MessageReference]]] = {}
-        self._bytes = 0
-        #: By life: the highest number that this process sent; what the peer had when it accepted this connection; the
-        #: last one sent over it. And what was sent over earlier ones and not confirmed.
-        self._highest: dict[bytes, int] = {}
-        self._taken: dict[bytes, int] = {}
-        self._last: dict[bytes, int] = {}
-        self._open: set[tuple[bytes, int]] = set()
-        #: The highest numbers and the open ones of each node that was reached: a number is another message elsewhere.
-        self._of_nodes: dict[bytes, tuple[dict[bytes, int], set[tuple[bytes, int]]]] = {}
+        self._sent = Sent()
         self._payloads_out: deque[bytes] = deque()
         #: Sends the body of a large message; and what it waits for: credit.
         self._body: asyncio.Task[None] | None = None
@@ -114,8 +105,6 @@ class OutgoingLink:
         self.useless = self.second = False
         #: It stood: by the last connection, and ever.
         self._was_up = self._ever = False
-        #: The next message that was sent before and not taken is given up, as an operator wants it.
-        self.gives_up = False
         #: Something is known of the peer that was not when it was tried last.
         self._news = asyncio.Event()
         self._tells_members = False
@@ -219,20 +208,15 @@ class OutgoingLink:
             return ""
         if epoch > other.epoch:
             # The other one of a pair: who served before is gone, or cut off, and its connection did not notice yet.
-            other.superseded(epoch)
+            other.close(f"another broker serves as {other.broker} in epoch {epoch}")
             return ""
         self.second = epoch == other.epoch
         return f"it leads where {other.name} does"
 
-    def removed(self) -> None:
-        """End the connection: the peer was removed from the cluster."""
+    def close(self, reason: str) -> None:
+        """End the connection."""
         if self._link is not None:
-            self._link.close(WAS_REMOVED)
-
-    def superseded(self, epoch: int) -> None:
-        """End the connection: another broker serves as the peer since, in a later life."""
-        if self._link is not None:
-            self._link.close(f"another broker serves as {self.broker} in epoch {epoch}")
+            self._link.close(reason)
 
     def _unreachable(self, reason: str, remedy: str = "") -> None:
         self.tried = True
@@ -259,8 +243,8 @@ class OutgoingLink:
         except (LookupError, TypeError, ValueError) as error:
             self._end(CoreError("protocol", f"the answer to OPEN cannot be read: {error!r}"))
             return
-        self.node, self.broker, self._taken, self._last = node, broker, taken, dict(taken)
-        self._highest, self._open = self._of_nodes.setdefault(node, ({}, set()))
+        self.node, self.broker = node, broker
+        self._sent.begin(node, taken)
         self._cluster.heard_of(node, content.get("clients"))
         self.connected, self.reason, self._told = True, "", ""
         self._was_up = True
@@ -283,12 +267,16 @@ class OutgoingLink:
     @property
     def in_flight(self) -> int:
         """Return how many messages were sent and not confirmed."""
-        return sum(map(len, self._in_flight.values()))
+        return self._sent.in_flight
 
     @property
     def holds(self) -> bool:
         """Whether something was sent that the peer has not said to have, by an earlier connection or this one."""
-        return bool(self._open) or self.in_flight > 0
+        return self._sent.holds
+
+    def give_up_first(self) -> None:
+        """Give up the next message that was sent and not taken."""
+        self._sent.gives_up = True
 
     def _grant(self, size: int) -> None:
         if self._link is not None:
@@ -388,11 +376,8 @@ class OutgoingLink:
                 answer.set_exception(ConnectionError(reason))
         self.credit = 0
         self._waiting.clear()
-        for life, flight in self._in_flight.items():
-            self._open.update((life, number) for number, _ in flight)
-        self._in_flight.clear()
+        self._sent.end()
         self._payloads_out.clear()
-        self._bytes = 0
         queue, self._queue = self._queue, None
         if queue is not None:
             self._cluster.post.detach(queue, self)
@@ -414,7 +399,7 @@ class OutgoingLink:
         """Somebody deleted the queue: begin anew, which makes it again."""
         self._queue = None
         self._waiting.clear()
-        self._in_flight.clear()
+        self._sent.forget()
         self._end(CoreError("failed", "the store-and-forward queue was deleted"))
 
     def _plan(self) -> None:
@@ -426,7 +411,7 @@ class OutgoingLink:
         self._planned = False
         while self._link is not None and self._body is None:
             if not self._payloads_out:
-                if not self._waiting or self._bytes >= self._cluster.settings.unconfirmed:
+                if not self._waiting or self._sent.size >= self._cluster.settings.unconfirmed:
                     return
                 batch, large = self._batch()
                 if large is not None:
@@ -451,7 +436,7 @@ class OutgoingLink:
                 conversation.send(self._channel, bytes((Kind.BODY,)) + data)
             self._payloads_out.extend(payloads.messages(batch, conversation.room()))
         except PolluxError as error:  # the file is gone, or is not what it was
-            self._in_flight[batch[0].life].pop()
+            self._sent.take_back(batch[0].life)
             post.set_aside(reference, error)
             self._end(CoreError("failed", str(error)))
         finally:
@@ -476,27 +461,21 @@ class OutgoingLink:
             if one is None:
                 self._cluster.post.reject([reference])
                 self.credit += 1
-            elif self.gives_up and (one.life, one.number) in self._open and one.number > self._taken.get(one.life, 0):
-                self.gives_up = False
-                self._open.discard((one.life, one.number))
-                self._cluster.give_up(reference, one)
-                self.credit += 1
-            elif one.number > self._last.get(one.life, 0):
-                self._last[one.life] = one.number
-                self._highest[one.life] = max(one.number, self._highest.get(one.life, 0))
-                self._open.discard((one.life, one.number))
-                self._in_flight.setdefault(one.life, deque()).append((one.number, reference))
-                self._bytes += reference.message.size
+                continue
+            fate = self._sent.next(one, reference)
+            if fate is Fate.SEND:
                 size += len(one.data)
                 batch.append(one)
                 if reference.message.large is not None:
                     large = reference
                     break
-            elif one.number <= self._taken.get(one.life, 0) and self._was_sent(one):
-                self._open.discard((one.life, one.number))
+            elif fate is Fate.DONE:
                 done.append(reference)
             else:
-                self._cluster.renumber(self.node, reference)  # later ones went before it
+                if fate is Fate.GIVE_UP:
+                    self._cluster.give_up(reference, one)
+                else:
+                    self._cluster.renumber(self.node, reference)
                 self.credit += 1
         self.sent += len(batch)
         if batch:
@@ -504,17 +483,8 @@ class OutgoingLink:
         self._done(done)
         return batch, large
 
-    def _was_sent(self, one: Forwarded) -> bool:
-        """Whether it was sent before this connection: by this process, or by one before it."""
-        return (one.life, one.number) in self._open or one.number > self._highest.get(one.life, 0)
-
     def _confirmed(self, life: bytes, number: int) -> None:
-        flight = self._in_flight.get(life)
-        done = []
-        while flight and flight[0][0] <= number:
-            reference = flight.popleft()[1]
-            self._bytes -= reference.message.size
-            done.append(reference)
+        done = self._sent.confirmed(life, number)
         self.confirmed += len(done)
         self._done(done)
         self._plan()

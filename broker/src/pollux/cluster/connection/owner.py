@@ -32,8 +32,8 @@ class ToNode(Protocol):
     epoch: int
     reason: str
 
-    def superseded(self, epoch: int) -> None:
-        """End the connection: another broker serves as the node since, in a later life."""
+    def close(self, reason: str) -> None:
+        """End the connection."""
 
 
 class Sender(Protocol):

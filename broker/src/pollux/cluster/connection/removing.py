@@ -102,7 +102,7 @@ class Removing:
         link = next((one for one in self._peers.links if one.node == node and one.holds), None)
         if link is None:
             raise InvalidRequestError("no message was sent to this node that it did not take: nothing is given up")
-        link.gives_up = True
+        link.give_up_first()
 
     def route_anew(self, node: bytes) -> Forgetting | None:
         """Route anew what waits for a node, and know nothing of it; None: nothing waits, or it is under way."""
@@ -147,7 +147,7 @@ class Removing:
                 incoming.end(WAS_REMOVED)
             link = self._peers.to(member.node)
             if link is not None:
-                link.removed()
+                link.close(WAS_REMOVED)
             self._peers.forget(member.node, for_good=True)
             self.route_anew(member.node)
             self.told(member.node)

@@ -1,0 +1,108 @@
+"""What a link sent of each life: its numbers, what the peer has of them, and what is on its way. Pure.
+
+A life is a process that numbered messages for this node. Numbers of one go in order over one connection; what was sent
+over an earlier one, and not confirmed, may be there or not, until the peer says up to where it has them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pollux.cluster.connection.forwarded import Forwarded
+    from pollux.routing.reference import MessageReference
+
+
+class Fate(Enum):
+    """What becomes of a message that waits for the peer."""
+
+    SEND = auto()
+    #: The peer has it.
+    DONE = auto()
+    #: Later ones went before it: it needs another number.
+    RENUMBER = auto()
+    #: It was sent before and not taken.
+    GIVE_UP = auto()
+
+
+class Sent:
+    """The numbers of one link."""
+
+    def __init__(self) -> None:
+        #: Bytes of what is on its way.
+        self.size = 0
+        #: The next message that was sent before and not taken is given up, as an operator wants it.
+        self.gives_up = False
+        #: By life, in the order of their numbers.
+        self._in_flight: dict[bytes, deque[tuple[int, MessageReference]]] = {}
+        #: By life: the highest number that this process sent; what the peer had when it accepted this connection; the
+        #: last one sent over it. And what was sent over earlier ones and not confirmed.
+        self._highest: dict[bytes, int] = {}
+        self._taken: dict[bytes, int] = {}
+        self._last: dict[bytes, int] = {}
+        self._open: set[tuple[bytes, int]] = set()
+        #: The highest numbers and the open ones of each node that was reached: a number is another message elsewhere.
+        self._of_nodes: dict[bytes, tuple[dict[bytes, int], set[tuple[bytes, int]]]] = {}
+
+    def begin(self, node: bytes, taken: dict[bytes, int]) -> None:
+        """Begin a connection to a node, which has ``taken`` of this link: by life, up to which number."""
+        self._taken, self._last = taken, dict(taken)
+        self._highest, self._open = self._of_nodes.setdefault(node, ({}, set()))
+
+    def end(self) -> None:
+        """End a connection: nobody knows whether what is on its way arrives."""
+        for life, flight in self._in_flight.items():
+            self._open.update((life, number) for number, _ in flight)
+        self.forget()
+
+    def forget(self) -> None:
+        """Have nothing on its way."""
+        self._in_flight.clear()
+        self.size = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many messages were sent and not confirmed."""
+        return sum(map(len, self._in_flight.values()))
+
+    @property
+    def holds(self) -> bool:
+        """Whether something was sent that the peer has not said to have, by an earlier connection or this one."""
+        return bool(self._open) or self.in_flight > 0
+
+    def next(self, one: Forwarded, reference: MessageReference) -> Fate:
+        """Return what becomes of a message; what is sent is on its way from now on."""
+        life, number = one.life, one.number
+        if number > self._last.get(life, 0) and not (self.gives_up and (life, number) in self._open):
+            self._last[life] = number
+            self._highest[life] = max(number, self._highest.get(life, 0))
+            self._open.discard((life, number))
+            self._in_flight.setdefault(life, deque()).append((number, reference))
+            self.size += reference.message.size
+            return Fate.SEND
+        taken = self._taken.get(life, 0)
+        if number > taken and self.gives_up and (life, number) in self._open:
+            self.gives_up = False
+            self._open.discard((life, number))
+            return Fate.GIVE_UP
+        # It was sent before this connection: by this process, or by one before it.
+        if number <= taken and ((life, number) in self._open or number > self._highest.get(life, 0)):
+            self._open.discard((life, number))
+            return Fate.DONE
+        return Fate.RENUMBER
+
+    def take_back(self, life: bytes) -> None:
+        """The last message of a life was not sent after all."""
+        self._in_flight[life].pop()
+
+    def confirmed(self, life: bytes, number: int) -> list[MessageReference]:
+        """Return what is done: the peer has it all up to this number."""
+        flight = self._in_flight.get(life)
+        done = []
+        while flight and flight[0][0] <= number:
+            reference = flight.popleft()[1]
+            self.size -= reference.message.size
+            done.append(reference)
+        return done
