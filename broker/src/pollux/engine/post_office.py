@@ -10,7 +10,7 @@ that everything up to here is stable, the references enter their queues and the 
 runs. So no consumer ever sees a message that a crash could still undo.
 
 Its parts are in files of their own, and get what they use: messages come in (intake, arrivals) and leave (departures,
-dead_letters), queues are woken (wakeups, due), and what is not in memory is read (cold, pages).
+moves, dead_letters), queues are woken (wakeups, due), and what is not in memory is read (cold, pages).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from pollux.engine.due import DueQueues
 from pollux.engine.intake import Intake
 from pollux.engine.large_files import LargeFiles
 from pollux.engine.memory import DUPLICATE_IDS, Memory
+from pollux.engine.moves import Moves
 from pollux.engine.orphans import Orphans
 from pollux.engine.owners import Owners
 from pollux.engine.pages import Pages
@@ -41,7 +42,6 @@ from pollux.engine.share import Share
 from pollux.engine.transactions import Transactions
 from pollux.engine.wakeups import Wakeups
 from pollux.errors import NoSuchQueueError, NotPermittedError, PolluxError
-from pollux.formats.audit import Event
 from pollux.message import RoutingType
 from pollux.routing.queue import Queue, queue_of
 from pollux.routing.reference import MessageReference
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
     from pollux.config.model import Configuration
-    from pollux.engine.spreading import Forward, Spread
     from pollux.engine.transaction import Transaction
     from pollux.message import Message
     from pollux.routing.consumer import Consumer, Rights
@@ -163,6 +162,9 @@ class PostOffice:
         self.attempt = self._intake.attempt
         self.spread_over = self._intake.spread_over
         self.show = self._intake.show
+        moves = Moves(storage, self._intake, self._departures)
+        self.hand_over = moves.hand_over
+        self.place_anew = moves.place_anew
         self._transactions = Transactions(
             self._intake, storage, self.memory, loop, configuration=lambda: self.configuration
         )
@@ -325,34 +327,6 @@ class PostOffice:
                 self.accounts.credit(self.accounts.of(message.address), message.size, 1)
         self.storage.lost_body(message, str(error))
         self.wake(queue)
-
-    def hand_over(
-        self, queue: Queue, moves: Sequence[tuple[MessageReference, Forward]], *, removed: bool = False
-    ) -> None:
-        """Move messages that a consumer of ``queue`` holds to other nodes, each in one transaction with its copy.
-
-        ``removed``: nobody holds them, they were taken out of the queue (:meth:`Queue.remove`).
-        """
-        tx = self.storage.next_id()
-        for _, forward in moves:
-            self._intake.forward(forward, tx)
-        references = [reference for reference, _ in moves]
-        if queue.trail is not None:
-            queue.trail.left(Event.MOVED, references, moves[0][1].queue.address)
-        self._departures.discard(queue, references if removed else queue.acknowledge(references), tx)
-        self.storage.append_commit(tx)
-
-    def place_anew(self, queue: Queue, reference: MessageReference, message: Message, spread: Spread) -> None:
-        """Put what a consumer of ``queue`` holds where ``spread`` says, as ``message``, in one transaction."""
-        tx = self.storage.next_id()
-        for forward in spread.forwards:
-            self._intake.forward(forward, tx)
-        if spread.queues:
-            self._intake.take(message, spread.queues, tx)
-        if queue.trail is not None:
-            queue.trail.left(Event.MOVED, [reference], message.address)
-        self._departures.discard(queue, queue.acknowledge([reference]), tx)
-        self.storage.append_commit(tx)
 
     def adopt(self, queue: Queue, message: Message, *, failures: int = 0) -> MessageReference:
         """Return a reference to a message of ``queue`` that was read from disk, as if it waited in memory."""
