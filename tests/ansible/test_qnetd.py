@@ -17,7 +17,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = ROOT / "roles/pacemaker/tasks/qnetd.yml"
-LEFT_OUT = ("ansible.builtin.package", "ansible.builtin.systemd_service")
+LEFT_OUT = ("ansible.builtin.import_tasks", "ansible.builtin.systemd_service")
 #: $STORE has the certificates of the machine a program is run on; the key and what is signed are told by their texts.
 PROGRAMS = {
     "certutil": '[ -e "$3/imported" ]',
