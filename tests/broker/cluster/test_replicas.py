@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from broker.cluster.bridges.conftest import Site, _Connector
 from broker.cluster.connection.conftest import until
@@ -26,6 +27,23 @@ class Place(Site):
     """A broker with replicas."""
 
     others: dict[int, Site]
+    #: Bytes of messages of an address that are too many for memory.
+    limit = 20_000
+
+    def __init__(self, directory: Path, number: int) -> None:
+        super().__init__(directory, number)
+        # Small files, each of which is folded: a message that left memory is read from what was folded.
+        self.office.configuration = replace(
+            self.office.configuration, journal_file_size=64 << 10, journal_compact_min_files=1
+        )
+
+    def bounded(self) -> None:
+        """Page what is too much; before it is opened."""
+        self.office.settings("#", max_size_bytes=self.limit, page_size_bytes=10_000, max_read_page_bytes=10_000)
+
+    def in_memory(self, name: str) -> int:
+        """Bytes of an address that are in memory."""
+        return self.post.accounts.get(name).gauge.bytes
 
     async def open(self) -> None:
         await super().open()
@@ -190,3 +208,85 @@ async def test_connections_and_brokers_that_break_change_nothing(places: tuple[P
     got = [[each.message.data for each in await receiver.wait(count)] for receiver in receivers]
     assert got[0] == got[1]
     assert count
+
+
+async def drained(place: Place, name: str) -> list[bytes]:
+    """Take everything out of a queue, as fast as it comes."""
+    queue, receiver = place.post.queue(name), Receiver()
+    place.post.attach(queue, receiver)
+    taken = 0
+    while place.post.message_count(queue):
+        got = (await receiver.wait(taken + 1))[taken:]
+        place.post.acknowledge(got)
+        taken += len(got)
+    place.post.detach(queue, receiver)
+    return receiver.bodies
+
+
+@pytest.mark.asyncio
+async def test_a_replica_holds_in_memory_what_its_address_may(tmp_path: Path) -> None:
+    """Its source has no limit; what the replica has above its own is on disk only, and comes in order."""
+    source, replica = Place(tmp_path / "1", 1), Place(tmp_path / "2", 2)
+    others: dict[int, Site] = {place.port: place for place in (source, replica)}
+    replica.bounded()
+    for place in (source, replica):
+        place.others = others
+        await place.open()
+    await replicate(source, replica)
+    bodies = [b"%05d" % number + b"x" * 500 for number in range(1000)]
+    for start in range(0, 1000, 100):
+        await source.office.send(*bodies[start : start + 100])
+    copy = replica.post.queue("copy")
+    await until(lambda: replica.post.message_count(copy) == 1000)
+    # The last file is not folded yet.
+    await until(lambda: copy.cold > 700)
+    assert replica.in_memory("copy") < 200_000 < source.in_memory("orders")
+    assert replica.post.pages.active == {}
+    # What leaves the source leaves it, wherever it is; what comes is behind it.
+    ids = [reference.message.id for reference in source.post.queue("orders").iterate()]
+    source.post.take_out(source.post.queue("orders"), {*ids[:10], *ids[990:]})
+    await source.office.send(b"last")
+    await until(lambda: replica.post.message_count(copy) == 981)
+    await replica.replicas.detach("copy")
+    assert await drained(replica, "copy") == [*bodies[10:990], b"last"]
+    for place in (source, replica):
+        await place.close()
+        assert place.office.failures == []
+
+
+@pytest.mark.asyncio
+async def test_what_its_source_has_in_pages_is_copied_as_it_is_read(tmp_path: Path) -> None:
+    """At each moment the replica is the beginning of its source, in order; both hold what they may in memory."""
+    source, replica = Place(tmp_path / "1", 1), Place(tmp_path / "2", 2)
+    others: dict[int, Site] = {place.port: place for place in (source, replica)}
+    for place in (source, replica):
+        place.bounded()
+        place.others = others
+        await place.open()
+    await replicate(source, replica)
+    bodies = [b"%05d" % number + b"x" * 500 for number in range(300)]
+    await source.office.send(*bodies)
+    queue = source.post.queue("orders")
+    hot = queue.message_count
+    assert source.post.message_count(queue) == 300 > 2 * hot
+    await until(lambda: replica.bodies("copy") == bodies[:hot])
+    receiver = Receiver()
+    source.post.attach(queue, receiver)
+    for taken in range(0, 300, 10):
+        got = (await receiver.wait(taken + 10))[taken : taken + 10]
+        # What a consumer of the source holds is in the replica.
+        held = [reference.message.data for reference in receiver.got[taken:]]
+        await until(lambda: replica.bodies("copy")[: len(held)] == held)  # noqa: B023
+        source.post.acknowledge(got)
+        assert source.in_memory("orders") < 100_000
+        assert replica.in_memory("copy") < 200_000
+        if taken == 100:
+            for link in source.links:
+                link.close("broken")
+    assert receiver.bodies == bodies
+    await until(lambda: replica.bodies("copy") == [])
+    await source.office.send(b"after")
+    await until(lambda: replica.bodies("copy") == [b"after"])
+    for place in (source, replica):
+        await place.close()
+        assert place.office.failures == []

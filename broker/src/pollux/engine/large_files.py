@@ -26,6 +26,10 @@ class LargeFiles:
         for message_id, file_id in recovered.large.items():
             self.hold(file_id, recovered.references.get(message_id, 1))
 
+    def freeze(self, message_id: int, file_id: int) -> None:
+        """A large message is on disk only from now on: its references release its file by its own id."""
+        self._cold[message_id] = file_id
+
     def hold(self, file_id: int, count: int) -> None:
         """Count so many more references that need the file of a large message."""
         self._needed[file_id] = self._needed.get(file_id, 0) + count

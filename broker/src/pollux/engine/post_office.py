@@ -25,6 +25,7 @@ from pollux.engine.address_manager import AddressManager
 from pollux.engine.arrivals import Arrivals
 from pollux.engine.cold import ColdMessages
 from pollux.engine.contents import Contents
+from pollux.engine.cooling import Cooling
 from pollux.engine.dead_letters import DeadLetters
 from pollux.engine.departures import Departures
 from pollux.engine.diverts import Diverts
@@ -114,6 +115,7 @@ class PostOffice:
             arrive=self.arrive,
         )
         self._departures = Departures(storage, self.accounts, self._large_files, self.pages)
+        self.cooling = Cooling(storage, self.accounts, self._large_files)
         self.remove = self._departures.remove
         self.due = DueQueues(loop, self.share, space, wall_ms, self._ready)
         self.cold = ColdMessages(loop, self.accounts, storage.read_messages, self._ready)

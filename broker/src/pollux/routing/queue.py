@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from pollux.routing.backlog import SCAN_LIMIT, QueueCounters
 from pollux.routing.browse import BrowseCursor
 from pollux.routing.dispatch import Dispatcher
+from pollux.routing.freezing import freeze
 from pollux.routing.redelivery import RedeliveryPolicy, spread
 from pollux.routing.selector import Selector, parse
 from pollux.routing.spec import QueueAttributes, QueueSpec, resolve
@@ -429,6 +430,10 @@ class Queue:
     def remove(self, ids: Container[int]) -> tuple[list[MessageReference], list[int]]:
         """Take messages out by id; see Backlog."""
         return self._backlog.remove(ids)
+
+    def freeze(self, may: Callable[[MessageReference], bool]) -> list[MessageReference]:
+        """Have messages be on disk only of which ``may`` says so; see :mod:`pollux.routing.freezing`."""
+        return freeze(self._backlog, may, watched=bool(self.consumers))
 
     def purge(self) -> tuple[list[MessageReference], list[int]]:
         """Take out everything that is not in delivery."""

@@ -57,6 +57,10 @@ class ColdMessages:
         for path in dead:
             self.reader.forget(path)
 
+    def has(self, message_id: int) -> bool:
+        """Return whether :meth:`read` finds a message: it is of an earlier life, or in the last checkpoint."""
+        return any(index.find(message_id) >= 0 for index in self.indexes)
+
     def close(self) -> None:
         """Let go of the files, in the thread that uses them: it may be forgetting what a checkpoint replaced."""
         self._threads.submit(self.reader.close)

@@ -360,6 +360,10 @@ class Storage:
         """
         return await self._cold.read(message_ids)
 
+    def can_read(self, message_id: int) -> bool:
+        """Return whether :meth:`read_messages` finds it: it is of an earlier life, or in the last checkpoint."""
+        return self._cold.has(message_id)
+
     def lost_body(self, message: Message, words: str) -> None:
         """A large message's file turned out not to be there, or not all of it, when it was delivered."""
         if message.large is None:

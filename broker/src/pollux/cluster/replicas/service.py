@@ -127,6 +127,8 @@ class Replicas:
             for name, following in list(self.all.items()):
                 if self._post.space.queue(name) is not following.queue:
                     await self._end(name)
+                else:
+                    self._post.cooling.cool(following.queue)
 
     async def stop(self) -> None:
         """Follow and feed nothing any more."""
