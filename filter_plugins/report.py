@@ -97,14 +97,44 @@ def clusters(topology: Mapping[str, Any]) -> dict[str, list[str]]:
     return found
 
 
-def unserved(topology: Mapping[str, Any], cluster: str, results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what is wrong with a cluster whose brokers were asked (results of a loop over pollux_links)."""
+def unserved(
+    topology: Mapping[str, Any], cluster: str, results: Sequence[Mapping[str, Any]], stood: Mapping[str, Any] | None
+) -> list[str]:
+    """Return what is wrong with a cluster whose brokers were asked (results of a loop over pollux_links).
+
+    With ``stood`` (of :func:`links_that_stood`) a group that was no node of it at first needs to be none.
+    """
     serving = {topology["brokers"][result["item"]]["group"] for result in results if result.get("serves")}
     members = clusters(topology).get(cluster, [])
-    groups = dict.fromkeys(topology["brokers"][host]["group"] for host in members)
+    groups = dict.fromkeys(topology["brokers"][host]["group"] for host in members if stood is None or host in stood)
     return [
         f"no member of group {group} serves as a node of cluster {cluster}" for group in groups if group not in serving
     ]
+
+
+def links_that_stood(
+    topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: str
+) -> dict[str, dict[str, list[str]]]:
+    """Return for each member of a group that was a node of its cluster which groups that reached, with their members.
+
+    ``variable`` holds what its broker said (of pollux_links). A link counts that stood in both directions.
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for members in clusters(topology).values():
+        reached: dict[str, dict[str, list[str]]] = {}
+        for host in members:
+            said = said_by(hostvars, host, variable)
+            if said.get("serves"):
+                names = {link["node"] for link in said["status"]["links"] if link["connected"]}
+                names &= {link["node"] for link in said["status"]["incoming"]}
+                broker = topology["brokers"][host]
+                reached[broker["group"]] = {
+                    group: list(mates) for group, mates in broker["cluster"]["reaches"].items() if names & set(mates)
+                }
+        for host in members:
+            if (group := topology["brokers"][host]["group"]) in reached:
+                found[host] = reached[group]
+    return found
 
 
 class FilterModule:
@@ -117,4 +147,5 @@ class FilterModule:
             "pollux_report": report,
             "pollux_cluster_report": cluster_report,
             "pollux_unserved": unserved,
+            "pollux_links_that_stood": links_that_stood,
         }

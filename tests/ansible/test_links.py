@@ -98,11 +98,36 @@ def test_a_backup_that_waits_has_nothing_to_prove_and_nobody_else_is_let_off(
 def test_a_group_of_which_no_member_serves_passes_no_gate() -> None:
     model = cluster(3)
     answers = [{"item": "n1", "serves": True}, {"item": "n2", "serves": False}, {"item": "n3"}]
-    assert report.unserved(model, "c", answers) == [
+    assert report.unserved(model, "c", answers, None) == [
         "no member of group g2 serves as a node of cluster c",
         "no member of group g3 serves as a node of cluster c",
     ]
-    assert report.unserved(model, "c", [{"item": f"n{one}", "serves": True} for one in (1, 2, 3)]) == []
+    assert report.unserved(model, "c", [{"item": f"n{one}", "serves": True} for one in (1, 2, 3)], None) == []
+    # Who was none when a restart began needs to be none: the restart may make one of it.
+    assert report.unserved(model, "c", answers, {"n1": {}}) == []
+    assert report.unserved(model, "c", answers, {"n1": {}, "n3": {}}) == [
+        "no member of group g3 serves as a node of cluster c"
+    ]
+
+
+def test_of_a_restart_no_more_is_asked_than_what_stood_in_both_directions() -> None:
+    """Of a pair what its live said counts for both, as the other one serves next."""
+    two = {"broker_ha_policy": "shared_store", "broker_group": "g1", "shared_store_path": "/srv"}
+    hosts = {
+        "n1": {**two, "broker_preferred": "live"},
+        "b1": {**two, "broker_preferred": "backup", "broker_cluster": "c"},
+    }
+    model = cluster(4, **hosts)
+    assert model["problems"] == []
+    half = said(link("n2"), link("n3"), link("n4", connected=False), incoming=("n2", "n4"))
+    answers: dict[str, Any] = {
+        "n1": {"links": {"serves": True, "status": half}},
+        "b1": {},
+        "n2": {"links": {"serves": True, "status": said(link("b1"), link("n4"), incoming=("b1", "n3"))}},
+        "n3": {"links": {"serves": False}},
+    }
+    to_two = {"g2": ["n2"]}
+    assert report.links_that_stood(model, answers, "links") == {"n1": to_two, "b1": to_two, "n2": {"g1": ["n1", "b1"]}}
 
 
 def test_the_report_shows_each_node_and_whom_it_does_not_reach() -> None:

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from harness.bundle import MEMBERS, PLAYBOOK, ROOT, Site, tree
+from harness.failover import wait_until
 from lab import drill, program, wheels
 
 if TYPE_CHECKING:
@@ -199,6 +200,34 @@ def test_a_node_that_is_not_linked_is_not_upgraded(nodes: Site, releases: Releas
     assert run.code != 0
     assert "no member of group castor serves as a node of cluster nodes" in " ".join(run.failures[-1].message)
     assert nodes.pids() == before
+
+
+def test_a_restart_makes_nodes_of_brokers_and_stops_at_one_that_does_not_reach_another_any_more(nodes: Site) -> None:
+    """Breaks when it asks for links that only the restart makes, or does not ask for those that stood."""
+    variables = yaml.safe_load((nodes.inventory / "group_vars/brokers/site.yml").read_text())
+    nodes.set({**variables, "broker_cluster": ""})
+    nodes.run("site.yml").succeeded()
+    nodes.set(variables)
+    nodes.run("site.yml").succeeded()
+    shown = " ".join(nodes.run("rolling_restart.yml").succeeded().output.split())
+    assert f"restart, in this order: {', '.join(MEMBERS)}" in shown
+    wait_until(lambda: all(reached(nodes, member) for member in MEMBERS), "each reaches the other one")
+
+    first, second = MEMBERS
+    before = nodes.pids()
+    secrets = nodes.local / first / "etc" / "secrets.env"
+    secrets.write_text(re.sub("(?m)^(POLLUX_CLUSTER_PASSWORD=).*", r"\g<1>another-password-0815", secrets.read_text()))
+    run = nodes.run("rolling_restart.yml", extra={"rolling_restart_all": True, "broker_start_timeout": 15})
+    assert run.code != 0
+    assert f"{second} is not reached" in run.output
+    after = nodes.pids()
+    assert after[first] != before[first]
+    assert after[second] == before[second], "the next one was left alone"
+
+
+def reached(site: Site, member: str) -> list[str]:
+    """The nodes that a member reaches."""
+    return [link["node"] for link in site.pollux(member, "cluster", "status")["links"] if link["connected"]]
 
 
 def manifest(site: Site, directory: Path) -> Path:
