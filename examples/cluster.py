@@ -170,9 +170,10 @@ async def traffic(one: Node, three: Node) -> Counter[str]:
     console.print(f"  {third:,} messages sent to node1; kill -9 node3")
     three.end(signal.SIGKILL)
     await produce(one, range(third, 2 * third))
-    console.print(f"  {third:,} more sent while it is gone; `pollux cluster why orders` on node1:")
-    for reason in one.ask("why", "orders")["reasons"]:
-        console.print(f"    {reason}")
+    console.print(f"  {third:,} more sent while it is gone; `pollux cluster links` on node1:")
+    for link in one.ask("links"):
+        stands = "stands" if link["connected"] else f"does not stand ({link['reason']})"
+        console.print(f"    the link to {link['node']} {stands}; {link['waiting']:,} messages wait for it")
     await asyncio.to_thread(three.start)
     console.print("  node3 is back")
     await produce(one, range(2 * third, MESSAGES))
