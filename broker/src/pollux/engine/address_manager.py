@@ -328,7 +328,7 @@ class AddressManager:
                 if self._space.queue_by_id(queue.id) is queue:
                     self.maybe_delete(queue, now)
                 yield
-            self._forget_sendable()
+            self.forget_sendable()
             for address in list(self._space.addresses):
                 idle = not address.queues and (address.auto_created or address.temporary)
                 if idle and self._space.address(address.name) is address:
@@ -461,18 +461,19 @@ class AddressManager:
         What is new takes nothing from anybody: then nothing is forgotten.
         """
         if address is None or address.wildcard:
-            self._forget_sendable()  # it may have been all there was for any name
+            self.forget_sendable()  # it may have been all there was for any name
             return
         for known in self.sendable.values():
             for name in (address.name, join_fqqn(address.name, queue), join_fqqn("", queue)):
                 known.pop(name, None)
 
-    def _forget_sendable(self) -> None:
+    def forget_sendable(self) -> None:
+        """Look at every name anew when it is sent to: what took its messages may be gone."""
         for known in self.sendable.values():
             known.clear()
 
     def _changed(self) -> None:
-        self._forget_sendable()
+        self.forget_sendable()
         self._space.changed()
 
 

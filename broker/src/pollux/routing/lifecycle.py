@@ -88,6 +88,8 @@ def _plan(
             spec = QueueSpec(
                 queue_name or address_name, address_name, routing_type=wanted, durable=durable, auto_created=True
             )
+        elif not consume and space.elsewhere(name):
+            pass  # a queue of another node gets it
         elif queue_name is not None or consume or not (settings.send_to_dla_on_no_route or _taken(space, address_name)):
             raise NoSuchQueueError(
                 f"queue {queue_name or address_name!r} does not exist and may not be created automatically"

@@ -137,6 +137,8 @@ class AddressSpace:
         self.wildcards = wildcards or WildcardSyntax()
         #: Whether the queue of a pattern gets what is sent to an address that matches; see :attr:`Queue.readers`.
         self.admits: Callable[[Queue, str], bool] = lambda _queue, _address: True
+        #: Whether a queue of another node of a cluster may get what is sent to this name (address or address::queue).
+        self.elsewhere: Callable[[str], bool] = lambda _name: False
         #: Told of a queue that came or went, or was changed (None: any of them).
         self.on_change: Callable[[Queue | None], None] = lambda _queue: None
         #: Grows with each change of an address or a queue: what was found before may not be so any more.

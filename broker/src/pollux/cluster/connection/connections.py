@@ -76,6 +76,7 @@ class Connections:
         post.spread_over(clusters[0].spreading.route if len(clusters) == 1 else self._route)
         changed = clusters[0].queue_changed if len(clusters) == 1 else self._queue_changed
         post.space.on_change = post.consumers_changed = changed
+        post.space.elsewhere = self._elsewhere
         for announcer in self._announcers:
             announcer.open()
             announcer.start()
@@ -86,6 +87,7 @@ class Connections:
             announcer.stop()
         self.hub.purposes.pop(PURPOSE, None)
         self._post.space.on_change = self._post.consumers_changed = _nobody
+        self._post.space.elsewhere = _nowhere
         await asyncio.gather(*(cluster.stop() for cluster in self.all))
 
     def _route(self, message: Message) -> Sequence[Queue] | Spread:
@@ -94,6 +96,9 @@ class Connections:
             if cluster.spreading.concerns(message.address):
                 return cluster.spreading.route(message)
         return self.all[0].spreading.route(message)
+
+    def _elsewhere(self, name: str) -> bool:
+        return any(cluster.spreading.takes(name) for cluster in self.all)
 
     def _queue_changed(self, queue: Queue | None) -> None:
         for cluster in self.all:
@@ -161,6 +166,11 @@ def _others(configuration: Configuration, settings: Settings, meeting: Meeting) 
         if group.name == settings.discovery_group:
             return meeting.others(group, settings.template)
     return Others(())
+
+
+def _nowhere(_name: str) -> bool:
+    """No other node gets anything."""
+    return False
 
 
 def _nobody(_queue: Queue | None) -> None:

@@ -415,6 +415,8 @@ class Cluster:
         if not changed:
             return
         self.spreading.learned()
+        if any(self.table.path(key) is None for key in changed):
+            self.post.address_manager.forget_sendable()
         for link in list(self.incoming.values()):
             if link.looks_further:
                 link.changed(changed)

@@ -103,6 +103,18 @@ class Spreading:
         found = self._names.get(name, _UNKNOWN)
         return bool(self._elsewhere(name) if found is _UNKNOWN else found)
 
+    def takes(self, name: str) -> bool:
+        """Whether a queue of another node may get what is sent to a name (address or address::queue)."""
+        _, _, named = name.partition(FQQN_SEPARATOR)
+        addresses = self._elsewhere(name)
+        stays = not self._balancing.spreads
+        return any(
+            address in addresses
+            and (not named or any(key[1] == named for key in self._table.group((address, multicast))))
+            for address, multicast in self._table.groups
+            if multicast or not stays
+        )
+
     def again(
         self, message: Message, gone: Forwarded, visited: tuple[bytes, ...] | None = None
     ) -> Sequence[Queue] | Spread:

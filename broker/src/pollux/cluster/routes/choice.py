@@ -18,6 +18,11 @@ class Balancing(Enum):
     OFF_WITH_REDISTRIBUTION = "OFF_WITH_REDISTRIBUTION"
 
     @property
+    def spreads(self) -> bool:
+        """Whether other nodes get ANYCAST messages that are sent here."""
+        return self in (Balancing.STRICT, Balancing.ON_DEMAND)
+
+    @property
     def moves(self) -> bool:
         """Whether messages that nobody takes here are moved to where somebody does."""
         return self in (Balancing.ON_DEMAND, Balancing.OFF_WITH_REDISTRIBUTION)
@@ -43,7 +48,7 @@ def choose(balancing: Balancing, candidates: Sequence[Candidate], turn: int, *, 
     ``turn``: the index of whose turn it is; the caller makes it the one after the chosen one. With OFF and
     OFF_WITH_REDISTRIBUTION other nodes get only MULTICAST messages.
     """
-    stays = balancing in (Balancing.OFF, Balancing.OFF_WITH_REDISTRIBUTION) and not multicast
+    stays = not balancing.spreads and not multicast
     order = [(turn + step) % len(candidates) for step in range(len(candidates))]
     eligible = [at for at in order if candidates[at].takes and (candidates[at].local or not stays)]
     if len(eligible) <= 1:
