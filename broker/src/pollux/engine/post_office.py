@@ -44,6 +44,7 @@ from pollux.engine.transactions import Transactions
 from pollux.engine.wakeups import Wakeups
 from pollux.errors import NoSuchQueueError, NotPermittedError, PolluxError
 from pollux.message import RoutingType
+from pollux.routing.dispatch import counts
 from pollux.routing.queue import Queue, queue_of
 from pollux.routing.reference import MessageReference
 from pollux.store.bindings import INCOMPLETE
@@ -364,7 +365,8 @@ class PostOffice:
         rights: Rights | None = getattr(consumer, "rights", None)
         if rights is not None and not consumer.browsing:
             self.address_manager.read_by(queue, rights.user)
-        queue.unused_since = 0
+        if _uses(consumer):
+            queue.unused_since = 0
         self.due.plan(queue)
         self.wake(queue)
         self._consumer_changed("consumer-created", queue, consumer)
@@ -388,12 +390,12 @@ class PostOffice:
         if held:
             self.release(held, failed=failed)
         self._consumer_changed("consumer-closed", queue, consumer)
-        if not queue.consumers:
+        if _uses(consumer) and not any(map(_uses, queue.consumers)):
             queue.unused_since = self.wall_ms()
             if queue.purge_on_no_consumers:
                 self.purge(queue)
             self.address_manager.maybe_delete(queue)
-        elif queue.consumers:
+        if queue.consumers:
             self.wake(queue)
 
     def purge(self, queue: Queue) -> int:
@@ -459,6 +461,11 @@ class PostOffice:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _uses(consumer: Consumer) -> bool:
+    """Whether a queue is in use by this consumer: also who only looks, not what moves messages to another node."""
+    return consumer.browsing or counts(consumer)
 
 
 def by_queue(references: Sequence[MessageReference]) -> Iterable[tuple[Queue, Sequence[MessageReference]]]:

@@ -49,7 +49,7 @@ class Owner(NamedQueue, Protocol):
 
 
 def counts(consumer: Consumer) -> bool:
-    """Return whether a consumer counts as one: not who only looks, nor what empties a queue for good."""
+    """Return whether a consumer counts as one: not who only looks, nor what brings messages to another node."""
     return not consumer.browsing and not getattr(consumer, "empties", False)
 
 

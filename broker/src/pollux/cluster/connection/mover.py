@@ -31,7 +31,7 @@ _REMEMBERED = 100_000
 def kept(queue: Queue) -> str:
     """Return why nothing is moved from a queue; empty: it may be.
 
-    Another consumer would be the only one of some queues, or one too many.
+    Another consumer would be the only one of some queues, or the one that others wait for.
     """
     attributes = queue.attributes
     if attributes.exclusive:
@@ -44,8 +44,6 @@ def kept(queue: Queue) -> str:
         return "it waits for more consumers (consumers-before-dispatch)"
     if queue.no_local_origin:
         return "it does not take its own connection's messages (no-local)"
-    if 0 <= attributes.max_consumers <= queue.consumer_count:
-        return "it has as many consumers as it may have (max-consumers)"
     return ""
 
 
@@ -56,8 +54,10 @@ class Mover:
     browsing = False
     no_local = False
     origin = 0
-    #: Nobody takes it for a consumer of a client.
+    #: Nobody takes it for a consumer of a client, and it counts for no limit: clients are not refused because of it
+    #: (max-consumers), and a queue that nobody uses is deleted.
     moves_messages = True
+    empties = True
 
     def __init__(
         self,
