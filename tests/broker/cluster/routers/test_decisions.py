@@ -277,3 +277,42 @@ def test_where_clients_of_a_key_are_served() -> None:
     assert made.target("here")["here"]
     assert not router(Pool()).target("x")["served"]
     assert sum(made.counts.values()) == 0
+
+
+@pytest.mark.parametrize("name", ["CONSISTENT_HASH", "RENDEZVOUS_HASH"])
+def test_routers_that_have_each_other_as_targets_send_a_client_on_once(name: str) -> None:
+    """RedirectTest, symmetric routers: whoever is asked first, the one that it names serves it."""
+    nodes = ("0a", "b7", "f3")
+    routers = {
+        me: router(Pool(*(Target(node, here=node == me) for node in (me, *(one for one in nodes if one != me)))), name)
+        for me in nodes
+    }
+    for key in map(str, range(100)):
+        answers = {me: made.decide(client(user=key)) for me, made in routers.items()}
+        (served,) = (me for me, answer in answers.items() if answer is None)
+        assert {answer for answer in answers.values() if answer is not None} == {
+            Elsewhere(f"{served}-AMQP", 5672, False)
+        }
+
+
+@pytest.mark.parametrize("brokers", [2, 3])
+def test_each_key_is_served_by_one_of_the_brokers_that_share_them_by_number(brokers: int) -> None:
+    """AutoClientIDShardClusterTest: a durable subscriber that tries them all ends at the same one every time."""
+    routers = [
+        router(
+            None,
+            "CONSISTENT_HASH_MODULO",
+            properties={"MODULO": str(brokers)},
+            local_target_filter=str(number) if number else f"{NULL}|0",
+            key_type=RouterKeyType.CLIENT_ID,
+        )
+        for number in range(brokers)
+    ]
+    shares = Counter(
+        tuple(made.decide(client(client_id=f"subscriber-{number}")) is None for made in routers)
+        for number in range(300)
+    )
+    assert all(sum(one) == 1 for one in shares)
+    assert len(shares) == brokers
+    assert min(shares.values()) > 300 // brokers // 2
+    assert [made.decide(client(client_id=None)) is None for made in routers] == [True] + [False] * (brokers - 1)
