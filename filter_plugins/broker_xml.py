@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
@@ -72,6 +72,12 @@ def accounts(users: Sequence[Mapping[str, Any]], stored: Mapping[str, str]) -> l
     ]
 
 
+def with_slots(ports: Iterable[int], broker: Mapping[str, Any]) -> list[int]:
+    """Return ports of a broker, and those that the backups which its host may have got of them."""
+    own = list(ports)
+    return [*own, *(port + shift for shift in broker["colocated"].get("shifts", ()) for port in own)]
+
+
 class FilterModule:
     """Hand the filters to Ansible."""
 
@@ -83,4 +89,5 @@ class FilterModule:
             "pollux_dead_letters": dead_letters,
             "pollux_anycast": anycast,
             "pollux_accounts": accounts,
+            "pollux_with_slots": with_slots,
         }

@@ -64,6 +64,8 @@ def refusal(topology: Mapping[str, Any], hostvars: Mapping[str, Any], group: str
     if group not in topology["groups"]:
         return f"drill_group names {group}; the groups are {', '.join(topology['groups'])}"
     members, manager = topology["groups"][group]["members"], managed(topology, group)
+    if topology["groups"][group].get("policy") == "colocated":
+        return f"group {group} is colocated: its backup is a life of another group's host, and a drill knows one group"
     if not manager:
         others = [host for host in members if hostvars[host].get("broker_service_manager", "systemd") != "none"]
         if others:

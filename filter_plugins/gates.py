@@ -22,6 +22,9 @@ def group_problems(
     for name, group in topology["groups"].items():
         if not set(group["members"]) <= set(asked):
             continue
+        if group.get("policy") == "colocated":
+            lines += _colocated_problems(topology, group["members"][0], hostvars, variable, asked)
+            continue
         states = {host: str(said_by(hostvars, host, variable).get("state", "not asked")) for host in group["members"]}
         lives = [host for host, state in states.items() if state == "live"]
         if len(lives) != 1:
@@ -32,6 +35,54 @@ def group_problems(
             if state not in ("live", "ready")
         ]
     return lines
+
+
+def lives_of(topology: Mapping[str, Any], host: str, hostvars: Mapping[str, Any], variable: str) -> dict[str, str]:
+    """Return the state of each life of a colocated broker's node, by the host that it is on."""
+    node = said_by(hostvars, host, variable).get("node_id")
+    found = {}
+    for other in topology["brokers"][host]["colocated"].get("members", ()):
+        for life in (said_by(hostvars, other, variable).get("status") or {}).get("lives") or ():
+            if node and life["nodeId"] == node:
+                found[other] = str(life["state"])
+    return found
+
+
+def _colocated_problems(
+    topology: Mapping[str, Any], host: str, hostvars: Mapping[str, Any], variable: str, asked: Sequence[str]
+) -> list[str]:
+    """Return what is wrong with a colocated broker: nobody serves its node, two do, or nobody waits."""
+    state = str(said_by(hostvars, host, variable).get("state", "not asked"))
+    if state not in ("live", "ready"):
+        return [f"{host} does not do its part: it is {state}"]
+    colocated = topology["brokers"][host]["colocated"]
+    if not set(colocated["members"]) <= set(asked):
+        return []  # those who were not asked may have its backup
+    lives = lives_of(topology, host, hostvars, variable)
+    serving = [one for one, found in lives.items() if found == "live"]
+    lines = []
+    if len(serving) != 1:
+        lines.append(
+            f"the node of {host} is served on {len(serving)} hosts ({', '.join(serving) or 'none'}), expected one"
+        )
+    if colocated["request_backup"] and "ready" not in lives.values():
+        lines.append(f"the node of {host} has no backup that can take over")
+    return lines
+
+
+def served_at(topology: Mapping[str, Any], host: str, hostvars: Mapping[str, Any], variable: str) -> dict[str, str]:
+    """Return which ``host`` serves a colocated broker's node in its place, and the ``node`` id; empty: none does."""
+    for other, state in lives_of(topology, host, hostvars, variable).items():
+        if other != host and state == "live":
+            return {"host": other, "node": str(said_by(hostvars, host, variable)["node_id"])}
+    return {}
+
+
+def away_refusal(topology: Mapping[str, Any], host: str, said: Mapping[str, Any]) -> str:
+    """Return why a colocated broker's host must not be stopped: it is not known to be where its node is served."""
+    if not topology["brokers"][host]["colocated"] or said["state"] in ("live", "stopped", "unreachable"):
+        return ""  # what is down is refused by the other gate
+    return f"{host} does not serve its own node ({said['state']}): run failback.yml first"
 
 
 def rebuild_asked(topology: Mapping[str, Any], host: str, asked: Sequence[str]) -> list[str]:
@@ -164,6 +215,8 @@ class FilterModule:
         """Return the filters by name."""
         return {
             "pollux_group_problems": group_problems,
+            "pollux_served_at": served_at,
+            "pollux_away_refusal": away_refusal,
             "pollux_rebuild": rebuild,
             "pollux_rebuild_asked": rebuild_asked,
             "pollux_rebuild_members": rebuild_members,

@@ -21,6 +21,9 @@ def recovery(topology: Mapping[str, Any], asked: Mapping[str, Any], analysts: Se
         remedy = f"confirm it with its name (-e recover_confirm=GROUP); the groups are {', '.join(groups)}"
         return {"problems": [f"{said}: this stops every broker of a group and makes one store of two; {remedy}"]}
     group = groups[name]
+    if group.get("policy") == "colocated":
+        what = f"group {name} is colocated: its backup is a life of another group's host, which would not be stopped"
+        return {"problems": [f"{what}; stop all hosts of its cluster, and merge by hand (pollux-pipeline split_brain)"]}
     brokers = {host: topology["brokers"][host] for host in group["members"]}
     stores = {host: broker["store"] for host, broker in brokers.items()}
     # One directory for all: a mounted export, or several brokers of one machine.

@@ -16,7 +16,7 @@ def plan(topology: Mapping[str, Any]) -> list[str]:
     for name, group in topology["groups"].items():
         store = group["store"]
         place = f" on {store['source']}" if store["source"] else ""
-        kept = f", journal in {store['path']}{place}" if group["policy"] == "shared_store" else ""
+        kept = f", journal in {store['path']}{place}" if group["policy"] in ("shared_store", "colocated") else ""
         if database := topology["brokers"][group["members"][0]]["database"]:
             kept = f", store in {database['url'].partition('?')[0]}"
         lines.append(
@@ -28,9 +28,11 @@ def plan(topology: Mapping[str, Any]) -> list[str]:
         for host in group["members"]:
             broker = topology["brokers"][host]
             ports = ", ".join(f"{acceptor['name']} {acceptor['netloc']}" for acceptor in broker["acceptors"])
-            lines.append(
-                f"  {host}: {broker['preferred'] or 'equal'}, {ports}, management {broker['management']['url']}"
-            )
+            part = "live at home" if broker["colocated"] else broker["preferred"] or "equal"
+            lines.append(f"  {host}: {part}, {ports}, management {broker['management']['url']}")
+            if broker["colocated"]:
+                shifts = ", ".join(f"+{shift}" for shift in broker["colocated"]["shifts"]) or "none"
+                lines.append(f"    backups that it takes in have its ports {shifts}")
     for name, members in clusters(topology).items():
         own = [topology["brokers"][host]["cluster"] for host in members]
         how = "multicast" if own[0]["multicast"] else "static connectors"
@@ -63,6 +65,18 @@ def report(topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: s
                 parts.append(str(said["reason"]))
             parts += [f"needs a restart: {reason}" for reason in said.get("restart_reasons") or ()]
             lines.append(f"  {host}: {', '.join(parts)}")
+            lines += [f"    {life}" for life in _lives(said)]
+    return lines
+
+
+def _lives(said: Mapping[str, Any]) -> list[str]:
+    """Return a line for each life of a host with colocated backups."""
+    lines = []
+    for life in (said.get("status") or {}).get("lives") or ():
+        backup = life["backup"] or {}
+        where = f", backup on {backup['at']}" if backup.get("at") else ""
+        slot = f", backup {life['slot']} of this host" if life["slot"] else ""
+        lines.append(f"{life['name']}: {life['state']}{slot}{where}")
     return lines
 
 
@@ -78,7 +92,8 @@ def cluster_report(topology: Mapping[str, Any], hostvars: Mapping[str, Any], var
             broker = topology["brokers"][host]
             found = said["status"]
             linked = broker["cluster"]["reaches"]
-            names = {link["node"] for link in found["links"] if link["connected"]}
+            # NAME@HOST where a colocated backup serves it.
+            names = {link["node"].partition("@")[0] for link in found["links"] if link["connected"]}
             reached = sum(bool(names & set(mates)) for mates in linked.values())
             lines.append(
                 f"  {broker['group']} ({host}): {reached} of {len(linked)} links stand, {said['waiting']} messages wait"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.clusters import check_clusters, clusters_of
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.colocated import check_colocated
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.database import check_databases, databases
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.electorate import check_electorate, votes
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.ensemble import (
@@ -92,6 +93,7 @@ def topology(
     check_electorate(members, problems)
     clusters = clusters_of(members)
     check_clusters(members, clusters, problems)
+    check_colocated(members, clusters, problems)
     check_routers(members, by_group, problems)
     check_passive(by_group, problems)
     check_machines(members, problems)

@@ -34,7 +34,7 @@ def playbook(tmp: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     "name",
     [
         *("local", "prod", "example-replication", "example-votes", "example-active-passive", "example-cluster"),
-        "example-database",
+        *("example-database", "example-colocated"),
     ],
 )
 def test_every_playbook_is_understood(name: str, tmp_path: Path) -> None:
@@ -123,6 +123,7 @@ def test_the_certificates_of_the_example_are_made_by_one_command(tmp_path: Path)
         ("replication", "group pair2 (replication)"),
         ("votes", "group pair2 (replication, votes)"),
         ("cluster", "cluster orders (static connectors, max-hops 1)"),
+        ("colocated", "group broker2.example.com (colocated), journal in /srv/pollux/broker2.example.com"),
         (
             "database",
             "group pair2 (shared_store), store in jdbc:postgresql://db1.example.com,db2.example.com/pollux_pair2",

@@ -48,6 +48,11 @@ options:
     description: Seconds to wait for O(expect).
     type: float
     default: 0
+  whole:
+    description: >-
+      Of a host with colocated backups, each life must do its part, and its own live have a backup that can take over.
+    type: bool
+    default: false
   release:
     description: The broker must run this release of the bundle's.
     type: str
@@ -175,9 +180,27 @@ def tail(path: str | None) -> list[str]:
         return []
 
 
+def incomplete(found: dict[str, Any]) -> str:
+    """Return what a host with colocated backups lacks; empty when nothing."""
+    lives = (found.get("status") or {}).get("lives") or []
+    own = [life for life in lives if not life["slot"]]
+    if not own:
+        return "it shows no lives"
+    for life in lives:
+        if life["state"] not in ("live", "ready"):
+            return f"{life['name']} is {life['state']}"
+    backup = own[0]["backup"] or {}
+    if own[0]["state"] == "live" and backup.get("what") != "" and not backup.get("ready"):
+        where = f"its backup on {backup['at']} is not ready yet" if backup.get("at") else "it has no backup"
+        return f"{where} ({backup.get('what')}: {backup.get('reason')})"
+    return ""
+
+
 def passes(found: dict[str, Any], params: dict[str, Any]) -> bool:
     """Tell whether what was found is what is expected. Anything unknown does not pass."""
     if params["expect"] and found["state"] not in params["expect"]:
+        return False
+    if params["whole"] and incomplete(found):
         return False
     if params["release"] and found["release"] != params["release"]:
         return False
@@ -197,6 +220,7 @@ def main() -> None:
             "group_epoch": {"type": "int"},
             "wait": {"type": "float", "default": 0.0},
             "release": {"type": "str", "default": ""},
+            "whole": {"type": "bool", "default": False},
             "give_up": {"type": "bool", "default": False},
             "answer": {"type": "float", "default": 20.0},
         },
@@ -225,6 +249,9 @@ def main() -> None:
             wanted += f" in epoch {params['group_epoch']} or later"
         if params["release"]:
             wanted += f" with release {params['release']}"
+        if params["whole"]:
+            wanted += " with all lives of its host, and with a backup"
+            found["reason"] = found["reason"] if found["state"] not in ("live", "ready") else incomplete(found)
         told = [found["reason"], f"release {found['release']}" if params["release"] and found["release"] else ""]
         why = f" ({'; '.join(filter(None, told))})" if any(told) else ""
         module.fail_json(

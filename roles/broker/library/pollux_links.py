@@ -89,17 +89,22 @@ def waits(status: Any) -> bool:
     return isinstance(activation, dict) and activation.get("state") == "ready"
 
 
+def home(name: str) -> str:
+    """Return the name of a node: NAME@HOST where a colocated backup serves it."""
+    return name.partition("@")[0]
+
+
 def unreached(found: dict[str, Any], groups: dict[str, list[str]]) -> list[str]:
     """Return the groups that it does not reach, or that do not reach it, with the reason."""
     links = [link for link in found["links"] if link["connected"]]
-    back = {link["node"] for link in found["incoming"]}
+    back = {home(link["node"]) for link in found["incoming"]}
     problems = []
     for group, members in groups.items():
-        if not any(link["node"] in members for link in links):
+        if not any(home(link["node"]) in members for link in links):
             reasons = {
                 str(link["reason"])
                 for link in found["links"]
-                if link["reason"] and (link["node"] in members or link["connector"] in members)
+                if link["reason"] and (home(link["node"]) in members or link["connector"] in members)
             }
             problems.append(f"{group} is not reached" + (f" ({'; '.join(sorted(reasons))})" if reasons else ""))
         elif not back & set(members):

@@ -174,7 +174,9 @@ def _backup(life: dict[str, Any]) -> str:
     found = life["backup"]
     if found is None or not (found["what"] or found["at"]):
         return ""
-    return f"on {found['at']}" if found["at"] else f"{found['what']}: {found['reason']}"
+    if not found["at"]:
+        return f"{found['what']}: {found['reason']}"
+    return f"on {found['at']}" + ("" if found["ready"] else ", not ready yet")
 
 
 def _replication(found: dict[str, Any] | None) -> list[tuple[str, Any]]:

@@ -143,6 +143,7 @@ class Agent:
         serves = node.state == "live" and node.links.cluster is not None
         said = await self._ask_others() if serves else []
         hosts = _hosts(one for _, one in said)
+        ready = {(host["node"], each) for _, one in said if (host := one.get("host")) for each in one.get("ready", ())}
         told = await self._line.ask(
             "tell",
             name=node.configuration.name,
@@ -151,7 +152,7 @@ class Agent:
             ports=self._broker.ports(),
             alone=self._alone,
             elsewhere=_elsewhere(said),
-            backup=self._shown(hosts) if serves else None,
+            backup=self._shown(hosts, ready) if serves else None,
         )
         if "error" in told:
             raise LineError(told["error"])
@@ -159,18 +160,16 @@ class Agent:
         if serves:
             self._offer()
             own = host_of(self._told["host"])
-            ready = {
-                (host["node"], each) for _, one in said if (host := one.get("host")) for each in one.get("ready", ())
-            }
             if own is not None:
                 hosts[own.node] = own
             await self._seek(list(hosts.values()), ready, said)
 
-    def _shown(self, hosts: dict[bytes, Host]) -> dict[str, Any]:
+    def _shown(self, hosts: dict[bytes, Host], ready: set[tuple[str, str]]) -> dict[str, Any]:
         at = hosts.get(self._at)
         return {
             "at": at.machine if at is not None else None,
             "node": self._at.hex(),
+            "ready": (self._at.hex(), self._broker.node.node_id.hex()) in ready,
             "what": self._next.what,
             "reason": self._next.reason,
         }

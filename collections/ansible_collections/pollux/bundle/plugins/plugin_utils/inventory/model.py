@@ -6,6 +6,7 @@ import ipaddress
 from typing import TYPE_CHECKING, Any
 
 from .clusters import cluster_model, known
+from .colocated import colocated_model
 from .database import database_model, in_database
 from .electorate import asks_zookeeper, votes
 from .routers import pool_name, pooled, router_models
@@ -113,7 +114,7 @@ def member_model(
     routed = [one for mates_of in by_group.values() for one in mates_of if member.group in pooled(one, by_group)]
     pooled_members = [one for one in (*routed, *(one for pool in pools.values() for one in pool)) if one not in reached]
     policy = value["broker_ha_policy"]
-    shared, copied = policy == "shared_store", policy in ("replication", "active_passive")
+    shared, copied = policy in ("shared_store", "colocated"), policy in ("replication", "active_passive")
     shared = shared and not in_database(member)
     store = f"{value['shared_store_path'].rstrip('/')}/{member.group}" if shared else value["broker_data"]
     return {
@@ -128,6 +129,7 @@ def member_model(
         "connected": bool(cluster) or (len(mates) > 1 and policy != "active_passive"),
         "asks_others": bool(cluster or pools) or len(mates) > 1,
         "cluster": cluster,
+        "colocated": colocated_model(member, clusters),
         "routers": router_models(member),
         "address": member.address,
         "machine": member.machine,
@@ -159,6 +161,9 @@ def member_model(
         "votes": len({voter.group for voter in voters}) if voting else 0,
         "peer_urls": [url for mate in mates if mate is not member and (url := _management(mate, member.machine))],
         "store": store,
+        # Where it writes of what others see too; a colocated one also in the stores of those whose backups it has.
+        "writes": value["shared_store_path"] if policy == "colocated" else store if shared else "",
+        "shared": policy in ("shared_store", "colocated"),
         # Empty unless the store is in one.
         "database": database_model(member),
         "zookeeper": (value["broker_zookeeper"] or connect_string) if asks_zookeeper(member) else "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from .colocated import slot_ports
 from .problems import Problem
 from .reading import UnreadableError, read
 
@@ -54,6 +55,7 @@ def place(member: Member, problems: list[Problem]) -> None:
 
 
 def ports(member: Member) -> Iterable[tuple[int, str]]:
-    for acceptor in member.acceptors:
-        yield acceptor["port"], f"broker_acceptors[{acceptor['name']}]"
-    yield member.value["broker_management_port"] + member.value["broker_port_offset"], "broker_management_port"
+    """Return every port of a broker, and of the backups that its host may have, with the variable that says it."""
+    own = [(acceptor["port"], f"broker_acceptors[{acceptor['name']}]") for acceptor in member.acceptors]
+    own.append((member.value["broker_management_port"] + member.value["broker_port_offset"], "broker_management_port"))
+    return [*own, *slot_ports(member, own)]

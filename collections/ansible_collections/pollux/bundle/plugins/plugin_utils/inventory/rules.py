@@ -188,7 +188,7 @@ def check_member(member: Member, exists: Exists, problems: list[Problem]) -> Non
     _check_networks(value, add)
     check_installation(value, exists, add)
     _check_tls(member, exists, add)
-    if value["broker_ha_policy"] == "shared_store":
+    if value["broker_ha_policy"] in ("shared_store", "colocated"):
         check_store(value, add)
 
 
