@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +15,8 @@ from pollux.ha.colocated.life import Life, decode, derived, directories_of, enco
 from pollux.ha.shared_store.activation import settings_of
 from pollux.ha.shared_store.policy import Role
 from pollux.node.policies import features
+from pollux.process.acceptors import Acceptors
+from pollux.process.resources import share_of_memory
 
 NODE = "ab" * 16
 XML = """<configuration xmlns="urn:activemq" xmlns:px="urn:pollux:1"><core xmlns="urn:activemq:core"><name>b</name>
@@ -107,3 +110,15 @@ def test_lives_of_a_host_share_its_memory() -> None:
     for configuration in (given(), derived(given(), Life()), derived(given(), Life(1, NODE, "a", DIRECTORIES))):
         assert lives_of(configuration) == 4
     assert lives_of(Configuration()) == 1
+
+
+async def test_lives_of_a_host_share_what_clients_that_have_not_logged_in_may_hold() -> None:
+    """Each of them may be met by as many strangers as a single broker."""
+    trail: Any = None
+    whole = Acceptors(Configuration(), trail).connections.strangers
+    shared = Acceptors(derived(given(), Life()), trail)
+    assert shared.connections.strangers.limit == share_of_memory(given()) // 8
+    assert shared.connections.strangers.limit <= whole.limit // 4
+    shared.connections.strangers.limit = 0
+    await shared.reload(derived(given(), Life(1, NODE, "a", DIRECTORIES)))
+    assert shared.connections.strangers.limit == share_of_memory(given()) // 8

@@ -40,8 +40,8 @@ HEAD = """
 import json, os, signal, socket, sys, time
 slot = json.loads(os.environ["POLLUX_LIFE"])["slot"]
 def notify(*lines):
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
-        one.sendto("\\n".join(lines).encode(), "\\0" + os.environ["NOTIFY_SOCKET"][1:])
+    with socket.socket(fileno=os.dup(int(os.environ["POLLUX_NOTIFY_DESCRIPTOR"]))) as one:
+        one.send("\\n".join(lines).encode())
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 """
 SERVES = 'notify("STATUS=waits" if slot else "STATUS=live", "READY=1", "MAINPID=1")\ntime.sleep(60)\n'

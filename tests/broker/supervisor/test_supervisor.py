@@ -94,9 +94,8 @@ def test_a_host_is_told_and_read() -> None:
 HEAD = """
 import json, os, signal, socket, sys, time
 def notify(*lines):
-    address = os.environ["NOTIFY_SOCKET"]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
-        one.sendto("\\n".join(lines).encode(), "\\0" + address[1:])
+    with socket.socket(fileno=os.dup(int(os.environ["POLLUX_NOTIFY_DESCRIPTOR"]))) as one:
+        one.send("\\n".join(lines).encode())
 line = socket.socket(fileno=int(os.environ["POLLUX_SUPERVISOR_LINE"])).makefile("rw")
 """
 
@@ -137,6 +136,32 @@ async def test_a_life_is_heard_by_its_words_to_the_service_manager() -> None:
     made.signal(signal.SIGKILL)
     assert await running == -signal.SIGKILL
     assert (made.ready, made.was_ready, made.pid) == (False, True, None)
+
+
+async def test_nobody_else_can_speak_in_a_life_s_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no address, and the real service manager's is kept from it; what it executes itself as is heard, too."""
+    monkeypatch.setenv("NOTIFY_SOCKET", "@the-real-one")
+    before = named_sockets()
+    made, heard = child(
+        """
+        assert "NOTIFY_SOCKET" not in os.environ
+        again = "import sys, time; from pollux.process.notify import Notifier; Notifier().ready('anew'); time.sleep(60)"
+        os.execv(sys.executable, [sys.executable, "-c", again])
+        """
+    )
+    running = asyncio.create_task(made.run())
+    await until(lambda: made.ready)
+    assert (made.status, heard) == ("anew", ["READY"])
+    assert named_sockets(made.pid) | named_sockets(os.getpid()) <= before
+    made.signal(signal.SIGKILL)
+    await running
+
+
+def named_sockets(pid: int | None = None) -> set[str]:
+    """The names of the Unix sockets of a process, those of the abstract name space too."""
+    own = {link.readlink().name for link in Path(f"/proc/{pid or os.getpid()}/fd").iterdir() if link.is_symlink()}
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    return {fields[7] for fields in lines if len(fields) > 7 and f"socket:[{fields[6]}]" in own}
 
 
 async def test_a_life_asks_and_is_answered_whatever_fails() -> None:

@@ -14,7 +14,7 @@ from pollux.errors import PolluxError
 from pollux.logs import event
 from pollux.process.acceptor import Listener, load_sessions, make_tls
 from pollux.process.connections import SWEEP_INTERVAL, Connections
-from pollux.process.resources import connection_limit, memory_limit
+from pollux.process.resources import connection_limit, share_of_memory
 from pollux.process.slow_consumers import SlowConsumers
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Acceptors:
             self._loop,
             maximum=connection_limit(configuration.limits.max_connections),
             per_host=configuration.limits.max_connections_per_host,
-            before_login=configuration.handshake_limit(memory_limit()),
+            before_login=configuration.handshake_limit(share_of_memory(configuration)),
             trail=trail,
             interval=configuration.connection_ttl_check_interval / 1000,
         )
@@ -114,7 +114,7 @@ class Acceptors:
         connections = self.connections
         connections.maximum = connection_limit(configuration.limits.max_connections)
         connections.per_host = configuration.limits.max_connections_per_host
-        connections.strangers.limit = configuration.handshake_limit(memory_limit())
+        connections.strangers.limit = configuration.handshake_limit(share_of_memory(configuration))
         connections.interval = min(configuration.connection_ttl_check_interval / 1000, SWEEP_INTERVAL)
         return refused
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pollux import logs
 from pollux.audit import Trail
 from pollux.config import audited
-from pollux.config.colocated_ports import lives_of
 from pollux.errors import PolluxError
 from pollux.ha.runtime import runtime_directory, store_directory
 from pollux.logs import event
@@ -30,7 +29,7 @@ from pollux.process.acceptors import Acceptors
 from pollux.process.exits import EXIT_FAILED, EXIT_FENCED, EXIT_OK, EXIT_STORE, EXIT_UNDRAINED
 from pollux.process.failures import exit_code
 from pollux.process.notify import Notifier
-from pollux.process.resources import let_writers_in, memory_limit, tune_garbage_collector
+from pollux.process.resources import let_writers_in, share_of_memory, tune_garbage_collector
 from pollux.process.status import Status
 from pollux.process.watchdog import MAXIMUM_BEAT, CriticalAnalyzer
 from pollux.version import VERSION
@@ -234,8 +233,8 @@ class Broker:
         self._stop_wanted.set()
 
     def memory_limit(self) -> int:
-        """Return the bytes of memory that this process may use: its share, where others of its host may serve, too."""
-        return memory_limit() // lives_of(self.node.configuration)
+        """Return the bytes of memory that this process may use."""
+        return share_of_memory(self.node.configuration)
 
     # -- meanwhile
 

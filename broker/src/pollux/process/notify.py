@@ -1,6 +1,6 @@
 """sd_notify(3): tells the service manager when the broker is ready, reloading, stopping and alive.
 
-Does nothing when the process was not started with NOTIFY_SOCKET. Knows nothing of the broker.
+Does nothing when the process was started with neither NOTIFY_SOCKET nor a descriptor. Knows nothing of the broker.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+#: The descriptor of a datagram socket to a supervisor: without a name, nobody else can speak in this process's place.
+DESCRIPTOR_VARIABLE = "POLLUX_NOTIFY_DESCRIPTOR"
+
+
 class Notifier:
     """Send state lines to the service manager's datagram socket; never blocks and never raises."""
 
@@ -25,8 +29,13 @@ class Notifier:
         #: "@name" is the abstract name space (sd_notify(3)).
         self._address = "\0" + path[1:] if path.startswith("@") else path
         self._socket: socket.socket | None = None
-        if path[:1] in ("@", "/"):
+        inherited = environment.get(DESCRIPTOR_VARIABLE, "")
+        if inherited:
+            # A process that begins another life executes itself anew, and needs the descriptor then.
+            self._socket, self._address = socket.socket(fileno=os.dup(int(inherited))), ""
+        elif path[:1] in ("@", "/"):
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        if self._socket is not None:
             self._socket.setblocking(False)
         #: Seconds between WATCHDOG=1 lines (half of what the manager allows), or None when it does not watch.
         self.watchdog_interval = _watchdog(environment)
@@ -64,7 +73,11 @@ class Notifier:
     def _send(self, *lines: str) -> None:
         if self._socket is not None:
             try:
-                self._socket.sendto("\n".join(lines).encode(), self._address)
+                words = "\n".join(lines).encode()
+                if self._address:
+                    self._socket.sendto(words, self._address)
+                else:
+                    self._socket.send(words)
             except OSError:
                 return  # the manager is gone or does not read: the broker's work does not depend on it
 

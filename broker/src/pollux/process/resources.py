@@ -8,8 +8,13 @@ import os
 import resource
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from pollux.config.colocated_ports import lives_of
 from pollux.logs import event
+
+if TYPE_CHECKING:
+    from pollux.config.model import Configuration
 
 logger = logging.getLogger("pollux.broker")
 
@@ -54,6 +59,11 @@ def memory_limit() -> int:
     if soft != resource.RLIM_INFINITY:
         limits.append(soft)
     return min(limits)
+
+
+def share_of_memory(configuration: Configuration) -> int:
+    """Return the bytes that this process may use of them: its share, where other lives of its host may serve, too."""
+    return memory_limit() // lives_of(configuration)
 
 
 def _own_cgroup() -> list[Path]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.ha.colocated.life import LIFE_VARIABLE, encode
 from pollux.logs import event
+from pollux.process.notify import DESCRIPTOR_VARIABLE
 from pollux.supervisor.line import LINE_VARIABLE, PARENT_VARIABLE
 
 if TYPE_CHECKING:
@@ -70,17 +71,18 @@ class Child:
         """Run one process to its end; returns the exit code, minus a signal's number. Raises OSError."""
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
-        manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        manager.bind("")  # any free name of the abstract name space
-        name = manager.getsockname()
+        # Not a socket with a name: any user of the machine could speak in the life's place, or keep it from being heard.
+        manager, words = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        manager.setblocking(False)
         environment = {
             **self._environment,
             LIFE_VARIABLE: encode(self.life),
             LINE_VARIABLE: str(theirs.fileno()),
             PARENT_VARIABLE: str(os.getpid()),
-            "NOTIFY_SOCKET": f"@{name[1:].decode()}",
+            DESCRIPTOR_VARIABLE: str(words.fileno()),
         }
-        environment.pop("WATCHDOG_PID", None)
+        for name in ("WATCHDOG_PID", "NOTIFY_SOCKET"):
+            environment.pop(name, None)
         self.starts += 1
         self.ready, self.status, self.fed, self.told = False, "starts", None, {}
         try:
@@ -88,7 +90,7 @@ class Child:
                 *self._command,
                 env=environment,
                 stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), self._lock),
+                pass_fds=(theirs.fileno(), words.fileno(), self._lock),
                 # What a terminal sends to all comes here by the supervisor.
                 process_group=0,
             )
@@ -98,6 +100,7 @@ class Child:
             raise
         finally:
             theirs.close()
+            words.close()
         event(logger, logging.INFO, "life starts", of=self.life.key, name=self.life.name or None, pid=self.pid)
         loop.add_reader(manager, self._hear, manager)
         reader, writer = await asyncio.open_connection(sock=ours, limit=LONGEST_LINE)
