@@ -71,7 +71,7 @@ class Child:
         """Run one process to its end; returns the exit code, minus a signal's number. Raises OSError."""
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
-        # Not a socket with a name: any user of the machine could speak in the life's place, or keep it from being heard.
+        # Without a name: any user of the machine could speak in the life's place, or keep it from being heard.
         manager, words = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         manager.setblocking(False)
         environment = {
