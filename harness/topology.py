@@ -11,17 +11,19 @@ import yaml
 from harness.bundle import ROOT
 
 
-def _load() -> Any:
-    specification = importlib.util.spec_from_file_location("pollux_topology", ROOT / "filter_plugins" / "topology.py")
+def load_filter(name: str) -> Any:
+    """Return a module of filter_plugins."""
+    path = ROOT / "filter_plugins" / f"{name}.py"
+    specification = importlib.util.spec_from_file_location(f"pollux_{name}", path)
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
-    sys.modules["pollux_topology"] = module
+    sys.modules[f"pollux_{name}"] = module
     specification.loader.exec_module(module)
     return module
 
 
-topology = _load()
+topology = load_filter("topology")
 OPTIONS = {
     role: yaml.safe_load((ROOT / "roles" / role / "meta" / "argument_specs.yml").read_text())["argument_specs"]["main"][
         "options"

@@ -12,7 +12,7 @@ from pollux.protocols.mqtt.moving import MovingRetained, MovingSessions
 
 if TYPE_CHECKING:
     from pollux.cluster.connection.service import Cluster
-    from pollux.cluster.scale_down.drain import States
+    from pollux.cluster.scale_down.states import States
     from pollux.config.model import Configuration
 
 

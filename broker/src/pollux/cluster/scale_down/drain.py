@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pollux.cluster.scale_down.emptying import BATCH, Emptying, waits_for_its_consumers
 from pollux.cluster.scale_down.handing import IDS, QUEUE, definition, id_requests
@@ -23,10 +23,11 @@ from pollux.logs import event
 from pollux.message import RoutingType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from pollux.cluster.connection.service import Cluster
     from pollux.cluster.scale_down.plan import Wanted
+    from pollux.cluster.scale_down.states import States
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
 
@@ -42,35 +43,11 @@ _LOOK, _PATIENCE = 0.2, 5.0
 _REQUESTS = 50
 
 
-class States(Protocol):
-    """Something besides messages that is handed over once no client is left: the sessions of a protocol."""
-
-    #: The request's name.
-    name: str
-
-    def keeps(self) -> Container[int]:
-        """Return the numbers of the queues that go with these, and not before."""
-
-    def prepare(self) -> None:
-        """Let messages go that are kept for clients: none of these comes any more."""
-
-    def mark(self, reference: MessageReference) -> dict[str, str]:
-        """Return annotations that a message takes along so that a session knows it again."""
-
-    def ready(self) -> Iterator[tuple[str, bytes]]:
-        """Yield key and value of each."""
-
-    def handed_over(self, key: str) -> None:
-        """Forget one: another node has it on its disk."""
-
-    def take(self, node: bytes, value: bytes) -> None:
-        """Have one that another node gives. It may come again. Raises PolluxError or ValueError."""
-
-
 class Drain:
     """The scale-down of one broker. All methods are called in the loop's thread.
 
-    ``free``: bytes that the store has room for. ``host``: the machine. ``states``: what goes last.
+    ``free``: bytes that the store has room for. ``host``: the machine. ``states``: what goes last. ``finishes``: a stop
+    hands over the rest once this was begun, whatever ``wanted`` says of stops.
     """
 
     def __init__(
@@ -83,7 +60,6 @@ class Drain:
         states: Sequence[States] = (),
         finishes: bool = True,
     ) -> None:
-        """``finishes``: a stop hands over the rest once this was begun, whatever ``wanted`` says of stops."""
         self.wanted = wanted
         self._finishes = finishes
         self._cluster = cluster
