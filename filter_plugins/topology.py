@@ -42,6 +42,7 @@ from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.rules impo
     check_member,
     check_site,
 )
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.scaling import check_scaling
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.secrets import check_secrets, secrets_needed
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def topology(
     check_clusters(members, clusters, problems)
     check_colocated(members, clusters, problems)
     check_routers(members, by_group, problems)
+    check_scaling(members, clusters, problems)
     check_passive(by_group, problems)
     check_machines(members, problems)
     check_site(members, problems)

@@ -34,7 +34,7 @@ def playbook(tmp: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     "name",
     [
         *("local", "prod", "example-replication", "example-votes", "example-active-passive", "example-cluster"),
-        *("example-database", "example-colocated"),
+        *("example-database", "example-colocated", "example-scale-down"),
     ],
 )
 def test_every_playbook_is_understood(name: str, tmp_path: Path) -> None:

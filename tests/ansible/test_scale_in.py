@@ -1,4 +1,4 @@
-"""A node leaves its cluster by scale_in.yml: what is refused, how it is shown, and that everything arrives elsewhere."""
+"""A node leaves its cluster by scale_in.yml: what is refused, how it is shown, and that all of it arrives elsewhere."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness import mqtt, stomp
-from harness.bundle import MEMBERS, ROOT, Site
+from harness.bundle import MEMBERS, ROOT, Site, write_private
 from harness.modules import results
+from harness.rendering import Rendering, example
 from harness.topology import broker, chain, cluster, load_filter, model
+from pollux.config import loads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,6 +127,58 @@ def test_the_hint_names_what_names_the_group() -> None:
         "  take g2 out of broker_links of others",
         "  take g2 out of broker_connection_routers of g3",
     ]
+
+
+# -- what an inventory says of stops
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        (cluster(2, everybody={"broker_scale_down": True}), ""),
+        (cluster(2, everybody={"broker_scale_down": True, "broker_scale_down_group": "blue"}), ""),
+        (
+            cluster(3, n1={"broker_scale_down": True, "broker_scale_down_group": "blue"}),
+            "n1: broker_scale_down_group: 'blue' is of no other broker that this one is linked to in the cluster 'c'",
+        ),
+        (cluster(1, everybody={"broker_scale_down": True}), "n1: broker_scale_down: is set, but no other group is"),
+        (
+            cluster(2, n1={"broker_scale_down": True, "broker_cluster": ""}),
+            "n1: broker_scale_down: is set, but broker_cluster is not",
+        ),
+        (
+            model(
+                a=broker("live", broker_cluster="c", broker_scale_down_group="blue"),
+                b=broker("backup", broker_cluster="c", broker_scale_down_group="blue"),
+            ),
+            "a, b: broker_scale_down_group: is set, but broker_ha_policy is shared_store",
+        ),
+    ],
+)
+def test_who_would_have_nobody_to_hand_over_to_is_refused(found: dict[str, Any], problem: str) -> None:
+    told = found["problems"]
+    assert any(line.startswith(problem) for line in told) if problem else told == []
+
+
+@pytest.mark.parametrize(("group", "enabled"), [("", False), ("blue", False), ("", True)])
+def test_the_broker_takes_the_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, *, enabled: bool
+) -> None:
+    monkeypatch.setenv("POLLUX_CLUSTER_PASSWORD", LOGIN["password"])
+    inventory = example(tmp_path, "example-scale-down")
+    variables = inventory / "group_vars" / "brokers"
+    write_private(variables / "vault.yml", f"vault_cluster_password: {LOGIN['password']}\n")
+    given = (f"broker_scale_down: {str(enabled).lower()}", f"broker_scale_down_group: '{group}'")
+    (variables / "more.yml").write_text("\n".join(("---", *given, "")))
+    rendering = Rendering(tmp_path, inventory)
+    hosts = sorted(rendering.render("cluster"))
+    assert hosts == [f"broker{number}.example.com" for number in (1, 2, 3)]
+    for host in hosts:
+        configuration = loads(rendering.files("cluster", host)["/opt/pollux/etc/broker.xml"])
+        assert configuration.warnings == ()
+        found = configuration.scale_down
+        assert (found is not None) is bool(group or enabled)
+        assert found is None or (found.enabled, found.group_name or "") == (enabled, group)
 
 
 # -- the module and its action

@@ -11,6 +11,7 @@ from .database import database_model, in_database
 from .electorate import asks_zookeeper, votes
 from .routers import pool_name, pooled, router_models
 from .rules import is_network
+from .scaling import scaling_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -130,6 +131,7 @@ def member_model(
         "asks_others": bool(cluster or pools) or len(mates) > 1,
         "cluster": cluster,
         "colocated": colocated_model(member, clusters),
+        "scale_down": scaling_model(member),
         "routers": router_models(member),
         "address": member.address,
         "machine": member.machine,
