@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/migrating.md"
-#: Broken for Artemis too, or not its own.
+#: Broken for Artemis too, or not its own. `bad-scale-down` starts there, and gives its messages to nobody at its end.
 LEFT_OUT = {
+    "bad-scale-down",
     *("bad-acceptors-one-port", "bad-activemq-classic", "bad-bomb", "bad-bootstrap", "bad-bridges", "bad-cut"),
     *("bad-deep", "bad-delays", "bad-diverts", "bad-doctype", "bad-encoding", "bad-federations", "bad-masked-password"),
     *("bad-match", "bad-paging", "bad-permissions", "bad-property", "bad-px-plugins", "bad-queue-filter"),
     *("bad-tls-files", "bad-tls-incomplete", "bad-tls-jks", "bad-typing-errors", "bad-unknown", "bad-tls-management"),
+    *("bad-addresses-older", "bad-acceptor-protocol-typos", "bad-address-settings-typos", "bad-journal-min-files"),
     *("bad-routers", "bad-amqp-connections", "bad-acceptor-twice-security", "bad-tls-connector", "bad-network-check"),
 }
 #: The least share of the corpus that starts, percent.
@@ -79,19 +81,12 @@ def fates(path: str) -> Iterator[str]:
         entry = table.attributes.get(name[1:]) if name.startswith("@") else table.elements.get(name)
         if entry is None:
             return
-        if entry.needs in UNBUILT:
-            yield "refused"
-            return
         if entry.no_effect:
             yield "no effect"
         wrapper = entry.name if entry.wrapped else ""
         if wrapper and any(each.startswith("@") for each in refused_in_list(wrapper)):
             continue
         table = table_of(entry.nested) if entry.nested is not None else table
-
-
-#: Read and checked, and no broker starts with them yet.
-UNBUILT = frozenset({"grouping-handler", "connection-routers", "jgroups"})
 
 
 def test_the_page_says_how_much_of_the_schema_is_served() -> None:

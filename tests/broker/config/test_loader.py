@@ -190,7 +190,7 @@ def test_exact_messages(core: str, message: str) -> None:
             "<px:limits><max-connections>1</max-connections></px:limits>",
             "<max-connections> in <px:limits> is not in Pollux's namespace: write <px:max-connections>",
         ),
-        ("<jms/>", "<jms> is not supported: write addresses with anycast and multicast queues; " + SUPPORTED),
+        ("<jms><cf/></jms>", "unknown element <cf> in <jms>: allowed is <queue>, <topic>, <jmx-domain>"),
         ("<cores/>", "unknown element <cores> in <configuration> (did you mean 'core'?)"),
         ("<core xmlns='urn:activemq:core'/>", "<core> is given twice in <configuration>; first on line 2"),
     ],

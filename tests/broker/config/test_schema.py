@@ -70,6 +70,9 @@ def _resolve(path: str) -> Entry | str:
             table = table_of(entry.nested) if entry.nested else None
             continue
         assert table is not None, f"{path}: {name} stands in a value"
+        # They become addresses before they are read.
+        if path.startswith("core/queues"):
+            raise RefusedError(name)
         if name in table.refused or name in table.ignored or path.endswith("/cluster-connection/@uri"):
             raise RefusedError(name)
         if name.startswith("@"):

@@ -33,6 +33,11 @@ from pollux.redacted import Redacted
 PROTOCOLS = ("AMQP", "STOMP", "MQTT", "CORE")
 #: Spoken by Artemis and not here: an acceptor that offers one of ours as well offers ours.
 FOREIGN_PROTOCOLS = ("OPENWIRE", "HORNETQ")
+#: What tunes the tunnel through HTTP that clients of Artemis's core protocol have.
+HTTP_PARAMETERS = (
+    *("httpEnabled", "httpClientIdleTime", "httpClientIdleScanPeriod", "httpResponseTime", "httpServerScanPeriod"),
+    *("httpRequiresSessionId", "httpUpgradeEnabled", "httpUpgradeEndpoint", "useServlet", "servletPath"),
+)
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 OLD_TLS_VERSIONS = ("SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1")
 SASL_MECHANISMS = ("SCRAM-SHA-256", "PLAIN", "EXTERNAL", "ANONYMOUS")

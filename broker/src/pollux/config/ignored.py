@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pollux.config.acceptors import AcceptorSettings, ConnectorSettings
+from pollux.config.acceptors import HTTP_PARAMETERS, AcceptorSettings, ConnectorSettings
 from pollux.config.address_settings import AddressSettingShape
 from pollux.config.addressing import Divert
 from pollux.config.model import Configuration
@@ -22,6 +22,8 @@ _JMX = "there is no JMX; management is HTTP (px:management)"
 _MIRROR = "mirroring is not provided"
 _COUNTERS = "message counters are not kept; use the metrics"
 _OLD_TCP = "the transport is asyncio on uvloop, which has no such choice"
+_HTTP = "only clients of Artemis's core protocol go through HTTP; others have WebSocket, on the same port"
+_METRICS = "Prometheus metrics are built in, at /metrics of px:management"
 _OPENWIRE = "it concerns OpenWire, which Pollux does not speak"
 
 _CORE = {
@@ -37,6 +39,8 @@ _CORE = {
     "message-counter-sample-period": _COUNTERS,
     "message-counter-max-day-history": _COUNTERS,
     "message-expiry-thread-priority": _THREADS,
+    "metrics": _METRICS,
+    "metrics-plugin": _METRICS,
     "mqtt-session-state-persistence-timeout": "MQTT session state is written with the message that changes it",
     "purge-page-folders": "empty page directories are always removed",
     "read-whole-page": "pages are read in parts as they are needed",
@@ -79,6 +83,7 @@ _TRANSPORT = {
 }
 
 _ACCEPTOR = _TRANSPORT | {
+    **dict.fromkeys(HTTP_PARAMETERS, _HTTP),
     "stompEnableMessageId": "MESSAGE frames always carry message-id",
     "stomp-enable-message-id": "MESSAGE frames always carry message-id",
     "supportAdvisory": _OPENWIRE,

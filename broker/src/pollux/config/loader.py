@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from pollux.config import cluster_uris, qpidd_conf
+from pollux.config import cluster_uris, older_queues, qpidd_conf
 from pollux.config.convert import Converter
 from pollux.config.document import MAX_ELEMENTS, Document, DocumentError, Place, parse_document, read_document
 from pollux.config.extensions import NAMESPACE, Extensions
@@ -80,6 +80,8 @@ class _Loader:
         self.reader = Reader(self.report, properties, {Base.INSTANCE: instance, Base.ETC: etc}, converter)
         converter.attach(self.reader)
         self.included: tuple[Path, ...] = ()
+        #: The elements <jms>, beside <core>.
+        self.jms: list[etree._Element] = []
 
     def _resolve(self, text: str) -> str:
         return substitute(text, self.reader.properties)
@@ -138,10 +140,8 @@ class _Loader:
                 self._extension(child, name, extensions)
             elif namespace in _ARTEMIS and name == "core":
                 cores.append(child)
-            elif name == "jms":
-                self.report.error(
-                    child, f"<jms> is not supported: write addresses with anycast and multicast queues; {DOCUMENTATION}"
-                )
+            elif name == "jms" and namespace in {*_ARTEMIS, _JMS}:
+                self.jms.append(child)
             else:
                 near = did_you_mean(name, ["core", *table_of(Extensions).elements])
                 self.report.error(child, f"unknown element <{name[:60]}> in <configuration>{near}")
@@ -192,6 +192,7 @@ class _Loader:
         mask = next((child for child in core if split_tag(child)[1] == "mask-password"), None)
         self.reader.mask_all = mask is not None and (mask.text or "").strip() in ("true", "1")
         cluster_uris.expand(core, self.report)
+        older_queues.expand(core, self.jms, self.report)
         parsed: Parsed = self.reader.read(core, Configuration, "core", _ARTEMIS)
         configuration = self.reader.build(parsed)
         if not isinstance(configuration, Configuration):

@@ -27,8 +27,6 @@ _DIRECTORIES = ("bindings", "journal", "large-messages", "paging", "node-manager
 _DEFAULT_PASSWORD = "CHANGE ME!!"  # noqa: S105  (Artemis's default)
 #: Of what Pollux refuses, what it has in another way: left out, and said.
 _REPLACED = {
-    "metrics": "Prometheus metrics are at /metrics of the management port",
-    "metrics-plugin": "Prometheus metrics are at /metrics of the management port",
     "management-address": "the HTTP API of the management port takes the place of requests by messages",
     "management-notification-address": "the log, the audit trail and the metrics tell what notifications told",
     "log-delegate-factory-class-name": "the log is set by px:logging",

@@ -164,7 +164,6 @@ def _refused() -> Iterator[str]:
     yield ""
     yield "| Where | Name | Why, or what to use |"
     yield "|---|---|---|"
-    yield "| configuration | `jms` | write addresses with anycast and multicast queues |"
     for where, shape in _where():
         for name, reason in refused_in(shape):
             yield f"| {where} | `{name}` | {_cell(reason)} |"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pollux.config.acceptors import AcceptorSettings, ConnectorSettings, TransportShape
+from pollux.config.acceptors import HTTP_PARAMETERS, AcceptorSettings, ConnectorSettings, TransportShape
 from pollux.config.address_settings import AddressSettingShape
 from pollux.config.addressing import Divert
 from pollux.config.bridging import Bridge
@@ -38,15 +38,12 @@ _CORE = {
     "remoting-incoming-interceptors": _PLUGINS,
     "remoting-outgoing-interceptors": f"{_CLASSES}; no plugin is shown what is delivered: look at messages when they"
     " are sent, by on_send of a plugin in Python (docs/plugins.md)",
-    "queues": "write addresses with anycast or multicast queues instead",
     "lock-coordinators": "lock coordinators are not provided",
     "journal-retention-directory": "retention of journal files is not provided",
     "view-permission-method-match-pattern": _RBAC,
     "management-message-rbac": _RBAC,
     "management-rbac-prefix": _RBAC,
     "broker-plugins": _PLUGINS,
-    "metrics-plugin": "Prometheus metrics are built in (px:management)",
-    "metrics": "Prometheus metrics are built in (px:management)",
     "connector-services": _PLUGINS,
 }
 
@@ -56,16 +53,6 @@ _ADDRESS_SETTING = {
 }
 
 _TRANSPORT = {
-    "httpEnabled": _TUNNEL,
-    "httpClientIdleTime": _TUNNEL,
-    "httpClientIdleScanPeriod": _TUNNEL,
-    "httpResponseTime": _TUNNEL,
-    "httpServerScanPeriod": _TUNNEL,
-    "httpRequiresSessionId": _TUNNEL,
-    "httpUpgradeEnabled": _TUNNEL,
-    "httpUpgradeEndpoint": _TUNNEL,
-    "useServlet": _TUNNEL,
-    "servletPath": _TUNNEL,
     "keyStoreProvider": _JSSE,
     "keyStoreAlias": _JSSE,
     "trustStoreProvider": _JSSE,
@@ -96,6 +83,7 @@ _ACCEPTOR = _TRANSPORT | {
 }
 
 _CONNECTOR = _TRANSPORT | {
+    **dict.fromkeys(HTTP_PARAMETERS, _TUNNEL),
     "forceSSLParameters": _JSSE,
     "useDefaultSslContext": _JSSE,
     "socksEnabled": _TUNNEL,
