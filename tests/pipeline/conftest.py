@@ -14,7 +14,7 @@ from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.session import build_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -44,11 +44,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def documented_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever table a job writes in any test has the columns and types that docs/pipeline-tables.md says."""
     written: dict[Run, dict[str, dict[str, str]]] = {}
-    write, finish = Run.write, Run.finish
+    write, write_rows, finish = Run.write, Run.write_rows, Run.finish
 
     def noted(run: Run, name: str, frame: DataFrame, **how: Any) -> DataFrame:
         written.setdefault(run, {})[name] = dict(frame.dtypes)
         return write(run, name, frame, **how)
+
+    def noted_rows(run: Run, name: str, rows: Iterable[tuple[Any, ...]], columns: str) -> DataFrame:
+        frame = write_rows(run, name, rows, columns)
+        written.setdefault(run, {})[name] = dict(frame.dtypes)
+        return frame
 
     def compared(run: Run, result: Result) -> Result:
         for name, found in written.pop(run, {}).items():
@@ -56,6 +61,7 @@ def documented_tables(monkeypatch: pytest.MonkeyPatch) -> None:
         return finish(run, result)
 
     monkeypatch.setattr(Run, "write", noted)
+    monkeypatch.setattr(Run, "write_rows", noted_rows)
     monkeypatch.setattr(Run, "finish", compared)
 
 

@@ -27,6 +27,10 @@ _COLUMNS = (
     "fault_ms double, fault string, rto_ms double, lost bigint, affected_messages bigint, affected_producers bigint, "
     "affected_groups bigint"
 )
+#: What trails add, but for the key and the broker's name.
+_NOTED = SERVED.split(", ", 3)[3]
+#: Of the table `activations`.
+COLUMNS = f"{_COLUMNS}, {_NOTED}"
 #: node, ledger, time, detail: what is said of two lives.
 SAID = "node string, ledger int, time double, detail string"
 
@@ -183,12 +187,14 @@ def _preferred(measured: _Measured) -> tuple[Any, ...]:
     return rto is None, led is None, rto or 0.0, -one.confirmed, one.ledger
 
 
-def joined(spark: SparkSession, told: Sequence[tuple[Any, ...]], served: DataFrame | None) -> DataFrame:
+def alone(told: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """What ledgers (`of_ledgers`) say of each life, where there are no audit trails."""
+    nothing = (None,) * len(_NOTED.split(", "))
+    return [(*row, *nothing) for row in told]
+
+
+def joined(spark: SparkSession, told: Sequence[tuple[Any, ...]], served: DataFrame) -> DataFrame:
     """Return what ledgers (`of_ledgers`) and audit trails (`evidence.activations`) say of each life, in one row."""
-    noted = SERVED.split(", ", 3)[3]  # but for the key and the broker's name
-    if served is None:
-        nothing = (None,) * len(noted.split(", "))
-        return table(spark, [(*row, *nothing) for row in told], f"{_COLUMNS}, {noted}")
     keyed = table(spark, told, _COLUMNS)
     both = keyed.withColumn("node_key", node_key("node")).join(served, ["node_key", "epoch"], "full")
     return (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 
 from pollux_pipeline.jobs import latency
-from pollux_pipeline.jobs.base import SHOWN, table
+from pollux_pipeline.jobs.base import SHOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,14 +32,14 @@ _COUNTED = {
 def over_time(run: Run, timeline: Timeline, sections: dict[str, Any]) -> None:
     """Write `throughput` and `by_broker`, and add their rows and the faults to the sections."""
     columns = "ledger int, at_ms double, width_ms bigint, confirmed bigint, received bigint"
-    run.write("throughput", table(run.spark, timeline.throughput, columns))
+    run.write_rows("throughput", timeline.throughput, columns)
     drawn = sorted({row.ledger for row in timeline.throughput})[:_DRAWN]
     sections["throughput"] = [row._asdict() for row in timeline.throughput if row.ledger in drawn]
     sections["faults"] = [
         {"ledger": one.ledger, "at_ms": one.time, "text": one.text} for one in timeline.faults[:_FAULTS]
     ]
     names = ("broker", "confirmed", "received")
-    run.write("by_broker", table(run.spark, timeline.brokers, "broker string, confirmed bigint, received bigint"))
+    run.write_rows("by_broker", timeline.brokers, "broker string, confirmed bigint, received bigint")
     sections["by_broker"] = [dict(zip(names, row, strict=True)) for row in timeline.brokers[:SHOWN]]
 
 

@@ -86,8 +86,7 @@ def reconcile(run: Run) -> Result:
         told, more = _ledgers(run, stuck, fates, sections)
         found += more
     if inputs.ledgers or served is not None:
-        both = run.write("activations", activations.joined(run.spark, told, served))
-        sections["activations"] = run.ask(both.orderBy("node", "epoch", "broker"), 200)
+        _activations(run, told, served, sections)
     run.step("writing findings")
     _findings(run, found, result, sections)
     result.report = page.write_reconcile(run.output / "report.html", result, sections)
@@ -123,7 +122,7 @@ def _ledgers(
     paths = run.inputs.ledgers
     several = len(paths) > 1
     sources = numbered(paths)
-    run.write("ledgers", table(run.spark, sources, "ledger int, file string"))
+    run.write_rows("ledgers", sources, "ledger int, file string")
     sections["ledgers"] = [{"ledger": number, "file": path} for number, path in sources[:SHOWN]]
     lines = read_ledgers(run.spark, paths)
     known = timeline.counted(lines, paths)
@@ -151,6 +150,15 @@ def _ledgers(
     if several:
         found.append(_said(run, "order_unknown", activations.uncompared(known.lives)))
     return told, found
+
+
+def _activations(run: Run, told: list[tuple[Any, ...]], served: DataFrame | None, sections: dict[str, Any]) -> None:
+    """Write what each life of a broker was and cost. `told`: rows of `activations.of_ledgers`; `served`: of trails."""
+    if served is None:
+        both = run.write_rows("activations", activations.alone(told), activations.COLUMNS)
+    else:
+        both = run.write("activations", activations.joined(run.spark, told, served))
+    sections["activations"] = run.ask(both.orderBy("node", "epoch", "broker"), 200)
 
 
 def _said(run: Run, finding: str, rows: list[tuple[Any, ...]]) -> DataFrame:
