@@ -90,7 +90,7 @@ async def test_ways_of_spreading_that_move_nothing(nodes: Make, balancing: str) 
     held = count(one), count(two)
     other = take(two)
     await until(lambda: wanted(one, two))
-    one.cluster._review_movers()
+    one.cluster.moving._review_movers()
     await quiet([one, two])
     assert (count(one), count(two)) == held
     assert len(other.got) == held[1]
@@ -103,7 +103,7 @@ async def test_without_another_consumer_anywhere_it_stays(nodes: Make) -> None:
     await fill(one)
     consumer = take(one, credit=0)
     one.post.detach(one.post.queue("orders"), consumer)
-    one.cluster._review_movers()
+    one.cluster.moving._review_movers()
     await quiet([one, two])
     assert (count(one), count(two)) == (10, 0)
 
@@ -181,7 +181,7 @@ async def test_what_was_kept_here_follows_its_consumer(nodes: Make, case: str) -
         await one.office.stable()
         other = take(two)
         await until(lambda: wanted(one, two))
-        one.cluster._review_movers()
+        one.cluster.moving._review_movers()
         await quiet([one, two])
         assert count(one) == 1, "somebody takes it here"
         one.post.detach(one.post.queue("orders"), here)
@@ -261,7 +261,7 @@ async def test_more_than_a_batch_goes_in_order(nodes: Make) -> None:
     assert other.bodies == bodies
     assert max(sent) <= 1500
     await quiet([one, two])
-    assert one.cluster.moved == {"orders": 1500}
+    assert one.cluster.moving.moved == {"orders": 1500}
 
 
 async def test_what_the_address_there_has_no_room_for_in_memory_goes_to_its_pages(nodes: Make) -> None:
@@ -373,7 +373,7 @@ async def test_an_automatically_deleted_queue_goes_when_all_of_it_is_elsewhere(n
     assert count(one) == 5, "it holds messages"
     await take(two).wait(5)
     await quiet([one, two])
-    one.cluster._review_movers()
+    one.cluster.moving._review_movers()
     one.post.address_manager.maybe_delete(queue, one.office.wall_ms() + 10)
     assert one.post.space.queue("orders") is None
     await until(lambda: not distance(two, one))
@@ -415,11 +415,11 @@ async def test_queues_that_another_consumer_would_change_are_left_alone(
     await until(lambda: wanted(one, two))
     one.post.send(message(b"x", "orders::orders"))
     await quiet(found)
-    one.cluster._review_movers()
+    one.cluster.moving._review_movers()
     await quiet(found)
     assert reason in kept(queue)
     assert other.got == [] or attributes.get("purge_on_no_consumers") or count(one) == 0
-    assert not one.cluster.moved
+    assert not one.cluster.moving.moved
     if count(one):
         assert reason in "; ".join(why(one.cluster, "orders"))
 
@@ -444,7 +444,7 @@ async def test_nothing_is_moved_towards_a_node_that_is_not_reached(nodes: Make) 
     connector.links[-1].cut()
     await until(lambda: not wanted(one, two))
     await fill(one, 5)
-    one.cluster._review_movers()
+    one.cluster.moving._review_movers()
     await one.office.stable()
     assert (count(one), waits(one)) == (5, 0)
     assert "no node with a consumer is reached: node2" in "; ".join(why(one.cluster, "orders"))
