@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from harness.sessions.stomp import Client
+
 NOW = 1_790_000_000_000
 
 
@@ -237,3 +239,33 @@ class Broker(stomp.Broker):
         super().__init__(Path(), None, **parameters)
         self.post: Any = FakePost()
         self.wall = NOW
+
+
+VERSIONS = ["1.0", "1.1", "1.2"]
+
+
+def is_error(client: Client, message: str) -> dict[str, str]:
+    """The client got an ERROR with this message as its last frame, and the connection closes."""
+    command, headers, body = client.received()[-1]
+    assert command == "ERROR"
+    assert message in headers["message"]
+    assert message in body.decode()
+    assert headers["content-type"] == "text/plain"
+    assert client.transport.closed
+    return headers
+
+
+async def subscribed(broker: Broker, version: str = "1.2", ack: str = "client-individual", extra: str = "") -> Client:
+    client = await broker.connected(version)
+    client.send(f"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:{ack}\n{extra}\n\0".encode())
+    assert client.received() == []
+    return client
+
+
+async def produce(broker: Broker, *bodies: str, headers: str = "") -> None:
+    client = await broker.connected()
+    for body in bodies:
+        client.send(f"SEND\ndestination:/queue/a\n{headers}\n{body}\0".encode())
+    assert client.received() == []
+    broker.post.settle()
+    broker.post.dispatch()
