@@ -32,7 +32,7 @@ def pytest_asyncio_loop_factories(
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The broker runs on uvloop; connections also have to work on asyncio's own loop."""
     factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"uvloop": uvloop.new_event_loop}
-    if "test_connection" in item.nodeid:
+    if item.path.name in ("test_connection.py", "test_tls.py"):
         factories["asyncio"] = asyncio.new_event_loop
     return factories
 

@@ -15,7 +15,7 @@ import uvloop
 from msgspec.structs import replace
 
 from broker.process.conftest import Authority
-from broker.process.test_connection import bench
+from broker.process.echoing import bench
 from pollux.cluster.connector import ClusterConnector, UnreachableError, check_connectors, tell
 from pollux.cluster.link import CoreHub
 from pollux.cluster.link.connecting import CoreLink

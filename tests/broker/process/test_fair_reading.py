@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from broker.process.test_connection import AMQP, PATIENCE, Echo, bench, finish, until
+from broker.process.echoing import AMQP, PATIENCE, Echo, bench, finish, until
 from pollux.engine.share import FIRST_PORTION, LEAST_PORTION, SLICE, Share
 
 if TYPE_CHECKING:

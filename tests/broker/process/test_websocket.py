@@ -19,7 +19,7 @@ from pollux.wire.websocket.frames import (
     unmask,
 )
 
-from .test_connection import AMQP, PATIENCE, Bench, bench, finish, until
+from .echoing import AMQP, PATIENCE, Bench, bench, finish, until
 
 if TYPE_CHECKING:
     from .conftest import Authority

@@ -1,0 +1,197 @@
+"""Clients that subscribe: topics, durable and shared subscriptions, names of queues, dynamic nodes."""
+
+from __future__ import annotations
+
+import proton
+
+from harness.sessions.amqp import Broker, message
+
+from .receiving import filters, selector
+
+
+async def test_topic_subscribers_all_get_it_and_leave_nothing(broker: Broker) -> None:
+    client = await broker.client().opened()
+    one = await client.receiver("news", "one", capabilities=["topic"], credit=5)
+    two = await client.receiver("news", "two", capabilities=["topic"], credit=5)
+    sender = await client.sender("news", capabilities=["topic"])
+    await client.send_all(sender, [message("hello")])
+    assert [(await client.get()).body for _ in range(2)] == ["hello", "hello"]
+    queues = [queue.name for queue in broker.post.space.queues]
+    assert len(queues) == 2
+    one.close()
+    two.detach()
+    await client.quiet()
+    assert not list(broker.post.space.queues)
+
+
+async def test_no_local(broker: Broker) -> None:
+    client = await broker.client("a").opened()
+    other = await broker.client("b").opened()
+    no_local = filters(**{"no-local": ("apache.org:no-local-filter:list", [])})
+    await client.receiver("news", "r", capabilities=["topic"], prepare=no_local, credit=5)
+    await client.send_all(await client.sender("news", capabilities=["topic"]), [message("own")])
+    await other.send_all(await other.sender("news", capabilities=["topic"]), [message("other")])
+    assert (await client.get()).body == "other"
+    await client.quiet()
+    assert not client.received
+
+
+def durable(link: proton.Receiver) -> None:
+    link.source.durability = proton.Terminus.DELIVERIES
+    link.source.expiry_policy = proton.Terminus.EXPIRE_NEVER
+
+
+async def test_durable_subscription_by_link_name(broker: Broker) -> None:
+    client = await broker.client("me").opened()
+    link = await client.receiver("news", "sub", capabilities=["topic"], prepare=durable)
+    assert broker.post.queue("me.sub").durable
+    link.detach()
+    await client.quiet()
+    sender = await client.sender("news", capabilities=["topic"])
+    await client.send_all(sender, [message("while away")])
+    await broker.restart()
+    client = await broker.client("me").opened()
+    link = await client.receiver("news", "sub", capabilities=["topic"], prepare=durable, credit=5)
+    assert (await client.get()).body == "while away"
+    link.close()
+    await client.until(lambda: link.state & proton.Endpoint.REMOTE_CLOSED)
+    assert broker.post.space.queue("me.sub") is None
+
+
+async def test_durable_no_local_holds_for_the_connection_it_is_attached_from(broker: Broker) -> None:
+    no_local = filters(**{"no-local": ("apache.org:no-local-filter:list", [])})
+
+    def prepare(link: proton.Receiver) -> None:
+        durable(link)
+        no_local(link)
+
+    client = await broker.client("me").opened()
+    link = await client.receiver("news", "sub", capabilities=["topic"], prepare=prepare)
+    link.detach()
+    await client.quiet()
+    client.drop()
+    client = await broker.client("me").opened()
+    await client.receiver("news", "sub", capabilities=["topic"], prepare=prepare, credit=5)
+    other = await broker.client("other").opened()
+    await client.send_all(await client.sender("news", capabilities=["topic"]), [message("own")])
+    await other.send_all(await other.sender("news", capabilities=["topic"]), [message("other")])
+    assert (await client.get()).body == "other"
+    await client.quiet()
+    assert not client.received
+
+
+async def test_durable_subscription_is_looked_up_without_source(broker: Broker) -> None:
+    client = await broker.client("me").opened()
+    link = await client.receiver("news", "sub", capabilities=["topic"], prepare=durable)
+    link.detach()
+    await client.quiet()
+    link = await client.receiver(None, "sub")
+    assert link.remote_source.address == "news"
+    assert link.remote_source.durability == proton.Terminus.DELIVERIES
+    link.close()
+    await client.quiet()
+    assert broker.post.space.queue("me.sub") is None
+    link = await client.receiver(None, "sub")
+    await client.until(lambda: link.remote_condition)
+    assert link.remote_condition.name == "amqp:not-found"
+
+
+async def test_durable_subscription_is_stolen(broker: Broker) -> None:
+    one = await broker.client("me").opened()
+    first = await one.receiver("news", "sub", capabilities=["topic"], prepare=durable)
+    two = await broker.client("me").opened()
+    second = await two.receiver("news", "sub", capabilities=["topic"], prepare=durable, credit=5)
+    await one.until(lambda: first.remote_condition)
+    assert first.remote_condition.name == "amqp:link:stolen"
+    assert second.state & proton.Endpoint.REMOTE_ACTIVE
+    await one.send_all(await one.sender("news", capabilities=["topic"]), [message("x")])
+    assert (await two.get()).body == "x"
+
+
+async def test_changed_subscription_is_a_new_one(broker: Broker) -> None:
+    client = await broker.client("me").opened()
+    link = await client.receiver("news", "sub", capabilities=["topic"], prepare=durable)
+    link.detach()
+    await client.send_all(await client.sender("news", capabilities=["topic"]), [message("old")])
+
+    def changed(link: proton.Receiver) -> None:
+        durable(link)
+        selector("a = 1")(link)
+
+    await client.receiver("news", "sub", capabilities=["topic"], prepare=changed, credit=5)
+    await client.quiet()
+    assert not client.received
+    queue = broker.post.queue("me.sub")
+    assert queue.selector is not None
+    assert queue.selector.text == "a = 1"
+
+
+async def test_shared_subscriptions(broker: Broker) -> None:
+    client = await broker.client("me").opened()
+    other = await broker.client("me").opened()
+    one = await client.receiver("news", "sub", capabilities=["topic", "shared"], credit=1)
+    two = await other.receiver("news", "sub|1", capabilities=["topic", "shared"], credit=1)
+    assert broker.post.queue("me.sub:shared-volatile").consumer_count == 2
+    await client.send_all(await client.sender("news", capabilities=["topic"]), [message("a"), message("b")])
+    assert {(await client.get()).body, (await other.get()).body} == {"a", "b"}
+    one.close()
+    await client.quiet()
+    assert broker.post.space.queue("me.sub:shared-volatile") is not None
+    two.close()
+    await other.quiet()
+    assert broker.post.space.queue("me.sub:shared-volatile") is None
+    link = await client.receiver("news", "gsub", capabilities=["topic", "shared", "global"], prepare=durable, credit=1)
+    assert broker.post.queue("gsub:global").durable
+    link.detach()
+    await client.quiet()
+    assert broker.post.queue("gsub:global")
+
+
+async def test_fqqn_and_prefixes(broker: Broker) -> None:
+    broker.parameters = {"anycastPrefix": "queue://", "multicastPrefix": "topic://,jms.topic."}
+    client = await broker.client().opened()
+    await client.receiver("orders::eu", "fqqn", capabilities=["queue"], credit=5)
+    sender = await client.sender("orders::eu", capabilities=["queue"])
+    await client.send_all(sender, [message("x")])
+    assert (await client.get()).body == "x"
+    await client.sender("queue://work", "w")
+    assert broker.post.queue("work").routing_type.name == "ANYCAST"
+    await client.receiver("jms.topic.t", "t")
+    address = broker.post.space.address("t")
+    assert address is not None
+    assert {each.name for each in address.routing_types} == {"MULTICAST"}
+
+
+async def test_dynamic_source_is_a_node_for_the_link(broker: Broker) -> None:
+    client = await broker.client().opened()
+
+    def dynamic(link: proton.Receiver) -> None:
+        link.source.dynamic = True
+
+    link = await client.receiver(None, "replies", prepare=dynamic, credit=5)
+    node = link.remote_source.address
+    assert node
+    other = await broker.client("other").opened()
+    await other.send_all(await other.sender(node), [message("reply")])
+    assert (await client.get()).body == "reply"
+    link.close()
+    await client.quiet()
+    assert broker.post.space.address(node) is None
+
+
+async def test_dynamic_target_is_a_node_for_the_link(broker: Broker) -> None:
+    client = await broker.client().opened()
+
+    def dynamic(link: proton.Sender) -> None:
+        link.target.dynamic = True
+        link.target.capabilities.put_object([proton.symbol("temporary-queue")])
+
+    link = await client.sender(None, "temp", prepare=dynamic)
+    node = link.remote_target.address
+    await client.receiver(node, "r", credit=5)
+    await client.send_all(await client.sender(node, "s"), [message("x")])
+    assert (await client.get()).body == "x"
+    link.close()
+    await client.quiet()
+    assert broker.post.space.address(node) is None
+    client.drop()
