@@ -92,16 +92,20 @@ class Pair(ABC):
 class Member(BrokerProcess):
     """One Pollux broker of a pair."""
 
-    def __init__(self, directory: Path, shared: Path, name: str, role: str) -> None:
+    def __init__(self, directory: Path, shared: Path, name: str, role: str, program: str = POLLUX) -> None:
         super().__init__(directory, addresses="", core=f"<ha-policy><shared-store>{role}</shared-store></ha-policy>")
         text = self.configuration.read_text().replace("<name>test</name>", f"<name>{name}</name>")
         self.configuration.write_text(text.replace(">data/", f">{shared}/"))
+        self.program = [program]
 
     def spawn(self) -> None:
         """Start it; its log goes to a file."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [POLLUX, "run", str(self.configuration)], cwd=self.directory, stdout=log, stderr=subprocess.STDOUT
+                [*self.program, "run", str(self.configuration)],
+                cwd=self.directory,
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
 
     def state(self) -> str:
@@ -128,12 +132,13 @@ class PolluxPair(Pair):
     #: Whether a killed broker gets everything anew before it can take over.
     copies = False
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, program: str = POLLUX) -> None:
+        """``program``: another checkout's."""
         shared = directory / "shared"
         shared.mkdir(parents=True)
         names = ("castor", "pollux")
         self.members: list[Member | Replica] = [
-            Member(directory / name, shared, name, role) for name, role in zip(names, ROLES, strict=True)
+            Member(directory / name, shared, name, role, program) for name, role in zip(names, ROLES, strict=True)
         ]
 
     def start(self) -> None:
