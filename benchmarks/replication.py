@@ -177,7 +177,7 @@ class Producer(threading.Thread):
         self.stretches: list[Stretch] = []
 
     def run(self) -> None:
-        """See the class."""
+        """Send until it is told to stop."""
         while not self._finished.is_set():
             began = time.monotonic()
             found = load(self._broker, "meanwhile", STRETCH, options(512, SENT, consume=False))

@@ -41,7 +41,7 @@ def setting(match: str, roles: str = "all", **permissions: str) -> SecuritySetti
 
 
 class Hub(broker.Broker):
-    """See the module. ``rules`` are the security-settings."""
+    """Clients' ways into one broker, without sockets. ``rules`` are the security-settings."""
 
     def __init__(self, directory: Path, *rules: SecuritySetting, **settings: object) -> None:
         configuration = Configuration(

@@ -25,7 +25,7 @@ class JournalType(StrEnum):
 
 
 class Persistence(Redacted, frozen=True):
-    """What is kept, where and how."""
+    """The elements that say what is kept, where and how."""
 
     persistence_enabled: Annotated[bool, Boolean(), "Off: nothing is written to disk."] = True
     bindings_directory: Annotated[Path, Directory(), "Queues, addresses and other small state."] = Path("data/bindings")

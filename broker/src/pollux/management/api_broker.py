@@ -66,7 +66,7 @@ class BrokerApi(Answers):
         return json_response(await self._activation().failback(), status=202)
 
     async def active_passive(self, _request: web.Request) -> web.Response:
-        """What all brokers of an active-passive cluster are, as each says itself."""
+        """Tell what all brokers of an active-passive cluster are, as each says itself."""
         activation = self._node.activation
         return json_response(await activation.cluster() if activation is not None else STANDALONE)
 

@@ -91,7 +91,7 @@ class Links:
             from pollux.cluster.mqtt.service import MqttNeighbours
 
             self.neighbours = neighbours = MqttNeighbours(first, sessions)
-            first.on_reached, first.on_tried = neighbours.reached, neighbours.changed
+            first.reached, first.tried = neighbours.reached, neighbours.changed
             neighbours.start()
 
     async def _connections(

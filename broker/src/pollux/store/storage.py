@@ -159,8 +159,7 @@ class Storage:
         self._puts_token = 0
         self._journal: Journal
         self._pool: SegmentPool | None = None
-        self._recovered = False
-        self._closed = False
+        self._recovered = self._closed = self._writes = False
         self._opening = Opening(
             settings,
             self.files,
@@ -293,6 +292,7 @@ class Storage:
         self._appends.journal = journal
         self.large.attach(journal)
         self.pages.journal = journal
+        self._writes = True
         return journal
 
     async def _begin_life(self) -> None:
@@ -453,7 +453,7 @@ class Storage:
         if self._closed:
             return
         self._closed = True
-        if not self._recovered or not hasattr(self, "_journal"):
+        if not self._writes:
             return  # recovery was never begun, or failed before there was anything to write with
         await self._room.close()
         if self._looking is not None:

@@ -23,7 +23,7 @@ LOCK = "supervisor.lock"
 
 
 class Hosted(Struct, frozen=True):
-    """What is remembered. ``node``: the id (hex) of the host's own live; empty: not known yet.
+    """Hold what is remembered. ``node``: the id (hex) of the host's own live; empty: not known yet.
 
     ``removed``: nodes that an operator removed; they come back with a live of their own host.
     """

@@ -48,7 +48,7 @@ class Served:
         self._services = services
         self.sessions = mqtt.start(services, self.loop)
         self.neighbours = MqttNeighbours(node.cluster, self.sessions)
-        node.cluster.on_reached = self.neighbours.reached
+        node.cluster.reached = self.neighbours.reached
         self.neighbours.start()
 
     def services(self) -> Services:

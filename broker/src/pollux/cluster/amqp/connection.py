@@ -47,7 +47,7 @@ _Key = tuple[str, int]
 
 
 class AmqpLinks(Reconnection):
-    """What one ``<amqp-connection>`` does. All methods are called in the loop's thread."""
+    """Does what one ``<amqp-connection>`` says. All methods are called in the loop's thread."""
 
     logger = logger
     kind, down = "connection", "another broker is not reached"

@@ -122,7 +122,7 @@ class Asking(Fetching):
 
 
 class _Wanting:
-    """What is wanted here of a broker that asked for it; the handler of the channel on which it is told."""
+    """Tells what is wanted here of a broker that asked for it; the handler of the channel on which it is told."""
 
     def __init__(self, conversation: Conversation, matching: Matching, receiver: Receiver, federation: str) -> None:
         self.told: bytes = b""
@@ -210,7 +210,7 @@ class AskedBy:
 
 
 class Downstreams:
-    """What others ask this broker to fetch."""
+    """Hold what others ask this broker to fetch."""
 
     def __init__(self, receiver: Receiver) -> None:
         self.all: set[AskedBy] = set()

@@ -51,7 +51,7 @@ class Forgetting:
         self._ended = False
 
     def start(self) -> None:
-        """Begin."""
+        """Take messages from now on."""
         self._post.attach(self.queue, self)
         self._post.loop.call_soon(self._go_on)
 

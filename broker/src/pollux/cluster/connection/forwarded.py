@@ -67,7 +67,7 @@ class Forwarded(Struct, frozen=True, array_like=True):
 
 
 class _Stored(Struct, frozen=True, array_like=True):
-    """What the annotation of a stored copy has."""
+    """The annotation of a stored copy."""
 
     life: bytes
     number: int

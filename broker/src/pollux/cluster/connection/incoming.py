@@ -40,7 +40,7 @@ _LOOK_AGAIN = 0.05
 
 
 class _Batch:
-    """What came in one payload: the last number of each life, the addresses, how many were taken, and why no more."""
+    """One payload: the last number of each life, the addresses, how many were taken, and why no more."""
 
     __slots__ = ("addresses", "count", "failed", "last")
 

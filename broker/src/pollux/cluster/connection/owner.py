@@ -37,7 +37,7 @@ class ToNode(Protocol):
 
 
 class Sender(Protocol):
-    """What links to others belong to. ``node`` is this node's id, ``name`` the broker's."""
+    """The owner of links to others. ``node`` is this node's id, ``name`` the broker's."""
 
     settings: Settings
     name: str
@@ -93,7 +93,7 @@ class Sender(Protocol):
 
 
 class Owner(Protocol):
-    """What links from others belong to. ``node`` is this node's id, ``name`` the broker's."""
+    """The owner of links from others. ``node`` is this node's id, ``name`` the broker's."""
 
     settings: Settings
     name: str

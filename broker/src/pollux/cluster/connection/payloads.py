@@ -26,7 +26,7 @@ MAXIMUM_VISITED = 64
 
 
 class Kind(IntEnum):
-    """What a payload is."""
+    """The kinds of payloads."""
 
     TELLING = 1
     CONFIRM = 2

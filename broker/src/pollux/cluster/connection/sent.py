@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Fate(Enum):
-    """What becomes of a message that waits for the peer."""
+    """The fate of a message that waits for the peer."""
 
     SEND = auto()
     #: The peer has it.

@@ -119,8 +119,9 @@ class Cluster:
         self.arrived = self.moving.arrived
         self.local.leaving = self.spreading.leaving = self.moving.leaves.names
         #: Told of each node that is reached, with the connection to it.
-        self.on_reached: Callable[[bytes, Conversation], None] = _unheard
-        self.on_tried: Callable[[], None] = _untold
+        self.reached: Callable[[bytes, Conversation], None] = _unheard
+        #: Told when a node was reached for the first time, or could not be.
+        self.tried: Callable[[], None] = _nothing
         self._dirty: set[Queue] = set()
         self._all_dirty = False
         self._planned = False
@@ -372,18 +373,10 @@ class Cluster:
         return queue
 
     def _tell_again(self, node: bytes) -> None:
-        """What crossed on its way is told once more."""
+        """Tell once more what crossed on its way."""
         link = self.peers.to(node)
         if link is not None:
             link.tell_members(self.members.all)
-
-    def reached(self, node: bytes, conversation: Conversation) -> None:
-        """A peer was reached by this connection, and has its queue."""
-        self.on_reached(node, conversation)
-
-    def tried(self) -> None:
-        """A peer was reached for the first time, or could not be."""
-        self.on_tried()
 
     def heard(self, node: bytes, telling: Telling) -> bool:
         """Take what a peer tells; return whether it has to tell everything again."""
@@ -443,11 +436,7 @@ class Cluster:
 
 
 def _nothing() -> None:
-    """Nobody is told that something changed."""
-
-
-def _untold() -> None:
-    """Nobody is told of nodes that were tried."""
+    """Nobody is told."""
 
 
 def _unheard(_node: bytes, _conversation: Conversation) -> None:

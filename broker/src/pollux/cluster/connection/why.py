@@ -21,7 +21,7 @@ class Other(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """What is known of the queue. ``delay``: redistribution-delay in ms; ``kept``: why it may not be moved from."""
+    """Hold what is known of a queue. ``delay``: redistribution-delay in ms; ``kept``: why nothing moves."""
 
     name: str
     address: str
@@ -36,7 +36,7 @@ class Queue(NamedTuple):
 
 
 class Outlet(NamedTuple):
-    """What is known of a store-and-forward queue: whose it is, and whether its node is reached."""
+    """Hold what is known of a store-and-forward queue: whose it is, and whether its node is reached."""
 
     name: str
     node: str

@@ -105,6 +105,7 @@ class ActivePassiveActivation(CopyingActivation):
         self._port: WaitingPort
         self._connector: ClusterConnector
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._joined = False
         self._promoting = asyncio.Lock()
         self._serves = asyncio.Event()
         self._giving_up = False
@@ -112,7 +113,6 @@ class ActivePassiveActivation(CopyingActivation):
         self._opening: tuple[Right, float] | None = None
 
     def _about(self) -> dict[str, Any]:
-        """Return what other members are told of this one."""
         given, record = self.settings, self._record
         return {
             **super()._about(),
@@ -150,6 +150,7 @@ class ActivePassiveActivation(CopyingActivation):
             on_refused=lambda *_: None,
             on_link=self._following.linked,
         )
+        self._joined = True
         self._become(Status.JOINING, "started")
         self._follow.start()
         self._do(carry_out("the member's next step", self._tick))
@@ -430,8 +431,8 @@ class ActivePassiveActivation(CopyingActivation):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if not hasattr(self, "_follow"):
-            return  # it never joined
+        if not self._joined:
+            return
         await self._follow.stop()
         await self._port.close()
         if graceful and self._primary.right is not None and self.machine.phase is Phase.STOPPING:
