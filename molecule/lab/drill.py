@@ -102,6 +102,9 @@ class Step:
     refusals: bool = False
     #: Where clients connect (tcp://HOST:PORT, a virtual address); without it, to the members.
     clients: str = ""
+    #: Milliseconds that clients give each attempt to connect (0: the client's own). What was sent to a machine that is
+    #: gone is sent again after 1, 3 and 7 s, so short ones find an address sooner that moved; busy brokers need more.
+    connect_ms: int = 0
     #: Where messages are received (the same), when that is another node of a cluster; without it, where they are sent.
     consumers: str = ""
     #: How often, one after the other (multiplied by the environment's POLLUX_LAB_REPEAT, unless it is a program).
@@ -136,9 +139,10 @@ class Step:
         return self.name or self.fault
 
 
-def client_options(watch_seconds: float) -> str:
+def client_options(watch_seconds: float, connect_ms: int = 0) -> str:
     """How a drill's clients behave on machines that are asked every so many seconds who is live."""
-    return _CLIENTS.format(*(_SPARING_TIMES if watch_seconds > WATCH_SECONDS else _CLIENT_TIMES))
+    words = _CLIENTS.format(*(_SPARING_TIMES if watch_seconds > WATCH_SECONDS else _CLIENT_TIMES))
+    return f"{words}&connect-timeout-millis={connect_ms}" if connect_ms else words
 
 
 def may_serve(takeover: str, *, found: str, before: str) -> bool:
@@ -309,7 +313,7 @@ async def _drill(
     step: Step, manifest: Manifest, directory: Path, protocols: Sequence[str], breaker: Breaker
 ) -> dict[str, Any]:
     urls = step.clients or ",".join(member.url for member in manifest.members)
-    options = client_options(step.watch_seconds)
+    options = client_options(step.watch_seconds, step.connect_ms)
     plan = Plan(
         target=parse_url(f"({urls})?{options}"),
         consumers=parse_url(f"({step.consumers})?{options}") if step.consumers else None,

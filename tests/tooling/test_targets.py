@@ -50,6 +50,9 @@ def test_clients_of_a_drill_outlast_every_fault(watch_seconds: float) -> None:
     """A transaction that gave up after a minute would be taken for a broker that does not serve."""
     options = parse_url(f"tcp://a?{drill.client_options(watch_seconds)}").options
     assert (options.reconnect_attempts, options.call_failover_timeout) == (-1, -1)
+    assert options.connect_timeout == parse_url("tcp://a").options.connect_timeout
+    short = parse_url(f"tcp://a?{drill.client_options(watch_seconds, 1000)}").options
+    assert (short.reconnect_attempts, short.connect_timeout) == (-1, 1000)
 
 
 def test_the_leader_is_the_only_one_that_listens() -> None:
