@@ -92,8 +92,11 @@ class Pair(ABC):
 class Member(BrokerProcess):
     """One Pollux broker of a pair."""
 
-    def __init__(self, directory: Path, shared: Path, name: str, role: str, program: str = POLLUX) -> None:
-        super().__init__(directory, addresses="", core=f"<ha-policy><shared-store>{role}</shared-store></ha-policy>")
+    def __init__(
+        self, directory: Path, shared: Path, name: str, role: str, program: str = POLLUX, store: str = ""
+    ) -> None:
+        core = f"{store}<ha-policy><shared-store>{role}</shared-store></ha-policy>"
+        super().__init__(directory, addresses="", core=core)
         text = self.configuration.read_text().replace("<name>test</name>", f"<name>{name}</name>")
         self.configuration.write_text(text.replace(">data/", f">{shared}/"))
         self.program = [program]
@@ -184,6 +187,18 @@ class PolluxPair(Pair):
         for member in self.members:
             if member.running:
                 member.kill()
+
+
+class DatabasePair(PolluxPair):
+    """The same with the store in a database. `store` is the element of broker.xml."""
+
+    name = "Pollux, database"
+
+    def __init__(self, directory: Path, store: str) -> None:
+        names = ("castor", "pollux")
+        self.members = [
+            Member(directory / name, directory, name, role, store) for name, role in zip(names, ROLES, strict=True)
+        ]
 
 
 #: What tests set so that their journals are soon compacted; benchmarks measure the defaults.

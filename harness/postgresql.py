@@ -30,8 +30,10 @@ def programs() -> Path:
 class Server:
     """One cluster. ``start`` and ``stop`` may be called again and again."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, durable: bool = False) -> None:
+        """`durable`: what it confirms outlives a power cut, as in production and for benchmarks."""
         self.directory = directory
+        self._durable = durable
         self._bin = programs()
         libraries = ":".join(str(path) for path in UNPACKED.glob("usr/lib/*-linux-*"))
         self._libraries = {"LD_LIBRARY_PATH": libraries} if self._bin.is_relative_to(UNPACKED) else {}
@@ -63,7 +65,8 @@ class Server:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         # No test cuts the power of this machine: what the system was given outlives a killed server.
-        options = f"-c listen_addresses='' -c unix_socket_directories={self.directory} -c fsync=off"
+        options = f"-c listen_addresses='' -c unix_socket_directories={self.directory}"
+        options += "" if self._durable else " -c fsync=off"
         log = self.directory / "log"
         self._run("pg_ctl", "-D", self.directory / "data", "-o", options, "-l", log, "-w", "start")
 
@@ -98,12 +101,12 @@ class Server:
 
 
 @contextmanager
-def running() -> Iterator[Server]:
-    """Yield a server that answers; it is gone afterwards."""
-    directory = Path(tempfile.mkdtemp(prefix="pollux-pg-"))
+def running(place: Path | None = None, *, durable: bool = False) -> Iterator[Server]:
+    """Yield a server that answers, in a directory in `place`; it is gone afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix="pollux-pg-", dir=place))
     directory.chmod(0o755)
     try:
-        server = Server(directory)
+        server = Server(directory, durable=durable)
         server.start()
         try:
             yield server

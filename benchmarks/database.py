@@ -1,0 +1,162 @@
+"""A store in PostgreSQL beside one in files on the same disk: throughput, failover, recovery. Prints three tables.
+
+    .venv/bin/python -m benchmarks.database [--only throughput failover recovery] [--directory /var/tmp]
+        [--rounds 3] [--seconds 5] [--trials 20] [--messages 1000000] [--size 1024]
+
+The server is one of its own in the directory, with `fsync` and `synchronous_commit` on, reached by a socket.
+Throughput: durable messages published and confirmed over AMQP, window 512, the two brokers in turns; the other one
+idles (one that stands still would lose its right to serve). Failover: kill -9 of the live under load until the other
+one confirms. Recovery: that many durable messages in one queue, kill -9, and from the start of the process until it is
+ready. Nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.failover import fill, trial
+from benchmarks.failover_pairs import DatabasePair, PolluxPair
+from benchmarks.failover_table import delays, figures
+from harness.broker import PASSWORD, USER
+from harness.postgresql import running
+from pollux.client.url import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.postgresql import Server
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = ("throughput", "failover", "recovery")
+WINDOW = 512
+STORE = """<store><database-store><jdbc-connection-url>{url}</jdbc-connection-url><jdbc-user>pollux</jdbc-user>
+  <message-table-name>MESSAGES</message-table-name><bindings-table-name>BINDINGS</bindings-table-name>
+  <large-message-table-name>LARGE_MESSAGES</large-message-table-name>
+  <page-store-table-name>PAGE_STORE</page-store-table-name>
+  <node-manager-store-table-name>NODE_MANAGER_STORE</node-manager-store-table-name></database-store></store>"""
+
+
+def pairs(directory: Path, server: Server, name: str) -> tuple[PolluxPair, DatabasePair]:
+    """Return a pair on files and one on an empty database; not started."""
+    files = PolluxPair(directory / name / "files")
+    store = STORE.format(url=server.jdbc(server.create(name)))
+    return files, DatabasePair(directory / name / "database", store)
+
+
+def published(pair: PolluxPair, arguments: argparse.Namespace, size: int) -> float:
+    """Publish for some seconds, and return how many messages a second were confirmed."""
+    member = pair.members[0]
+    command = [sys.executable, "-m", "harness.loadclient", "--protocol", "amqp", "--port", str(member.port)]
+    command += ["--user", USER, "--password", PASSWORD, "--window", str(WINDOW), "--size", str(size)]
+    command += ["--producers", "1", "--consumers", "0", "--queue", "load", "--seconds", str(arguments.seconds)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return float(json.loads(done.stdout)["rate"])
+
+
+def throughput(directory: Path, server: Server, arguments: argparse.Namespace) -> Table:
+    """Two single brokers in turns."""
+    table = Table(title=f"Published and confirmed, durable, window {WINDOW}, AMQP", title_justify="left")
+    for column in ("size", "files messages/s", "database messages/s", "database / files"):
+        table.add_column(column, justify="right")
+    both = pairs(directory, server, "throughput")
+    try:
+        for pair in both:
+            pair.start_live()
+        for size in (100, 1024):
+            rates: dict[str, list[float]] = {pair.name: [] for pair in both}
+            for _ in range(arguments.rounds):
+                for pair in both:
+                    rates[pair.name].append(published(pair, arguments, size))
+            first, second = (statistics.median(rates[pair.name]) for pair in both)
+            table.add_row(str(size), f"{first:,.0f}", f"{second:,.0f}", f"{second / first:.0%}")
+    finally:
+        for pair in both:
+            pair.close()
+    return table
+
+
+def failover(directory: Path, server: Server, arguments: argparse.Namespace) -> Table:
+    """kill -9 of the live under load until the other one confirms."""
+    table = Table(title="kill -9 of the live to the first confirm, AMQP", title_justify="left")
+    for column in ("store", "trials", "p50 ms", "p99 ms", "longest ms"):
+        table.add_column(column, justify="right")
+    for pair in pairs(directory, server, "failover"):
+        times = []
+        try:
+            pair.start()
+            for number, delay in enumerate(delays(arguments.trials, 0.2)):
+                time.sleep(delay)
+                times.append(asyncio.run(trial(pair, Wire.AMQP, f"trial-{number}")))
+                pair.swap()
+        finally:
+            pair.close()
+        table.add_row("database" if isinstance(pair, DatabasePair) else "files", *figures(times))
+    return table
+
+
+def recovery(directory: Path, server: Server, arguments: argparse.Namespace) -> Table:
+    """A broker that was killed with many messages until it serves them again."""
+    table = Table(title="kill -9, and the start with all messages", title_justify="left")
+    for column in ("store", "messages", "size", "start to ready s", "of these recovery s"):
+        table.add_column(column, justify="right")
+    for pair in pairs(directory, server, "recovery"):
+        try:
+            pair.start_live()
+            asyncio.run(fill(pair, Wire.AMQP, arguments.messages, arguments.size))
+            member = pair.members[0]
+            member.kill()
+            began = time.perf_counter()
+            pair.start_live()
+            seconds = time.perf_counter() - began
+            store = member.api("/api/v1/status")["store"]
+        finally:
+            pair.close()
+        name = "database" if isinstance(pair, DatabasePair) else "files"
+        count, took = f"{store['recoveredMessages']:,}", f"{store['recoverySeconds']:.2f}"
+        table.add_row(name, count, str(arguments.size), f"{seconds:.2f}", took)
+    return table
+
+
+def tables(directory: Path, server: Server, arguments: argparse.Namespace) -> Iterator[Table]:
+    """Yield the tables that are asked for."""
+    for name, part in zip(PARTS, (throughput, failover, recovery), strict=True):
+        if name in arguments.only:
+            yield part(directory, server, arguments)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--size", type=int, default=1024, help="bytes of a message that is recovered")
+    arguments = parser.parse_args()
+    console = Console()
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+        Path(directory).chmod(0o755)  # the server is another user's
+        with running(Path(directory), durable=True) as server:
+            for table in tables(Path(directory), server, arguments):
+                console.print(table, f"load average {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()
