@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness import stomp
-from harness.broker import BrokerProcess
+from harness import mqtt, stomp
+from harness.broker import PASSWORD, USER, BrokerProcess
 from harness.failover import wait_until
+from pollux.client import connect
 
 if TYPE_CHECKING:
     import pytest
@@ -68,5 +70,68 @@ def test_the_example_refuses_notes_and_is_seen(tmp_path: Path, monkeypatch: pyte
             ("tenants", True, 1, 0)
         ]
         assert "Traceback" not in broker.log.read_text(), broker.log_tail(20_000)
+    finally:
+        broker.close()
+
+
+BODIES = ("open", "secret", "also open")
+GUARD = """
+from pollux.plugins import Plugin, RefusedError
+
+class Guard(Plugin):
+    def on_deliver(self, message):
+        if b"secret" in message.body and message.consumer_user != "boss":
+            raise RefusedError("not for you")
+"""
+
+
+def test_an_outgoing_interceptor_keeps_messages_from_clients_of_all_protocols(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named as Artemis names its own; what is kept from one stays in the queue."""
+    site = tmp_path / "site"
+    information = site / "guard-1.0.dist-info"
+    information.mkdir(parents=True)
+    (site / "guard.py").write_text(GUARD)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: guard\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[pollux.plugins]\nguard = guard:Guard\n")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    core = "<remoting-outgoing-interceptors><class-name>guard</class-name></remoting-outgoing-interceptors>"
+    broker = BrokerProcess(tmp_path / "broker", core=core)
+    broker.program = [sys.executable, "-c", PROGRAM]
+
+    async def taken_by_amqp() -> list[object]:
+        url = f"tcp://127.0.0.1:{broker.port}"
+        async with await connect(url, user=USER, password=PASSWORD) as made:
+            session = await made.session()
+            producer = await session.producer("amqp")
+            for body in BODIES:
+                await producer.send(body)
+            consumer = await session.consumer("amqp")
+            found: list[object] = []
+            while len(found) < 2:
+                delivery = await consumer.receive(timeout=30)
+                assert delivery is not None
+                found.append(delivery.body)
+                delivery.accept()
+            return found
+
+    try:
+        broker.start()
+        with stomp.connect(broker) as client:
+            for body in BODIES:
+                client.send("stomp", body)
+            client.subscribe("stomp")
+            assert [client.message().body for _ in range(2)] == ["open", "also open"]
+        assert asyncio.run(taken_by_amqp()) == ["open", "also open"]
+        with mqtt.connect(broker) as subscriber:
+            subscriber.subscribe("mqtt", qos=1)
+            for body in BODIES:
+                subscriber.publish("mqtt", body)
+            assert [subscriber.message().payload for _ in range(2)] == [b"open", b"also open"]
+        left = {each["name"]: each["messages"] for each in broker.queues() if each["name"] in ("stomp", "amqp")}
+        assert left == {"stomp": 1, "amqp": 1}
+        (listed,) = broker.api("/api/v1/plugins")
+        assert (listed["withheld"], listed["failures"]) == (3, 0)
     finally:
         broker.close()

@@ -21,7 +21,10 @@ PropertyValue = str | int | float | bool | bytes | None
 
 
 class RefusedError(Exception):
-    """Raised in :meth:`Plugin.on_send`: the message is not taken, and the text is told to whoever sends it."""
+    """Raised in :meth:`Plugin.on_send`: the message is not taken, and the text is told to whoever sends it.
+
+    Raised in :meth:`Plugin.on_deliver`: this consumer does not get it.
+    """
 
 
 class BrokerInfo(Protocol):
@@ -40,8 +43,8 @@ class BrokerInfo(Protocol):
         """The version of Pollux."""
 
 
-class SentMessage(Protocol):
-    """A message that a client sends, before it is routed."""
+class ShownMessage(Protocol):
+    """A message as plugins see it, whichever way it goes."""
 
     @property
     def address(self) -> str:
@@ -79,8 +82,28 @@ class SentMessage(Protocol):
     def body(self) -> bytes:
         """Its body, decoded when it is asked for."""
 
+
+class SentMessage(ShownMessage, Protocol):
+    """A message that a client sends, before it is routed."""
+
     def annotate(self, name: str, value: str | int | bytes) -> None:
         """Add a note of the broker, which consumers and selectors see as a property. ValueError: not such a name."""
+
+
+class OfferedMessage(ShownMessage, Protocol):
+    """A message that a consumer's turn has come for, before it is given to it."""
+
+    @property
+    def queue(self) -> str:
+        """The queue that it is in."""
+
+    @property
+    def consumer(self) -> int:
+        """The consumer's connection, by the number that ``client-login`` tells."""
+
+    @property
+    def consumer_user(self) -> str | None:
+        """Who consumes."""
 
 
 class Plugin:
@@ -113,3 +136,9 @@ class Plugin:
 
     def on_send(self, message: SentMessage) -> None:
         """Look at a message that a client sends. Raise :class:`RefusedError` to refuse it."""
+
+    def on_deliver(self, message: OfferedMessage) -> None:
+        """Look at a message that a client's consumer is about to get. Raise :class:`RefusedError` to keep it from it.
+
+        It stays in its queue then, for others, as if the consumer had a selector that does not select it.
+        """

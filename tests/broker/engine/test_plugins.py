@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from broker.engine.conftest import message
+from broker.engine.conftest import Receiver, message
 from pollux.engine import plugins as at_work
 from pollux.engine.plugins import EVENTS, Info, Plugins, Running
 from pollux.errors import SendError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.engine.conftest import Office
-    from pollux.plugins import BrokerInfo, SentMessage
+    from pollux.plugins import BrokerInfo, OfferedMessage, SentMessage
 
 HERE = Info("castor", "00" * 16, "1")
 
@@ -56,7 +56,7 @@ class Evil(Plugin):
     def _raise(self, *_: object) -> None:
         raise self.error
 
-    start = stop = on_event = on_send = _raise  # type: ignore[assignment]
+    start = stop = on_event = on_send = on_deliver = _raise  # type: ignore[assignment]
 
 
 def running(make: Callable[[], Plugin], *, refuses: bool = False) -> Plugins:
@@ -175,3 +175,59 @@ async def test_what_clients_send_is_shown_and_no_other(office: Office) -> None:
     await office.stable()
     assert [post.message_count(post.queue(name)) for name in ("orders", "closed")] == [2, 1]
     assert len(plugin.views) == 4
+
+
+class Guard(Plugin):
+    """Keeps `secret` from who is not `boss`, and keeps what it was shown."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.shown: list[tuple[bytes, str, int, str | None]] = []
+
+    def on_deliver(self, message: OfferedMessage) -> None:
+        self.shown.append((message.body, message.queue, message.consumer, message.consumer_user))
+        if message.body == b"secret" and message.consumer_user != "boss":
+            raise RefusedError("not for you")
+
+
+async def test_what_consumers_are_about_to_get_is_shown_and_withheld(office: Office) -> None:
+    """It stays for others; one that only looks does not see it; what is no client is not asked about."""
+    guard = Guard()
+    plugins = running(lambda: guard)
+    post = await office.open()
+    post.guard(plugins.offered)
+    queue = office.queue("orders")
+    client, browser, bridge = Receiver(), Receiver(browsing=True), Receiver()
+    client.origin = browser.origin = 7
+    post.attach(queue, client)
+    post.attach(queue, browser)
+    for body in (b"1", b"secret", b"2"):
+        post.send(message(b"\n\n" + body))
+    await client.wait(2)
+    await browser.wait(2)
+    assert client.bodies == browser.bodies == [b"\n\n1", b"\n\n2"]
+    assert sorted(guard.shown) == sorted((body, "orders", 7, None) for body in (b"1", b"secret", b"2") * 2)
+    (shown,) = plugins.describe()
+    assert (shown["calls"], shown["withheld"], shown["refused"]) == (6, 2, 0)
+    post.attach(queue, bridge)
+    await bridge.wait(1)
+    assert bridge.bodies == [b"\n\nsecret"]
+    assert len(guard.shown) == 6
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_guard_that_fails_is_passed_by_or_nothing_is_given(refuses: bool) -> None:
+    class Failing(Plugin):
+        def on_deliver(self, message: OfferedMessage) -> None:
+            raise ValueError(message.queue)
+
+    plugins = running(lambda: Failing({}), refuses=refuses)
+    assert (plugins.looks_at_deliveries, plugins.looks_at_messages) == (True, False)
+    assert plugins.offered(message(), "orders", 7, "alice") is not refuses
+
+    def broken() -> Plugin:
+        raise SystemExit("no")
+
+    down = Plugins([Running("mine", broken, refuses=refuses, kind=Failing)])
+    assert (down.looks_at_deliveries, down.looks_at_messages) == (True, False)
+    assert down.offered(message(), "orders", 7, "alice") is not refuses

@@ -133,3 +133,19 @@ def test_a_plugin_that_cannot_be_used_is_refused_in_words(name: str, site: Path)
 def test_without_any_the_remedy_is_to_install_one() -> None:
     (problem,) = plugins.problems(configuration('<px:plugin name="x"/>'))
     assert "no plugin is installed" in problem.message
+
+
+def test_interceptors_are_plugins_that_have_the_method(site: Path) -> None:
+    """Named where Artemis names its classes; one that is named twice is at work once."""
+    example(site)
+    named = """<broker-plugins><broker-plugin class-name="tenants"><property key="tenants" value="north"/>
+    </broker-plugin></broker-plugins><remoting-incoming-interceptors><class-name>tenants</class-name></remoting-incoming-interceptors>"""
+    text = XML.format(plugins="").replace("<acceptors>", f"{named}<acceptors>")
+    given = loads(text, {})
+    assert list(plugins.problems(given)) == []
+    (running,) = plugins.make_plugins(given).running
+    assert (running.name, running.wants_messages, running.wants_deliveries) == ("tenants", True, False)
+    outgoing = text.replace("incoming", "outgoing")
+    assert [problem.message for problem in plugins.problems(loads(outgoing, {}))] == [
+        "plugin 'tenants': it has no method on_deliver, which an interceptor at that place needs (see docs/plugins.md)"
+    ]

@@ -15,6 +15,7 @@ _COLUMNS = {
     "on error": "onError",
     "calls": "calls",
     "refused": "refused",
+    "withheld": "withheld",
     "failures": "failures",
     "slow": "slow",
     "reason": "reason",
@@ -25,6 +26,6 @@ _COLUMNS = {
 def list_plugins(client: api.Client) -> Result:
     """List the plugins.
 
-    Whether they run, what they refused, how often they failed or held the broker up.
+    Whether they run, what they refused or withheld, how often they failed or held the broker up.
     """
-    return listed(client.get("/api/v1/plugins"), _COLUMNS, right=("calls", "refused", "failures", "slow"))
+    return listed(client.get("/api/v1/plugins"), _COLUMNS, right=("calls", "refused", "withheld", "failures", "slow"))

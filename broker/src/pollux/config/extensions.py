@@ -27,7 +27,7 @@ from pollux.config.kinds import (
     Text,
     Words,
 )
-from pollux.config.markers import Attribute, Element, Listed, Needs
+from pollux.config.markers import Attribute, Derived, Element, Listed, Needs
 from pollux.redacted import Redacted
 
 NAMESPACE = "urn:pollux:1"
@@ -355,6 +355,18 @@ class PluginSettings(Struct, frozen=True):
         Attribute(),
         "What becomes of a message at which it fails: ignore (sent all the same) or refuse.",
     ] = OnError.ignore
+    properties: Annotated[tuple[Property, ...], Listed("property"), "What it is given."] = ()
+    #: The method that it has to have for the place it is named at; empty: any.
+    method: Annotated[str, Derived()] = ""
+    line: int = 0
+
+
+class BrokerPlugin(Struct, frozen=True):
+    """``<broker-plugin class-name=>``, as Artemis writes it."""
+
+    class_name: Annotated[
+        str, Text(required=True), Attribute(required=True), "A plugin's entry point in pollux.plugins."
+    ]
     properties: Annotated[tuple[Property, ...], Listed("property"), "What it is given."] = ()
     line: int = 0
 

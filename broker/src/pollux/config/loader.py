@@ -22,6 +22,7 @@ from pollux.config.kinds import Base
 from pollux.config.masking import MaskingError, read_key
 from pollux.config.model import Configuration, Feature
 from pollux.config.nearest import did_you_mean
+from pollux.config.plugging import with_plugins
 from pollux.config.problems import ConfigError, Problem, Severity
 from pollux.config.reader import DOCUMENTATION, Parsed, Reader, split_tag
 from pollux.config.refused import refused_in
@@ -206,7 +207,7 @@ class _Loader:
             features=tuple(sorted(self.reader.features, key=lambda feature: feature.line)),
         )
         self.report.lines = parsed.lines
-        configuration = self._active_passive(configuration)
+        configuration = with_plugins(self._active_passive(configuration), self.report)
         apply_rules(configuration, self.report, _RULES)
         return in_database(configuration)
 

@@ -31,8 +31,6 @@ _REPLACED = {
     "management-notification-address": "the log, the audit trail and the metrics tell what notifications told",
     "log-delegate-factory-class-name": "the log is set by px:logging",
 }
-#: Plugins of Artemis that only write log lines.
-_LOGGING_PLUGIN = "org.apache.activemq.artemis.core.server.plugin.impl.LoggingActiveMQServerPlugin"
 
 
 @dataclass
@@ -111,10 +109,6 @@ class Migration:
             name = name_of(element)
             if name in _REPLACED and name in refused:
                 self._leave_out(element, _REPLACED[name])
-            elif name == "broker-plugins" and name in refused:
-                classes = {plugin.get("class-name", "").strip() for plugin in element if name_of(plugin)}
-                if classes <= {_LOGGING_PLUGIN}:
-                    self._leave_out(element, "the log and the audit trail (px:audit) say what its lines said")
 
     def _directories(self, core: etree._Element) -> None:
         """Never the same directory as Artemis's: its files are of another form."""

@@ -39,6 +39,7 @@ from pollux.config.clustering import (
 from pollux.config.connecting import AmqpConnection
 from pollux.config.extensions import (
     Audit,
+    BrokerPlugin,
     HighAvailability,
     Limits,
     LogFormat,
@@ -381,6 +382,23 @@ class Configuration(Persistence, frozen=True):
     logging: Annotated[Logging, Derived(), "The log."] = field(default_factory=Logging)
     security: Annotated[Security, Derived(), "Users and keys."] = field(default_factory=Security)
     audit: Annotated[Audit, Derived(), "The audit trail."] = field(default_factory=Audit)
+    broker_plugins: Annotated[
+        tuple[BrokerPlugin, ...],
+        Listed("broker-plugin", wrapper="broker-plugins"),
+        "Plugins in Python, as px:plugins has them.",
+    ] = ()
+    remoting_incoming_interceptors: Annotated[
+        tuple[str, ...],
+        Text(required=True),
+        Listed("class-name", wrapper="remoting-incoming-interceptors"),
+        "Plugins in Python that look at what clients send (on_send).",
+    ] = ()
+    remoting_outgoing_interceptors: Annotated[
+        tuple[str, ...],
+        Text(required=True),
+        Listed("class-name", wrapper="remoting-outgoing-interceptors"),
+        "Plugins in Python that look at what consumers get (on_deliver).",
+    ] = ()
     plugins: Annotated[tuple[PluginSettings, ...], Derived(), "Python code that runs in the broker."] = ()
     # -- where it came from
     path: Annotated[Path | None, Derived(), "The file."] = None

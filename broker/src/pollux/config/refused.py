@@ -35,15 +35,11 @@ _CORE = {
     "management-address": "management requests (AMQP) go to activemq.management, and to no other address",
     "password-codec": "masked passwords use the key of px:security's key-file",
     "log-delegate-factory-class-name": _CLASSES,
-    "remoting-incoming-interceptors": _PLUGINS,
-    "remoting-outgoing-interceptors": f"{_CLASSES}; no plugin is shown what is delivered: look at messages when they"
-    " are sent, by on_send of a plugin in Python (docs/plugins.md)",
     "lock-coordinators": "lock coordinators are not provided",
     "journal-retention-directory": "retention of journal files is not provided",
     "view-permission-method-match-pattern": _RBAC,
     "management-message-rbac": _RBAC,
     "management-rbac-prefix": _RBAC,
-    "broker-plugins": _PLUGINS,
     "connector-services": _PLUGINS,
 }
 

@@ -39,11 +39,15 @@ EVENTS = frozenset(
 class Running:
     """One plugin, and how it does. ``refuses``: a message is refused that it fails at."""
 
-    def __init__(self, name: str, make: Callable[[], Plugin], *, refuses: bool) -> None:
+    def __init__(
+        self, name: str, make: Callable[[], Plugin], *, refuses: bool, kind: type[Plugin] | None = None
+    ) -> None:
+        """``kind`` is its class, where that is known before it is made."""
         self.name = name
         self.refuses = refuses
         self.calls = 0
         self.refused = 0
+        self.withheld = 0
         self.failures = 0
         self.slow = 0
         #: Why it does not run.
@@ -54,9 +58,14 @@ class Running:
             self.plugin = make()
         except BaseException as error:
             self._broke("it cannot be made", error)
-        kind = type(self.plugin) if self.plugin is not None else Plugin
+        if self.plugin is not None:
+            kind = type(self.plugin)
+        # Of one that could not be made and must not be passed by: what it would look at, all where nobody knows.
+        blind = kind is None and refuses
+        kind = kind or Plugin
         self.wants_events = kind.on_event is not Plugin.on_event
-        self.wants_messages = kind.on_send is not Plugin.on_send or (self.plugin is None and refuses)
+        self.wants_messages = blind or kind.on_send is not Plugin.on_send
+        self.wants_deliveries = blind or kind.on_deliver is not Plugin.on_deliver
 
     def _broke(self, what: str, error: BaseException) -> None:
         self.broken = f"{what}: {error!r}"[:500]
@@ -100,6 +109,7 @@ class Running:
             "onError": "refuse" if self.refuses else "ignore",
             "calls": self.calls,
             "refused": self.refused,
+            "withheld": self.withheld,
             "failures": self.failures,
             "slow": self.slow,
         }
@@ -122,11 +132,17 @@ class Plugins:
         self.running = tuple(running)
         self._listening = tuple(one for one in self.running if one.wants_events)
         self._looking = tuple(one for one in self.running if one.wants_messages)
+        self._guarding = tuple(one for one in self.running if one.wants_deliveries)
 
     @property
     def looks_at_messages(self) -> bool:
         """Whether :meth:`sent` has to be called."""
         return bool(self._looking)
+
+    @property
+    def looks_at_deliveries(self) -> bool:
+        """Whether :meth:`offered` has to be called."""
+        return bool(self._guarding)
 
     def start(self, broker: BrokerInfo) -> None:
         """Have all begin; one that fails is not asked any more."""
@@ -169,19 +185,35 @@ class Plugins:
                 raise SendError(f"plugin {one.name!r} failed: the message is refused") from raised
         view.finish()
 
+    def offered(self, message: Message, queue: str, consumer: int, user: str | None) -> bool:
+        """Show a message that a consumer of ``user`` is about to get by a connection; whether it may have it."""
+        view = _Offered(message, queue, consumer, user)
+        for one in self._guarding:
+            if one.plugin is None or one.broken:
+                raised: BaseException | None = PluginDownError()
+            else:
+                raised = one.call(one.plugin.on_deliver, view)
+            if raised is not None and (one.refuses or isinstance(raised, RefusedError)):
+                one.withheld += 1
+                return False
+        return True
+
     def describe(self) -> list[dict[str, Any]]:
         """Return what management shows."""
         return [one.describe() for one in self.running]
 
 
-class _View:
-    """A message as plugins see it (:class:`pollux.plugins.SentMessage`)."""
+class PluginDownError(Exception):
+    """The plugin does not run."""
 
-    __slots__ = ("_message", "_notes")
+
+class _Shown:
+    """A message as plugins see it (:class:`pollux.plugins.ShownMessage`)."""
+
+    __slots__ = ("_message",)
 
     def __init__(self, message: Message) -> None:
         self._message = message
-        self._notes: dict[str, str | int | bytes] | None = None
 
     @property
     def address(self) -> str:
@@ -218,6 +250,28 @@ class _View:
     @property
     def body(self) -> bytes:
         return content_of(self._message).body
+
+
+class _Offered(_Shown):
+    """One that a consumer is about to get (:class:`pollux.plugins.OfferedMessage`)."""
+
+    __slots__ = ("consumer", "consumer_user", "queue")
+
+    def __init__(self, message: Message, queue: str, consumer: int, user: str | None) -> None:
+        super().__init__(message)
+        self.queue = queue
+        self.consumer = consumer
+        self.consumer_user = user
+
+
+class _View(_Shown):
+    """One that is sent (:class:`pollux.plugins.SentMessage`)."""
+
+    __slots__ = ("_notes",)
+
+    def __init__(self, message: Message) -> None:
+        super().__init__(message)
+        self._notes: dict[str, str | int | bytes] | None = None
 
     def annotate(self, name: str, value: str | int | bytes) -> None:
         if not isinstance(name, str) or not name.isidentifier() or name.startswith(("_AMQ_", "JMS")) or len(name) > 100:

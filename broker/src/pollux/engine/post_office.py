@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pollux.audit import Trail
@@ -59,6 +60,9 @@ if TYPE_CHECKING:
     from pollux.routing.space import Address, AddressSpace
     from pollux.store.recovered import Recovered
     from pollux.store.storage import Storage
+
+    #: (message, queue, connection, user of it) -> whether the connection's consumer may have it.
+    Offered = Callable[[Message, str, int, str | None], bool]
 
 log = logging.getLogger("pollux.post")
 
@@ -174,6 +178,7 @@ class PostOffice:
         self.begin = self._transactions.begin
         self.rollback = self._transactions.rollback
         self.expire_transactions = self._transactions.expire
+        self._offered: Offered | None = None
         #: Told of a queue that a consumer came to, or left.
         self.consumers_changed: Callable[[Queue], None] = lambda _queue: None
         self.dead_letters = DeadLetters(
@@ -356,12 +361,27 @@ class PostOffice:
 
     # -- consumers
 
+    def guard(self, offered: Offered) -> None:
+        """Have what clients' consumers are about to get shown to ``offered`` first.
+
+        It gets the message, the queue's name, the connection's number and its user; what it does not let by stays in
+        the queue. For who attaches from now on.
+        """
+        self._offered = offered
+
+    def _lets_by(self, queue: Queue, consumer: Consumer, message: Message) -> bool:
+        """Ask about a message; who the connection is now: a session of MQTT outlives some."""
+        origin = consumer.origin
+        return self._offered is None or self._offered(message, queue.name, origin, self.memory.user_of(origin))
+
     def attach(self, queue: Queue, consumer: Consumer) -> None:
         """Let a consumer take from a queue. Raises LimitError (max-consumers), NotPermittedError (it is a replica)."""
         if queue.replica_of and not consumer.browsing:
             raise NotPermittedError(f"{queue.name_for_errors} is a replica of {queue.replica_of}: only browse it")
         now = self.wall_ms()
-        queue.add_consumer(consumer, now)
+        watched = self._offered is not None and consumer.origin
+        guard = partial(self._lets_by, queue, consumer) if watched else None
+        queue.add_consumer(consumer, now, guard)
         rights: Rights | None = getattr(consumer, "rights", None)
         if rights is not None and not consumer.browsing:
             self.address_manager.read_by(queue, rights.user)

@@ -211,6 +211,8 @@ class Node:
         self.trail.listen(plugins.happened)
         if plugins.looks_at_messages:
             engine.post.show(plugins.sent)
+        if plugins.looks_at_deliveries:
+            engine.post.guard(plugins.offered)
 
     def _services(self, engine: Engine, settings: AcceptorSettings) -> Services:
         return Services(

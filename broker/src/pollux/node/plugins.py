@@ -56,6 +56,8 @@ def problems(configuration: Configuration) -> Iterator[Problem]:
             properties = {each.key: each.value for each in given.properties}
             try:
                 wrong = [str(each) for each in kind.problems(properties)]
+                if given.method and getattr(kind, given.method) is getattr(Plugin, given.method):
+                    wrong.append(f"it has no method {given.method}, which an interceptor at that place needs")
             except BaseException as error:
                 raise PluginError(f"it cannot tell whether its properties are right: {error!r}"[:500]) from error
         except PluginError as error:
@@ -69,8 +71,16 @@ def make_plugins(configuration: Configuration) -> Plugins:
     running = []
     for given in configuration.plugins:
         properties = {each.key: each.value for each in given.properties}
-        running.append(Running(given.name, partial(_make, given, properties), refuses=given.on_error.value == "refuse"))
+        refuses = given.on_error.value == "refuse"
+        running.append(Running(given.name, partial(_make, given, properties), refuses=refuses, kind=_kind(given)))
     return Plugins(running)
+
+
+def _kind(given: PluginSettings) -> type[Plugin] | None:
+    try:
+        return _find(given)
+    except PluginError:
+        return None
 
 
 def _make(given: PluginSettings, properties: dict[str, str]) -> Plugin:

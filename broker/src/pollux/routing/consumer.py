@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pollux.message import Message
     from pollux.routing.reference import MessageReference
     from pollux.routing.selector import Selector
 
@@ -69,6 +70,7 @@ class Attachment:
         "consumer",
         "cursors",
         "groups",
+        "guard",
         "held",
         "left",
         "looking",
@@ -89,6 +91,8 @@ class Attachment:
         self.no_local = consumer.no_local
         #: Asked about the address of each message; None: it may have all.
         self.permit: Callable[[str], bool] | None = None
+        #: Asked last, about each message that would be given to it; None: it gets all of them.
+        self.guard: Callable[[Message], bool] | None = None
         self.plain = True
         self.held: dict[MessageReference, int] = {}
         #: Messages it was handed since it is attached; those it no longer holds it has settled.
@@ -108,7 +112,7 @@ class Attachment:
         rights: Rights | None = getattr(self.consumer, "rights", None)
         refused = self.permit is not None
         self.permit = rights.allow if rights is not None and rights.restricted else None
-        self.plain = self.selector is None and not self.no_local and self.permit is None
+        self.plain = self.selector is None and not self.no_local and self.permit is None and self.guard is None
         if refused and not self.consumer.browsing:
             for priority in range(len(self.cursors)):
                 self.rewind(priority, 0)

@@ -20,7 +20,7 @@ from pollux.routing.groups import Group, GroupTable
 from pollux.routing.reference import MessageReference, NamedQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from pollux.audit import QueueTrail
     from pollux.message import Message
@@ -109,8 +109,11 @@ class Dispatcher:
 
     # -- consumers
 
-    def add_consumer(self, consumer: Consumer, now: int = 0) -> None:
-        """Attach a consumer. Raises LimitError when max-consumers is reached."""
+    def add_consumer(self, consumer: Consumer, now: int = 0, guard: Callable[[Message], bool] | None = None) -> None:
+        """Attach a consumer. ``guard`` is asked of each message that it would get.
+
+        Raises LimitError when max-consumers is reached.
+        """
         if consumer in self.attached:
             raise ValueError(f"{consumer!r} is already attached to {self._queue!r}")
         attributes = self.attributes
@@ -118,6 +121,9 @@ class Dispatcher:
             name = self._queue.name_for_errors
             raise LimitError(f"{name} allows {attributes.max_consumers} consumers (max-consumers)")
         attachment = Attachment(consumer)
+        if guard is not None:
+            attachment.guard = guard
+            attachment.review()
         self.attached[consumer] = attachment
         if consumer.browsing or attributes.non_destructive:
             self._lookers.append(attachment)
@@ -407,7 +413,7 @@ class Dispatcher:
                 skipped = group.skipped.get(level.priority, position)
                 group.skipped[level.priority] = min(skipped, position)
                 return False
-        return True
+        return attachment.guard is None or attachment.guard(message)
 
     def _assign(self, attachment: Attachment, level: Level, position: int) -> None:
         reference = level.take(position)
@@ -597,6 +603,8 @@ class Dispatcher:
                 continue  # gone meanwhile
             if attachment.permit is not None and not attachment.permit(message.address):
                 continue
-            if attachment.selector is None or attachment.selector.matches(message):
+            if attachment.selector is not None and not attachment.selector.matches(message):
+                continue
+            if attachment.guard is None or attachment.guard(message):
                 self._hand_copy(attachment, message, position, None)
         self._deliver((attachment,))

@@ -238,9 +238,9 @@ class Queue:
         """The bookkeeping for everyone who takes messages."""
         return self._dispatcher.attachments
 
-    def add_consumer(self, consumer: Consumer, now: int = 0) -> None:
-        """Attach a consumer. Raises LimitError when max-consumers is reached."""
-        self._dispatcher.add_consumer(consumer, now)
+    def add_consumer(self, consumer: Consumer, now: int = 0, guard: Callable[[Message], bool] | None = None) -> None:
+        """Attach a consumer, which gets what ``guard`` lets by. Raises LimitError when max-consumers is reached."""
+        self._dispatcher.add_consumer(consumer, now, guard)
         self.used = True
 
     def remove_consumer(self, consumer: Consumer) -> list[MessageReference]:
