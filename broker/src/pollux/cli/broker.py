@@ -75,19 +75,22 @@ def check(
     key_stores: Annotated[
         bool,
         typer.Option(
-            "--key-stores/--without-key-stores", help="Read the key and trust stores, or not: they come later."
+            "--key-stores/--without-key-stores",
+            help="Read the key and trust stores and look at directories, or not: they come later.",
         ),
     ] = True,
 ) -> None:
     """Print every problem of a configuration as file:line: message. Exit code 0 without errors, 2 with errors.
 
-    Users, roles and key stores that it names are read as well: what has no errors here, pollux run does not refuse.
+    Users, roles and key stores that it names are read as well, and the directories looked at: what has no errors here,
+    pollux run does not refuse. Run it as the broker's user.
     """
     import os
 
     from pollux.process.judgement import judge
 
-    judgement = judge(file, {**os.environ, **_properties(define)}, stores=key_stores, qpidd=qpidd_conf)
+    given = {**os.environ, **_properties(define)}
+    judgement = judge(file, given, stores=key_stores, places=key_stores, qpidd=qpidd_conf)
     problems, errors = judgement.problems, judgement.errors
     if as_json:
         print_json({"file": str(file), "valid": not errors, "problems": [_as_json(problem) for problem in problems]})

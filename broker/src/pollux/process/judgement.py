@@ -2,7 +2,8 @@
 
 Three things are looked at, and everything wrong with any of them is named at once: the file itself
 (:mod:`pollux.config`), whether this version provides what it asks for, and the files it names (users, key stores).
-What a start finds out only by trying is not judged here: ports in use, directories, other members.
+What a start finds out only by trying is not judged here: ports in use, other members. Directories are looked at where
+that is asked for (:mod:`pollux.process.places`).
 """
 
 from __future__ import annotations
@@ -49,11 +50,18 @@ class Judgement(NamedTuple):
         return replace(self.configuration, warnings=warnings), self.users
 
 
-def judge(path: Path, properties: Mapping[str, str], *, stores: bool = True, qpidd: Path | None = None) -> Judgement:
+def judge(
+    path: Path,
+    properties: Mapping[str, str],
+    *,
+    stores: bool = True,
+    places: bool = False,
+    qpidd: Path | None = None,
+) -> Judgement:
     """Read and judge the broker.xml at ``path``. Blocking; never raises for what the files contain.
 
     ``qpidd`` is a qpidd.conf beside it. Without ``stores`` key stores are not read: a reload leaves each port what it
-    has, and tells of those that are bad.
+    has, and tells of those that are bad. With ``places`` the directories and files that are written to are looked at.
     """
     configuration, problems = examine(path, properties, qpidd=qpidd)
     if configuration is None:
@@ -62,6 +70,10 @@ def judge(path: Path, properties: Mapping[str, str], *, stores: bool = True, qpi
         configuration = derived(configuration, decode(properties[LIFE_VARIABLE]))
     users, wrong = _users(configuration)
     problems = [*problems, *unprovided(configuration), *wrong, *(_tls(configuration) if stores else ())]
+    if places:
+        from pollux.process.places import unusable
+
+        problems += unusable(configuration)
     return Judgement(configuration, users, in_order(problems))
 
 

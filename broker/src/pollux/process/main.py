@@ -16,7 +16,7 @@ import uvloop
 from msgspec import Struct, field
 
 from pollux import logs
-from pollux.config import ConfigError
+from pollux.config import ConfigError, Problem, Severity
 from pollux.config.colocated_ports import colocated_of
 from pollux.errors import PolluxError, StoreError
 from pollux.logs import event, failure
@@ -72,7 +72,12 @@ def run_broker(options: RunOptions) -> int:
         for problem in error.problems:
             print(problem.render(), file=sys.stderr)
         return EXIT_USAGE
-    configure_logs(options, configuration)
+    try:
+        configure_logs(options, configuration)
+    except OSError as error:
+        text = f"px:logging: file {configuration.logging.file}: {error.strerror}"
+        print(Problem(str(options.path), configuration.logging.line, Severity.ERROR, text).render(), file=sys.stderr)
+        return EXIT_USAGE
     colocated = colocated_of(configuration)
     if colocated is not None and options.supervise is not None:
         return options.supervise(configuration, colocated)
