@@ -93,7 +93,7 @@ class Member(BrokerProcess):
     """One Pollux broker of a pair."""
 
     def __init__(
-        self, directory: Path, shared: Path, name: str, role: str, program: str = POLLUX, store: str = ""
+        self, directory: Path, shared: Path, name: str, role: str, *, program: str = POLLUX, store: str = ""
     ) -> None:
         core = f"{store}<ha-policy><shared-store>{role}</shared-store></ha-policy>"
         super().__init__(directory, addresses="", core=core)
@@ -141,7 +141,8 @@ class PolluxPair(Pair):
         shared.mkdir(parents=True)
         names = ("castor", "pollux")
         self.members: list[Member | Replica] = [
-            Member(directory / name, shared, name, role, program) for name, role in zip(names, ROLES, strict=True)
+            Member(directory / name, shared, name, role, program=program)
+            for name, role in zip(names, ROLES, strict=True)
         ]
 
     def start(self) -> None:
@@ -197,7 +198,8 @@ class DatabasePair(PolluxPair):
     def __init__(self, directory: Path, store: str) -> None:
         names = ("castor", "pollux")
         self.members = [
-            Member(directory / name, directory, name, role, store) for name, role in zip(names, ROLES, strict=True)
+            Member(directory / name, directory, name, role, store=store)
+            for name, role in zip(names, ROLES, strict=True)
         ]
 
 
