@@ -34,13 +34,25 @@ if TYPE_CHECKING:
 
 
 class Clients:
-    """AMQP and STOMP on the queue `NAME.queue`, MQTT on the topic `NAME/topic`; the broker runs, nobody is started."""
+    """AMQP and STOMP on the queue `NAME.queue`, MQTT on the topic `NAME/topic`; the broker runs, nobody is started.
 
-    def __init__(self, broker: BrokerProcess, directory: Path, name: str, seeds: Sequence[int] = (1, 2, 3)) -> None:
+    Consumers are at the broker `sink`, where that is another one.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerProcess,
+        directory: Path,
+        name: str,
+        seeds: Sequence[int] = (1, 2, 3),
+        *,
+        sink: BrokerProcess | None = None,
+    ) -> None:
         self.broker = broker
         self.path = directory / "ledger"
         self.ledger = Ledger(self.path)
         self.target = target = Target("127.0.0.1", broker.port, USER, PASSWORD)
+        there = Target("127.0.0.1", (sink or broker).port, USER, PASSWORD)
         queue, topic = f"{name}.queue", f"{name}/topic"
         amqp, stomp, mqtt = seeds
         self.producers: list[Producer] = [
@@ -49,9 +61,9 @@ class Clients:
             MqttProducer("mqtt", target, topic, self.ledger, mqtt),
         ]
         self.consumers: list[Consumer] = [
-            AmqpConsumer("amqp-consumer", target, queue, self.ledger),
-            StompConsumer("stomp-consumer", target, queue, self.ledger),
-            MqttConsumer("mqtt-consumer", target, topic, self.ledger),
+            AmqpConsumer("amqp-consumer", there, queue, self.ledger),
+            StompConsumer("stomp-consumer", there, queue, self.ledger),
+            MqttConsumer("mqtt-consumer", there, topic, self.ledger),
         ]
         self.consumers[-1].open().close()  # the subscription exists from now on
 

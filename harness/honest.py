@@ -210,3 +210,30 @@ def everybody(broker: BrokerProcess) -> Iterator[Everybody]:
         found.progress()
         yield found
         found.progress()
+
+
+class Witness(Honest):
+    """A STOMP client that sends one durable message after the other, each when the last is confirmed; nobody takes."""
+
+    protocol = "stomp"
+
+    @property
+    def queue(self) -> str:
+        """Where its messages stay."""
+        return "witness"
+
+    def _begin(self, stack: ExitStack) -> socket.socket:
+        return stack.enter_context(stomp(self._broker))
+
+    def _round(self, opened: socket.socket) -> None:
+        opened.sendall(f"SEND\ndestination:{self.queue}\npersistent:true\nreceipt:1\n\nx\0".encode())
+        receipt = read_until(opened, b"\0")
+        assert b"RECEIPT" in receipt, receipt
+
+    def progress(self, rounds: int = 20) -> None:
+        """Wait until so many more messages were confirmed."""
+        super().progress(rounds)
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        assert self.error is None, self.error

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from harness.broker import PASSWORD, USER
 from harness.loadclient.amqp import AmqpConnection
@@ -149,51 +148,6 @@ def resident(broker: BrokerProcess, what: str = "VmRSS") -> int:
         if line.startswith(what + ":"):
             return int(line.split()[1]) * 1024
     raise AssertionError(what)
-
-
-class Witness:
-    """A well-behaved STOMP client that sends one durable message after the other, each when the last is confirmed."""
-
-    def __init__(self, broker: BrokerProcess, queue: str = "witness") -> None:
-        self._broker = broker
-        self._queue = queue
-        self._confirmed = 0
-        self._changed = threading.Condition()
-        self._stopping = threading.Event()
-        self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="witness")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join(2 * LIMIT)
-        assert self.error is None, self.error
-
-    def _run(self) -> None:
-        try:
-            with stomp(self._broker) as opened:
-                while not self._stopping.is_set():
-                    opened.sendall(f"SEND\ndestination:{self._queue}\npersistent:true\nreceipt:1\n\nx\0".encode())
-                    receipt = read_until(opened, b"\0")
-                    assert b"RECEIPT" in receipt, receipt
-                    with self._changed:
-                        self._confirmed += 1
-                        self._changed.notify_all()
-        except Exception as error:
-            with self._changed:
-                self.error = error
-                self._changed.notify_all()
-
-    def progress(self, messages: int = 20) -> None:
-        """Wait until so many more messages were confirmed."""
-        with self._changed:
-            goal = self._confirmed + messages
-            self._changed.wait_for(lambda: self._confirmed >= goal or self.error is not None, LIMIT)
-            assert self.error is None, self.error
-            assert self._confirmed >= goal, f"others are not served: {goal - self._confirmed} confirmations are missing"
 
 
 def upgrade(subprotocol: str = "mqtt") -> bytes:

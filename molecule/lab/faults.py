@@ -103,9 +103,6 @@ class _OfProcess(Fault):
     def _main_pid(self) -> str:
         return self._show("MainPID").get("MainPID", "0")
 
-    def _active(self) -> bool:
-        return self._show("ActiveState").get("ActiveState") == "active"
-
     def _process_state(self) -> str:
         """The letter of /proc/PID/stat; empty when there is no process."""
         status = self.host.run("sh", "-c", f"cat /proc/{self._pid}/status 2>/dev/null || true")

@@ -6,57 +6,28 @@ import random
 import re
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from harness import stomp
-from harness.broker import PASSWORD, USER, free_udp_port
+from harness.broker import free_udp_port
+from harness.clients import Clients
 from harness.cluster import ClusterNode, Nodes
 from harness.failover import wait_until
-from harness.loadclient.target import Target
 from harness.tls import make_certificates
-from harness.traffic import (
-    AmqpConsumer,
-    AmqpProducer,
-    Consumer,
-    Ledger,
-    MqttConsumer,
-    MqttProducer,
-    Producer,
-    StompConsumer,
-    StompProducer,
-    now,
-)
-from pollux.formats.ledger import Confirmed, Fault, check
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.traffic import Worker
-
 KILLS = 4
 
 
-class Traffic:
+class Traffic(Clients):
     """A producer of each protocol at one node, a consumer of each at another, and their ledger."""
 
     def __init__(self, directory: Path, source: ClusterNode, sink: ClusterNode) -> None:
-        self.ledger = Ledger(directory / "ledger")
-        here, there = (Target("127.0.0.1", node.port, USER, PASSWORD) for node in (source, sink))
-        kinds: list[tuple[Any, Any, str]] = [
-            (AmqpProducer, AmqpConsumer, "load.amqp"),
-            (StompProducer, StompConsumer, "load.stomp"),
-            (MqttProducer, MqttConsumer, "load/topic"),
-        ]
-        self.consumers: list[Consumer] = [
-            consumer(f"{place}-consumer", there, place, self.ledger) for _, consumer, place in kinds
-        ]
-        self.producers: list[Producer] = [
-            producer(place.replace("/", "."), here, place, self.ledger, seed)
-            for seed, (producer, _, place) in enumerate(kinds)
-        ]
-        self.consumers[-1].open().close()  # the subscription exists from now on
+        super().__init__(source, directory, "load", sink=sink)
         for one in self.consumers:
             one.start()
         wait_until(lambda: self._known(source, sink), "the producers' node knows of the consumers")
@@ -65,16 +36,8 @@ class Traffic:
 
     @staticmethod
     def _known(source: ClusterNode, sink: ClusterNode) -> bool:
-        routes = [route for route in source.cluster["routes"] if route["node"] == sink.name and route["consumers"]]
-        return len(routes) == 3
-
-    def confirmed(self) -> int:
-        """How many messages were confirmed."""
-        return sum(type(entry) is Confirmed for entry in list(self.ledger.entries))
-
-    def fault(self, what: str) -> None:
-        """Note what is done to a broker."""
-        self.ledger.add(Fault(now(), what))
+        routes = [route for route in source.cluster["routes"] if route["node"] == sink.name]
+        return bool(sum(route["consumers"] for route in routes) == 3)
 
     def finish(self, nodes: Nodes) -> None:
         """Stop, drain, and judge: nothing lost, invented or given twice."""
@@ -86,16 +49,7 @@ class Traffic:
             return quiet > 1.0 and not any(node.messages() for node in nodes.all)
 
         wait_until(drained, "every queue of every node is drained")
-        workers: list[Worker] = [*self.consumers, *self.producers]
-        for worker in workers:
-            worker.stop()
-        self.ledger.close()
-        assert not [error for worker in workers for error in worker.errors]
-        verdict = check(self.ledger.entries)
-        assert verdict.confirmed
-        assert verdict.lost == (), f"{verdict}: {verdict.lost[:10]}"
-        assert verdict.phantom == (), str(verdict)
-        assert verdict.duplicated == (), f"{verdict}: {verdict.duplicated[:10]}"
+        assert self.reconcile().confirmed
         for node in nodes.all:
             assert "Traceback" not in node.log.read_text(), node.log_tail(20_000)
 

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from harness.broker import ADDRESS_SETTINGS, ADDRESSES, PASSWORD, USER, BrokerProcess
+from harness.honest import Witness
 from harness.loadclient import amqp as frames
 from harness.loadclient.amqp import AmqpConnection
 from harness.loadclient.target import Target
-from harness.raw import LIMIT, Witness, field, mqtt, packet, read_to_end, read_until, resident, stomp
+from harness.raw import LIMIT, field, mqtt, packet, read_to_end, read_until, resident, stomp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.broker import BrokerProcess
+from harness.honest import Witness
 from harness.loadclient.amqp import ATTACH, BEGIN, FALSE, NULL, SOURCE, TARGET, described, frame, string, uint
 from harness.raw import (
     LOGINS,
-    Witness,
     field,
     framed,
     packet,

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pollux.client.url import Options
 
 #: Conditions of close after which another broker may serve us.
-_FORCED = "amqp:connection:forced"
 _UNAUTHORIZED = "amqp:unauthorized-access"
 #: Another one serves us (part 2, 2.8.16).
 _REDIRECT = "amqp:connection:redirect"

@@ -69,7 +69,6 @@ class ConfigDelete(StrEnum):
 
 _OFF = ((-1, "off"),)
 _NO_LIMIT = ((-1, "no limit"),)
-_UNSET = ((-1, "not set"),)
 
 
 class AddressSettings(Struct, frozen=True):

@@ -12,7 +12,6 @@ from pollux.config.kinds import (
     LONG_MAX,
     MIB,
     Boolean,
-    Decimal,
     Duration,
     Enumeration,
     Integer,
@@ -21,6 +20,7 @@ from pollux.config.kinds import (
     Text,
 )
 from pollux.config.markers import Attribute, ByDesign, Element, NoEffect, Read
+from pollux.config.retries import ConnectionTtl, MaxRetryInterval, RetryInterval, RetryMultiplier
 from pollux.redacted import Redacted
 
 _OFF = ((-1, "off"),)
@@ -55,12 +55,10 @@ class Bridge(Redacted, frozen=True):
     check_period: Annotated[
         int, Duration(minimum=1, special=_OFF), NoEffect(_PING), "How often the connection is checked for pings."
     ] = 30000
-    connection_ttl: Annotated[int, Duration(minimum=1), "Silence after which a connection is dead."] = 60000
-    retry_interval: Annotated[int, Duration(minimum=1), "Wait between attempts to connect."] = 2000
-    retry_interval_multiplier: Annotated[float, Decimal(minimum=1.0), "Factor on retry-interval for each attempt."] = (
-        1.0
-    )
-    max_retry_interval: Annotated[int, Duration(minimum=1), "Upper limit of the retry interval."] = 2000
+    connection_ttl: ConnectionTtl = 60000
+    retry_interval: RetryInterval = 2000
+    retry_interval_multiplier: RetryMultiplier = 1.0
+    max_retry_interval: MaxRetryInterval = 2000
     initial_connect_attempts: Annotated[
         int, Integer(special=_FOR_EVER), "Attempts to connect at first; then it is stopped until a restart."
     ] = -1

@@ -11,8 +11,9 @@ from typing import Annotated, ClassVar
 
 from msgspec import Struct
 
-from pollux.config.kinds import KIB, MIB, Boolean, Decimal, Duration, Enumeration, Integer, Password, Size, Text
+from pollux.config.kinds import KIB, MIB, Boolean, Duration, Enumeration, Integer, Password, Size, Text
 from pollux.config.markers import Attribute, ByDesign, Element, Listed, Needs
+from pollux.config.retries import CallTimeout, ConnectionTtl, MaxRetryInterval, RetryInterval, RetryMultiplier
 from pollux.redacted import Redacted
 
 _FOR_EVER = ((-1, "for ever"),)
@@ -119,16 +120,14 @@ class ClusterConnection(Struct, frozen=True):
     check_period: Annotated[
         int, Duration(minimum=1), "How long a second connector to a node that is reached is left alone."
     ] = 30000
-    connection_ttl: Annotated[int, Duration(minimum=1), "Silence after which a connection is dead."] = 60000
+    connection_ttl: ConnectionTtl = 60000
     min_large_message_size: Annotated[
         int, Size(minimum=1), "No effect: what the store keeps as a large message is sent in pieces."
     ] = 100 * KIB
-    call_timeout: Annotated[int, Duration(minimum=1), "Wait for an answer."] = 30000
-    retry_interval: Annotated[int, Duration(minimum=1), "Wait between attempts to connect."] = 500
-    retry_interval_multiplier: Annotated[float, Decimal(minimum=1.0), "Factor on retry-interval for each attempt."] = (
-        1.0
-    )
-    max_retry_interval: Annotated[int, Duration(minimum=1), "Upper limit of the retry interval."] = 2000
+    call_timeout: CallTimeout = 30000
+    retry_interval: RetryInterval = 500
+    retry_interval_multiplier: RetryMultiplier = 1.0
+    max_retry_interval: MaxRetryInterval = 2000
     initial_connect_attempts: Annotated[
         int, Integer(special=_NO_LIMIT), "Attempts to reach a node at first before it is taken for gone."
     ] = -1

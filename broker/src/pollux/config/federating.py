@@ -5,8 +5,9 @@ from typing import Annotated, ClassVar
 from msgspec import Struct
 
 from pollux.config.clustering import DiscoveryGroupRef, StaticConnectors
-from pollux.config.kinds import INT_MAX, Boolean, Decimal, Duration, Integer, Password, Text
+from pollux.config.kinds import INT_MAX, Boolean, Duration, Integer, Password, Text
 from pollux.config.markers import Attribute, ByDesign, Listed, NoEffect, Only
+from pollux.config.retries import CallTimeout, ConnectionTtl, MaxRetryInterval, RetryInterval, RetryMultiplier
 from pollux.redacted import Redacted
 
 _FOR_EVER = ((-1, "for ever"),)
@@ -109,13 +110,11 @@ class Upstream(Redacted, frozen=True):
     share_connection: Annotated[
         bool, Boolean(), ByDesign("each upstream has one connection"), "Streams of one broker have one connection."
     ] = False
-    connection_ttl: Annotated[int, Duration(minimum=1), "Silence after which a connection is dead."] = 60000
-    call_timeout: Annotated[int, Duration(minimum=1), "Wait for an answer."] = 30000
-    retry_interval: Annotated[int, Duration(minimum=1), "Wait between attempts to connect."] = 500
-    retry_interval_multiplier: Annotated[float, Decimal(minimum=1.0), "Factor on retry-interval for each attempt."] = (
-        1.0
-    )
-    max_retry_interval: Annotated[int, Duration(minimum=1), "Upper limit of the retry interval."] = 2000
+    connection_ttl: ConnectionTtl = 60000
+    call_timeout: CallTimeout = 30000
+    retry_interval: RetryInterval = 500
+    retry_interval_multiplier: RetryMultiplier = 1.0
+    max_retry_interval: MaxRetryInterval = 2000
     initial_connect_attempts: Annotated[
         int, Integer(special=_FOR_EVER), Only((-1,), "it is tried for ever"), "Attempts to connect at first."
     ] = -1

@@ -472,11 +472,6 @@ class Configuration(Persistence, frozen=True):
         """Whether other brokers may serve instead of this one, so that it may have to wait."""
         return self.shares_store or self.replication_part is not None or self.active_passive is not None
 
-    @property
-    def wildcard_routing(self) -> bool:
-        """Whether bindings to a pattern of addresses receive what matches it."""
-        return self.wild_card_routing_enabled and self.wildcard_addresses.routing_enabled
-
     def global_limit(self, memory: int) -> int:
         """Bytes that all addresses may use together, where the process may use ``memory`` bytes."""
         if self.global_max_size >= 0:

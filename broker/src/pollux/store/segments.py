@@ -114,11 +114,6 @@ class SegmentPool:
         """Start the thread that prepares segments."""
         self._thread.start()
 
-    @property
-    def created_through(self) -> int:
-        """The highest sequence for which a file may exist."""
-        return self._sequence
-
     def take(self, deadline: float) -> Segment:
         """The next segment, waiting until ``time.monotonic()`` reaches ``deadline``. Raises DiskFullError, OSError."""
         with self._condition:

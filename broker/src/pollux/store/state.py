@@ -359,10 +359,6 @@ class State:
         if len(lives) > records.LINK_LIVES:
             del lives[next(iter(lives))]
 
-    def live_large(self, queues: dict[int, dict[int, array[int]]]) -> set[int]:
-        """The files of large messages that some queue or undecided transaction holds."""
-        return set(self.large_messages(queues).values())
-
     def large_messages(self, queues: dict[int, dict[int, array[int]]]) -> dict[int, int]:
         """Message id -> file of the large messages that some queue or undecided transaction holds."""
         if not self.large:

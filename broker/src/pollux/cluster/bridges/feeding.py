@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pollux.cluster.bridges.apart import Apart
 from pollux.cluster.connection.forwarded import renumbered, stored
 from pollux.cluster.connection.spread import Outlet
+from pollux.cluster.connection.taker import Taker
 from pollux.cluster.routes.numbers import Numbering
 from pollux.config.resolve import INTERNAL_PREFIX
 from pollux.engine.spreading import Forward
@@ -39,19 +40,15 @@ if TYPE_CHECKING:
 ON_THE_WAY = 4000
 
 
-class Feeder:
+class Feeder(Taker):
     """A consumer that takes while the link stands, and no more than may be on its way.
 
     ``most``: messages at a time.
     """
 
-    browsing = False
-    no_local = False
-    origin = 0
-
     def __init__(self, owner: Sending, name: str, selector: Selector | None = None, *, most: int = ON_THE_WAY) -> None:
+        super().__init__(owner.loop)
         self.name = name
-        self.credit = 0
         self.priority = 0
         self.selector = selector
         #: Why it takes nothing.
@@ -61,7 +58,6 @@ class Feeder:
         self._owner = owner
         self._most = most
         self._queue: Queue | None = None
-        self._taken: list[MessageReference] = []
 
     def target(self, message: Message) -> tuple[str, RoutingType | None, tuple[bytes, ...]] | None:
         """Return where a message is sent there, its routing type, and the brokers that it came through.
@@ -107,17 +103,10 @@ class Feeder:
 
     # -- the queue's consumer
 
-    def deliver(self, references: list[MessageReference]) -> None:
-        """Take messages."""
-        self.credit -= len(references)
-        if not self._taken:
-            self._owner.loop.call_soon(self._hand_over)
-        self._taken += references
-
-    def queue_deleted(self, _queue: Queue) -> None:
+    def queue_deleted(self, queue: Queue) -> None:
         """Somebody deleted the queue, with what it held."""
         self._queue = None
-        self._taken.clear()
+        super().queue_deleted(queue)
 
     def _hand_over(self) -> None:
         references, self._taken = self._taken, []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pollux.cluster.bridges.asking import DOWNSTREAM, Asking, Downstreams, asked_of
 from pollux.cluster.bridges.demand import Matching
@@ -35,6 +35,8 @@ logger = logging.getLogger("pollux.bridge")
 
 #: Seconds: whatever no event told of is looked at.
 _LOOK = 1.0
+
+F = TypeVar("F", bound=Fetching)
 
 
 class Bridges:
@@ -120,17 +122,7 @@ class Bridges:
     ) -> Fetching:
         """Have an upstream; what it sends comes by the connection that it is fetched over."""
         hub.purposes[PURPOSE] = self.receiver.open
-        receiver = self.receiver
-        made = Fetching(
-            federation,
-            upstream,
-            endpoints,
-            matching=matching,
-            name=receiver.name,
-            node=receiver.node,
-            post=receiver.post,
-            connector=connector,
-        )
+        made = self._link(Fetching, federation, upstream, endpoints, matching=matching, connector=connector)
         self.fetching.append(made)
         return made
 
@@ -146,20 +138,25 @@ class Bridges:
     ) -> Asking:
         """Have a downstream; what it fetches goes by the connection that it is asked over."""
         hub.purposes[FEDERATION] = self.suppliers.open
-        receiver = self.receiver
-        made = Asking(
-            federation,
-            downstream,
-            endpoints,
-            matching=None,
-            name=receiver.name,
-            node=receiver.node,
-            post=receiver.post,
-            connector=connector,
-        )
+        made = self._link(Asking, federation, downstream, endpoints, matching=None, connector=connector)
         made.asked = asked
         self.asking.append(made)
         return made
+
+    def _link(
+        self,
+        kind: type[F],
+        federation: Federation,
+        upstream: Upstream,
+        endpoints: tuple[Endpoint, ...],
+        *,
+        matching: Matching | None,
+        connector: ClusterConnector,
+    ) -> F:
+        name, node, post = self.receiver.name, self.receiver.node, self.receiver.post
+        return kind(
+            federation, upstream, endpoints, matching=matching, name=name, node=node, post=post, connector=connector
+        )
 
     def hub(self, key: ClusterKey) -> CoreHub:
         """Return what other brokers may ask for of one that is in no cluster."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pollux.cluster.connection.forwarded import taken, to_send
+from pollux.cluster.connection.taker import Taker
 from pollux.engine.spreading import Spread
 from pollux.errors import PolluxError
 from pollux.message import RoutingType
@@ -22,23 +23,18 @@ if TYPE_CHECKING:
     from pollux.message import Message
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
-    from pollux.routing.selector import Selector
 
 #: Messages taken at a time; seconds before one that has no place is tried again.
 _CREDIT, _LATER = 100, 1.0
 
 
-class Forgetting:
+class Forgetting(Taker):
     """Empties the queue of one node, then deletes it. ``over`` is called when that is done."""
 
     priority = 0
-    selector: Selector | None = None
-    browsing = False
-    no_local = False
-    origin = 0
 
     def __init__(self, queue: Queue, *, post: PostOffice, spreading: Spreading, over: Callable[[], object]) -> None:
-        self.credit = _CREDIT
+        super().__init__(post.loop, _CREDIT)
         #: Messages that were routed anew, and those that nobody is there for any more.
         self.moved = self.unwanted = 0
         self.queue = queue
@@ -47,13 +43,12 @@ class Forgetting:
         self._post = post
         self._spreading = spreading
         self._over = over
-        self._taken: list[MessageReference] = []
         self._ended = False
 
     def start(self) -> None:
         """Take messages from now on."""
         self._post.attach(self.queue, self)
-        self._post.loop.call_soon(self._go_on)
+        self._post.loop.call_soon(self._hand_over)
 
     def stop(self) -> None:
         """Leave what is left where it is."""
@@ -63,20 +58,13 @@ class Forgetting:
 
     # -- the queue's consumer
 
-    def deliver(self, references: list[MessageReference]) -> None:
-        """Take messages."""
-        self.credit -= len(references)
-        if not self._taken:
-            self._post.loop.call_soon(self._go_on)
-        self._taken += references
-
     def queue_deleted(self, _queue: Queue) -> None:
         """Somebody deleted the queue first."""
         if not self._ended:
             self._ended = True
             self._over()
 
-    def _go_on(self) -> None:
+    def _hand_over(self) -> None:
         references, self._taken = self._taken, []
         if self._ended:
             return
@@ -99,11 +87,11 @@ class Forgetting:
         elif references:
             self._post.wake(self.queue)
         else:
-            self._post.loop.call_later(_LATER, self._go_on)  # it comes from disk
+            self._post.loop.call_later(_LATER, self._hand_over)  # it comes from disk
 
     def _again(self, references: list[MessageReference]) -> None:
         self._taken = references + self._taken
-        self._go_on()
+        self._hand_over()
 
     def _place(self, reference: MessageReference) -> None:
         """Route a message anew, in one transaction. Raises PolluxError when it has no place now."""

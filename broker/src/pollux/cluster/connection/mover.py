@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pollux.cluster.connection.local import demand
 from pollux.cluster.connection.spread import matches
+from pollux.cluster.connection.taker import Taker
 from pollux.cluster.routes.moves import HOLD, Demand, Elsewhere, Moves
 from pollux.message import RoutingType
 from pollux.routing.selector import Selector
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from pollux.engine.post_office import PostOffice
     from pollux.message import Message
     from pollux.routing.queue import Queue
-    from pollux.routing.reference import MessageReference
 
 #: Messages taken at a time.
 _CREDIT = 200
@@ -47,13 +47,9 @@ def kept(queue: Queue) -> str:
     return ""
 
 
-class Mover:
+class Mover(Taker):
     """Redistribution of one queue. ``delay``: redistribution-delay in seconds, not negative."""
 
-    priority = -(1 << 31)
-    browsing = False
-    no_local = False
-    origin = 0
     #: Nobody takes it for a consumer of a client, and it counts for no limit: clients are not refused because of it
     #: (max-consumers), and a queue that nobody uses is deleted.
     moves_messages = True
@@ -70,18 +66,16 @@ class Mover:
         leaving: bool = False,
     ) -> None:
         """``leaving``: everything is moved, whether somebody takes it there or not."""
-        self.credit = _CREDIT
+        super().__init__(post.loop, _CREDIT)
         self.moved = 0
         #: Lets through what is to be moved.
-        self.selector: Selector | None = Selector("to be moved", lambda message: self.target(message) is not None)
+        self.selector = Selector("to be moved", lambda message: self.target(message) is not None)
         self._queue = queue
         self._moves = Moves(delay)
         self._leaving = leaving
         self._post = post
         self._table = table
         self._spreading = spreading
-        self._attached = False
-        self._taken: list[MessageReference] = []
         self._inputs: tuple[Demand, list[Elsewhere]] | None = None
         #: Message id -> when it was moved here (the loop's clock).
         self._arrived: OrderedDict[int, float] = OrderedDict()
@@ -136,18 +130,6 @@ class Mover:
         return self._moves.target(lambda text: matches(text, message), arrived, now, message.group)
 
     # -- the queue's consumer
-
-    def deliver(self, references: list[MessageReference]) -> None:
-        """Take what nobody wants here."""
-        self.credit -= len(references)
-        if not self._taken:
-            self._post.loop.call_soon(self._hand_over)
-        self._taken += references
-
-    def queue_deleted(self, _queue: Queue) -> None:
-        """The queue is gone, and what it held."""
-        self._attached = False
-        self._taken = []
 
     def _hand_over(self) -> None:
         references, self._taken = self._taken, []

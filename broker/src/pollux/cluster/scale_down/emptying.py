@@ -11,6 +11,7 @@ import logging
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
+from pollux.cluster.connection.taker import Taker
 from pollux.errors import DiskFullError, StoreError
 from pollux.message import RoutingType
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pollux.engine.spreading import Forward
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
-    from pollux.routing.selector import Selector
 
 logger = logging.getLogger("pollux.cluster")
 
@@ -42,17 +42,12 @@ class Way(Protocol):
         """Return the copy of a message for the other node."""
 
 
-class Emptying:
+class Emptying(Taker):
     """Empties ``queue`` by ``way``. ``moved``: called with the number of messages that were written for another node.
 
     A consumer to its queue.
     """
 
-    priority = -(1 << 31)
-    selector: Selector | None = None
-    browsing = False
-    no_local = False
-    origin = 0
     #: Nobody takes it for a consumer of a client, and it counts for no limit.
     moves_messages = True
     empties = True
@@ -60,14 +55,12 @@ class Emptying:
     def __init__(
         self, post: PostOffice, queue: Queue, way: Way, moved: Callable[[int], None], batch: int = BATCH
     ) -> None:
-        self.credit = 0
+        super().__init__(post.loop)
         self.queue = queue
         self.way = way
         self._post = post
         self._moved = moved
         self._batch = batch
-        self._attached = False
-        self._taken: list[MessageReference] = []
 
     # -- what waits
 
@@ -87,18 +80,6 @@ class Emptying:
         if self._attached and not self._taken and self.credit <= 0 < self._room and not self._post.storage.full:
             self.credit = self._room
             self._post.wake(self.queue)
-
-    def deliver(self, references: list[MessageReference]) -> None:
-        """Take what nobody else can take now."""
-        self.credit -= len(references)
-        if not self._taken:
-            self._post.loop.call_soon(self._hand_over)
-        self._taken += references
-
-    def queue_deleted(self, _queue: Queue) -> None:
-        """The queue is gone, and what it held."""
-        self._attached = False
-        self._taken = []
 
     def _hand_over(self) -> None:
         references, self._taken = self._taken, []

@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pollux.errors import PolluxError
 from pollux.protocols.amqp.conditions import UnknownTransactionError, condition_of
+from pollux.protocols.amqp.requests import RequestLink
 from pollux.wire.amqp.codec import DecodeError, Described, decode_value
-from pollux.wire.amqp.links import IncomingLink
 from pollux.wire.amqp.proton import DECLARED, Pointer
 from pollux.wire.amqp.sections import VALUE, read_descriptor, walk
-
-if TYPE_CHECKING:
-    from pollux.protocols.amqp.connection import Connection
 
 CAPABILITIES = ("amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn")
 _DECLARE = (0x31, "amqp:declare:list")
 _DISCHARGE = (0x32, "amqp:discharge:list")
-_CREDIT = 100
 #: A declare is a few bytes, a discharge a few more.
 _MAX_SIZE = 4096
 
 
-class Coordinator(IncomingLink):
+class Coordinator(RequestLink):
     """A client's control link for transactions."""
 
-    __slots__ = ("session",)
+    __slots__ = ()
 
-    def __init__(self, session: Connection, pointer: Pointer, name: str) -> None:
-        super().__init__(pointer, name)
-        self.session = session
-
-    def replenish(self) -> None:
-        """Keep the client in credit."""
-        if self.attached and self.credit < _CREDIT // 2:
-            self.grant(_CREDIT - self.credit)
+    most, what = _MAX_SIZE, "a transaction request"
 
     def confirm(self, deliveries: list[Pointer]) -> None:
         """Accept discharges that are durable now."""
         self.accept(deliveries)
-
-    def on_part(self, delivery: Pointer, total: int) -> bool:  # noqa: ARG002  (the hook's signature)
-        """Close the link over a request that is too large."""
-        if total > _MAX_SIZE:
-            self.session.close_link(self, "amqp:link:message-size-exceeded", "a transaction request is too large")
-            return False
-        return True
-
-    def on_overrun(self) -> None:
-        """Close the link."""
-        self.session.close_link(self, "amqp:link:transfer-limit-exceeded", "a transfer came without credit")
 
     def on_message(self, delivery: Pointer, data: bytes, settled: bool) -> None:
         """Declare or discharge a transaction."""

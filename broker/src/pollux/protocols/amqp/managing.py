@@ -19,9 +19,9 @@ from pollux.errors import InvalidRequestError, NotPermittedError, PolluxError
 from pollux.logs import event
 from pollux.message import Encoding, Message
 from pollux.protocols.amqp.conditions import condition_of
+from pollux.protocols.amqp.requests import RequestLink
 from pollux.protocols.amqp.terminus import node_of
 from pollux.wire.amqp.content import encode_content
-from pollux.wire.amqp.links import IncomingLink
 from pollux.wire.amqp.sections import walk
 from pollux.wire.content import Content
 from pollux.wire.decoders import content_of
@@ -34,35 +34,16 @@ logger = logging.getLogger("pollux.management")
 
 #: Bytes of a request.
 MAX_REQUEST = 64 << 10
-_CREDIT = 100
 _RESOURCE, _ATTRIBUTE, _OPERATION = "_AMQ_ResourceName", "_AMQ_Attribute", "_AMQ_OperationName"
 _SUCCEEDED = "_AMQ_OperationSucceeded"
 
 
-class ManagementLink(IncomingLink):
+class ManagementLink(RequestLink):
     """A client's link to the management address."""
 
-    __slots__ = ("session",)
+    __slots__ = ()
 
-    def __init__(self, session: Connection, pointer: Pointer, name: str) -> None:
-        super().__init__(pointer, name)
-        self.session = session
-
-    def replenish(self) -> None:
-        """Keep the client in credit."""
-        if self.attached and self.credit < _CREDIT // 2:
-            self.grant(_CREDIT - self.credit)
-
-    def on_part(self, delivery: Pointer, total: int) -> bool:  # noqa: ARG002  (the hook's signature)
-        """Close the link over a request that is too large."""
-        if total > MAX_REQUEST:
-            self.session.close_link(self, "amqp:link:message-size-exceeded", "a management request is too large")
-            return False
-        return True
-
-    def on_overrun(self) -> None:
-        """Close the link."""
-        self.session.close_link(self, "amqp:link:transfer-limit-exceeded", "a transfer came without credit")
+    most, what = MAX_REQUEST, "a management request"
 
     def on_message(self, delivery: Pointer, data: bytes, settled: bool) -> None:
         """Do what is asked; a request that cannot be answered is rejected."""
