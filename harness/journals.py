@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
@@ -80,6 +80,7 @@ class JournalFile:
         duplicate_id: bytes | None = None,
         priority: int = 4,
         expiration: int = 0,
+        annotations: dict[str, Any] | None = None,
     ) -> int:
         """A durable message; its id."""
         self.counter += 1
@@ -95,6 +96,7 @@ class JournalFile:
         )
         message.id = message_id or (self.epoch << 44 | self.counter)
         message.duplicate_id = duplicate_id
+        message.annotations = annotations
         self.add(records.message_head(message, queues, tx, address.encode()) + data)
         return message.id
 

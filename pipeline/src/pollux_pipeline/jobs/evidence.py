@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
+from pollux.formats.forwards import OUTLETS
 from pollux_pipeline.jobs.base import count_where
 
 if TYPE_CHECKING:
@@ -151,6 +152,11 @@ def by_id(found: DataFrame) -> DataFrame:
     """id and `trail`: an array of what became of it in each queue, for messages whose duplicate id is known."""
     one = f.struct("queue", "fate", "fate_at", "target", "consumer", "deliveries", "accepted_at", "producer")
     return found.filter("id is not null").groupBy("id").agg(f.sort_array(f.collect_list(one)).alias("trail"))
+
+
+def went_on(entry: str) -> str:
+    """SQL for whether a message went from one queue to another node of a cluster. `entry`: an element of `trail`."""
+    return f"coalesce({entry}.fate = 'MOVED' and startswith({entry}.target, '{OUTLETS}'), false)"
 
 
 def words(entry: str) -> str:

@@ -113,9 +113,11 @@ def _judged(result: DataFrame, stuck: DataFrame | None, fates: DataFrame | None)
     if fates is not None:
         result = result.join(fates, "id", "left")
         # Without `queues` one queue is as good as another: then it must have left all of them.
-        explained = f.expr("""coalesce(size(trail) > 0 and if(array_contains(missing, ''),
-            forall(trail, one -> one.fate is not null),
-            forall(missing, name -> exists(trail, one -> one.queue = name and one.fate is not null))), false)""")
+        # What was moved to another node is told by that one.
+        ended = f"filter(trail, one -> not {evidence.went_on('one')})"
+        explained = f.expr(f"""coalesce(size({ended}) > 0 and if(array_contains(missing, ''),
+            forall({ended}, one -> one.fate is not null),
+            forall(missing, name -> exists({ended}, one -> one.queue = name and one.fate is not null))), false)""")
     else:
         result = result.withColumn("trail", f.lit(None).cast(evidence.TRAIL))
     verdict = (

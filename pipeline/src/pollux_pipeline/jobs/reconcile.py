@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 
 from pollux_pipeline import tuning
 from pollux_pipeline.errors import InputError
-from pollux_pipeline.jobs import activations, clocks, costs, evidence, figures, messages, order, state, timeline
+from pollux_pipeline.jobs import activations, clocks, costs, evidence, figures, hops, messages, order, state, timeline
 from pollux_pipeline.jobs.base import NORMAL_DAMAGE, SHOWN, Result, Run, table
 from pollux_pipeline.report import page
 from pollux_pipeline.sources.ledger import numbered, read_ledgers
@@ -38,14 +38,15 @@ TOLD = ("stuck", "explained", "order_unknown")
 #: Findings of each kind that a report shows.
 _EXAMPLES = 20
 #: Sections that hold a row of figures for the result.
-_FACTS = ("in_queues", "followed", "totals")
+_FACTS = ("in_queues", "forwarded", "followed", "totals")
 #: Damage that is no finding: what every crash leaves behind, and what a broker says of its own trail.
 _TOLD_DAMAGE = (*NORMAL_DAMAGE, "trail-lost")
 
 
 def reconcile(run: Run) -> Result:
-    """Write `findings` and the report; of ledgers `messages` and the tables of `figures`; of journals `waiting`; of
-    audit trails `fates`, `lifecycle` and `trail`; of journals and trails `damage`; of ledgers and trails `activations`.
+    """Write `findings` and the report; of ledgers `messages` and the tables of `figures`; of journals `waiting`, and
+    `hops` of a cluster's; of audit trails `fates`, `lifecycle` and `trail`; of journals and trails `damage`; of ledgers
+    and trails `activations`.
 
     Option `queues`: those that each message must have been received from (default: any one).
     """
@@ -64,11 +65,13 @@ def reconcile(run: Run) -> Result:
         rows = run.stage("journal", state.journal(run.spark, inputs.journals))
         damage.append(state.damage(rows))
         records = run.stage("effective", state.effective(rows))
-        stuck = _waiting(run, rows, records, sections)
+        waiting = _waiting(run, rows, records, sections)
+        stuck = waiting.filter("duplicate_id is not null").select(f.col("duplicate_id").alias("id")).distinct()
+        moved = _hops(run, rows, records, waiting, sections)
         begins = state.begins(rows)
         gone = [(node, *one.folded) for node, one in begins.items() if one.gone and one.folded]
         result.compacted = state.before(gone)
-        found.append(_stored_twice(records))
+        found.append(_stored_twice(records, moved))
         if complete := [node for node, one in begins.items() if one.first == 1 and one.folded is None]:
             found.append(_phantom_acks(rows, records, complete))
         began.append(clocks.of_journals(rows))
@@ -198,10 +201,10 @@ def _damaged(run: Run, parts: list[DataFrame], sections: dict[str, Any]) -> list
 
 
 def _waiting(run: Run, rows: DataFrame, records: DataFrame, sections: dict[str, Any]) -> DataFrame:
-    """The ids (duplicate ids) of messages that wait in a queue."""
+    """Write and return the messages that wait in a queue (docs/pipeline-tables.md, `waiting`)."""
     messages = rows.filter(
         (rows.record_type == "MESSAGE") & rows.kind.isin("journal", "bodies", "page") & ~rows.fenced
-    ).select("node_id", "message_id", "address", "timestamp", "size", "duplicate_id")
+    ).select("node_id", "message_id", "address", "timestamp", "size", hops.duplicate_id().alias("duplicate_id"))
     held = state.in_queues(rows, records).filter("live")
     queues = state.queue_names(rows)
     waiting = held.join(messages.dropDuplicates(["node_id", "message_id"]), ["node_id", "message_id"], "left").join(
@@ -221,14 +224,36 @@ def _waiting(run: Run, rows: DataFrame, records: DataFrame, sections: dict[str, 
     )
     sections["waiting"] = run.ask(depth.orderBy(f.desc("messages"), "queue"))
     sections["in_queues"] = [dict(run.counts["waiting"])]
-    return waiting.filter("duplicate_id is not null").select(f.col("duplicate_id").alias("id")).distinct()
+    return waiting
 
 
-def _stored_twice(records: DataFrame) -> DataFrame:
-    """Messages of one duplicate id and address that a node stored under several ids, in records that took effect."""
+def _hops(
+    run: Run, rows: DataFrame, records: DataFrame, waiting: DataFrame, sections: dict[str, Any]
+) -> DataFrame | None:
+    """Write how messages went between the nodes of a cluster, where they did; return those that left a queue for it."""
+    found = hops.of_journals(rows, records)
+    if found.isEmpty():
+        return None
+    count = {"forwarded": "count(*)", "redistributed": "count_if(moved)", "between_nodes": "count_if(waits)"}
+    found = run.write("hops", hops.with_state(found, waiting), spread="message_id", count=count)
+    sections["forwarded"] = [dict(run.counts["hops"])]
+    sections["hops"] = run.ask(hops.ways(found).orderBy(f.desc("messages"), "path"))
+    return found.filter("moved and id is not null").select("node_id", "address", f.col("id").alias("moved_id"))
+
+
+def _stored_twice(records: DataFrame, moved: DataFrame | None) -> DataFrame:
+    """Messages of one duplicate id and address that a node stored under several ids, in records that took effect.
+
+    One that was `moved` to another node may come back under another id: it is the same one.
+    """
     accepted = records.filter((f.col("record_type") == "MESSAGE") & f.col("duplicate_id").isNotNull())
     doubled = accepted.groupBy("node_id", "address", "duplicate_id").agg(f.count_distinct("message_id").alias("times"))
-    return doubled.filter("times > 1").select(
+    doubled = doubled.filter("times > 1")
+    if moved is not None:
+        left = moved.groupBy("node_id", "address", "moved_id").agg(f.count("*").alias("gone"))
+        doubled = doubled.withColumn("moved_id", f.col("duplicate_id").cast("string"))
+        doubled = doubled.join(left, ["node_id", "address", "moved_id"], "left").filter("times > 1 + coalesce(gone, 0)")
+    return doubled.select(
         f.lit("stored_twice").alias("finding"),
         f.col("duplicate_id").cast("string").alias("id"),
         f.col("address").alias("queue"),

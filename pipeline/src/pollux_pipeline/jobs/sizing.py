@@ -10,7 +10,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from pollux_pipeline.errors import InputError
-from pollux_pipeline.jobs import state
+from pollux_pipeline.jobs import hops, state
 from pollux_pipeline.jobs.base import Result, Run
 from pollux_pipeline.report import page, svg
 
@@ -25,21 +25,23 @@ _PAIRS = (1, 2, 3, 4, 6, 8)
 
 
 def sizing(run: Run) -> Result:
-    """Write `throughput`, `addresses`, `depth`, `partitions` and the report. Options: `load` (messages/s; 0: the peak
-    that was seen), `capacity` (messages/s of one pair)."""
+    """Write `throughput`, `addresses`, `nodes`, `depth`, `partitions` and the report. Options: `load` (messages/s; 0:
+    the peak that was seen), `capacity` (messages/s of one pair)."""
     if not run.inputs.journals:
         raise InputError("--input: give directories with journals")
     result = Result("sizing", run.output)
     run.step("reading journals")
     rows = run.stage("journal", state.journal(run.spark, run.inputs.journals))
     messages = rows.filter((rows.record_type == "MESSAGE") & rows.kind.isin("journal", "page") & ~rows.fenced)
+    # What waits to be sent to another node of a cluster is counted where it arrives.
+    messages = messages.filter(~hops.between_nodes())
     second = f.floor(f.col("timestamp") / 1000)
     throughput = messages.groupBy(second.alias("second")).agg(
         f.count("*").alias("messages"), f.sum("size").alias("bytes")
     )
     throughput = run.write("throughput", throughput)
     marks = state.checkpoints(rows)
-    counted = run.stage("counted", _counted(rows, messages, marks))
+    counted = run.stage("counted", _counted(rows, messages, marks).filter(~hops.between_nodes()))
     addresses = counted.groupBy("address").agg(
         f.sum("messages").alias("messages"),
         f.sum("bytes").alias("bytes"),
@@ -49,6 +51,9 @@ def sizing(run: Run) -> Result:
     addresses = run.write("addresses", addresses.filter("messages > 0"))
     depth = run.write("depth", _depth(rows), spread="queue")
     partitions = run.write("partitions", _partitions(addresses))
+    nodes = run.first(
+        run.write("nodes", _nodes(counted, hops.of_journals(rows))).orderBy(f.desc("messages"), "node_id")
+    )
     totals = throughput.agg(
         f.sum("messages").alias("messages"),
         f.max("messages").alias("peak"),
@@ -72,6 +77,13 @@ def sizing(run: Run) -> Result:
         "load": load if known else None,
         "pairs": (pairs if pairs is not None else math.ceil(load / capacity)) if known else None,
     }
+    if len(nodes) > 1:
+        result.facts |= {
+            "nodes": len(nodes),
+            "node_skew": max(node["share"] for node in nodes),
+            "forwarded": sum(node["forwarded"] for node in nodes),
+            "redistributed": sum(node["redistributed"] for node in nodes),
+        }
     result.findings = {"one_address_too_busy": int(pairs is None)}
     over_time = run.first(throughput.orderBy("second"), 2000)
     shown = run.first(addresses.orderBy(f.desc("messages"), "address"), 200)
@@ -99,6 +111,7 @@ def sizing(run: Run) -> Result:
     sections = [
         ("How many pairs", advice + page.table(run.first(partitions.orderBy("pairs")))),
         ("Throughput", lines),
+        ("Skew by node, and what went to others", page.table(nodes) if len(nodes) > 1 else ""),
         ("Skew by address", svg.bars(busiest, description="Messages of each address") + page.table(shown)),
         ("Depth of the deepest queues", drawn + page.table(deepest)),
     ]
@@ -135,6 +148,24 @@ def _counted(rows: DataFrame, messages: DataFrame, marks: DataFrame) -> DataFram
         .unionByName(told.withColumn("gone", f.col("messages")))
         .unionByName(here)
     )
+
+
+def _nodes(counted: DataFrame, sent: DataFrame) -> DataFrame:
+    """For each node what it accepted, and how much of an equal share that is; what it sent to others, and got of them.
+
+    `sent`: as of `hops.of_journals`.
+    """
+    accepted = counted.groupBy("node_id").agg(f.sum("messages").alias("messages"), f.sum("bytes").alias("bytes"))
+    away = sent.groupBy("node_id").agg(
+        f.count_if(~f.col("moved")).alias("forwarded"), f.count_if("moved").alias("redistributed")
+    )
+    got = sent.groupBy(f.col("to_node").alias("node_id")).agg(f.count("*").alias("from_others"))
+    found = accepted.join(away, "node_id", "full").join(got, "node_id", "full")
+    found = found.na.fill(0, ["messages", "bytes", "forwarded", "redistributed", "from_others"])
+    every = found.agg(f.sum("messages").alias("every"), f.count("*").alias("nodes"))
+    share = f.coalesce(f.col("messages") / f.nullif("every", f.lit(0)) * f.col("nodes"), f.lit(1.0))
+    columns = ("node_id", "messages", "bytes", share.alias("share"), "forwarded", "redistributed", "from_others")
+    return found.crossJoin(f.broadcast(every)).select(*columns)
 
 
 def _compacted_before(marks: DataFrame, gone: int) -> str:

@@ -128,6 +128,8 @@ def write_reconcile(path: Path, result: Result, found: Mapping[str, Any]) -> Pat
         deep = [(str(one["queue"]), {"messages": one["messages"]}) for one in found["waiting"][:20]]
         plot = svg.bars(deep, description="Messages waiting in each queue") if deep else ""
         sections.append(("Waiting in queues, as the journals say", plot or '<p class="soft">nothing waits</p>'))
+    if "hops" in found:
+        sections.append(("Ways between the nodes of a cluster", table(found["hops"])))
     if "damage" in found:
         sections.append(("Damage", table(found["damage"], ("file", "offset", "length", "damage", "detail"))))
     if len(clocks) > 1:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 import pyarrow as pa
 
+from pollux.formats.forwards import ROUTE_TO, described
 from pollux.formats.records import DELETED, DURABLE, EXTENDED, TX, RecordType, message_extension
 from pollux.formats.segments import FRAME_SIZE
 from pollux.message import Encoding
@@ -286,7 +287,7 @@ class Records:
     def _properties(self) -> pa.Array:
         values: list[str | None] = [None] * len(self)
         for row, extension in self.extensions.items():
-            values[row] = json.dumps(extension, default=_text, sort_keys=True)
+            values[row] = json.dumps(_with_forward(extension), default=_text, sort_keys=True)
         starts = {int(row) for row in np.flatnonzero(self.is_type(_T.START, _T.PUT, _T.QUEUE))}
         ends = self._ends
         for row in starts:
@@ -338,6 +339,13 @@ class Records:
         "damage": lambda self: pa.nulls(len(self), pa.string()),
         "detail": lambda self: pa.nulls(len(self), pa.string()),
     }
+
+
+def _with_forward(extension: dict[str, Any]) -> dict[str, Any]:
+    """A message's further fields; of one on its way to another node `forward`: where to, and which message it is."""
+    annotation = extension.get("annotations", {}).get(ROUTE_TO)
+    forward = described(annotation) if annotation is not None else None
+    return extension if forward is None else {**extension, "forward": forward}
 
 
 def _text(value: object) -> str:

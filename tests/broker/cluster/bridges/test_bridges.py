@@ -11,13 +11,13 @@ from broker.cluster.connection.conftest import until
 from broker.engine.conftest import Receiver, message
 from harness.broker import free_udp_port
 from pollux.cluster.bridges.service import Bridges
-from pollux.cluster.connection.forwarded import ROUTE_TO
 from pollux.cluster.discovery import Announcer
 from pollux.config import bridging
 from pollux.config.acceptors import Endpoint
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.config.addressing import DivertRouting
 from pollux.config.clustering import BroadcastGroup, DiscoveryGroup, DiscoveryGroupRef
+from pollux.formats.forwards import ROUTE_TO
 from pollux.message import RoutingType
 from pollux.wire.core import ClusterKey
 

@@ -9,9 +9,9 @@ import pytest
 
 from broker.cluster.connection.conftest import until
 from broker.engine.conftest import Receiver, message
-from pollux.cluster.connection.forwarded import ROUTE_TO
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.errors import InvalidRequestError, LimitError
+from pollux.formats.forwards import ROUTE_TO
 from pollux.management import metrics
 from pollux.message import RoutingType
 from pollux.routing.selector import parse

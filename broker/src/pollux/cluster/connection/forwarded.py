@@ -13,15 +13,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pollux.formats.forwards import ROUTE_TO, Note, decode, encode
 from pollux.message import DEFAULT_PRIORITY, Encoding, Message, RoutingType
 
 if TYPE_CHECKING:
     from pollux.cluster.routes.numbers import Number
     from pollux.message import LargeBody
     from pollux.routing.reference import MessageReference
-
-#: The annotation of a stored copy.
-ROUTE_TO = "_AMQ_ROUTE_TO"
 
 
 class Forwarded(Struct, frozen=True, array_like=True):
@@ -66,33 +64,6 @@ class Forwarded(Struct, frozen=True, array_like=True):
         return self.topic or self.routing_type == RoutingType.MULTICAST
 
 
-class _Stored(Struct, frozen=True, array_like=True):
-    """The annotation of a stored copy."""
-
-    life: bytes
-    number: int
-    queues: tuple[str, ...]
-    visited: tuple[bytes, ...]
-    address: str
-    priority: int
-    expiration: int
-    deliver_at: int
-    group: str | None
-    group_sequence: int
-    last_value: str | None
-    duplicate_id: bytes | None
-    routing_type: int | None
-    owner: bytes = b""
-    moved: bool = False
-    failures: int = 0
-    topic: bool = False
-    redelivered: bool = False
-
-
-_decode = msgspec.msgpack.Decoder(_Stored).decode
-_encode = msgspec.msgpack.Encoder().encode
-
-
 def stored(
     message: Message,
     address: str,
@@ -120,7 +91,7 @@ def stored(
     )
     copy.priority = DEFAULT_PRIORITY
     routing_type = None if message.routing_type is None else int(message.routing_type)
-    note = _Stored(
+    note = Note(
         number.life,
         number.value,
         queues,
@@ -140,14 +111,14 @@ def stored(
         topic or (sent is not None and sent.topic),
         reference.redelivered if reference is not None else sent is not None and sent.redelivered,
     )
-    copy.annotations = {**(message.annotations or {}), ROUTE_TO: _encode(note)}
+    copy.annotations = {**(message.annotations or {}), ROUTE_TO: encode(note)}
     return copy
 
 
 def renumbered(copy: Message, number: Number) -> Message:
     """Return another copy of a stored one, with another number."""
     notes = dict(copy.annotations or {})
-    notes[ROUTE_TO] = _encode(replace(_decode(notes[ROUTE_TO]), life=number.life, number=number.value))  # type: ignore[arg-type]
+    notes[ROUTE_TO] = encode(replace(decode(notes[ROUTE_TO]), life=number.life, number=number.value))  # type: ignore[arg-type]
     another = Message(
         copy.encoding,
         copy.address,
@@ -164,7 +135,7 @@ def renumbered(copy: Message, number: Number) -> Message:
 def mark_moved(copy: Message) -> None:
     """Mark a stored copy as that of a message that was in another node's queue before."""
     notes = dict(copy.annotations or {})
-    notes[ROUTE_TO] = _encode(replace(_decode(notes[ROUTE_TO]), moved=True))  # type: ignore[arg-type]
+    notes[ROUTE_TO] = encode(replace(decode(notes[ROUTE_TO]), moved=True))  # type: ignore[arg-type]
     copy.annotations = notes
 
 
@@ -172,7 +143,7 @@ def to_send(copy: Message) -> Forwarded | None:
     """Return what is sent of a stored copy; None when it is none: somebody sent to the queue's address."""
     notes = dict(copy.annotations or {})
     try:
-        note = _decode(notes.pop(ROUTE_TO))  # type: ignore[arg-type]  # what is no bytes is refused
+        note = decode(notes.pop(ROUTE_TO))  # type: ignore[arg-type]  # what is no bytes is refused
     except (KeyError, TypeError, msgspec.MsgspecError):
         return None
     return Forwarded(

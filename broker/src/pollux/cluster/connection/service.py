@@ -24,8 +24,8 @@ from pollux.cluster.routes.table import RoutingTable
 from pollux.cluster.scale_down.plan import About
 from pollux.cluster.topology import Topology, parse
 from pollux.config.model import Configuration
-from pollux.config.resolve import INTERNAL_PREFIX
 from pollux.engine.spreading import Spread
+from pollux.formats.forwards import OUTLETS
 from pollux.logs import event
 from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec
@@ -157,7 +157,7 @@ class Cluster:
 
     def _outlet_of(self, node: bytes) -> str:
         """Return the name of the store-and-forward queue for a node."""
-        return f"{INTERNAL_PREFIX}sf.{self.settings.name}.{node.hex()}"
+        return f"{OUTLETS}{self.settings.name}.{node.hex()}"
 
     async def stop(self) -> None:
         """Send and take nothing any more."""

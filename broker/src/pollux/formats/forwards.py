@@ -1,0 +1,59 @@
+"""What is stored with a message that waits to be sent to another node of a cluster. See docs/journal-format.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+#: The annotation of a stored copy, and what the addresses of the queues begin with in which such copies wait. Behind
+#: that come the name of the cluster connection and, after the last dot, the id of the node that they are sent to.
+ROUTE_TO = "_AMQ_ROUTE_TO"
+OUTLETS = "$.artemis.internal.sf."
+
+
+class Note(Struct, frozen=True, array_like=True):
+    """What the annotation has: the number on its link, whom the message is for, and what a queue acts on."""
+
+    life: bytes
+    number: int
+    queues: tuple[str, ...]
+    visited: tuple[bytes, ...]
+    address: str
+    priority: int
+    expiration: int
+    deliver_at: int
+    group: str | None
+    group_sequence: int
+    last_value: str | None
+    duplicate_id: bytes | None
+    routing_type: int | None
+    owner: bytes = b""
+    moved: bool = False
+    failures: int = 0
+    topic: bool = False
+    redelivered: bool = False
+
+
+#: Raises msgspec.MsgspecError for what is no note, TypeError for what is no bytes.
+decode = msgspec.msgpack.Decoder(Note).decode
+encode = msgspec.msgpack.Encoder().encode
+
+
+def described(annotation: object) -> dict[str, Any] | None:
+    """Return what JSON has of a note, bytes as hexadecimal digits; None: it is none."""
+    try:
+        note = decode(annotation)  # type: ignore[arg-type]  # what is no bytes is none
+    except (TypeError, msgspec.MsgspecError):
+        return None
+    return {
+        "life": note.life.hex(),
+        "number": note.number,
+        "queues": list(note.queues),
+        "visited": [node.hex() for node in note.visited],
+        "address": note.address,
+        "duplicate_id": note.duplicate_id.hex() if note.duplicate_id is not None else None,
+        "owner": note.owner.hex() or None,
+        "moved": note.moved,
+    }
