@@ -28,7 +28,8 @@ UNREACHED = Outlet("sf", "node2", 3, False, 0, "no answer", "")
         ({"kept": "it is exclusive"}, "it is left alone: it is exclusive"),
         ({"others": [Other("node2", 1, 0, False, 0)]}, "no node with a consumer is reached: node2"),
         ({"others": [Other("node2", 0, 1, True, 0)]}, "the consumers elsewhere have filters"),
-        ({}, "messages with a group stay"),
+        ({}, "a message that was moved here stays for 2 s"),
+        ({"filtered": 1}, "messages with a group stay while somebody takes others here"),
     ],
 )
 def test_each_reason(changed: dict[str, Any], words: str) -> None:

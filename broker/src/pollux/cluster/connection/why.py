@@ -104,4 +104,6 @@ def of_queue(one: Queue, balancing: Balancing) -> Iterator[str]:
     if reached and balancing.moves and one.delay >= 0 and one.covered and not one.kept:
         if one.delay > 0:
             yield f"it is moved when nobody took it for {one.delay} ms"
-        yield "messages with a group stay where they are; one that was moved here stays for 2 s"
+        if one.filtered:
+            yield "messages with a group stay while somebody takes others here"
+        yield "a message that was moved here stays for 2 s"
