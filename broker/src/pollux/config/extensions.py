@@ -338,6 +338,18 @@ class Audit(Struct, frozen=True):
     line: int = 0
 
 
+class ClusterOptions(Struct, frozen=True):
+    """``<px:cluster>``: what Artemis's ``<cluster-connection>`` has no words for."""
+
+    duplicate_ids: Annotated[
+        str,
+        Text(),
+        "Addresses whose duplicate ids count at every node, by prefixes as in a cluster connection's address; the same"
+        " on every node.",
+    ] = ""
+    line: int = 0
+
+
 class OnError(StrEnum):
     """Say what becomes of a message at which a plugin fails: it is sent all the same, or refused."""
 
@@ -386,4 +398,5 @@ class Extensions(Struct, frozen=True):
     high_availability: Annotated[HighAvailability, "Lease and groups."]
     logging: Annotated[Logging, "The log."]
     audit: Annotated[Audit, "The audit trail."]
+    cluster: Annotated[ClusterOptions, "Duplicate ids of a cluster."]
     plugins: Annotated[Plugins, "Python code that runs in the broker."]

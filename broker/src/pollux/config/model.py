@@ -40,6 +40,7 @@ from pollux.config.connecting import AmqpConnection
 from pollux.config.extensions import (
     Audit,
     BrokerPlugin,
+    ClusterOptions,
     HighAvailability,
     Limits,
     LogFormat,
@@ -82,6 +83,7 @@ __all__ = [
     "AddressSettings",
     "BroadcastGroup",
     "ClusterConnection",
+    "ClusterOptions",
     "ConfigDelete",
     "ConfigError",
     "Configuration",
@@ -399,6 +401,9 @@ class Configuration(Persistence, frozen=True):
         Listed("class-name", wrapper="remoting-outgoing-interceptors"),
         "Plugins in Python that look at what consumers get (on_deliver).",
     ] = ()
+    cluster: Annotated[ClusterOptions, Derived(), "What a cluster does besides."] = field(
+        default_factory=ClusterOptions
+    )
     plugins: Annotated[tuple[PluginSettings, ...], Derived(), "Python code that runs in the broker."] = ()
     # -- where it came from
     path: Annotated[Path | None, Derived(), "The file."] = None

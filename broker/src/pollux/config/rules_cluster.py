@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
+from pollux.config.clustering import MessageLoadBalancing
 from pollux.config.manager import (
     FILE_MANAGERS,
     FILE_PROPERTIES,
@@ -287,6 +288,7 @@ def cluster_connections_are_consistent(configuration: Configuration, report: Rep
                     f"cluster-connections {other.name!r} and {cluster.name!r} both have addresses that begin with"
                     f" {common}: give each an <address> of its own (prefixes; ! excludes)",
                 )
+    _duplicate_ids(configuration, report)
     if (
         configuration.grouping_handler
         and not configuration.cluster_connections
@@ -296,6 +298,22 @@ def cluster_connections_are_consistent(configuration: Configuration, report: Rep
             configuration.grouping_handler.line,
             "grouping-handler needs a cluster-connection: without one nobody asks it",
         )
+
+
+def _duplicate_ids(configuration: Configuration, report: Report) -> None:
+    """Duplicate ids count in a cluster whose messages may go from the node that looks at them to their queue."""
+    own = configuration.cluster
+    if not own.duplicate_ids or "cluster-connection" in report.broken:
+        return
+    if not configuration.cluster_connections:
+        report.error_at(own.line, "<px:cluster>: px:duplicate-ids needs a cluster-connection: there is nobody to ask")
+    for cluster in configuration.cluster_connections:
+        if cluster.load_balancing is MessageLoadBalancing.OFF:
+            report.error_at(
+                own.line,
+                f"<px:cluster>: px:duplicate-ids needs another message-load-balancing than OFF (cluster-connection"
+                f" {cluster.name!r}): a message stays at the node that looks at its id, whoever takes it elsewhere",
+            )
 
 
 def _common_prefix(one: str, other: str) -> str:

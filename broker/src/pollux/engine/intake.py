@@ -369,6 +369,21 @@ class Intake:
         self._store(account, message, queues, tx, paged=paged, failures=failures, redelivered=redelivered)
         return True
 
+    def remember(self, message: Message, tx: int) -> bool:
+        """Note a duplicate id for the whole cluster, within the attempt ``tx``; False: it was seen before."""
+        account = self._accounts.of(message.address)
+        identity = message.duplicate_id
+        try:
+            if identity is None or not account.is_new(identity, self._memory.user(DUPLICATE_IDS)):
+                return identity is None
+        except LimitError:
+            return True  # as in take
+        if self._attempt is not None:
+            self._attempt.ids.append((account, identity))
+        if message.durable:
+            self._storage.append_duplicate_id(account.name, identity, tx)
+        return True
+
     def copy_in(self, message: Message, queue: Queue) -> None:
         """Write a copy of what is in a queue of another broker, of which ``queue`` is a replica: never to a page.
 

@@ -34,6 +34,7 @@ class Note(Struct, frozen=True, array_like=True):
     failures: int = 0
     topic: bool = False
     redelivered: bool = False
+    home: bool = False
 
 
 #: Raises msgspec.MsgspecError for what is no note, TypeError for what is no bytes.

@@ -57,6 +57,7 @@ NO_CLUSTER: dict[str, Any] = {
     "incoming": [],
     "routes": [],
     "moved": {},
+    "duplicateIds": None,
     "connections": [],
 }
 

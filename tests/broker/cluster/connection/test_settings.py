@@ -149,6 +149,25 @@ def test_connections_with_addresses_in_common_are_refused(tmp_path: Path, first:
         two(tmp_path, first, second)
 
 
+PX = '<px:cluster xmlns:px="urn:pollux:1"><px:duplicate-ids>orders</px:duplicate-ids></px:cluster>'
+
+
+def test_duplicate_ids_that_count_in_the_whole_cluster(tmp_path: Path) -> None:
+    assert configuration(tmp_path).cluster.duplicate_ids == ""
+    found = configuration(tmp_path, before=PX)
+    assert not errors(found)
+    assert found.cluster.duplicate_ids == "orders"
+
+
+def test_duplicate_ids_whose_messages_would_stay_elsewhere_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"duplicate-ids needs another message-load-balancing than OFF .*'c'"):
+        configuration(tmp_path, "<message-load-balancing>OFF</message-load-balancing>", before=PX)
+    alone = XML.format(more="", members="", another="", before=PX)
+    alone = re.sub(r"<cluster-connections>.*</cluster-connections>", "", alone, flags=re.DOTALL)
+    with pytest.raises(ConfigError, match="duplicate-ids needs a cluster-connection: there is nobody to ask"):
+        loads(alone, file=str(tmp_path / "broker.xml"))
+
+
 @pytest.mark.parametrize(
     ("text", "inside", "outside"),
     [

@@ -93,7 +93,9 @@ class Connections:
     def _route(self, message: Message) -> Sequence[Queue] | Spread:
         """Ask the connection of whose addresses this one is; they have none in common."""
         for cluster in self.all:
-            if cluster.spreading.concerns(message.address):
+            if cluster.spreading.concerns(message.address) or (
+                message.duplicate_id is not None and message.address in cluster.prefixes
+            ):
                 return cluster.spreading.route(message)
         return self.all[0].spreading.route(message)
 

@@ -15,7 +15,7 @@ from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.spread import Spreading
@@ -101,9 +101,14 @@ class Forgetting(Taker):
             post.reject([reference])
             return
         message = taken(one, reference.message.large)
-        message.duplicate_id = None  # it was seen here when it came first
-        onward = self._spreading.onward(message, one) if one.owner else []
-        spread = Spread((), onward) if onward else self._anew(message, one)
+        if one.home:  # that one is gone: another node is it now, or this one
+            spread = self._anew(message, one, self._spreading.route(message))
+            message.duplicate_id = None  # it was seen here when it came first
+        else:
+            message.duplicate_id = None
+            onward = self._spreading.onward(message, one) if one.owner else []
+            found = self._spreading.again(message, one, ()) if not onward else Spread((), onward)
+            spread = self._anew(message, one, found)
         if not spread.queues and not spread.forwards:
             self.unwanted += 1
             post.dead_letters.unrouted(message)
@@ -112,8 +117,7 @@ class Forgetting(Taker):
         post.place_anew(self.queue, reference, message, spread)
         self.moved += 1
 
-    def _anew(self, message: Message, gone: Forwarded) -> Spread:
-        found = self._spreading.again(message, gone, ())
+    def _anew(self, message: Message, gone: Forwarded, found: Sequence[Queue] | Spread) -> Spread:
         spread = found if isinstance(found, Spread) else Spread(found, ())
         if not spread.queues and not spread.forwards and not gone.subscriptions:
             spec = QueueSpec(message.address, message.address, routing_type=RoutingType.ANYCAST, auto_created=True)

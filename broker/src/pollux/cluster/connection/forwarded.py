@@ -57,6 +57,8 @@ class Forwarded(Struct, frozen=True, array_like=True):
     topic: bool = False
     #: A consumer may have had it from that queue.
     redelivered: bool = False
+    #: The receiver looks at its duplicate id for the whole cluster, and routes it; no queues are named.
+    home: bool = False
 
     @property
     def subscriptions(self) -> bool:
@@ -75,8 +77,11 @@ def stored(
     reference: MessageReference | None = None,
     sent: Forwarded | None = None,
     topic: bool = False,
+    home: bool = False,
 ) -> Message:
-    """Return the copy of a message that waits at ``address`` to be sent. ``owner``, ``topic``: see :class:`Forwarded`.
+    """Return the copy of a message that waits at ``address`` to be sent.
+
+    ``owner``, ``topic``, ``home``: see :class:`Forwarded`.
 
     ``reference``: that of the queue it leaves. ``sent``: as it came here, when it is only passed on.
     """
@@ -110,6 +115,7 @@ def stored(
         reference.delivery_count if reference is not None else sent.failures if sent is not None else 0,
         topic or (sent is not None and sent.topic),
         reference.redelivered if reference is not None else sent is not None and sent.redelivered,
+        home,
     )
     copy.annotations = {**(message.annotations or {}), ROUTE_TO: encode(note)}
     return copy
@@ -172,6 +178,7 @@ def to_send(copy: Message) -> Forwarded | None:
         note.failures,
         note.topic,
         note.redelivered,
+        note.home,
     )
 
 

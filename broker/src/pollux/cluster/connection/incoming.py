@@ -118,7 +118,8 @@ class IncomingLink:
         said: dict[str, Any] = {"member": members.mine} if members is not None and self._member is not None else {}
         if cluster.topology is not None:
             said["clients"] = cluster.topology.mine.as_content()
-        self._conversation.accept(self._channel, node_id=cluster.node.hex(), name=cluster.name, taken=numbers, **said)
+        said |= {"node_id": cluster.node.hex(), "name": cluster.name, "taken": numbers, "homes": True}
+        self._conversation.accept(self._channel, **said)
         self._conversation.grant(self._channel, self._window)
         event(logger, logging.INFO, f"{self.what} from", broker=self.name, node=self.node.hex())
         if members is not None:
@@ -337,7 +338,9 @@ class IncomingLink:
         queues = [queue for name in one.queues if (queue := space.queue(name)) is not None] if mine else []
         kept = False
         try:
-            if not mine:
+            if one.home:
+                kept = cluster.at_home(message, tx)
+            elif not mine:
                 kept = cluster.pass_on(message, one, tx)
             elif not queues:
                 kept = cluster.place_again(message, one, tx)

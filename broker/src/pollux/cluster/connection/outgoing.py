@@ -74,7 +74,7 @@ class OutgoingLink:
         self.broker = ""
         #: That of the peer's life.
         self.epoch = 0
-        self.connected = False
+        self.connected = self.homes = False
         #: Why it is not.
         self.reason = "not connected yet"
         #: It was reached once, or could not be.
@@ -244,6 +244,8 @@ class OutgoingLink:
             self._end(CoreError("protocol", f"the answer to OPEN cannot be read: {error!r}"))
             return
         self.node, self.broker = node, broker
+        #: The peer looks at duplicate ids for others.
+        self.homes = bool(content.get("homes"))
         self._sent.begin(node, taken)
         self._cluster.heard_of(node, content.get("clients"))
         self.connected, self.reason, self._told = True, "", ""

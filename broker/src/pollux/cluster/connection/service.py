@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from pollux.cluster.connection.forwarded import mark_moved, taken
+from pollux.cluster.connection.homes import Homes
 from pollux.cluster.connection.incoming import IncomingLink
 from pollux.cluster.connection.local import LocalQueues, Prefixes
 from pollux.cluster.connection.peers import Peers
@@ -106,6 +107,18 @@ class Cluster:
         handler = configuration.grouping_handler if configuration is not None else None
         if handler is not None and settings.balancing is not Balancing.OFF:
             self.spreading.grouped = Prefixes(handler.address)
+        if (
+            configuration is not None
+            and configuration.cluster.duplicate_ids
+            and settings.balancing is not Balancing.OFF
+        ):
+            self.spreading.homes = Homes(
+                Prefixes(configuration.cluster.duplicate_ids),
+                node,
+                within=self.prefixes,
+                nodes=lambda: (one.node for one in self.members.others),
+                takes=self._does_homes,
+            )
         #: What of this node's queues moves to others.
         self.moving = Redistribution(
             post,
@@ -316,6 +329,23 @@ class Cluster:
         for forward in forwards:
             self.post.forward(forward, tx)
         return bool(forwards) or self.place_again(message, sent, tx)
+
+    def at_home(self, message: Message, tx: int) -> bool:
+        """Look at the duplicate id of a message for all nodes, and route it; return whether it is kept."""
+        if not self.post.remember(message, tx):
+            return False
+        found = self.spreading.from_home(message)
+        queues, forwards = (found.queues, found.forwards) if isinstance(found, Spread) else (found, ())
+        for forward in forwards:
+            self.post.forward(forward, tx)
+        if not queues and not forwards and message.routing_type is not RoutingType.MULTICAST:
+            spec = QueueSpec(message.address, message.address, routing_type=RoutingType.ANYCAST, auto_created=True)
+            queues = [self.post.create_queue(spec, auto_address=False)]
+        return (bool(queues) and self.post.take(message, queues, tx, moved=True)) or bool(forwards)
+
+    def _does_homes(self, node: bytes) -> bool:
+        link = self.peers.to(node)
+        return link is not None and link.homes and node in self.spreading.outlets
 
     def place_again(self, message: Message, sent: Forwarded, tx: int) -> bool:
         """Route a message whose queue is gone. ANYCAST with no queue left gets one here; a subscription is over."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pollux.cluster.connection.forwarded import renumbered, stored
+from pollux.cluster.connection.forwarded import mark_moved, renumbered, stored
 from pollux.cluster.connection.local import takers
 from pollux.cluster.routes.choice import Balancing, Candidate, choose
 from pollux.cluster.routes.grouped import choose_for_group, weight
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
     from pollux.cluster.connection.forwarded import Forwarded
+    from pollux.cluster.connection.homes import Homes
     from pollux.cluster.connection.local import Prefixes
     from pollux.cluster.routes.numbers import Numbering
     from pollux.cluster.routes.records import Key, QueueRecord
@@ -66,6 +67,8 @@ class Spreading:
         self._names: dict[str, tuple[str, ...]] = {}
         #: The addresses whose message groups have one queue in the cluster (grouping-handler); None: none have.
         self.grouped: Prefixes | None = None
+        #: Who looks at duplicate ids for all nodes; None: each for itself.
+        self.homes: Homes | None = None
         #: Names of queues that leave: where others of their group are reached they get nothing.
         self.leaving: Container[str] = frozenset()
         #: What messages of a name are for, and of which space, table and outlets that is true.
@@ -94,9 +97,26 @@ class Spreading:
         found = self._names.get(name, _UNKNOWN)
         if found is _UNKNOWN:
             found = self._elsewhere(name)
+        if self.homes is not None and message.duplicate_id is not None and self.homes.covers(name):
+            home = self.homes.elsewhere(name.partition(FQQN_SEPARATOR)[0])
+            if home is None:
+                return self.from_home(message)
+            if found or self._space.route(message):
+                return Spread((), [self._copy(message, home, home, (), (), home=True)])
         if not found:
             return self._space.route(message)
         return self.spread(message, found)
+
+    def from_home(self, message: Message) -> Sequence[Queue] | Spread:
+        """Return where a message goes whose duplicate id was looked at: no other node has to do it again."""
+        found = self._elsewhere(message.address)
+        if not found:
+            return self._space.route(message)
+        spread = self.spread(message, found)
+        if isinstance(spread, Spread):
+            for forward in spread.forwards:
+                mark_moved(forward.message)
+        return spread
 
     def concerns(self, name: str) -> bool:
         """Whether other nodes have queues for messages of this name."""
@@ -324,13 +344,23 @@ class Spreading:
         reference: MessageReference | None = None,
         sent: Forwarded | None = None,
         topic: bool = False,
+        home: bool = False,
     ) -> Forward:
         outlet = self.outlets[peer]
         number = outlet.numbering.next()
         whose = b"" if owner == peer else owner
         address, visited = outlet.queue.address, (*visited, self._node)
         copy = stored(
-            message, address, number, queues, visited, owner=whose, reference=reference, sent=sent, topic=topic
+            message,
+            address,
+            number,
+            queues,
+            visited,
+            owner=whose,
+            reference=reference,
+            sent=sent,
+            topic=topic,
+            home=home,
         )
         return Forward(outlet.queue, copy)
 

@@ -42,7 +42,16 @@ def describe(cluster: Cluster) -> dict[str, Any]:
         ],
         "routes": [_route(key, path, names) for key, path in cluster.table.queues.items()],
         "moved": cluster.moving.moved,
+        "duplicateIds": _homes(cluster, names),
     }
+
+
+def _homes(cluster: Cluster, names: dict[bytes, str]) -> dict[str, Any] | None:
+    """Return how many messages' ids their home did not look at because it was away, by its name; None: none has one."""
+    homes = cluster.spreading.homes
+    if homes is None:
+        return None
+    return {"homesAway": {names.get(node, node.hex()): count for node, count in homes.alone.items()}}
 
 
 def _link(cluster: Cluster, link: OutgoingLink) -> dict[str, Any]:

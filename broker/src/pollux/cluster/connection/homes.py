@@ -1,0 +1,79 @@
+"""Duplicate ids that count in the whole cluster: each address has a home, a node that looks at them for all others.
+
+A message with a duplicate id that is sent at another node goes to the home first, over the link that any forwarded
+message takes, so it arrives there once, whatever breaks. There its id is known or not, and from there it goes to its
+queue. All nodes compute the same home and ask nobody. What is away is not waited for: then a node goes by the ids that
+it knows itself, and says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pollux.cluster.routes.grouped import weight
+from pollux.logs import event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pollux.cluster.connection.local import Prefixes
+
+logger = logging.getLogger("pollux.cluster")
+
+
+def home_of(nodes: Iterable[bytes], address: str) -> bytes:
+    """Return which of the nodes is the home of an address (rendezvous hashing): a node more or less moves few homes."""
+    return max(nodes, key=lambda node: weight(node, address, ""))
+
+
+class Homes:
+    """Who looks at the duplicate ids of an address.
+
+    ``addresses``: those for which somebody does, if they are ``within`` those of the cluster connection. ``nodes``: all
+    nodes of the cluster, whether they are reached or not. ``takes``: whether one is reached now, by a link of its own,
+    and does this.
+    """
+
+    def __init__(
+        self,
+        addresses: Prefixes,
+        node: bytes,
+        *,
+        within: Prefixes,
+        nodes: Callable[[], Iterable[bytes]],
+        takes: Callable[[bytes], bool],
+    ) -> None:
+        self._addresses = addresses
+        self._within = within
+        self._node = node
+        self._nodes = nodes
+        self._takes = takes
+        #: Messages whose home was away, by node; those that are away now are told of.
+        self.alone: dict[bytes, int] = {}
+        self._told: set[bytes] = set()
+
+    def covers(self, address: str) -> bool:
+        """Whether duplicate ids of an address count in the whole cluster."""
+        return address in self._addresses and address in self._within
+
+    def elsewhere(self, address: str) -> bytes | None:
+        """Return the home that a message of this address goes to first; None: this node, or it is away."""
+        home = home_of({self._node, *self._nodes()}, address)
+        if home == self._node:
+            return None
+        if self._takes(home):
+            self._told.discard(home)
+            return home
+        self.alone[home] = self.alone.get(home, 0) + 1
+        if home not in self._told:
+            self._told.add(home)
+            event(
+                logger,
+                logging.WARNING,
+                "the home of duplicate ids is away: those that this node knows itself count until it is back",
+                node=home.hex(),
+                address=address,
+                remedy="start it, or have it removed (pollux cluster remove) when it does not come back",
+            )
+        return None
