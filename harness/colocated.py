@@ -7,8 +7,11 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any, Self
 
+from harness.broker import PASSWORD, USER
 from harness.cluster import SETTINGS, add_port, elements
-from harness.failover import Member, wait_until
+from harness.colocated_traffic import Traffic
+from harness.failover import DIRECTORIES, Member, wait_until
+from harness.loadclient.target import Target
 from harness.ports import free_port
 
 if TYPE_CHECKING:
@@ -19,11 +22,10 @@ OFFSET = 7
 #: Between two requests, and until a backup that is not reached counts as lost, milliseconds.
 INTERVAL = 5000
 POLICY = (
-    "<ha-policy><shared-store><colocated><request-backup>true</request-backup>"
+    "<ha-policy><{kind}><colocated><request-backup>true</request-backup>"
     "<backup-request-retry-interval>{interval}</backup-request-retry-interval><max-backups>{backups}</max-backups>"
     "<backup-port-offset>{offset}</backup-port-offset><excludes>{others}</excludes>"
-    "<primary><failover-on-shutdown>true</failover-on-shutdown></primary><backup/></colocated></shared-store>"
-    "</ha-policy>"
+    "<primary>{primary}</primary><backup>{backup}</backup></colocated></{kind}></ha-policy>"
 )
 
 
@@ -40,11 +42,20 @@ def free_ports(count: int, offset: int, slots: int) -> list[int]:
 class Host(Member):
     """One host. ``ports`` are those by which the hosts reach each other, ``number`` is this one's."""
 
-    def __init__(self, directory: Path, ports: list[int], number: int, backups: int) -> None:
+    def __init__(self, directory: Path, ports: list[int], number: int, backups: int, manager: str = "") -> None:
         self.machine = f"host{number}"
+        self.copies = bool(manager)
         self.shared_directory = directory / "store"
         others = "".join(f"<connector-ref>n{each}</connector-ref>" for each in range(len(ports)) if each != number)
-        policy = POLICY.format(backups=backups, interval=INTERVAL, offset=OFFSET, others=others)
+        policy = POLICY.format(
+            backups=backups,
+            interval=INTERVAL,
+            offset=OFFSET,
+            others=others,
+            kind="replication" if manager else "shared-store",
+            primary=manager or "<failover-on-shutdown>true</failover-on-shutdown>",
+            backup=manager,
+        )
         super().__init__(
             directory / "own",
             self.shared_directory,
@@ -70,10 +81,15 @@ class Host(Member):
             del os.environ["POLLUX_MACHINE"]
 
     @property
+    def runtime(self) -> Path:
+        """Where the supervisor shows its lives: beside broker.xml, or in the store that is its own."""
+        return self.shared_directory / DIRECTORIES[0] if self.copies else self.etc / "run"
+
+    @property
     def lives(self) -> list[dict[str, Any]]:
         """What the supervisor shows of its lives."""
         try:
-            found: list[dict[str, Any]] = json.loads((self.etc / "run" / "pollux.lives.json").read_text())
+            found: list[dict[str, Any]] = json.loads((self.runtime / "pollux.lives.json").read_text())
         except (OSError, ValueError):
             return []
         return found if self.running else []
@@ -92,12 +108,13 @@ class Host(Member):
 class Hosts:
     """All of them, started, and with a backup each."""
 
-    def __init__(self, directory: Path, count: int = 3, *, backups: int = 2) -> None:
+    def __init__(self, directory: Path, count: int = 3, *, backups: int = 2, manager: str = "") -> None:
+        """``manager``: of replication, the element that says who may serve; without it they share stores."""
         ports = [port for _ in range(count) for port in free_ports(1, OFFSET, backups)]
         self.all = []
         for number in range(count):
             (directory / f"host{number}").mkdir()
-            self.all.append(Host(directory / f"host{number}", ports, number, backups))
+            self.all.append(Host(directory / f"host{number}", ports, number, backups, manager))
 
     def __enter__(self) -> Self:
         for host in self.all:
@@ -148,3 +165,33 @@ class Hosts:
 def kill_life(life: dict[str, Any]) -> None:
     """kill -9 of a life's process."""
     os.kill(life["pid"], signal.SIGKILL)
+
+
+def traffic_of(hosts: Hosts, directory: Path) -> Traffic:
+    """Producers at the first node and consumers at the second."""
+
+    def where(name: str) -> tuple[str, int] | None:
+        place = next(iter(hosts.serving(name)), None)
+        if place is None:
+            return None
+        slot = place.own["slot"] if place.name == name else place.hosted[name]["slot"]
+        return "127.0.0.1", place.port + slot * OFFSET
+
+    source, sink = (host.name for host in hosts.all[:2])
+    return Traffic(where, source, sink, Target("127.0.0.1", 0, USER, PASSWORD), directory)
+
+
+def judge(traffic: Traffic, hosts: Hosts) -> None:
+    """Wait until all is received, and see that no message was lost, invented or doubled."""
+
+    def drained() -> bool:
+        lives = [host for host in hosts.all if host.own.get("state") == "live"]
+        return len(lives) == len(hosts.all) and not any(
+            queue["messages"] for host in lives for queue in host.queues() if "load." in queue["name"]
+        )
+
+    verdict = traffic.judge(wait_until, drained)
+    assert verdict.confirmed
+    assert verdict.lost == (), f"{verdict}: {verdict.lost[:10]}"
+    assert verdict.phantom == (), str(verdict)
+    assert verdict.duplicated == (), f"{verdict}: {verdict.duplicated[:10]}"

@@ -7,17 +7,13 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.broker import PASSWORD, POLLUX, USER
-from harness.colocated import OFFSET, Hosts, kill_life
+from harness.broker import POLLUX
+from harness.colocated import Hosts, judge, kill_life, traffic_of
 from harness.failover import wait_until
-from harness.loadclient.connection import LoadError
-from harness.loadclient.target import Target
-from harness.traffic import AmqpConsumer, AmqpProducer, Ledger, StompConsumer, StompProducer, now
-from pollux.formats.ledger import Confirmed, Fault, check
 from pollux.process.exits import EXIT_LOCKED
 
 if TYPE_CHECKING:
@@ -44,74 +40,12 @@ def pids_of(host: Host) -> list[int]:
     return [life["pid"] for life in host.lives if life["pid"]]
 
 
-def following(kind: Any, hosts: Hosts, name: str) -> Any:
-    """A worker that goes on with one node, wherever that is served: another one would not know what it was sent."""
-
-    class Following(kind):  # type: ignore[misc]  # the base is chosen at run time
-        def open(self) -> Any:
-            place = next(iter(hosts.serving(name)), None)
-            if place is None:
-                raise LoadError("nobody serves")
-            slot = place.own["slot"] if place.name == name else place.hosted[name]["slot"]
-            self.target = Target("127.0.0.1", place.port + slot * OFFSET, USER, PASSWORD)
-            return super().open()
-
-    return Following
-
-
-class Traffic:
-    """Producers at one node and consumers at another, through every fault of either."""
-
-    def __init__(self, hosts: Hosts, directory: Path) -> None:
-        self.ledger = Ledger(directory / "ledger")
-        source, sink, _ = (host.name for host in hosts.all)
-        self.workers: list[Any] = []
-        at = Target("127.0.0.1", 0, USER, PASSWORD)
-        for kind, node, name, place, more in (
-            (AmqpConsumer, sink, "amqp-consumer", "load.amqp", ()),
-            (StompConsumer, sink, "stomp-consumer", "load.stomp", ()),
-            (AmqpProducer, source, "amqp", "load.amqp", (1,)),
-            (StompProducer, source, "stomp", "load.stomp", (2,)),
-        ):
-            worker: Any = following(kind, hosts, node)(name, at, place, self.ledger, *more)
-            worker.start()
-            self.workers.append(worker)
-
-    def confirmed(self) -> int:
-        return sum(type(entry) is Confirmed for entry in list(self.ledger.entries))
-
-    def flows(self, fault: str) -> None:
-        before = self.confirmed()
-        wait_until(lambda: self.confirmed() > before + 50, f"traffic flows {fault}")
-        self.ledger.add(Fault(now(), fault))
-
-    def judge(self, hosts: Hosts) -> None:
-        for worker in self.workers[2:]:
-            worker.stop()
-
-        def drained() -> bool:
-            lives = [host for host in hosts.all if host.own.get("state") == "live"]
-            return len(lives) == len(hosts.all) and not any(
-                queue["messages"] for host in lives for queue in host.queues() if "load." in queue["name"]
-            )
-
-        wait_until(drained, "every queue is drained")
-        for worker in self.workers[:2]:
-            worker.stop()
-        self.ledger.close()
-        verdict = check(self.ledger.entries)
-        assert verdict.confirmed
-        assert verdict.lost == (), f"{verdict}: {verdict.lost[:10]}"
-        assert verdict.phantom == (), str(verdict)
-        assert verdict.duplicated == (), f"{verdict}: {verdict.duplicated[:10]}"
-
-
 def test_whatever_is_killed_goes_on_elsewhere_and_comes_home(hosts: Hosts, tmp_path: Path) -> None:
-    traffic = Traffic(hosts, tmp_path)
+    traffic = traffic_of(hosts, tmp_path)
     first, second, third = hosts.all
     # A life: its backup serves, and hands back when the life's process is there again.
     (backup,) = hosts.backups(first.name)
-    traffic.flows("kill -9 of a life")
+    traffic.flows(wait_until, "kill -9 of a life")
     victim = first.own
     others = [pid for host in hosts.all for pid in pids_of(host) if pid != victim["pid"]]
     kill_life(victim)
@@ -120,19 +54,19 @@ def test_whatever_is_killed_goes_on_elsewhere_and_comes_home(hosts: Hosts, tmp_p
     assert not any(gone([pid]) for pid in others), "another life ended, too"
     # A supervisor: its lives go with it, and go on elsewhere; its backup's live gets another one.
     orphans = list(second.hosted)
-    traffic.flows("kill -9 of a supervisor")
+    traffic.flows(wait_until, "kill -9 of a supervisor")
     before = pids_of(second)
     second.kill()
     wait_until(lambda: gone(before), "its lives are gone", 5)
     wait_until(lambda: len(hosts.serving(second.name)) == 1, "its live is served elsewhere")
     for name in orphans:
         wait_until(lambda name=name: len(hosts.backups(name)) == 1, "the orphan has another backup")  # type: ignore[misc]
-    traffic.flows("the host is back")
+    traffic.flows(wait_until, "the host is back")
     second.spawn()
     hosts.wait_until_whole()
     # Two hosts, one after the other: the last one serves all three.
     for lost in (first, second):
-        traffic.flows(f"kill -9 of {lost.name}")
+        traffic.flows(wait_until, f"kill -9 of {lost.name}")
         lost.kill()
         wait_until(lambda: all(hosts.serving(host.name) for host in hosts.all), "every node is served")
         if lost is first:
@@ -140,11 +74,11 @@ def test_whatever_is_killed_goes_on_elsewhere_and_comes_home(hosts: Hosts, tmp_p
                 lambda: all(hosts.backups(host.name) for host in hosts.all), "every node has a backup with two hosts"
             )
     assert all(hosts.serving(host.name) == [third] for host in hosts.all)
-    traffic.flows("both are back")
+    traffic.flows(wait_until, "both are back")
     first.spawn()
     second.spawn()
     hosts.wait_until_whole()
-    traffic.judge(hosts)
+    judge(traffic, hosts)
     for host in hosts.all:
         assert "Traceback" not in host.text(), host.log_tail(20_000)
 

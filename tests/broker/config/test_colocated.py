@@ -53,6 +53,11 @@ def test_every_parameter_is_read(kind: str) -> None:
 TWO = (
     '<acceptors><acceptor name="all">tcp://a:61616</acceptor><acceptor name="mqtt">tcp://a:61816</acceptor></acceptors>'
 )
+ZOOKEEPER = (
+    "<manager><class-name>zookeeper</class-name><properties>"
+    '<property key="connect-string" value="z:1"/></properties></manager>'
+)
+BACKUP = f"<backup>{ZOOKEEPER}</backup>"
 BAD = {
     "excludes everything": (core(excludes("me", "b")), "excludes has every connector, by which others reach"),
     "excludes its own": (core(excludes("me")), "excludes has connector 'me', by which others reach this broker"),
@@ -69,6 +74,18 @@ BAD = {
         "backup 40 of max-backups 50 would have acceptor 'all' on port 65616, beyond 65535",
     ),
     "no cluster": (core("", cluster=""), "<colocated> needs a cluster-connection"),
+    "one node for all": (
+        core(f"<primary>{ZOOKEEPER}<coordination-id>x</coordination-id></primary>{BACKUP}", kind="replication"),
+        "with coordination-id 'x' the lives of all hosts would be one node",
+    ),
+    "two that decide": (
+        core(f"<primary/>{BACKUP}", kind="replication"),
+        "<primary> and <backup> have different managers, so a live and its backup could both serve",
+    ),
+    "two ensembles": (
+        core(f"<primary>{ZOOKEEPER.replace('z:1', 'y:1')}</primary>{BACKUP}", kind="replication"),
+        "<primary> and <backup> have different managers",
+    ),
     "no cluster to replicate by": (core("", kind="replication", cluster=""), "replication needs a cluster-connection"),
 }
 
@@ -79,6 +96,11 @@ def test_what_cannot_be_is_refused(case: str) -> None:
     with pytest.raises(ConfigError) as error:
         loads(text)
     assert len(re.findall(re.escape(reason), str(error.value))) == 1, str(error.value)
+
+
+def test_a_replicated_live_and_its_backup_with_the_same_manager_are_taken() -> None:
+    for parts in (f"<primary>{ZOOKEEPER}</primary>{BACKUP}", "<primary/><backup/>", "<backup/>"):
+        loads(core(parts, kind="replication"))
 
 
 def test_who_takes_no_backups_may_have_any_ports() -> None:

@@ -9,9 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from pollux.config import Configuration, loads
+from pollux.config.clustering import ReplicationBackup
 from pollux.config.colocated_ports import lives_of
 from pollux.config.stores import DatabaseStore, Store
-from pollux.ha.colocated.life import Life, decode, derived, directories_of, encode
+from pollux.ha.colocated.life import Life, decode, derived, directories_of, encode, place_of
+from pollux.ha.replication.settings import settings_of as replication_settings
 from pollux.ha.shared_store.activation import settings_of
 from pollux.ha.shared_store.policy import Role
 from pollux.node.policies import features
@@ -96,14 +98,56 @@ def test_a_life_is_told_to_its_process_as_text() -> None:
     assert (life.key, Life().key) == (NODE, "live")
 
 
-def test_the_policy_is_provided_with_a_store_of_files_that_is_shared() -> None:
+def test_the_policy_is_provided_with_a_store_of_files() -> None:
     def refused(configuration: Configuration) -> set[str]:
         return {one.name for one in configuration.unsupported_features(features(configuration))}
 
     assert refused(given()) == set()
-    replicating = XML.replace("shared-store", "replication").replace("<failback-delay>7</failback-delay>", "")
-    assert "colocated" in refused(loads(replicating.replace("{failback}", "true")))
+    assert refused(replicated()) == set()
+    assert refused(loads(replicated_text("").replace(MANAGER, ""))) == set(), "lives of all hosts vote"
+    assert "colocated" in refused(replace(replicated(), store=Store(database_store=DatabaseStore("m", "b", "l", "p"))))
     assert "colocated" in refused(replace(given(), store=Store(database_store=DatabaseStore("m", "b", "l", "p"))))
+
+
+MANAGER = (
+    "<manager><class-name>zookeeper</class-name><properties>"
+    '<property key="connect-string" value="z:1"/></properties></manager>'
+)
+
+
+def replicated_text(group: str) -> str:
+    text = XML.replace("shared-store", "replication").replace("{failback}", "false")
+    return text.replace("<failback-delay>7</failback-delay>", group + MANAGER).replace("<backup>", f"<backup>{MANAGER}")
+
+
+def replicated() -> Configuration:
+    """The same with replication: each life has a group of its own, whatever group-name is given."""
+    return loads(replicated_text("<group-name>g</group-name>"))
+
+
+def test_of_a_replicated_policy_a_backup_follows_its_live_and_nobody_else() -> None:
+    before = replicated()
+    own, hosted = derived(before, Life()), derived(before, Life(2, NODE, "a", {}))
+    assert own.replication_part is not None
+    assert own.replication_part.group_name == "g/b"
+    assert (own.journal_directory, own.connectors[:-1]) == (before.journal_directory, before.connectors)
+    assert directories_of(own) == {}, "nobody else opens its store"
+    part = hosted.replication_part
+    assert isinstance(part, ReplicationBackup)
+    assert (part.group_name, part.restart_backup, part.allow_failback) == ("/a", True, False)
+    assert derived(before, Life(1, NODE, "b", {})).replication_part is not None
+    assert hosted.name == "a@b"
+    assert hosted.journal_directory == place_of(before) / NODE / "journal"
+    assert hosted.large_messages_directory == place_of(before) / NODE / "large_messages"
+    assert ports(hosted) == [61636, 0]
+
+
+def test_of_a_replicated_policy_a_live_is_looked_for_in_every_slot_of_every_other_host() -> None:
+    for slot, own in ((0, [61626, 61636, 61646]), (2, [61616, 61626, 61646])):
+        settings = replication_settings(derived(replicated(), Life(slot, NODE if slot else "", "a")))
+        assert settings is not None
+        found = [(one.host, one.port) for one in settings.endpoints]
+        assert found == [("a", port) for port in (61616, 61626, 61636, 61646)] + [("b", port) for port in own]
 
 
 def test_lives_of_a_host_share_its_memory() -> None:

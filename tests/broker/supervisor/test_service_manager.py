@@ -15,7 +15,7 @@ import pytest
 
 from pollux.config import loads
 from pollux.config.colocated_ports import colocated_of
-from pollux.ha.colocated.life import Life
+from pollux.ha.colocated.life import Life, place_of
 from pollux.process.exits import EXIT_LISTEN, EXIT_LOCKED, EXIT_OK
 from pollux.supervisor import hosted
 from pollux.supervisor import supervisor as module
@@ -79,7 +79,7 @@ def a_host(directory: Path, program: str, *, backup: bool = True) -> Supervisor:
     colocated = colocated_of(configuration)
     assert colocated is not None
     lives = (Life(1, NODE, "a", {}),) if backup else ()
-    hosted.write(hosted.place_of(configuration), hosted.Hosted(OWN, lives))
+    hosted.write(place_of(configuration), hosted.Hosted(OWN, lives))
     return Supervisor(configuration, colocated, [sys.executable, "-c", HEAD + textwrap.dedent(program)])
 
 

@@ -222,7 +222,7 @@ def test_a_life_dies_with_its_supervisor(tmp_path: Path) -> None:
 # -- what a host answers
 
 
-def a_host(directory: Path, port: int, room: int) -> Supervisor:
+def a_host(directory: Path, port: int, room: int, kind: str = "shared-store") -> Supervisor:
     text = f"""<configuration xmlns="urn:activemq" xmlns:px="urn:pollux:1">
     <core xmlns="urn:activemq:core"><name>b</name>
     <journal-directory>{directory}/journal</journal-directory>
@@ -230,8 +230,8 @@ def a_host(directory: Path, port: int, room: int) -> Supervisor:
     <acceptors><acceptor name="x">tcp://127.0.0.1:{port}</acceptor></acceptors>
     <cluster-password>secret</cluster-password><cluster-connections><cluster-connection name="c">
     <connector-ref>me</connector-ref><static-connectors/></cluster-connection></cluster-connections>
-    <ha-policy><shared-store><colocated><max-backups>{room}</max-backups><backup-port-offset>1</backup-port-offset>
-    </colocated></shared-store></ha-policy></core><px:management><px:enabled>false</px:enabled></px:management></configuration>"""
+    <ha-policy><{kind}><colocated><max-backups>{room}</max-backups><backup-port-offset>1</backup-port-offset>
+    </colocated></{kind}></ha-policy></core><px:management><px:enabled>false</px:enabled></px:management></configuration>"""
     configuration = loads(text)
     colocated = colocated_of(configuration)
     assert colocated is not None
@@ -290,3 +290,32 @@ async def test_a_host_takes_in_what_it_can_and_says_why_not(tmp_path: Path) -> N
     host.drop(NODE, "the test ends")
     await until(lambda: len(host._tasks) == 1)
     running.cancel()
+
+
+@pytest.mark.parametrize(
+    ("kind", "directories", "reason"),
+    [
+        ("shared-store", {}, "has a shared store, and the live is replicated: give both the same ha-policy"),
+        ("replication", {"journal_directory": "/"}, "takes in copies, and the live has a shared store"),
+    ],
+)
+async def test_a_live_with_another_kind_of_store_is_refused(
+    tmp_path: Path, kind: str, directories: dict[str, str], reason: str
+) -> None:
+    host = a_host(tmp_path, 1, 1, kind)
+    own = child("")[0]
+    own.life = Life()
+    await host._answer(own, {"do": "tell", "node": "f" * 32, "state": "live"})
+    refused = await host._answer(own, {**asked(NODE, tmp_path), "directories": directories})
+    assert refused["slot"] == 0
+    assert reason in refused["reason"]
+    assert host.children == {}
+
+
+async def test_a_live_of_another_group_is_refused(tmp_path: Path) -> None:
+    host = a_host(tmp_path, 1, 1, "replication")
+    own = child("")[0]
+    own.life = Life()
+    await host._answer(own, {"do": "tell", "node": "f" * 32, "state": "live"})
+    refused = await host._answer(own, {**asked(NODE, tmp_path), "group": "other", "directories": {}})
+    assert "its group-name is '', not 'other'" in refused["reason"]

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Colocated = ReplicationColocated | SharedStoreColocated
 LAST_PORT = 65535
+#: The connector of a life to the other lives of its own host.
+OWN_HOST = "px:own-host"
 
 
 def colocated_of(configuration: Configuration) -> Colocated | None:
@@ -33,6 +35,19 @@ def lives_of(configuration: Configuration) -> int:
     """Return how many lives a broker's machine may have at once, which share its memory."""
     colocated = colocated_of(configuration)
     return 1 + colocated.max_backups if colocated is not None else 1
+
+
+def group_of(part: object) -> str:
+    """Return the group-name that an embedded policy of replication gives; empty: none."""
+    return str(getattr(part, "group_name", None) or "")
+
+
+def colocated_slots(configuration: Configuration) -> list[int]:
+    """Return what is added to the ports of a host for each of its slots; nothing without the policy."""
+    colocated = colocated_of(configuration)
+    if colocated is None:
+        return []
+    return [slot * colocated.backup_port_offset for slot in range(1, colocated.max_backups + 1)]
 
 
 def own_ports(configuration: Configuration) -> dict[int, str]:

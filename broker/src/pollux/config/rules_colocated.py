@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pollux.config.clustering import ReplicationBackup, ReplicationPrimary
 from pollux.config.colocated_ports import collisions, colocated_of, own_ports
 
 if TYPE_CHECKING:
@@ -35,4 +36,25 @@ def colocated_backups_have_a_place(configuration: Configuration, report: Report)
         report.error_at(policy.line, f"<colocated>: {line}")
 
 
-COLOCATED_RULES: tuple[Rule, ...] = (colocated_backups_have_a_place,)
+def colocated_lives_agree_on_who_serves(configuration: Configuration, report: Report) -> None:
+    """A replicated life and its backup, which are configured side by side here, ask the same for the right to serve."""
+    policy = configuration.ha_policy
+    colocated = policy.replication.colocated if policy is not None and policy.replication is not None else None
+    if policy is None or colocated is None:
+        return
+    primary, backup = colocated.primary or ReplicationPrimary(), colocated.backup or ReplicationBackup()
+    if primary.coordination_id is not None:
+        report.error_at(
+            policy.line,
+            f"<colocated>: with coordination-id {primary.coordination_id[:100]!r} the lives of all hosts would be one"
+            " node; remove it",
+        )
+    if primary.manager != backup.manager:
+        report.error_at(
+            policy.line,
+            "<colocated>: <primary> and <backup> have different managers, so a live and its backup could both serve;"
+            " give both the same <manager>, or none",
+        )
+
+
+COLOCATED_RULES: tuple[Rule, ...] = (colocated_backups_have_a_place, colocated_lives_agree_on_who_serves)

@@ -17,6 +17,9 @@ def features(configuration: Configuration) -> frozenset[str]:
     shared = configuration.ha_policy.shared_store if configuration.ha_policy is not None else None
     if shared is not None and configuration.database is None:
         built |= {"colocated"}
+    copied = configuration.ha_policy.replication if configuration.ha_policy is not None else None
+    if copied is not None and copied.colocated is not None and configuration.database is None:
+        built |= {"colocated", "replication", "network-check"}
     if has_cluster_password(configuration):
         built |= {"core-protocol"}
     pools = [router.pool for router in configuration.connection_routers if router.pool is not None]

@@ -11,7 +11,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
-from pollux.config.colocated_ports import colocated_of
+from pollux.config.colocated_ports import colocated_of, group_of
 from pollux.errors import InvalidRequestError
 from pollux.ha.colocated.life import DIRECTORIES, directories_of
 from pollux.ha.colocated.placement import Host, Next, Wish, decide, unfit
@@ -223,7 +223,7 @@ class Agent:
             node,
             machine,
             self._told["domain"],
-            "",
+            group_of(given.primary),
             self._at,
             self._asked,
             given.backup_request_retries,
@@ -238,14 +238,16 @@ class Agent:
             event(logger, level, f"backup: {found.what}", reason=found.reason)
         self._next = found
         if found.what in ("ask", "move") and not self._moving:
-            await self._ask(found, hosts, said)
+            await self._ask(wish, found, hosts, said)
 
     async def _somebody_waits(self) -> bool:
         """Whether somebody could take this life's node over, wherever it is."""
         activation = self._broker.node.activation
         return activation is not None and any(one.alive for one in await activation.others())
 
-    async def _ask(self, found: Next, hosts: list[Host], said: list[tuple[Conversation, dict[str, Any]]]) -> None:
+    async def _ask(
+        self, wish: Wish, found: Next, hosts: list[Host], said: list[tuple[Conversation, dict[str, Any]]]
+    ) -> None:
         host = next(one for one in hosts if one.node == found.host)
         way = next((one for one, answer in said if (answer.get("host") or {}).get("node") == host.node.hex()), None)
         self._asked += 1
@@ -260,6 +262,7 @@ class Agent:
             name=node.configuration.name.partition("@")[0],
             machine=self._told["machine"],
             domain=self._told["domain"],
+            group=wish.group,
             home=not self.life.slot,
             directories=directories_of(node.configuration),
         )
@@ -311,12 +314,14 @@ class Agent:
             }
             node, name = _itself(conversation, content["node"]), str(content["name"])[:255]
             machine, domain = str(content["machine"])[:255], str(content["domain"])[:255]
+            group = str(content.get("group", ""))[:255]
             answer = await self._line.ask(
                 "host",
                 node=node,
                 name=name,
                 machine=machine,
                 domain=domain,
+                group=group,
                 home=content.get("home") is True,
                 directories=directories,
             )

@@ -16,8 +16,6 @@ from pollux.store.data_lock import DirectoryLockedError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pollux.config.model import Configuration
-
 FILE = "hosted.json"
 LOCK = "supervisor.lock"
 
@@ -31,12 +29,6 @@ class Hosted(Struct, frozen=True):
     node: str = ""
     lives: tuple[Life, ...] = ()
     removed: tuple[str, ...] = ()
-
-
-def place_of(configuration: Configuration) -> Path:
-    """Return the directory of what a host remembers: beside its own live's journal."""
-    journal = configuration.journal_directory
-    return journal.with_name(f"{journal.name}.colocated")
 
 
 def read(directory: Path) -> Hosted:

@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pollux.config.colocated_ports import own_ports
+from pollux.config.colocated_ports import group_of, own_ports
 from pollux.errors import PolluxError
-from pollux.ha.colocated.life import Life
+from pollux.ha.colocated.life import Life, place_of
 from pollux.ha.colocated.placement import Host, Slots, Wish
 from pollux.ha.runtime import RUN_VARIABLE, runtime_directory
 from pollux.logs import event
@@ -57,7 +57,9 @@ class Supervisor:
         self._colocated = colocated
         self._command = command
         self._runtime = runtime_directory(configuration)
-        self._place = hosted.place_of(configuration)
+        #: Of lives whose stores are copied a backup's is in this host's own directory, whoever serves.
+        self._copies = configuration.ha_policy is not None and configuration.ha_policy.replication is not None
+        self._place = place_of(configuration)
         self._notifier = Notifier()
         self._lock = -1
         self.machine = os.environ.get(MACHINE_VARIABLE) or socket.gethostname()
@@ -109,7 +111,7 @@ class Supervisor:
         deadline = time.monotonic() + _LOCK_PATIENCE
         while True:
             try:
-                return hosted.lock(self._runtime)
+                return hosted.lock(self._place if self._copies else self._runtime)
             except DirectoryLockedError:
                 if time.monotonic() >= deadline or self._stopping.is_set():
                     raise
@@ -239,6 +241,7 @@ class Supervisor:
                 self.machine,
                 self._colocated.max_backups,
                 configuration.high_availability.failure_domain or "",
+                group=group_of(self._colocated.backup),
             )
             self._slots = Slots(host, kept)
 
@@ -290,7 +293,7 @@ class Supervisor:
                 "reason": "its node was removed by an operator of this host, and its own live is not there",
             }
         known = bytes.fromhex(node) in self._slots.slots
-        wish = Wish(bytes.fromhex(node), asked["machine"], asked["domain"])
+        wish = Wish(bytes.fromhex(node), asked["machine"], asked["domain"], asked.get("group", ""))
         slot, reason = self._slots.ask(wish, time.monotonic())
         if not slot or known:
             return {"slot": slot, "reason": reason}
@@ -318,7 +321,11 @@ class Supervisor:
 
     def _unusable(self, slot: int, directories: dict[str, str]) -> str:
         """Say why a backup with this store cannot be in a slot. Blocking."""
+        if not directories and not self._copies:
+            return f"{self.machine} has a shared store, and the live is replicated: give both the same ha-policy"
         for path in dict.fromkeys(directories.values()):
+            if self._copies:
+                return f"{self.machine} takes in copies, and the live has a shared store: give both the same ha-policy"
             if not Path(path).is_dir():
                 return f"{path} is no directory on {self.machine}: a shared store has the same path on all hosts"
         for port, what in own_ports(self._configuration).items():

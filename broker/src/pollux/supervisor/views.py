@@ -66,6 +66,7 @@ def of_host(host: Host) -> dict[str, Any]:
         "machine": host.machine,
         "room": host.room,
         "domain": host.domain,
+        "group": host.group,
         "backups": sorted(node.hex() for node in host.backups),
         "alone": host.alone,
     }
@@ -80,6 +81,7 @@ def host_of(found: Any) -> Host | None:
             max(0, int(found["room"])),
             str(found["domain"])[:255],
             frozenset(bytes.fromhex(node) for node in found["backups"]),
+            str(found.get("group", ""))[:255],
             alone=bool(found["alone"]),
         )
     except (LookupError, TypeError, ValueError):

@@ -1,7 +1,8 @@
 """A life of a host with a colocated policy, and the configuration that its process runs with. Pure.
 
 All lives of a host read one broker.xml. The host's own live takes what stands in ``<primary>``; a backup that it hosts
-takes ``<backup>``, ports of its own (:mod:`pollux.config.colocated_ports`), and the store of the live that asked.
+takes ``<backup>``, ports of its own (:mod:`pollux.config.colocated_ports`), and the store of the live that asked; with
+replication a copy of it, in a directory of the host's own.
 """
 
 from __future__ import annotations
@@ -13,9 +14,20 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.config.clustering import HaPolicy, SharedStore, SharedStoreBackup, SharedStorePrimary
+from pollux.config.acceptors import Connector
+from pollux.config.clustering import (
+    HaPolicy,
+    Replication,
+    ReplicationBackup,
+    ReplicationPrimary,
+    SharedStore,
+    SharedStoreBackup,
+    SharedStorePrimary,
+)
+from pollux.config.colocated_ports import OWN_HOST, colocated_slots
 
 if TYPE_CHECKING:
+    from pollux.config.clustering import ReplicationColocated
     from pollux.config.model import Configuration
 
 #: Environment variable that tells a process which life it is.
@@ -28,6 +40,8 @@ DIRECTORIES = (
     "paging_directory",
     "node_manager_lock_directory",
 )
+#: Those that a copy has.
+_COPIED = DIRECTORIES[:4]
 
 
 class Life(Struct, frozen=True):
@@ -57,8 +71,17 @@ def decode(text: str) -> Life:
     return msgspec.json.decode(text, type=Life)
 
 
+def place_of(configuration: Configuration) -> Path:
+    """Return the directory of what a host has of others: beside its own live's journal."""
+    journal = configuration.journal_directory
+    return journal.with_name(f"{journal.name}.colocated")
+
+
 def directories_of(configuration: Configuration) -> dict[str, str]:
-    """Return where a broker's store is, as it asks others to open it."""
+    """Return where a broker's store is, as it asks others to open it; nothing of one that is copied."""
+    policy = configuration.ha_policy
+    if policy is not None and policy.replication is not None:
+        return {}
     found = {name: getattr(configuration, name) for name in DIRECTORIES}
     return {name: str(path) for name, path in found.items() if path is not None}
 
@@ -69,6 +92,8 @@ def derived(configuration: Configuration, life: Life) -> Configuration:
     Beside its part it keeps ``<colocated>``: so it is known for a life that has a supervisor.
     """
     policy = configuration.ha_policy
+    if policy is not None and policy.replication is not None and policy.replication.colocated is not None:
+        return _replicated(configuration, policy, policy.replication.colocated, life)
     shared = policy.shared_store.colocated if policy is not None and policy.shared_store is not None else None
     if policy is None or shared is None:
         return configuration
@@ -83,6 +108,49 @@ def derived(configuration: Configuration, life: Life) -> Configuration:
     return replace(
         hosted, ha_policy=HaPolicy(shared_store=SharedStore(backup=backup, colocated=shared), line=policy.line)
     )
+
+
+def _replicated(
+    configuration: Configuration, policy: HaPolicy, given: ReplicationColocated, life: Life
+) -> Configuration:
+    """Return the same of a policy whose stores are copied: a live and its backups are a group of their own."""
+    if not life.slot:
+        primary = given.primary or ReplicationPrimary()
+        primary = replace(primary, group_name=_group(primary.group_name, configuration.name))
+        own = replace(configuration, ha_policy=_copying(policy, Replication(primary=primary, colocated=given)))
+        return _with_own_host(own, configuration, 0)
+    backup = given.backup or ReplicationBackup()
+    backup = replace(backup, group_name=_group(backup.group_name, life.name), restart_backup=True)
+    place = place_of(configuration) / life.node
+    copy = {name: str(place / name.partition("_directory")[0]) for name in _COPIED}
+    here = Life(life.slot, life.node, life.name, copy)
+    hosted = _hosted(configuration, here, life.slot * given.backup_port_offset, frozenset(given.excludes))
+    hosted = replace(hosted, ha_policy=_copying(policy, Replication(backup=backup, colocated=given)))
+    return _with_own_host(hosted, configuration, life.slot)
+
+
+def _with_own_host(configuration: Configuration, raw: Configuration, slot: int) -> Configuration:
+    """Return it with a connector to the other lives of this host: they have a vote as those of other hosts have."""
+    refs = {cluster.connector_ref for cluster in raw.cluster_connections[:1]}
+    shifts = [0, *colocated_slots(raw)]
+    del shifts[slot]
+    ends = tuple(
+        replace(end, port=_shifted(end.port, shift))
+        for one in raw.connectors
+        if one.name in refs
+        for shift in shifts
+        for end in one.endpoints
+    )
+    return replace(configuration, connectors=(*configuration.connectors, Connector(OWN_HOST, endpoints=ends)))
+
+
+def _copying(policy: HaPolicy, replication: Replication) -> HaPolicy:
+    return HaPolicy(replication=replication, line=policy.line)
+
+
+def _group(given: str | None, name: str) -> str:
+    """Return the group-name of a live and its backups: whatever is given, they follow nobody else."""
+    return f"{given or ''}/{name}"
 
 
 def _hosted(configuration: Configuration, life: Life, shift: int, stay: frozenset[str]) -> Configuration:

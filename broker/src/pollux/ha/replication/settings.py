@@ -8,8 +8,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from pollux.config.acceptors import ConnectorSettings
 from pollux.config.clustering import ReplicationBackup, ReplicationPrimary
+from pollux.config.colocated_ports import OWN_HOST, colocated_slots
 from pollux.config.manager import FILE_MANAGERS, zookeeper_times
 from pollux.errors import PolluxError
 from pollux.ha.copies.replicas import TOLD
@@ -175,12 +178,16 @@ def _others(configuration: Configuration, cluster: ClusterConnection | None) -> 
     if cluster is None or cluster.static_connectors is None:
         return ()
     connectors = {connector.name: connector for connector in configuration.connectors}
-    return tuple(
+    found = tuple(
         endpoint
         for name in cluster.static_connectors.connector_refs
         if name != cluster.connector_ref
         for endpoint in connectors[name].endpoints
     )
+    # Of colocated hosts each may serve in any slot of another one.
+    slots = colocated_slots(configuration)
+    own_host = connectors[OWN_HOST].endpoints if OWN_HOST in connectors else ()
+    return found + tuple(replace(one, port=one.port + shift) for shift in slots for one in found) + own_host
 
 
 def _group(configuration: Configuration, cluster: ClusterConnection | None) -> DiscoveryGroup | None:
