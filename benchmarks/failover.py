@@ -3,6 +3,7 @@
     .venv/bin/python -m benchmarks.failover                          # Pollux, and ActiveMQ when it is installed
     .venv/bin/python -m benchmarks.failover --brokers pollux --protocols amqp --write     # rewrites only these rows
     .venv/bin/python -m benchmarks.failover --brokers activemq activemq-tuned --trials 10 --write
+    .venv/bin/python -m benchmarks.failover --brokers pollux pollux-colocated --messages 0   # one life of a host
     .venv/bin/python -m benchmarks.failover --load full [--drained yes] [--brokers pollux pollux-replicated] [--write]
 
 Two brokers on one shared directory on loopback. A producer sends without a pause; the live is killed, and the time runs

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from benchmarks.peers import activemq_installed, free_port, kahadb, spawn_activemq
 from harness.broker import PASSWORD, POLLUX, USER, BrokerProcess
+from harness.colocated import OFFSET, Hosts
 from harness.failover import wait_until
 from harness.replication import PEER, Replica, zookeeper_manager
 from harness.replication import Pair as ReplicatedGroup
@@ -25,6 +26,8 @@ from pollux.client.url import Wire
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from harness.colocated import Host
 
 #: Whoever has the lock stays live: a restarted primary waits like a backup.
 ROLES = ("<primary/>", "<backup><allow-failback>false</allow-failback></backup>")
@@ -243,6 +246,50 @@ class ReplicatedPair(PolluxPair):
         self.zookeeper.stop()
 
 
+class ColocatedPair(Pair):
+    """One life of three colocated hosts, which is killed alone; its backup is on another host, and it comes home."""
+
+    name = "Pollux, colocated"
+    protocols = (Wire.AMQP, Wire.STOMP)
+
+    def __init__(self, directory: Path) -> None:
+        self.hosts = Hosts(directory)
+        self._killed = 0
+        for host in self.hosts.all:
+            host.configuration.write_text(host.configuration.read_text().replace(SMALL_JOURNAL, ""))
+
+    @property
+    def _home(self) -> Host:
+        return self.hosts.all[0]
+
+    def start(self) -> None:
+        for host in self.hosts.all:
+            host.spawn()
+        self.hosts.wait_until_whole()
+
+    @property
+    def brokers(self) -> str:
+        # In the slots of others nobody listens but who serves; so clients find this node and no other one.
+        others = [host.port + slot * OFFSET for host in self.hosts.all[1:] for slot in (1, 2)]
+        ports = ",".join(f"tcp://127.0.0.1:{port}" for port in (self._home.port, *others))
+        return f"{ports}?user={USER}&password={quote(PASSWORD)}"
+
+    @property
+    def live(self) -> int:
+        self._killed = int(self._home.own["pid"])
+        return self._killed
+
+    def swap(self) -> None:
+        # What its supervisor shows may still be of the moment before.
+        wait_until(lambda: self._home.own.get("pid") not in (None, self._killed), "the killed life runs again", LIMIT)
+        self.hosts.wait_until_whole()
+
+    def close(self) -> None:
+        for host in self.hosts.all:
+            if host.running:
+                host.kill()
+
+
 class ActiveMQ:
     """One ActiveMQ broker of a pair; it opens its port when it has the lock."""
 
@@ -335,9 +382,10 @@ class TunedActiveMQPair(ActiveMQPair):
 
 
 #: What --brokers takes: whether it is installed, and what makes a pair in a directory.
-PAIRS: dict[str, tuple[Callable[[], bool], type[PolluxPair | ActiveMQPair]]] = {
+PAIRS: dict[str, tuple[Callable[[], bool], type[PolluxPair | ColocatedPair | ActiveMQPair]]] = {
     "pollux": (lambda: True, PolluxPair),
     "pollux-replicated": (lambda: True, ReplicatedPair),
+    "pollux-colocated": (lambda: True, ColocatedPair),
     "activemq": (activemq_installed, ActiveMQPair),
     "activemq-tuned": (activemq_installed, TunedActiveMQPair),
 }
