@@ -30,8 +30,11 @@ def programs() -> Path:
 class Server:
     """One cluster. ``start`` and ``stop`` may be called again and again."""
 
-    def __init__(self, directory: Path, *, durable: bool = False) -> None:
-        """`durable`: what it confirms outlives a power cut, as in production and for benchmarks."""
+    def __init__(self, directory: Path, *, durable: bool = False, of: Server | None = None) -> None:
+        """`durable`: what it confirms outlives a power cut, as in production and for benchmarks.
+
+        `of`: it is a standby of that server, which has to run.
+        """
         self.directory = directory
         self._durable = durable
         self._bin = programs()
@@ -43,7 +46,10 @@ class Server:
             account = pwd.getpwnam(self._user)
             os.chown(directory, account.pw_uid, account.pw_gid)
         data = directory / "data"
-        self._run("initdb", "-D", data, "-U", "pollux", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        if of is None:
+            self._run("initdb", "-D", data, "-U", "pollux", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        else:
+            self._run("pg_basebackup", "-D", data, "-h", of.directory, "-U", "pollux", "-R", "--no-sync", "-c", "fast")
 
     def _run(self, program: str, *arguments: str | Path, check: bool = True) -> None:
         with tempfile.TemporaryFile() as output:  # the server keeps it open: a pipe would be waited for
@@ -74,6 +80,10 @@ class Server:
         """Stop it, as a power cut would or as asked."""
         self._run("pg_ctl", "-D", self.directory / "data", "-m", mode, "-w", "stop", check=False)
 
+    def promote(self) -> None:
+        """Have a standby be the server that is written to."""
+        self._run("pg_ctl", "-D", self.directory / "data", "-w", "promote")
+
     @property
     def pid(self) -> int:
         """Return the process id of the server."""
@@ -101,12 +111,12 @@ class Server:
 
 
 @contextmanager
-def running(place: Path | None = None, *, durable: bool = False) -> Iterator[Server]:
-    """Yield a server that answers, in a directory in `place`; it is gone afterwards."""
+def running(place: Path | None = None, *, durable: bool = False, of: Server | None = None) -> Iterator[Server]:
+    """Yield a server that answers, in a directory in `place`, a standby if it is `of` one; it is gone afterwards."""
     directory = Path(tempfile.mkdtemp(prefix="pollux-pg-", dir=place))
     directory.chmod(0o755)
     try:
-        server = Server(directory, durable=durable)
+        server = Server(directory, durable=durable, of=of)
         server.start()
         try:
             yield server

@@ -129,6 +129,25 @@ def test_a_live_goes_on_when_the_server_is_killed_and_back_within_its_lease(tmp_
             assert backup.phase == "ready"
 
 
+def test_the_server_is_lost_and_its_standby_promoted(tmp_path: Path) -> None:
+    """Nothing that was confirmed is lost with it: the server confirmed nothing that its standby had not written."""
+    with running() as lost, running(of=lost) as standby:
+        lost.sql("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        lost.sql("SELECT pg_reload_conf()")
+        wait_until(lambda: lost.sql("SELECT sync_state FROM pg_stat_replication") == "sync", "the standby is asked")
+        url = f"jdbc:postgresql:postgres?host={lost.directory},{standby.directory}&amp;targetServerType=primary"
+        core = STORE.format(url=url, driver="org.postgresql.Driver", login="<jdbc-user>pollux</jdbc-user>")
+        own = "<px:lease-guard>15000</px:lease-guard>"
+        with Group(tmp_path, PRIMARY.format(""), BACKUP.format(""), core=core, own=own) as group:
+            group.begin()
+            group.fault("PostgreSQL is lost")
+            lost.stop()
+            standby.promote()
+            group.wait_for_confirms(60)
+            group.finish()
+            assert int(standby.sql("SELECT count(*) FROM pg_stat_activity WHERE usename = 'pollux'")) > 1
+
+
 #: What a server says whose disk is full, to every write of a message, as long as it is there.
 FULL = """CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
   RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$;
