@@ -216,6 +216,9 @@ class AcceptorSettings(TlsSettings, frozen=True):
         "Largest WebSocket frame a client may send.",
     ] = -1
     auto_start: Annotated[bool, Boolean(), "Listen from the start."] = True
+    proxy_protocol_enabled: Annotated[
+        bool, Boolean(), "Each connection begins with the header of a proxy (PROXY protocol, versions 1 and 2)."
+    ] = False
     router: Annotated[str | None, Text(), "Connection router of this acceptor: where its clients are served."] = None
 
 

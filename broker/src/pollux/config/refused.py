@@ -68,7 +68,6 @@ _ACCEPTOR = _TRANSPORT | {
     "verifyHost": "clients are identified by certificate subject, not by host name",
     "saslLoginConfigScope": _KERBEROS,
     "securityDomain": "there is one set of users for all acceptors",
-    "proxyProtocolEnabled": "the PROXY protocol is not provided",
     "connectionTtlMin": "clients cannot ask for a ttl; connectionTtl sets it",
     "connectionTtlMax": "clients cannot ask for a ttl; connectionTtl sets it",
     "webSocketEncoderType": "WebSocket messages to clients are binary, which those of all three protocols read",

@@ -16,12 +16,16 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Any, cast
 
+from msgspec.structs import replace
+
 from pollux.engine.peer import Peer
 from pollux.engine.share import Portion
 from pollux.errors import PolluxError
 from pollux.logs import event, failure
 from pollux.process import tls_handshake
 from pollux.process.strangers import TLS
+from pollux.wire import proxy
+from pollux.wire.proxy import ProxyError
 from pollux.wire.sniff import Protocol, SniffError, sniff
 
 if TYPE_CHECKING:
@@ -62,6 +66,7 @@ class Connection(asyncio.Protocol):
         "_paused",
         "_portion",
         "_position",
+        "_proxied",
         "_raw",
         "_taken_before",
         "_transport",
@@ -107,6 +112,8 @@ class Connection(asyncio.Protocol):
         self._web: WebSocket | None = None
         self.peer = Peer(0, "", 0)
         self.session: Session | None = None
+        #: A proxy has to say whom it speaks for before anything else.
+        self._proxied = listener.acceptor.settings.proxy_protocol_enabled
         #: It has not logged in, and counts with those that have not.
         self.stranger = True
         self.opened = 0.0
@@ -326,8 +333,10 @@ class Connection(asyncio.Protocol):
     def _first_bytes(self, data: bytes) -> None:
         data = self._buffer + data if self._buffer else data
         try:
+            if self._proxied and not (data := self._behind_header(data)):
+                return
             protocol = sniff(data)
-        except SniffError as error:
+        except (SniffError, ProxyError) as error:
             self._refuse(str(error))
             return
         if protocol is None:
@@ -350,6 +359,21 @@ class Connection(asyncio.Protocol):
             self._refuse("this acceptor takes WebSocket only (ws://)")
         elif (session := self.begin(protocol, self)) is not None:
             self._take(session, data)
+
+    def _behind_header(self, data: bytes) -> bytes:
+        """Return what is behind a proxy's header, empty while there is nothing. Raises ProxyError."""
+        self._buffer = data
+        found = proxy.parse(data)
+        if found is None:
+            return b""
+        self._proxied, self._buffer = False, b""
+        if found.address:
+            client = replace(self.peer, address=found.address, port=found.port)
+            refusal = self._listener.connections.relocate(self, client)
+            if refusal is not None:
+                self._refuse(refusal)
+                return b""
+        return data[found.size :]
 
     def _start_tls(self, data: bytes) -> None:
         listener = self._listener

@@ -102,6 +102,25 @@ class Connections:
         self.empty.clear()
         return None
 
+    def relocate(self, connection: Connection, peer: Peer) -> str | None:
+        """Count a connection for another place, as a proxy says whose it is; returns why it is refused."""
+        self.strangers.remove(connection)
+        self._leave(place_of(connection.peer.address))
+        connection.peer = peer
+        place = place_of(peer.address)
+        has_enough = self._has_enough(place) and not self.strangers.give_way(place)
+        self._per_host[place] += 1
+        self.strangers.add(connection)
+        self.strangers.grew(connection, connection.bytes_in)
+        if has_enough:
+            return f"{place} has {self._per_host[place] - 1} connections already, and may have no more ({self._rule()})"
+        return None
+
+    def _leave(self, place: str) -> None:
+        self._per_host[place] -= 1
+        if self._per_host[place] <= 0:
+            del self._per_host[place]
+
     def _has_enough(self, place: str) -> bool:
         """Whether this place may have no more: it never gets the last ones, so that others can come in."""
         limit = self.per_host or max(self.maximum - len(self._connections) - 1, 1)
@@ -118,10 +137,7 @@ class Connections:
             self.closed_bytes_in += found.bytes_in
             self.closed_bytes_out += found.bytes_out
             self.strangers.remove(found)
-            place = place_of(found.peer.address)
-            self._per_host[place] -= 1
-            if self._per_host[place] <= 0:
-                del self._per_host[place]
+            self._leave(place_of(found.peer.address))
             if not self._connections:
                 self.empty.set()
         return found
