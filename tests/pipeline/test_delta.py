@@ -75,7 +75,7 @@ def test_a_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_without_the_package_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(InputError, match=r"--delta: .*: install pollux-pipeline\[delta\]"):
-        check()
+        check(tmp_path)
     with pytest.raises(InputError, match="--delta"):
         Run(None, Inputs((), ()), tmp_path / "out", {"delta": True})  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()

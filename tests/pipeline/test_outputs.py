@@ -1,18 +1,20 @@
-"""What is in an output directory and is not ours stays; what is no local path is refused by name."""
+"""What is in an output directory and is not ours stays."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
 
-from pollux_pipeline.cli import local
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.jobs.manifest import NAME, Manifest
 from pollux_pipeline.sources.inputs import Inputs
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def make_run(output: Path) -> Run:
@@ -67,14 +69,3 @@ def test_a_manifest_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text("[]")
     with pytest.raises(InputError, match="is not a manifest of pollux-pipeline"):
         Manifest(tmp_path)
-
-
-@pytest.mark.parametrize("text", ["s3a://bucket/out", "hdfs://name:8020/out", "gs://b/o"])
-def test_a_uri_of_another_file_system_is_refused_by_name(text: str) -> None:
-    with pytest.raises(InputError, match=f"--output {text}: only local paths"):
-        local(Path(text), "--output")
-
-
-def test_a_local_path_may_be_a_uri() -> None:
-    assert local(Path("file:///srv/a%20b"), "--input") == Path("/srv/a b")
-    assert local(Path("out/messages"), "--output") == Path("out/messages")

@@ -56,7 +56,8 @@ def test_findings_are_the_first_section(tmp_path: Path) -> None:
         "waiting": [],
         "examples": [{"finding": "damage", "detail": "f:0: cut: short"}],
     }
-    text = page.write_reconcile(tmp_path / "report.html", result, found).read_text()
+    page.write_reconcile(tmp_path / "report.html", result, found)
+    text = (tmp_path / "report.html").read_text()
     headings = re.findall(r"<h2>(.*?)</h2>", text)
     assert headings[0].startswith("Findings")
     assert len(headings) == 3

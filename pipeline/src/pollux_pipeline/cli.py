@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,11 +15,11 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
-from urllib.parse import unquote
 
 import typer
 
 from pollux_pipeline.errors import InputError
+from pollux_pipeline.places import Remote, fetched, here, is_remote, local
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pollux_pipeline.jobs.base import Result, Run
+    from pollux_pipeline.places import Output as Place
     from pollux_pipeline.sources.inputs import Inputs
 
 EXIT_CLEAN, EXIT_FAILED, EXIT_USAGE, EXIT_FINDINGS, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
@@ -47,14 +48,29 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+
+def _complete(text: str) -> list[str]:
+    """Paths of this machine that begin so: paths are texts here, as a Path would make one slash of a URI's two."""
+    return [f"{one}/" if Path(one).is_dir() else one for one in sorted(glob.glob(f"{glob.escape(text)}*"))]  # noqa: PTH207
+
+
 Input = Annotated[
-    list[Path],
+    list[str],
     typer.Option(
-        "--input", "-i", help="A ledger, or a directory with journals, ledgers or both below it; several times."
+        "--input",
+        "-i",
+        autocompletion=_complete,
+        help="A ledger, or a directory with journals, ledgers or both below it; several times. A path or a URI.",
     ),
 ]
 Output = Annotated[
-    Path, typer.Option("--output", "-o", help="Directory for tables (Parquet), report.html, result.json.")
+    str,
+    typer.Option(
+        "--output",
+        "-o",
+        autocompletion=_complete,
+        help="Directory for tables (Parquet), report.html, result.json. A path or a URI.",
+    ),
 ]
 Master = Annotated[str, typer.Option("--master", help="Spark master: local[*], spark://HOST:7077, yarn, k8s://...")]
 Memory = Annotated[str, typer.Option("--memory", help="Memory of the driver (in local mode of all).")]
@@ -72,6 +88,17 @@ class Spark:
         self.master = master
         self.memory = memory
         self._conf = conf or []
+        self._session: SparkSession | None = None
+
+    def start(self, size: int | None) -> SparkSession:
+        """The session, started when it is first asked for. `size`: bytes of input it is for; None: not known."""
+        from pollux_pipeline.session import build_session
+
+        if self._session is None:
+            quiet_spark()
+            settings = self.settings()
+            self._session = build_session(self.master, memory=self.memory, settings=settings, size=size)
+        return self._session
 
     def settings(self) -> dict[str, str]:
         """The properties of --conf. Raises InputError."""
@@ -135,7 +162,7 @@ class Progress:
 def execute(
     job: Callable[[Run], Result],
     inputs: Callable[[], Inputs],
-    output: Path,
+    output: str | Path,
     *,
     spark: Spark,
     as_json: bool,
@@ -145,7 +172,7 @@ def execute(
     name = getattr(job, "__name__", "job")
     progress = Progress(name)
     try:
-        result = _run(job, inputs(), local(output, "--output"), options or {}, progress, spark=spark)
+        result = _run(job, inputs(), str(output), options or {}, progress, spark=spark)
     except InputError as error:
         progress.done()
         _stop(f"pollux-pipeline {name}: {error}", EXIT_USAGE)
@@ -169,7 +196,7 @@ def execute(
 def _run(
     job: Callable[[Run], Result],
     inputs: Inputs,
-    output: Path,
+    output: str,
     options: dict[str, Any],
     progress: Progress,
     *,
@@ -178,18 +205,16 @@ def _run(
     from py4j.protocol import Py4JError
 
     from pollux_pipeline.jobs.base import Run
-    from pollux_pipeline.session import build_session
 
-    settings = spark.settings()
-    quiet_spark()
     progress.tell(f"starting Spark ({spark.master})")
-    session = build_session(spark.master, memory=spark.memory, settings=settings, size=inputs.size() or None)
+    session = spark.start(inputs.size() or None)
     from pyspark.errors import PySparkException
 
     signal.signal(signal.SIGINT, _interrupted)
     progress.watch(lambda: running_tasks(session))
     try:
-        result = job(Run(session, inputs, output.absolute(), options, progress.tell))
+        place: Place = Remote(session, output) if is_remote(output) else here(output).absolute()
+        result = job(Run(session, inputs, place, options, progress.tell))
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         progress.done()
@@ -273,24 +298,29 @@ def quiet_spark() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
 
 
-_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # as a Path is written: of several slashes one is left
+def _here(paths: list[str], spark: Spark, option: str = "--input") -> list[str]:
+    """Paths of this machine; what URIs of other file systems name is copied here. Raises InputError."""
+    remote = [path for path in paths if is_remote(path)]
+    mine = [str(here(path)) for path in paths if not is_remote(path)]
+    if not remote:
+        return mine
+    if not spark.master.startswith("local"):
+        raise InputError(f"{option} {remote[0]}: is copied to this machine, which the workers of --master do not see")
+    return mine + fetched(spark.start(None), remote, option)
 
 
-def local(path: Path, option: str) -> Path:
-    """A path on this machine, which may be given as file:///...; InputError for a URI of anything else."""
-    match = _URI.fullmatch(str(path))
-    if match is None:
-        return path
-    if match[1].lower() == "file":
-        return Path("/", unquote(match[2]))
-    remedy = "only local paths and file:// work: mount it, or copy it"
-    raise InputError(f"{option} {match[1]}://{match[2]}: {remedy}")
-
-
-def _found(paths: list[Path]) -> Callable[[], Inputs]:
+def _found(paths: list[str], spark: Spark) -> Callable[[], Inputs]:
     from pollux_pipeline.sources.inputs import find
 
-    return lambda: find([str(local(path, "--input")) for path in paths])
+    return lambda: find(_here(paths, spark))
+
+
+def _found_here(paths: list[str]) -> Callable[[], Inputs]:
+    """The same where URIs of other file systems are refused."""
+    from pollux_pipeline.sources.inputs import find
+
+    why = "give a copy on this machine, always the same one: what was read already is known by its path"
+    return lambda: find([str(local(path, "--input", why)) for path in paths])
 
 
 @app.callback()
@@ -316,21 +346,28 @@ def reconcile(
     from pollux_pipeline.jobs.reconcile import reconcile as job
 
     options = {"queues": queue or [], "delta": delta}
-    execute(job, _found(inputs), output, spark=Spark(master, memory, conf), as_json=as_json, options=options)
+    spark = Spark(master, memory, conf)
+    execute(job, _found(inputs, spark), output, spark=spark, as_json=as_json, options=options)
 
 
-SideA = Annotated[Path, typer.Option("--a", help="Data directory of one side: its journal and bindings.")]
-SideB = Annotated[Path, typer.Option("--b", help="Data directory of the other side.")]
+SideA = Annotated[
+    str, typer.Option("--a", autocompletion=_complete, help="Data directory of one side: its journal and bindings.")
+]
+SideB = Annotated[str, typer.Option("--b", autocompletion=_complete, help="Data directory of the other side.")]
 
 
-def _sides(a: Path, b: Path, options: dict[str, Any]) -> Callable[[], Inputs]:
+#: Of the two sides, whose files a plan names.
+_COPY = "give a copy on this machine: what is decided about it names files in it"
+
+
+def _sides(a: str, b: str, options: dict[str, Any]) -> Callable[[], Inputs]:
     """Inputs of the jobs that compare two journals: checked, and put into `options`."""
 
     def check() -> Inputs:
         from pollux_pipeline.jobs.pair import check_sides
         from pollux_pipeline.sources.inputs import Inputs
 
-        options["sides"] = check_sides(local(a, "--a"), local(b, "--b"))
+        options["sides"] = check_sides(local(a, "--a", _COPY), local(b, "--b", _COPY))
         return Inputs((options["sides"]["a"], options["sides"]["b"]), ())
 
     return check
@@ -395,7 +432,8 @@ def ingest(
     from pollux_pipeline.jobs.ingest import ingest as job
 
     options = {"live": live, "delta": delta}
-    execute(job, _found(inputs), output, spark=Spark(master, memory, conf), as_json=as_json, options=options)
+    spark = Spark(master, memory, conf)
+    execute(job, _found_here(inputs), output, spark=spark, as_json=as_json, options=options)
 
 
 @app.command("sizing", epilog="Example: pollux-pipeline sizing -i castor/data -i pollux/data -o out --load 90000")
@@ -415,14 +453,15 @@ def sizing(
     from pollux_pipeline.jobs.sizing import sizing as job
 
     options = {"load": load, "capacity": capacity, "delta": delta}
-    execute(job, _found(inputs), output, spark=Spark(master, memory, conf), as_json=as_json, options=options)
+    spark = Spark(master, memory, conf)
+    execute(job, _found(inputs, spark), output, spark=spark, as_json=as_json, options=options)
 
 
 @app.command(
     "archive", epilog="Example: pollux-pipeline archive --lake /srv/lake -o /srv/lake/retention --keep-days 30"
 )
 def archive(
-    lake: Annotated[Path, typer.Option("--lake", help="Directory that `ingest` wrote.")],
+    lake: Annotated[str, typer.Option("--lake", autocompletion=_complete, help="Directory that `ingest` wrote.")],
     output: Output,
     *,
     keep_days: Annotated[int, typer.Option(min=0, help="Days that stay as they are; older ones are packed.")] = 30,
@@ -438,9 +477,14 @@ def archive(
 
     if drop_days and drop_days < keep_days:
         _stop(f"pollux-pipeline archive: --drop-days {drop_days} is before --keep-days {keep_days}", EXIT_USAGE)
-    options = {"lake": str(lake.absolute()), "keep_days": keep_days, "drop_days": drop_days}
-    nothing = Inputs((), ())
-    execute(job, lambda: nothing, output, spark=Spark(master, memory, conf), as_json=as_json, options=options)
+    options: dict[str, Any] = {"keep_days": keep_days, "drop_days": drop_days}
+
+    def check() -> Inputs:
+        why = "its days are renamed, which this does on this machine's paths alone"
+        options["lake"] = str(local(lake, "--lake", why).absolute())
+        return Inputs((), ())
+
+    execute(job, check, output, spark=Spark(master, memory, conf), as_json=as_json, options=options)
 
 
 def main() -> None:

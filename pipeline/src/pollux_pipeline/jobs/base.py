@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
@@ -18,15 +17,16 @@ from pyspark.sql.types import DataType
 
 from pollux_pipeline.jobs import delta
 from pollux_pipeline.jobs.manifest import Manifest
+from pollux_pipeline.places import remove, write_text
 from pollux_pipeline.tuning import STRETCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import StructType
 
+    from pollux_pipeline.places import Output
     from pollux_pipeline.sources.inputs import Inputs
 
 #: Rows that a report or a summary shows of one table at most.
@@ -64,11 +64,11 @@ class Result:
     """Hold what a job found. `findings`: name -> how many; all zero is clean, unless some history was not seen."""
 
     job: str
-    output: Path
+    output: Output
     findings: dict[str, int] = field(default_factory=dict)
     #: Figures that are neither good nor bad.
     facts: dict[str, Any] = field(default_factory=dict)
-    report: Path | None = None
+    report: Output | None = None
     #: Behind what the history begins that was seen, where checkpoints have folded the rest away.
     compacted: str = ""
 
@@ -122,7 +122,7 @@ class Run:
         self,
         spark: SparkSession,
         inputs: Inputs,
-        output: Path,
+        output: Output,
         options: Mapping[str, Any] | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> None:
@@ -131,7 +131,7 @@ class Run:
         self.output = output
         self.options = options or {}
         if self.options.get("delta"):
-            delta.check()
+            delta.check(output)
         self._tell = tell or (lambda _: None)
         #: What was counted of tables while they were written, by table and name.
         self.counts: dict[str, dict[str, int]] = {}
@@ -180,9 +180,10 @@ class Run:
         self.manifest.claim(name)
         frame = table(self.spark, listed, columns)
         place = self.output / name
-        shutil.rmtree(place, ignore_errors=True)
+        remove(place)
         place.mkdir(parents=True)
-        pq.write_table(_arrow(listed, columns), place / "part-00000.snappy.parquet")
+        with (place / "part-00000.snappy.parquet").open("wb") as stream:
+            pq.write_table(_arrow(listed, columns), stream)
         (place / "_SUCCESS").touch()
         if self.options.get("delta"):
             delta.publish(place, frame.schema)
@@ -243,10 +244,7 @@ class Run:
     def finish(self, result: Result) -> Result:
         """Delete what was needed on the way and write result.json. A run without it did not finish."""
         self.manifest.claim(_STAGE)
-        shutil.rmtree(self.output / _STAGE, ignore_errors=True)
+        remove(self.output / _STAGE)
         result.facts["seconds"] = round(time.monotonic() - self._started, 3)
-        path = self.output / "result.json"
-        unfinished = path.with_suffix(".tmp")
-        unfinished.write_text(json.dumps(result.as_dict(), indent=2, default=str) + "\n")
-        unfinished.replace(path)
+        write_text(self.output / "result.json", json.dumps(result.as_dict(), indent=2, default=str) + "\n")
         return result

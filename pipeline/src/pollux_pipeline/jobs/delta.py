@@ -16,12 +16,15 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pollux_pipeline.errors import InputError
+from pollux_pipeline.places import Remote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from deltalake.transaction import AddAction, RemoveAction
     from pyspark.sql.types import StructType
+
+    from pollux_pipeline.places import Output
 
 _LOG = "_delta_log"
 #: What Spark calls the partition of rows that have no value.
@@ -36,25 +39,28 @@ class File(NamedTuple):
     changed: int
 
 
-def check() -> None:
-    """Raise InputError where the package that writes the log is not installed."""
+def check(place: Output) -> None:
+    """Raise InputError where the package that writes the log is not installed, or cannot write it at `place`."""
+    if isinstance(place, Remote):
+        raise InputError(f"--delta: a log is written on this machine's paths alone, not to {place}")
     try:
         import deltalake  # noqa: F401
     except ImportError as error:
         raise InputError(f"--delta: {error}: install pollux-pipeline[delta]") from error
 
 
-def has_log(directory: Path) -> bool:
+def has_log(directory: Output) -> bool:
     """Whether a table has a log that has to be kept true."""
     return (directory / _LOG).is_dir()
 
 
-def publish(directory: Path, schema: StructType, partitions: Sequence[str] = ()) -> int:
+def publish(directory: Output, schema: StructType, partitions: Sequence[str] = ()) -> int:
     """Have the log say what files the table has now, all columns of `schema` included; the version that says so.
 
     Whoever writes the table has finished. Raises InputError where the log cannot be written.
     """
-    check()
+    check(directory)
+    assert isinstance(directory, Path)  # noqa: S101
     from deltalake import DeltaTable, Schema
     from deltalake.exceptions import DeltaError
     from deltalake.transaction import create_table_with_add_actions

@@ -9,9 +9,10 @@ import json
 from typing import TYPE_CHECKING
 
 from pollux_pipeline.errors import InputError
+from pollux_pipeline.places import write_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from pollux_pipeline.places import Output
 
 NAME = "_pollux.json"
 _FILES = ("report.html", "result.json", "plan.jsonl")
@@ -20,7 +21,7 @@ _FILES = ("report.html", "result.json", "plan.jsonl")
 class Manifest:
     """The names that runs of ours have written in `directory`. Raises InputError when its file is not one."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Output) -> None:
         self._directory = directory
         self._path = directory / NAME
         self._names = self._read()
@@ -56,6 +57,4 @@ class Manifest:
         if self._names.issuperset(names):
             return
         self._names.update(names)
-        unfinished = self._path.with_suffix(".tmp")
-        unfinished.write_text(json.dumps({"pollux_pipeline": 1, "wrote": sorted(self._names)}) + "\n")
-        unfinished.replace(self._path)
+        write_text(self._path, json.dumps({"pollux_pipeline": 1, "wrote": sorted(self._names)}) + "\n")

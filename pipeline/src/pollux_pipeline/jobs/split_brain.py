@@ -22,13 +22,14 @@ from pollux_pipeline.jobs import pair as pairs
 from pollux_pipeline.jobs.base import Result, Run, count_where
 from pollux_pipeline.jobs.compare_journals import ends_of, verdict
 from pollux_pipeline.jobs.pair_lives import SIDES
+from pollux_pipeline.places import finish
 from pollux_pipeline.report import page, svg
 from pollux_pipeline.sources.files import walk
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import Column, DataFrame
+
+    from pollux_pipeline.places import Output
 
 PLAN_FORMAT = 1
 
@@ -214,7 +215,7 @@ def _by_queue(compared: DataFrame, keep: str, other: str) -> DataFrame:
     )
 
 
-def _write_plan(run: Run, plan: DataFrame, header: dict[str, Any]) -> Path:
+def _write_plan(run: Run, plan: DataFrame, header: dict[str, Any]) -> Output:
     """One file: the header, then an operation on each line, in the order in which messages were accepted.
 
     The lines are written by Spark's tasks and put together here piece by piece, never held in memory.
@@ -223,12 +224,13 @@ def _write_plan(run: Run, plan: DataFrame, header: dict[str, Any]) -> Path:
     ordered = plan.orderBy("op", "queue", "message_id")
     ordered.select(f.to_json(f.struct(*plan.columns)).alias("value")).write.mode("overwrite").text(str(parts))
     run.manifest.claim("plan.jsonl")
+    written: list[Output] = [*parts.glob("part-*.txt")]
     path = run.output / "plan.jsonl"
     unfinished = path.with_suffix(".tmp")
     with unfinished.open("wb") as target:
         target.write(json.dumps(header).encode() + b"\n")
-        for part in sorted(parts.glob("part-*.txt")):
+        for part in sorted(written, key=str):
             with part.open("rb") as source:
                 shutil.copyfileobj(source, target)
-    unfinished.replace(path)
+    finish(unfinished, path)
     return path

@@ -7,13 +7,14 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pollux.formats import html
+from pollux_pipeline.places import write_text
 from pollux_pipeline.report import svg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from pollux_pipeline.jobs.base import Result
+    from pollux_pipeline.places import Output
 
 _STYLE = """
 td,th{overflow-wrap:anywhere}td:not(.n){min-width:7.5em}th{overflow-wrap:normal}.turned th{border:0;white-space:nowrap}
@@ -72,7 +73,7 @@ def _turned(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     return f'<div class="scroll"><table class="turned">{"".join(lines)}</table></div>'
 
 
-def write(path: Path, result: Result, sections: Iterable[tuple[str, str]], *, title: str) -> Path:
+def write(path: Output, result: Result, sections: Iterable[tuple[str, str]], *, title: str) -> Output:
     """Write a page: title with the verdict, figures, then sections of (heading, markup)."""
     word = "history compacted" if result.word == "compacted" else result.word
     facts = {name: value for name, value in result.facts.items() if isinstance(value, (int, float))}
@@ -81,14 +82,11 @@ def write(path: Path, result: Result, sections: Iterable[tuple[str, str]], *, ti
         cards({**result.findings, **facts}, bad=result.findings),
         *(f"<h2>{escape(heading)}</h2>\n{markup}" for heading, markup in sections if markup),
     ]
-    text = html.document(f"{title}: {word}", body, style=_STYLE)
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
+    write_text(path, html.document(f"{title}: {word}", body, style=_STYLE))
     return path
 
 
-def write_reconcile(path: Path, result: Result, found: Mapping[str, Any]) -> Path:
+def write_reconcile(path: Output, result: Result, found: Mapping[str, Any]) -> Output:
     """The report of `reconcile`."""
     sections: list[tuple[str, str]] = []
     throughput = found.get("throughput") or []
