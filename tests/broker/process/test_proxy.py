@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broker.process.test_connection import AMQP, PATIENCE, bench, finish, until
+from broker.process.echoing import AMQP, PATIENCE, bench, finish, until
 from harness.tls import make_certificates
 from pollux.config.acceptors import AcceptorSettings
 from pollux.config.model import Limits

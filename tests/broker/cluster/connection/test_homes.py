@@ -196,8 +196,8 @@ async def test_what_waits_for_a_home_that_is_forgotten_has_another(nodes: Make, 
             node.connections.forget("node1")
         await until(lambda node=node: node.cluster.members.get(home.id) is None)  # type: ignore[misc]
         if home.id in node.cluster.spreading.outlets:
-            node.cluster.route_anew(home.id)
-    await until(lambda: not one.cluster.forgetting and not two.cluster.forgetting)
+            node.cluster.removing.route_anew(home.id)
+    await until(lambda: not one.cluster.removing.forgetting and not two.cluster.removing.forgetting)
     await quiet([one, two])
     expected = [1, 1] if routing_type is MULTICAST else [1]
     await until(lambda: sorted(held([one, two])) == sorted([*expected, *[0] * (2 - len(expected))]))
