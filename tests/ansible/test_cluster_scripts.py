@@ -11,7 +11,9 @@ import select
 import shutil
 import signal
 import subprocess
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -235,7 +237,14 @@ def test_the_cluster_is_told_who_is_the_one_to_promote_and_only_when_that_change
     assert scores(machine)[-1] == 111, "of ready backups the one with the newest data"
     machine.flag("refuse")
     assert machine(AGENT, "promote") == 1
-    assert scores(machine)[-2:] == [111, -1], "who was refused is not asked again at once"
+    assert scores(machine)[-3:] == [111, 900_000, -1], "who was refused is not asked again at once"
+    machine.flag("refuse", on=False)
+    assert machine(AGENT, "promote") == 0
+    assert scores(machine)[-1] == 900_000
+    told = len(scores(machine))
+    assert machine(AGENT, "promote") == 0, "it is one already"
+    assert machine(AGENT, "monitor") == 8
+    assert len(scores(machine)) == told
 
 
 #: Of a, b and c: who answers with which number; None: not at all.
@@ -391,6 +400,87 @@ def test_a_primary_that_hangs_is_ended_when_it_is_to_be_demoted(machine: Machine
     assert machine(AGENT, "monitor") == 9
     assert machine(AGENT, "demote", OCF_RESKEY_CRM_meta_timeout="600000") == 0
     assert not machine.runs()
+
+
+def recovered(machine: Machine) -> int:
+    """What a cluster does when the process of its primary has ended; the exit code of the start."""
+    assert machine(AGENT, "start") == 0
+    assert machine(AGENT, "promote") == 0
+    machine.kill()
+    assert machine(AGENT, "monitor") == 7
+    assert [machine(AGENT, action) for action in ("demote", "stop")] == [0, 0]
+    machine.flag("hung")
+    return machine(AGENT, "start")
+
+
+def test_the_promotion_of_another_one_does_not_wait_for_a_primary_that_failed(machine: Machine) -> None:
+    """It is begun, and looked at later: it has a minute to answer, and is a backup that nobody promotes until then."""
+    under_pacemaker(machine, ("a", "true", "false"))
+    short = {"OCF_RESKEY_answer": "1"}
+    assert recovered(machine) == 0
+    assert machine.runs()
+    assert machine(AGENT, "monitor") == 0
+    machine.flag("hung", on=False)
+    machine.becomes("standalone")
+    assert machine(AGENT, "monitor") == 0, "it answers before it has joined"
+    assert scores(machine)[-1] == -1
+    machine.flag("hung")
+    assert machine(AGENT, "monitor") == 0
+    machine.flag("hung", on=False)
+    machine.becomes("ready", number="5:11")
+    assert machine(AGENT, "monitor") == 0
+    assert scores(machine)[-1] == 111
+    machine.flag("hung")
+    assert machine(AGENT, "monitor", **short) == 1, "it has answered before"
+    # The next start, whenever that is, waits.
+    machine.flag("hung", on=False)
+    assert machine(AGENT, "stop") == 0
+    machine.flag("broken")
+    assert machine(AGENT, "start") == 1
+
+
+def test_a_broker_that_was_not_waited_for_and_does_not_come_up_is_a_failed_one(machine: Machine) -> None:
+    assert recovered(machine) == 0
+    begun = machine.pidfile.with_name("pid.begun")
+    os.utime(begun, (time.time() - 61,) * 2)
+    assert machine(AGENT, "monitor") == 1
+    machine.kill()
+    begun.touch()
+    assert machine(AGENT, "monitor") == 7, "its process has ended"
+
+
+def test_the_broker_itself_is_asked_to_serve_where_it_can_be(machine: Machine) -> None:
+    """In a fifth of the time of the program pollux; a refusal says why."""
+    under_pacemaker(machine, ("a", "true", "false"), ("b", "false", "false"))
+    said: list[tuple[str, object]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.answer(200, {"activation": {"active_passive": {"status": "ready", "number": "5:11"}}})
+
+        def do_POST(self) -> None:
+            said.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+            self.answer(409, {"error": {"code": "refused", "message": "still catching up"}})
+
+        def answer(self, status: int, content: object) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(content).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    assert machine(AGENT, "start") == 0
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = {"host": "0.0.0.0", "port": server.server_address[1], "tls": False}  # noqa: S104  (as it is listened on)
+        (machine.directory / "pollux.status.json").write_text(json.dumps({"management": port}))
+        (machine.directory / "pollux.token").write_text("secret\n")
+        assert machine(AGENT, "promote", OCF_RESKEY_run=str(machine.directory)) == 1
+        server.shutdown()
+    assert said == [("/api/v1/activation/promote", {"fenced": ["10.0.0.2:1"], "discarded": []})]
+    assert "Refused: still catching up" in machine.said
+    assert not (machine.directory / "promoted").exists()
 
 
 def test_the_end_of_a_process_is_told_unless_it_was_asked_for(machine: Machine) -> None:
