@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20, help="of the primary's process")
     parser.add_argument("--power-cuts", type=int, default=10, help="of the primary's host")
     parser.add_argument("--token-ms", type=int, default=1000, help="of corosync")
-    parser.add_argument("--connect-ms", type=int, default=1000, help="clients give each attempt to connect")
+    parser.add_argument("--connect-ms", type=int, default=300, help="clients give each attempt to connect")
     parser.add_argument("--keep", action="store_true", help="leave the hosts there, and use those that are")
     parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")
     given = parser.parse_args()
