@@ -38,6 +38,7 @@ SUITE = (
     "replication_zookeeper",
     "active_passive",
     "replication_quorum",
+    "cluster",
     "upgrade",
     "default",
     "database_store",
