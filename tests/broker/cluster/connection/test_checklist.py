@@ -164,3 +164,28 @@ def _named(node: Node, name: str) -> Configuration:
     configuration = node.office.configuration
     (connection,) = configuration.cluster_connections
     return replace(configuration, cluster_connections=(replace(connection, name=name),))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_of_two_copies_that_go_past_each_other_one_is_left(nodes: Make, first: int) -> None:
+    """A producer sent it at one node, heard nothing, and sent it again at the other one; each sent it to the other.
+
+    Breaks when each takes what arrives for a duplicate of what it sent away: then both are dropped.
+    """
+    found = await mesh(nodes, 2)
+    await queues(found, [(Has(consumer=False),), (Has(consumer=False),)])
+    for source, sink in ((found[0], found[1]), (found[1], found[0])):
+        consumer = take(sink, credit=0)
+        await until(lambda source=source, sink=sink: wanted(source, sink))  # type: ignore[misc]
+        source.connector_to(sink).links[-1].ends[0].cut = True  # sent, and never there
+        source.post.send(message(b"x", duplicate_id=b"d"))
+        await source.office.stable()
+        assert waits(source) == 1
+        sink.post.detach(sink.post.queue("orders"), consumer)
+        await until(lambda source=source, sink=sink: not wanted(source, sink))  # type: ignore[misc]
+    for at in (first, 1 - first):  # whichever arrives first
+        source, sink = found[at], found[1 - at]
+        source.connector_to(sink).links[-1].cut()
+        await until(lambda source=source: not waits(source))  # type: ignore[misc]
+    await quiet(found)
+    assert _all(found) == 1

@@ -129,6 +129,10 @@ class Receiver(Apart):
         """Send a message: what comes by a bridge is for no other node."""
         return self.post.receive(message, tx)
 
+    def crossed(self, message: Message, sent: Forwarded) -> bool:  # noqa: ARG002  (an owner's)
+        """Nothing comes back by a bridge."""
+        return False
+
     def at_home(self, message: Message, tx: int) -> bool:
         """Send a message: its duplicate id is looked at like anybody's."""
         return self.post.receive(message, tx)

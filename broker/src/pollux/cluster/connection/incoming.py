@@ -345,7 +345,12 @@ class IncomingLink:
             elif not queues:
                 kept = cluster.place_again(message, one, tx)
             elif cluster.post.take(
-                message, queues, tx, moved=one.moved, failures=one.failures, redelivered=one.redelivered
+                message,
+                queues,
+                tx,
+                moved=one.moved or cluster.crossed(message, one),
+                failures=one.failures,
+                redelivered=one.redelivered,
             ):
                 kept = True
                 cluster.arrived(queues, message)

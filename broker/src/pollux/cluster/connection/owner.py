@@ -136,6 +136,9 @@ class Owner(Protocol):
     def pass_on(self, message: Message, sent: Forwarded, tx: int) -> bool:
         """Send a message on that is for queues of another node; return whether it is kept. Raises PolluxError."""
 
+    def crossed(self, message: Message, sent: Forwarded) -> bool:
+        """Whether a message is taken although its duplicate id is known: its copies went past each other."""
+
     def at_home(self, message: Message, tx: int) -> bool:
         """Look at the duplicate id of a message for all nodes, and route it; return whether it is kept."""
 

@@ -330,6 +330,11 @@ class Cluster:
             self.post.forward(forward, tx)
         return bool(forwards) or self.place_again(message, sent, tx)
 
+    def crossed(self, message: Message, sent: Forwarded) -> bool:
+        """Whether a message is taken although its duplicate id is known: its copies went past each other."""
+        known = message.duplicate_id is not None and bool(sent.visited)
+        return known and self.spreading.crossed(message, sent.visited[0])
+
     def at_home(self, message: Message, tx: int) -> bool:
         """Look at the duplicate id of a message for all nodes, and route it; return whether it is kept."""
         if not self.post.remember(message, tx):
