@@ -16,6 +16,7 @@ from harness.clients import Clients
 from harness.cluster import ClusterNode, Nodes
 from harness.failover import wait_until
 from harness.tls import make_certificates
+from pollux.cluster.connection.homes import home_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,6 +106,37 @@ def test_a_backlog_moves_to_who_takes_it_also_by_filter(tmp_path: Path) -> None:
             assert one.cluster["moved"] == {"orders": 5}
             receiver.subscribe("orders", identifier="2")
             assert [receiver.message().body for _ in range(5)] == ["0", "2", "4", "6", "8"]
+
+
+def test_an_id_sent_at_two_nodes_is_one_message_also_when_its_home_was_killed(tmp_path: Path) -> None:
+    """The home has its ids on disk: who goes on with its store, a restart or the other one of a pair, knows them."""
+    core = '<px:cluster xmlns:px="urn:pollux:1"><px:duplicate-ids>orders</px:duplicate-ids></px:cluster>'
+    with Nodes(tmp_path, 2, core=core) as nodes:
+        by_id = {bytes.fromhex(node.cluster["nodeId"]): node for node in nodes.all}
+        home = by_id[home_of(by_id, "orders")]
+        other = next(node for node in nodes.all if node is not home)
+
+        def send(node: ClusterNode, *ids: str) -> None:
+            with stomp.connect(node) as sender:
+                for one in ids:
+                    sender.send("orders", one, _AMQ_DUPL_ID=one, persistent="true")
+
+        def settled() -> int:
+            for node in nodes.all:
+                wait_until(lambda node=node: not any(link["waiting"] for link in node.cluster["links"]), "all arrived")  # type: ignore[misc]
+            return sum(node.messages().get("orders", 0) for node in nodes.all)
+
+        send(other, "1", "2")
+        send(home, "1", "2")
+        assert settled() == 2
+        home.kill()
+        home.start()
+        nodes.wait_until_linked()
+        send(home, "1")
+        send(other, "2", "3", "3")
+        send(home, "3")
+        assert settled() == 3
+        assert [node.cluster["duplicateIds"] for node in nodes.all] == [{"homesAway": {}}] * 2
 
 
 def test_what_waits_for_a_node_outlives_restarts_of_both(tmp_path: Path) -> None:

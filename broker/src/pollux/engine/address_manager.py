@@ -70,6 +70,8 @@ class AddressManager:
         self.queue_limit: Callable[[str], int] | None = None
         #: Whether a user has a permission at an address (and queue): raises NotPermittedError; the server sets it.
         self.ask: Callable[[str, Permission, str, str | None], None] | None = None
+        #: Whether an address stays when nobody uses it: others of a cluster ask for its duplicate ids here.
+        self.keeps: Callable[[str], bool] = lambda _name: False
         #: What is unused is being looked for.
         self._reaping = False
         #: By the routing type a message asks for: names to which such can be sent at once, with their accounts.
@@ -296,7 +298,7 @@ class AddressManager:
 
     def _maybe_delete_address(self, name: str, now: int) -> None:
         address = self._space.address(name)
-        if address is None or address.queues:
+        if address is None or address.queues or (self.keeps(name) and not address.temporary):
             return
         if not address.unused_since:
             address.unused_since = now

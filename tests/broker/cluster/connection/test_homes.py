@@ -93,17 +93,28 @@ async def test_what_is_not_asked_for_is_as_ever(nodes: Make) -> None:
     assert held(found) == [1, 1]
 
 
-async def test_the_home_knows_its_ids_after_its_restart(nodes: Make) -> None:
+@pytest.mark.parametrize("queue", [True, False])
+async def test_the_home_knows_its_ids_after_its_restart(nodes: Make, queue: bool) -> None:
     """Or at the other broker of its pair, which goes on with the same store: nothing else is kept anywhere."""
     found = await cluster(nodes, 3)
     home, one, two = found
     address = address_of(home, found)
-    await queues(found, address)
+    await queues(found if queue else [one, two], address)
     receiver = take(two, "q3")
     await until(lambda: wanted(one, two, "q3") and wanted(home, two, "q3"))
     one.post.send(message(b"once", address, duplicate_id=b"d"))
     await receiver.wait(1)
     await quiet(found)
+    if not queue:  # an address whose ids would go with it, as it was made by itself and nobody uses it
+        home.post.ensure_address(address, ANYCAST)
+        home.office.queue("for a while", address)
+        take(home, "for a while")
+        home.post.delete_queue("for a while")
+        for _ in range(3):
+            home.office.now += 3_600_000
+            home.post.address_manager.reap()
+            await home.office.settle()
+        assert home.post.space.address(address) is not None
     await home.reopen()
     for other in (one, two):
         link = home.reach(other)

@@ -77,6 +77,7 @@ class Connections:
         changed = clusters[0].queue_changed if len(clusters) == 1 else self._queue_changed
         post.space.on_change = post.consumers_changed = changed
         post.space.elsewhere = self._elsewhere
+        post.address_manager.keeps = self._has_home
         for announcer in self._announcers:
             announcer.open()
             announcer.start()
@@ -101,6 +102,10 @@ class Connections:
 
     def _elsewhere(self, name: str) -> bool:
         return any(cluster.spreading.takes(name) for cluster in self.all)
+
+    def _has_home(self, address: str) -> bool:
+        homes = [cluster.spreading.homes for cluster in self.all]
+        return any(each is not None and each.covers(address) for each in homes)
 
     def _queue_changed(self, queue: Queue | None) -> None:
         for cluster in self.all:
