@@ -89,6 +89,15 @@ def test_a_host_is_told_and_read() -> None:
         assert views.host_of(wrong) is None
 
 
+def test_a_live_that_waits_at_home_has_its_node_id() -> None:
+    """It handed over, or is served elsewhere, and says none itself as its store is not open."""
+    own = child("")[0]
+    own.life, own.told = Life(), {"name": "b", "state": "ready", "node": ""}
+    hosted = child("")[0]
+    hosted.told = {"name": "a@b", "state": "ready", "node": ""}
+    assert [one["nodeId"] for one in views.lives([own, hosted], "f" * 32)] == ["f" * 32, NODE]
+
+
 # -- a life's process
 
 HEAD = """

@@ -155,7 +155,7 @@ class Supervisor:
                 self._slots.expire(time.monotonic())
                 if len(self._slots.slots) != before:
                     self._remember_soon()
-            shown = views.lives(self.children.values())
+            shown = views.lives(self.children.values(), self._node)
             if shown != self._shown:
                 self._shown = shown
                 with suppress(OSError):
@@ -274,7 +274,7 @@ class Supervisor:
             "domain": self._configuration.high_availability.failure_domain or "",
             "host": views.of_host(self._slots.told()) if self._slots is not None else None,
             "ready": [one.life.node for one in self._hosted() if one.ready],
-            "lives": views.lives(self.children.values()),
+            "lives": views.lives(self.children.values(), self._node),
         }
 
     def _hosted(self) -> list[Child]:

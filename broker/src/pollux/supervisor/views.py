@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 SILENT = 10.0
 
 
-def lives(children: Iterable[Child]) -> list[dict[str, Any]]:
-    """Return every life of the host: who it is, how it is, and where it listens."""
+def lives(children: Iterable[Child], node: str = "") -> list[dict[str, Any]]:
+    """Return every life of the host: who it is, how it is, and where it listens.
+
+    ``node``: the id of the host's own live, which that does not say itself while it waits.
+    """
     return [
         {
             "life": child.life.key,
             "name": child.told.get("name") or child.life.name,
-            "nodeId": child.told.get("node") or child.life.node,
+            "nodeId": child.told.get("node") or child.life.node or node,
             "slot": child.life.slot,
             "state": _state(child),
             "ready": child.ready,
