@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import queue
@@ -11,6 +13,9 @@ import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from harness.programs import NODE_CLIENTS
 
@@ -55,14 +60,19 @@ window.addEventListener('error', (event) => tell('', {error: String(event.messag
 """
 
 
-def run(given: dict[str, tuple[str, dict[str, Any]]], directory: Path) -> dict[str, dict[str, Any]]:
+def run(
+    given: dict[str, tuple[str, dict[str, Any]]], directory: Path, *, trusted: tuple[Path, ...]
+) -> dict[str, dict[str, Any]]:
     """Run scenarios of websocket_clients.js (name -> scenario, what it is told) in one browser, all at the same time.
+
+    The browser trusts the certificates in the PEM files ``trusted``, and none beside them that its system does not know.
 
     Returns by name {"found": what came back} or {"error": words}. AssertionError when the browser does not answer.
     """
     program = shutil.which("chromium")
     assert program is not None, "chromium is missing: run `make test` as root, which installs it, or install it"
     told: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
+    keys = ",".join(map(_key_of, trusted))
     listed = json.dumps([[name, scenario, words] for name, (scenario, words) in given.items()])
     pages = {"/": PAGE.encode(), "/given": listed.encode(), "/script": (NODE_CLIENTS / SCRIPT).read_bytes()}
     pages |= {f"/{name}": (NODE_CLIENTS / "node_modules" / path).read_bytes() for name, path in LIBRARIES.items()}
@@ -93,6 +103,7 @@ def run(given: dict[str, tuple[str, dict[str, Any]]], directory: Path) -> dict[s
             [
                 *(program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
                 *("--no-first-run", "--disable-extensions", "--disable-background-networking", "--disable-sync"),
+                f"--ignore-certificate-errors-spki-list={keys}",
                 *(f"--user-data-dir={directory / 'profile'}", f"http://127.0.0.1:{server.server_port}/"),
             ],
             stdout=output,
@@ -115,3 +126,11 @@ def run(given: dict[str, tuple[str, dict[str, Any]]], directory: Path) -> dict[s
         server.server_close()
         serving.join(10)
     return found
+
+
+def _key_of(certificate: Path) -> str:
+    """Return what Chromium knows a certificate's key by."""
+    key = x509.load_pem_x509_certificate(certificate.read_bytes()).public_key()
+    return base64.b64encode(
+        hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
+    ).decode()

@@ -68,7 +68,7 @@ const scenarios = {
       const client = mqtt.connect(given.url, {
         protocolVersion: given.version,
         protocolId: given.version === 3 ? 'MQIsdp' : 'MQTT',
-        clientId: `js-${given.version}`,
+        clientId: `js-${given.version}-${given.address}`,
         username: given.user,
         password: given.password,
         reconnectPeriod: 0,
