@@ -65,7 +65,7 @@ def run(
 ) -> dict[str, dict[str, Any]]:
     """Run scenarios of websocket_clients.js (name -> scenario, what it is told) in one browser, all at the same time.
 
-    The browser trusts the certificates in the PEM files ``trusted``, and none beside them that its system does not know.
+    The browser trusts the certificates in the PEM files ``trusted``, beside those that its system knows.
 
     Returns by name {"found": what came back} or {"error": words}. AssertionError when the browser does not answer.
     """
