@@ -222,8 +222,8 @@ class Configuration(Persistence, frozen=True):
     reject_empty_validated_user: Annotated[
         bool,
         Boolean(),
-        Only((False,), "every client has a user, if only the anonymous one"),
-        "Refuse messages of unknown users.",
+        ByDesign("every client has a user, if only the anonymous one, so none is ever refused for it"),
+        "Refuse messages of unknown users (needs populate-validated-user and security-enabled).",
     ] = False
     mqtt_session_scan_interval: Annotated[
         int,

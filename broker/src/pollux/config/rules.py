@@ -107,6 +107,17 @@ def ports_are_free(configuration: Configuration, report: Report) -> None:
         report.warning_at(0, "there is no acceptor: no client can connect")
 
 
+def validated_users_are_known(configuration: Configuration, report: Report) -> None:
+    """Refuse to ask for a validated user of messages that never have one."""
+    noted = configuration.populate_validated_user and configuration.security_enabled
+    if configuration.reject_empty_validated_user and not noted:
+        report.error_at(
+            report.line("reject_empty_validated_user"),
+            "reject-empty-validated-user needs populate-validated-user and security-enabled: without them no message"
+            " has a validated user, and every one would have to be refused",
+        )
+
+
 def directories_differ(configuration: Configuration, report: Report) -> None:
     """Each kind of file has a directory of its own."""
     used: dict[str, str] = {}
@@ -441,6 +452,7 @@ def health_is_consistent(configuration: Configuration, report: Report) -> None:
 GENERAL_RULES: tuple[Rule, ...] = (
     names_are_unique,
     ports_are_free,
+    validated_users_are_known,
     directories_differ,
     journal_is_consistent,
     wildcards_are_usable,
