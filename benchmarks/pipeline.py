@@ -1,10 +1,12 @@
 """The pipeline: how fast journals are scanned and histories reconciled, and what that takes. Prints tables.
 
-    .venv/bin/python -m benchmarks.pipeline [--sizes 1,5,10] [--master local[2]] [--directory /var/tmp] [--write]
+    .venv/bin/python -m benchmarks.pipeline [--sizes 0.1,1,5,10] [--workers 5] [--directory /var/tmp] [--write]
 
 Journals and ledgers of the given sizes (millions of records and entries) are generated, then each measurement runs in a
 process of its own: a scan with pruned columns, first cold and then warm (the same session again); `reconcile` of the
-ledger; and the same reconcile in one process with pyarrow and pandas, and with DuckDB, the oracle of the tests.
+ledger; the whole command `pollux-pipeline reconcile`, as a user starts it; and the same reconcile in one process with
+pyarrow and pandas, and with DuckDB, the oracle of the tests. 0.1 is what `make demo` has, 33,000 messages. Then the
+ledger of `--workers` million entries on a standalone cluster of one worker, and of two, with a core each (0: left out).
 Memory: "peak" is the highest resident size of the JVM (in local mode driver and executors are one: it fills what it may
 have), "held" what its heap still holds after the job and a collection (what a driver would keep of the input), "driver"
 the highest resident size of Python's driver.
@@ -137,7 +139,44 @@ def reconcile(master: str, ledger: str, output: str) -> dict[str, Any]:
     result = job(Run(session, inputs, Path(output)))
     seconds, cpu = time.perf_counter() - began, cpu_seconds() - used
     memory = {"jvm": memory_of_jvm(session), "held": heap_held(session)}
-    return {"seconds": seconds, "cpu": cpu, "findings": result.findings, **memory}
+    return {"seconds": seconds, "cpu": cpu, "findings": result.findings, "jobs": jobs_of(session), **memory}
+
+
+def jobs_of(session: Any) -> int:
+    """How many jobs a session has run."""
+    return int(session._jsparkSession.sparkContext().statusStore().jobsList(None).size())  # noqa: SLF001
+
+
+def command(master: str, ledger: str, output: str) -> dict[str, Any]:
+    """Seconds of the whole command, from the shell's view: Python, the JVM's start and all."""
+    words = [sys.executable, "-m", "pollux_pipeline.cli", "reconcile", "-i", ledger, "-o", output]
+    began = time.perf_counter()
+    done = subprocess.run([*words, "--master", master, "--memory", MEMORY], capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 3):
+        raise SystemExit(done.stderr)
+    return {"seconds": time.perf_counter() - began}
+
+
+def on_workers(count: str, ledger: str, output: str) -> dict[str, Any]:
+    """Seconds of the job on a cluster of so many workers of one core, its session's start not included."""
+    sys.path.append(str(Path(__file__).parents[1] / "tools"))  # of what ends the cluster's processes
+    from harness.spark_cluster import SparkCluster
+    from pollux_pipeline import tuning
+    from pollux_pipeline.jobs.base import Run
+    from pollux_pipeline.jobs.reconcile import reconcile as job
+    from pollux_pipeline.session import build_session
+    from pollux_pipeline.sources.inputs import find
+
+    inputs = find([ledger])
+    with SparkCluster(Path(output).parent / f"cluster-{count}", int(count)) as cluster:
+        settings = cluster.settings() | {"spark.eventLog.enabled": "false", "spark.driver.extraJavaOptions": tuning.JVM}
+        settings |= {"spark.executor.extraJavaOptions": tuning.JVM}
+        session = build_session(cluster.master, memory=MEMORY, settings=settings, size=inputs.size())
+        began = time.perf_counter()
+        result = job(Run(session, inputs, Path(output)))
+        seconds = time.perf_counter() - began
+        session.stop()
+    return {"seconds": seconds, "findings": result.findings}
 
 
 def pandas(_: str, ledger: str, __: str) -> dict[str, Any]:
@@ -180,7 +219,14 @@ def with_duckdb(_: str, ledger: str, __: str) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - began, "cpu": cpu_seconds() - used, "findings": found}
 
 
-STEPS = {"scan": scan, "reconcile": reconcile, "pandas": pandas, "duckdb": with_duckdb}
+STEPS = {
+    "scan": scan,
+    "reconcile": reconcile,
+    "command": command,
+    "pandas": pandas,
+    "duckdb": with_duckdb,
+    "workers": on_workers,
+}
 
 
 def in_process(step: str, master: str, path: Path, output: Path) -> dict[str, Any]:
@@ -217,6 +263,7 @@ def measure(sizes: list[float], master: str, directory: Path, console: Console) 
             shutil.rmtree(work / "journal")
             console.print(f"{size:g} M: reconciling")
             judged = in_process("reconcile", master, work / "ledger.txt", work / "out")
+            whole = in_process("command", master, work / "ledger.txt", work / "out")
             console.print(f"{size:g} M: with pandas")
             alone = in_process("pandas", master, work / "ledger.txt", work / "out")
             console.print(f"{size:g} M: with DuckDB")
@@ -237,6 +284,8 @@ def measure(sizes: list[float], master: str, directory: Path, console: Console) 
             f"{records / scanned['cpu']:,.0f}",
             f"{judged['seconds']:.1f}",
             f"{judged['cpu']:.1f}",
+            f"{judged['jobs']}",
+            f"{whole['seconds']:.1f}",
             f"{size * MILLION / judged['seconds']:,.0f}",
             mebibytes(judged["jvm"]),
             mebibytes(judged["held"]),
@@ -253,15 +302,37 @@ def measure(sizes: list[float], master: str, directory: Path, console: Console) 
 
 HEADERS = (
     *("size", "load before", "scan cold, records/s", "scan warm, records/s", "scan warm, records/CPU s", "reconcile s"),
-    *("reconcile CPU s", "entries/s", "peak MiB", "held MiB", "driver MiB", "pandas s", "pandas CPU s", "pandas MiB"),
-    *("DuckDB s", "DuckDB CPU s", "DuckDB MiB"),
+    *("reconcile CPU s", "jobs", "whole command s", "entries/s", "peak MiB", "held MiB", "driver MiB"),
+    *("pandas s", "pandas CPU s", "pandas MiB", "DuckDB s", "DuckDB CPU s", "DuckDB MiB"),
 )
+
+
+def compare_workers(size: float, directory: Path, console: Console) -> str:
+    """A line about one worker and two."""
+    load = os.getloadavg()[0]
+    work = Path(tempfile.mkdtemp(prefix="pollux-pipeline-", dir=directory))
+    try:
+        large_ledger(work / "ledger.txt", round(size * MILLION))
+        found = {}
+        for count in ("1", "2"):
+            console.print(f"{size:g} M: reconciling with {count} worker(s)")
+            found[count] = in_process("workers", count, work / "ledger.txt", work / "out")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    if found["1"]["findings"] != found["2"]["findings"]:
+        raise SystemExit(f"one worker finds {found['1']['findings']}, two {found['2']['findings']}")
+    one, two = (found[count]["seconds"] for count in ("1", "2"))
+    return (
+        f"`reconcile` of {size:g} M entries on a standalone cluster: {one:.1f} s with one worker of one core, "
+        f"{two:.1f} s with two: {one / two:.2f} times as fast (load before: {load:.1f})."
+    )
 
 
 def main() -> None:
     """Measure and print; with --write also into docs/benchmarks.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default="1,5,10", help="millions, separated by commas")
+    parser.add_argument("--sizes", default="0.1,1,5,10", help="millions, separated by commas")
+    parser.add_argument("--workers", type=float, default=5, help="millions that one worker and two reconcile; 0: none")
     parser.add_argument("--master", default="local[2]", help="Spark master")
     parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="where the data is made")  # noqa: S108
     parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")
@@ -281,15 +352,19 @@ def main() -> None:
         console.print(dict(zip(HEADERS, row, strict=True)))
         if given.write:
             write_report([found[each] for each in sorted(found)], given.master)
+    workers = compare_workers(given.workers, given.directory, console) if given.workers else ""
+    if workers and given.write:
+        write_report([found[each] for each in sorted(found)], given.master, workers)
     table = Table(title=f"pipeline, {given.master}, driver {MEMORY}")
     for header in HEADERS:
         table.add_column(header, justify="right")
     for size in sorted(found):
         table.add_row(*found[size])
     console.print(table)
+    console.print(workers)
 
 
-def write_report(rows: list[list[str]], master: str) -> None:
+def write_report(rows: list[list[str]], master: str, more: str = "") -> None:
     """Put the table between the marks of docs/benchmarks.md, which the first run makes."""
     from benchmarks.throughput import REPORT, write_section
 
@@ -303,6 +378,7 @@ def write_report(rows: list[list[str]], master: str) -> None:
         "| " + " | ".join(HEADERS) + " |",
         "|" + "---|" * len(HEADERS),
         *("| " + " | ".join(row) + " |" for row in rows),
+        *(("", more) if more else ()),
     ]
     write_section("pipeline", "\n".join(lines))
 

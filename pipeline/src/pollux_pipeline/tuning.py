@@ -17,8 +17,8 @@ SMALL = 64 << 20
 #: The collector stops for longer and takes less in all; nobody waits for single answers. Spark makes one method of what
 #: is done with a row, and of methods above 8,000 bytes of code the JVM compiles none unless it is told to: that of
 #: `reconcile` was interpreted for every line, a quarter of all that its tasks did.
-_JVM = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
-_QUICK = f"-XX:TieredStopAtLevel=1 {_JVM}"
+JVM = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
+_QUICK = f"-XX:TieredStopAtLevel=1 {JVM}"
 _WITHOUT_BROADCASTS = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.optimizer.disableHints": "true"}
 
 
@@ -29,7 +29,7 @@ def stretches(size: int) -> int:
 
 def settings(size: int | None, *, local: bool) -> dict[str, str]:
     """Spark's properties for `size` bytes of input. None: not known, so that Spark has to find out."""
-    options = {"spark.driver.extraJavaOptions": _JVM} if local else {}
+    options = {"spark.driver.extraJavaOptions": JVM} if local else {}
     if size is None:
         return {"spark.sql.adaptive.enabled": "true", **options}
     found = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": str(stretches(size)), **options}
