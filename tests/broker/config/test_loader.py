@@ -109,8 +109,8 @@ SUPPORTED = "docs/configuration.md lists what is supported"
             ),
         ),
         (
-            '<acceptors><acceptor name="a">tcp://a:1?proxyProtocolEnabled=true</acceptor></acceptors>',
-            "acceptor 'a': URI parameter 'proxyProtocolEnabled' is not supported: the PROXY protocol is not provided",
+            '<acceptors><acceptor name="a">tcp://a:1?krb5Config=true</acceptor></acceptors>',
+            "acceptor 'a': URI parameter 'krb5Config' is not supported: Kerberos is not provided",
         ),
         (
             '<acceptors><acceptor name="a">tcp://a:1?needClientAuth=true;needClientAuth=false</acceptor></acceptors>',
