@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from msgspec import Struct, field
+from msgspec import field
 
 from pollux.config.acceptors import Acceptor, AcceptorSettings, Connector, ConnectorSettings, Endpoint, TransportShape
 from pollux.config.active_passive import ActivePassive
@@ -70,7 +70,7 @@ from pollux.config.kinds import (
 )
 from pollux.config.markers import ByDesign, Derived, Element, Listed, Needs, NoEffect, Only, Read
 from pollux.config.persistence import JournalType, Persistence
-from pollux.config.problems import ConfigError, Problem, Severity
+from pollux.config.problems import ConfigError, Feature, Problem, Severity
 from pollux.config.resolve import permissions_for, resolve_address_settings
 from pollux.config.stores import DatabaseStore, FileStore, Store
 
@@ -131,16 +131,6 @@ class CriticalAnalyzerPolicy(StrEnum):
     LOG = "LOG"
     HALT = "HALT"
     SHUTDOWN = "SHUTDOWN"
-
-
-class Feature(Struct, frozen=True):
-    """Something the file asks for that not every build of the broker provides."""
-
-    name: str
-    element: str
-    line: int
-    #: Another file than broker.xml.
-    file: str = ""
 
 
 class Configuration(Persistence, frozen=True):

@@ -48,3 +48,13 @@ class ConfigError(PolluxError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = list(problems)
         super().__init__("\n".join(problem.render() for problem in self.problems))
+
+
+class Feature(Struct, frozen=True):
+    """Something the file asks for that not every build of the broker provides."""
+
+    name: str
+    element: str
+    line: int
+    #: Another file than broker.xml.
+    file: str = ""

@@ -46,12 +46,12 @@ from pollux.engine.wakeups import Wakeups
 from pollux.errors import NoSuchQueueError, NotPermittedError, PolluxError
 from pollux.message import RoutingType
 from pollux.routing.dispatch import counts
-from pollux.routing.queue import Queue, queue_of
+from pollux.routing.queue import Queue, by_queue, queue_of
 from pollux.routing.reference import MessageReference
 from pollux.store.bindings import INCOMPLETE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Sequence
+    from collections.abc import Callable, Container
 
     from pollux.config.model import Configuration
     from pollux.engine.transaction import Transaction
@@ -487,20 +487,3 @@ class PostOffice:
 def _uses(consumer: Consumer) -> bool:
     """Whether a queue is in use by this consumer: also who only looks, not what moves messages to another node."""
     return consumer.browsing or counts(consumer)
-
-
-def by_queue(references: Sequence[MessageReference]) -> Iterable[tuple[Queue, Sequence[MessageReference]]]:
-    """Split by queue, in order within each; cheap when, as nearly always, there is only one queue."""
-    if not references:
-        return ()
-    queue = queue_of(references[0])
-    for reference in references:
-        if reference.queue is not queue:
-            split: dict[Queue, list[MessageReference]] = {}
-            for each in references:
-                split.setdefault(queue_of(each), []).append(each)
-            return split.items()
-    return ((queue, references),)
-
-
-__all__ = ["PostOffice", "by_queue"]

@@ -461,3 +461,17 @@ def queue_of(reference: MessageReference) -> Queue:
     queue = reference.queue
     assert isinstance(queue, Queue)  # noqa: S101  (nothing else makes references)
     return queue
+
+
+def by_queue(references: Sequence[MessageReference]) -> Iterable[tuple[Queue, Sequence[MessageReference]]]:
+    """Split by queue, in order within each; cheap when, as nearly always, there is only one queue."""
+    if not references:
+        return ()
+    queue = queue_of(references[0])
+    for reference in references:
+        if reference.queue is not queue:
+            split: dict[Queue, list[MessageReference]] = {}
+            for each in references:
+                split.setdefault(queue_of(each), []).append(each)
+            return split.items()
+    return ((queue, references),)

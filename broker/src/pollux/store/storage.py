@@ -94,7 +94,7 @@ class Storage:
         self.files = files or FileOperations()
         self._loop = loop
         self._on_failure = on_failure
-        self._guard = guard or _always
+        self._guard = guard or (lambda: True)
         self._spare = spare
         self._salt = int.from_bytes(os.urandom(4), "little")
         self._next_id = (epoch << EPOCH_SHIFT) + 1
@@ -489,10 +489,6 @@ class Storage:
         self._file_threads.shutdown(wait=False)
         if not self.settings.persistence_enabled:
             await asyncio.to_thread(self._remove_volatile)
-
-
-def _always() -> bool:
-    return True
 
 
 def _settle(future: asyncio.Future[None], error: StoreError | None) -> None:
