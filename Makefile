@@ -35,6 +35,7 @@ lint:
 
 lint-python:
 	$(BIN)/ruff check $(SOURCES) $(BUNDLE)
+	$(BIN)/ruff format --check $(SOURCES) $(BUNDLE)
 	$(BIN)/mypy $(SOURCES)
 
 lint-bundle:

@@ -201,7 +201,8 @@ def test_a_mount_has_the_seeds_options_and_waits_for_its_server_at_boot(tmp_path
 def test_a_broker_does_not_start_in_the_place_of_a_mount_that_is_missing(kind: str, asserted: bool) -> None:
     source = (ROOT / "roles" / "broker" / "templates" / "pollux.service.j2").read_text()
     me = {"name": "a", "group": "g", "shared": True, "writes": "", "database": {}, "colocated": {}}
-    text = jinja2.Environment(autoescape=False).from_string(source).render(  # noqa: S701  (a unit, not HTML)
+    environment = jinja2.Environment(autoescape=False)  # noqa: S701  (a unit, not HTML)
+    text = environment.from_string(source).render(
         __broker_me=me,
         __topology={"groups": {"g": {"store": {"type": kind, "mount": "/srv/pollux"}}}},
         broker_watchdog_seconds=0,

@@ -117,9 +117,7 @@ async def test_a_client_certificate_is_the_login(broker: BrokerProcess, certific
 
 @pytest.mark.parametrize("wire", list(Wire))
 async def test_traffic_over_tls(broker: BrokerProcess, certificates: Path, wire: Wire) -> None:
-    target = parse_url(
-        url(broker, "tls", trustStorePath=certificates / "ca.pem", user=USER, password=quote(PASSWORD))
-    )
+    target = parse_url(url(broker, "tls", trustStorePath=certificates / "ca.pem", user=USER, password=quote(PASSWORD)))
     confirmed: asyncio.Queue[str] = asyncio.Queue()
     received: asyncio.Queue[str] = asyncio.Queue()
 
@@ -185,9 +183,7 @@ async def test_names_that_scram_has_to_escape(tmp_path: Path) -> None:
 
 # RFC 7677, section 3
 _SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
-_FINAL = (
-    b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
-)
+_FINAL = b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
 
 
 def scram() -> Scram:

@@ -48,9 +48,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[Member, Member]]:
     backup = Member(tmp_path / "backup", shared, "backup", BACKUP.format(""))
     for one, other in ((live, backup), (backup, live)):
         text = one.configuration.read_text()
-        one.configuration.write_text(
-            text.replace("<acceptors>", CLUSTER.format(here=one.port, there=other.port), 1)
-        )
+        one.configuration.write_text(text.replace("<acceptors>", CLUSTER.format(here=one.port, there=other.port), 1))
     try:
         live.start()
         backup.spawn()

@@ -158,9 +158,7 @@ async def test_both_backups_are_lost_one_after_the_other(make: Callable[[str], G
 @pytest.mark.parametrize(
     ("kind", "stops"), [("file", False), ("zookeeper", False), ("votes", False), ("file", True), ("votes", True)]
 )
-async def test_one_takes_over_and_the_other_follows_it(
-    make: Callable[[str], Group], kind: str, *, stops: bool
-) -> None:
+async def test_one_takes_over_and_the_other_follows_it(make: Callable[[str], Group], kind: str, *, stops: bool) -> None:
     """With a lock and a number, or with the votes of two other pairs; the old live follows too."""
     group = make(kind)
     await group.start()
