@@ -12,6 +12,7 @@ from broker.config.documents import document
 from harness import forked
 from harness.broker import POLLUX
 from pollux.cli.app import app
+from pollux.process import places
 from pollux.process.exits import EXIT_OK, EXIT_USAGE
 
 if TYPE_CHECKING:
@@ -23,6 +24,15 @@ CORE = '<acceptors><acceptor name="a">tcp://127.0.0.1:0</acceptor></acceptors>'
 
 def log_to(name: str) -> str:
     return f"<px:logging><px:file>{name}</px:file></px:logging>"
+
+
+def database(url: str, driver: str) -> str:
+    names = ("message", "bindings", "large-message", "page-store", "node-manager-store")
+    tables = "".join(f"<{name}-table-name>{name.replace('-', '_')}</{name}-table-name>" for name in names)
+    return (
+        f"<store><database-store><jdbc-driver-class-name>{driver}</jdbc-driver-class-name>"
+        f"<jdbc-connection-url>{url}</jdbc-connection-url>{tables}</database-store></store>"
+    )
 
 
 #: What the file says in core and beside it, and what of the problem is told.
@@ -40,6 +50,7 @@ CASES = {
     "paging": ("<paging-directory>taken</paging-directory>", "", "paging-directory {}/taken"),
     "large": ("<large-messages-directory>taken</large-messages-directory>", "", "large-messages-directory {}/taken"),
     "lock": ("<node-manager-lock-directory>taken</node-manager-lock-directory>", "", "node-manager-lock-directory {}"),
+    "sqlite": (database("jdbc:sqlite:/no/such/x.db", "org.sqlite.JDBC"), "", "/no/such is no directory: make it"),
     "log": ("", log_to("directory"), "px:logging: file {}/directory: is a directory: name a file"),
     "log below": ("", log_to("taken/log"), "px:logging: file {}/taken/log: {}/taken is no directory"),
 }
@@ -82,3 +93,13 @@ def test_what_is_not_written_to_is_not_looked_at(what: str, tmp_path: Path) -> N
     file = tmp_path / "broker.xml"
     file.write_text(document(CORE + what, NO_PORT))
     assert check(file)[0] == (EXIT_OK if what else EXIT_USAGE)
+
+
+def test_a_database_whose_packages_are_missing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "broker.xml"
+    file.write_text(document(CORE + database("jdbc:postgresql://127.0.0.1/x", "org.postgresql.Driver"), NO_PORT))
+    assert check(file)[0] == EXIT_OK
+    monkeypatch.setattr(places, "find_spec", lambda _: None)
+    code, output = check(file)
+    assert code == EXIT_USAGE
+    assert "the package sqlalchemy is missing: install pollux-broker[database]" in output

@@ -7,15 +7,22 @@ not hold the judgement up.
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from pollux.config import Problem, Severity
+from pollux.config.databases import sqlalchemy_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pollux.config import Configuration
+    from pollux.config.model import DatabaseStore
+
+#: How the URL of a file of SQLite's begins.
+_SQLITE = "sqlite:///"
 
 
 def unusable(configuration: Configuration) -> Iterator[Problem]:
@@ -24,6 +31,8 @@ def unusable(configuration: Configuration) -> Iterator[Problem]:
     for what, path in _places(configuration):
         if wrong := _wrong(path):
             yield Problem(file, 0, Severity.ERROR, f"{what} {path}: {wrong}")
+    if configuration.database is not None and (wrong := _wrong_database(configuration.database)):
+        yield Problem(file, 0, Severity.ERROR, f"database-store: {wrong}")
     log = configuration.logging.file
     if log is not None:
         wrong = "is a directory: name a file" if log.is_dir() else _wrong(log.parent)
@@ -40,6 +49,22 @@ def _places(configuration: Configuration) -> Iterator[tuple[str, Path]]:
         yield f"{kind}-directory", getattr(configuration, f"{kind.replace('-', '_')}_directory")
     if configuration.node_manager_lock_directory is not None:
         yield "node-manager-lock-directory", configuration.node_manager_lock_directory
+
+
+def _wrong_database(database: DatabaseStore) -> str:
+    """Return why a database cannot be used from here, as far as that is seen without it; empty when it can."""
+    try:
+        url = sqlalchemy_url(database)
+    except ValueError:
+        return ""  # that is said of the file
+    sqlite = url.startswith(_SQLITE)
+    for package in ("sqlalchemy", *(() if sqlite else ("psycopg",))):
+        if find_spec(package) is None:
+            return f"the package {package} is missing: install pollux-broker[database]"
+    directory = Path(unquote(url.removeprefix(_SQLITE))).parent
+    if not sqlite:
+        return ""
+    return _wrong(directory) if directory.is_dir() else f"{directory} is no directory: make it"
 
 
 def _wrong(directory: Path) -> str:
