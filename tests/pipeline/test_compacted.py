@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -104,3 +105,37 @@ def test_a_plan_for_two_that_stopped_in_order_sends_what_one_accepted_alone(
     sides = check_sides(tmp_path / "a", tmp_path / "b")
     result = split_brain(Run(spark, Inputs((), ()), tmp_path / "out", {"sides": sides, "keep": "b"}))
     assert result.findings == {"split": 1, "unknown": 0, "to_send": 6, "to_remove": 5, "bodies_missing": 0, "damage": 0}
+
+
+async def paged(data: Path, messages: int, *, consume: bool, crash: bool) -> None:
+    """A life that puts so many messages into pages of one address, or has its only queue acknowledge all of them."""
+    settings = settings_in(data, journal_file_size=4 << 10, page_size_bytes=2 << 10, journal_compact_min_files=1)
+    async with opened(settings, crash=crash) as one:
+        pages = one.storage.pages.address("paged")
+        for _ in range(messages):
+            pages.append(message_of(one.storage, b"p" * 150, address="paged"), [7])
+        while consume and (number := pages.next_page(7)) is not None:
+            pages.acknowledge(7, number, [each.message.id for each in await pages.read(number)], 0)
+        await stable(one.storage)
+
+
+def test_messages_that_were_in_pages_alone_are_counted_or_told(spark: SparkSession, tmp_path: Path) -> None:
+    """Breaks when what was in pages is left out without a word: it read as clean, with 0 messages."""
+    data = tmp_path / "data"
+    asyncio.run(paged(data, 40, consume=False, crash=False))
+    shutil.copytree(data, tmp_path / "copy")
+    asyncio.run(paged(data, 0, consume=True, crash=True))
+    assert len(list(data.rglob("*.page"))) < len(list((tmp_path / "copy").rglob("*.page"))), "pages are gone"
+    result = sizing(Run(spark, find([str(data)]), tmp_path / "out", {}))
+    (row,) = spark.read.parquet(str(tmp_path / "out" / "addresses")).collect()
+    assert (row.address, row.messages, result.facts["messages"]) == ("paged", 40, 40)
+    assert (result.clean, result.facts["pages_gone"] > 0, result.facts["without_times"] > 0) == (False, True, True)
+    # The other side had them in its pages, and consumed them: nothing is this side's alone.
+    options = {"sides": check_sides(tmp_path / "copy", data)}
+    told = compare_journals(Run(spark, Inputs(tuple(options["sides"].values()), ()), tmp_path / "pair", options))
+    (queue,) = spark.read.parquet(str(tmp_path / "pair" / "queues")).collect()
+    assert (told.facts["newest"], queue.only_a, queue.only_b, queue.consumed_by_b_only) == ("b", 0, 0, 40)
+    # A stop in order folds the acknowledgements away too.
+    asyncio.run(paged(data, 0, consume=False, crash=False))
+    later = sizing(Run(spark, find([str(data)]), tmp_path / "later", {}))
+    assert (later.word, later.clean) == ("compacted", False)

@@ -15,7 +15,7 @@ from pollux_pipeline.jobs.base import Result, Run
 from pollux_pipeline.report import page, svg
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
 
 #: Messages per second a pair is counted with unless told otherwise: measured, see docs/benchmarks.md.
 CAPACITY = 40_000
@@ -41,7 +41,8 @@ def sizing(run: Run) -> Result:
     )
     throughput = run.write("throughput", throughput)
     marks = state.checkpoints(rows)
-    counted = run.stage("counted", _counted(rows, messages, marks).filter(~hops.between_nodes()))
+    pages = run.stage("pages", state.gone_pages(rows))
+    counted = run.stage("counted", _counted(rows, messages, marks, pages).filter(~hops.between_nodes()))
     addresses = counted.groupBy("address").agg(
         f.sum("messages").alias("messages"),
         f.sum("bytes").alias("bytes"),
@@ -62,7 +63,8 @@ def sizing(run: Run) -> Result:
     ).first()
     (every,) = counted.agg(f.sum("messages").alias("messages"), f.sum("gone").alias("gone")).collect()
     gone = int(every.gone or 0)
-    result.compacted = _compacted_before(marks, gone)
+    left = pages.groupBy("node_id").agg(f.sum("pages").alias("pages"), f.max("upto").alias("upto")).collect()
+    result.compacted = _compacted_before(rows, marks, left)
     peak = int(totals.peak or 0) if totals is not None else 0
     load = int(run.options.get("load") or 0) or peak
     capacity = int(run.options.get("capacity") or CAPACITY)
@@ -73,6 +75,7 @@ def sizing(run: Run) -> Result:
     result.facts = {
         "messages": int(every.messages or 0),
         "without_times": gone,
+        "pages_gone": sum(row.pages for row in left),
         "busiest_second": peak if peak or not result.compacted else None,
         "load": load if known else None,
         "pairs": (pairs if pairs is not None else math.ceil(load / capacity)) if known else None,
@@ -119,8 +122,9 @@ def sizing(run: Run) -> Result:
     return run.finish(result)
 
 
-def _counted(rows: DataFrame, messages: DataFrame, marks: DataFrame) -> DataFrame:
-    """node_id, address, messages, bytes, largest; `gone`: how many of them have no record any more.
+def _counted(rows: DataFrame, messages: DataFrame, marks: DataFrame, pages: DataFrame) -> DataFrame:
+    """node_id, address, messages, bytes, largest; `gone`: how many of them have no record any more. `pages`: as of
+    `state.gone_pages`; of their messages no bytes are known.
 
     What a checkpoint has counted is taken from there, also where its segments are still there, and so is counted once.
     """
@@ -147,6 +151,12 @@ def _counted(rows: DataFrame, messages: DataFrame, marks: DataFrame) -> DataFram
         .withColumn("gone", none)
         .unionByName(told.withColumn("gone", f.col("messages")))
         .unionByName(here)
+        .unionByName(
+            pages.select(
+                *("node_id", "address", "messages", none.alias("bytes"), none.alias("largest")),
+                f.col("messages").alias("gone"),
+            )
+        )
     )
 
 
@@ -168,9 +178,15 @@ def _nodes(counted: DataFrame, sent: DataFrame) -> DataFrame:
     return found.crossJoin(f.broadcast(every)).select(*columns)
 
 
-def _compacted_before(marks: DataFrame, gone: int) -> str:
-    """Where what is left of the journals begins; empty when nothing is gone. There is a row for each checkpoint."""
-    return state.before((row.node_id, *row.upto) for row in marks.collect() if gone or row.unknown)
+def _compacted_before(rows: DataFrame, marks: DataFrame, pages: list[Row]) -> str:
+    """Where what is left of the journals begins; empty when nothing is gone: no segment that a checkpoint folded, and
+    no page (`pages`: for each node that had some the place of the last record about one)."""
+    begins = state.begins(rows)
+    found = {row.node_id: tuple(row.upto) for row in pages}
+    for row in marks.collect():
+        if row.unknown or begins[row.node_id].gone:
+            found[row.node_id] = max(tuple(row.upto), found.get(row.node_id, (0, 0)))
+    return state.before((node, *place) for node, place in found.items())
 
 
 def _depths(rows: list[dict[str, Any]], queues: list[str]) -> str:

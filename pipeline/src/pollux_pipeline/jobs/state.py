@@ -153,9 +153,41 @@ def _in_pages(rows: DataFrame, records: DataFrame) -> DataFrame:
     )
     all_acked = f.coalesce(f.array_contains("all_acked", f.col("queue_id")) | f.col("done"), f.lit(False))
     live = f.coalesce("acked", "gone").isNull() & ~all_acked
+    # Of a page that is gone the acknowledgements tell which messages were in it.
+    files = _page_files(rows).select("node_id", "store", "page")
+    gone = single.join(files, key, "left_anti").select("node_id", "queue_id", "message_id", f.lit(False).alias("live"))
     none = f.lit(None).cast(_POSITION)
-    return marked.select(
-        "node_id", "queue_id", "message_id", none.alias("added"), none.alias("removed"), live.alias("live")
+    found = marked.select("node_id", "queue_id", "message_id", live.alias("live")).unionByName(gone)
+    return found.select("node_id", "queue_id", "message_id", none.alias("added"), none.alias("removed"), "live")
+
+
+def _page_files(rows: DataFrame) -> DataFrame:
+    """node_id, store, page: the files of pages that are there, whatever is in them."""
+    name = r"([0-9]+)/([0-9]+)\.page$"
+    store, page = (f.regexp_extract("file", name, n).cast("bigint") for n in (1, 2))
+    return rows.filter(rows.kind == "page").select("node_id", store.alias("store"), page.alias("page")).distinct()
+
+
+def gone_pages(rows: DataFrame) -> DataFrame:
+    """One row for each node and address that had pages whose files are gone: node_id, address, pages, messages (those
+    that were acknowledged one by one: what a deleted queue had is not told), upto (epoch and segment of the last record
+    about one)."""
+    key = ["node_id", "store", "page"]
+    told = rows.filter(rows.kind.isin("journal", "checkpoint") & ~rows.fenced & rows.damage.isNull())
+    store = Window.partitionBy("node_id", "store")
+    told = told.filter(told.record_type.isin("PAGE", "PAGE_ACKS", "PAGE_DONE") & (told.page > 0)).select(
+        *(*key, "record_type", "message_ids", "epoch", "segment", "kind"),
+        f.coalesce(f.max("address").over(store), f.lit("")).alias("address"),
+    )
+    ids = f.when(f.col("record_type") == "PAGE_ACKS", f.col("message_ids"))
+    pages = told.filter("kind = 'journal'").groupBy(*key, "address")
+    each = pages.agg(
+        f.size(f.array_distinct(f.flatten(f.collect_list(ids)))).alias("messages"),
+        f.max(f.struct("epoch", "segment")).alias("upto"),
+    )
+    gone = each.join(_page_files(rows), key, "left_anti").groupBy("node_id", "address")
+    return gone.agg(
+        f.count("*").alias("pages"), f.sum("messages").cast("bigint").alias("messages"), f.max("upto").alias("upto")
     )
 
 
