@@ -37,8 +37,11 @@ IMAGES: Mapping[str, tuple[str, ...]] = {
     "POLLUX_LAB_IMAGE": (),
     # What roles/zookeeper installs (vars/Debian.yml).
     "POLLUX_LAB_IMAGE_ZOOKEEPER": ("libzookeeper-java", "libslf4j-java", "openjdk-17-jre-headless"),
-    # What roles/pacemaker installs, and what arping of its virtual address needs.
-    "POLLUX_LAB_IMAGE_PACEMAKER": ("corosync", "pacemaker", "pacemaker-cli-utils", "resource-agents"),
+    # What roles/pacemaker installs, on members and on the machine with the third vote.
+    "POLLUX_LAB_IMAGE_PACEMAKER": (
+        *("corosync", "pacemaker", "pacemaker-cli-utils", "resource-agents"),
+        *("corosync-qdevice", "corosync-qnetd"),
+    ),
     # A database of somebody's, as Debian starts it.
     "POLLUX_LAB_IMAGE_POSTGRESQL": ("postgresql",),
 }
@@ -52,7 +55,11 @@ MASKED = (
     "dpkg-db-backup.timer",
 )
 #: Units that an installation enables, and that start with no sample of a configuration here: only what a role starts.
-DISABLED = {"POLLUX_LAB_IMAGE_PACEMAKER": ("corosync.service", "pacemaker.service")}
+DISABLED = {
+    "POLLUX_LAB_IMAGE_PACEMAKER": tuple(
+        f"{name}.service" for name in ("corosync", "pacemaker", "corosync-qdevice", "corosync-qnetd")
+    )
+}
 #: Changes with the way the image is made; the suite's updates come in when it does.
 RECIPE = "2"
 _BUILD_TIMEOUT = 900

@@ -42,6 +42,7 @@ SUITE = (
     "upgrade",
     "default",
     "database_store",
+    "third_vote",
     "hardening",
     "validation",
     "shared_store_nfs",
