@@ -79,9 +79,9 @@ class Client:
         self.disconnect_reason = reason
         self.disconnected.set()
 
-    def connect(self, port: int, **options: Any) -> tuple[Any, Any, Any]:
+    def connect(self, port: int, host: str = "127.0.0.1", **options: Any) -> tuple[Any, Any, Any]:
         """Connect and start; return CONNACK's (flags, reason, properties)."""
-        self.raw.connect("127.0.0.1", port, **options)
+        self.raw.connect(host, port, **options)
         self.raw.loop_start()
         return self._answers.get(timeout=TIMEOUT)
 

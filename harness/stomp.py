@@ -132,11 +132,12 @@ def connect(
     user: str = USER,
     password: str = PASSWORD,
     acceptor: str = "all",
+    host: str = "127.0.0.1",
     headers: dict[str, str] | None = None,
     **options: Any,
 ) -> Iterator[Client]:
     """Open a connection; disconnect in the end if it still stands."""
-    raw = VERSIONS[version]([("127.0.0.1", broker.ports[acceptor])], reconnect_attempts_max=1, **options)
+    raw = VERSIONS[version]([(host, broker.ports[acceptor])], reconnect_attempts_max=1, **options)
     frames = Frames()
     raw.set_listener("frames", frames)
     raw.connect(user, password, wait=True, headers=headers or {})

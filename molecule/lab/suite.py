@@ -43,6 +43,7 @@ SUITE = (
     "default",
     "database_store",
     "third_vote",
+    "live_only",
     "hardening",
     "validation",
     "shared_store_nfs",
