@@ -115,6 +115,59 @@ def test_killed_on_both_sides_on_the_way_everything_arrives_once(tmp_path: Path)
             assert "Traceback" not in node.log.read_text(), node.log_tail(20_000)
 
 
+def test_a_subscription_misses_nothing_while_its_node_is_drained(tmp_path: Path) -> None:
+    """What is sent elsewhere comes to it while its client is there, while that is away, and when the node is gone."""
+    with Nodes(tmp_path, 2) as nodes:
+        one, two = nodes.all
+        one.close()
+        scale_down(one)
+        one.start()
+        nodes.wait_until_linked()
+        options: Any = {
+            "connecting": {"clean_start": True, "properties": mqtt.connect_properties(SessionExpiryInterval=3600)}
+        }
+        with mqtt.connect(two) as sender:
+
+            def send(*texts: str) -> None:
+                for text in texts:
+                    sender.publish("news/today", text)
+
+            with mqtt.connect(one, "away", **options) as client, mqtt.connect(one) as passing:
+                client.subscribe("news/+", qos=1)
+                passing.subscribe("news/+", qos=1)
+                wait_until(lambda: len(two.cluster["routes"]) == 2, "both subscriptions are known there")
+                assert drain(one)[0] == EXIT_OK
+                send("1", "2")
+                for each in (client, passing):
+                    assert [each.message().payload for _ in range(2)] == [b"1", b"2"]
+            # Nobody has it at the other node: it is told of this one's still.
+            send("3", "4")
+            assert drain(one, "--watch", "--timeout", "60")[1]["state"] == "ready"
+            assert one.stop() == EXIT_OK, one.log_tail()
+            send("5")
+            options["connecting"]["clean_start"] = False
+            with mqtt.connect(two, "away", **options) as client:
+                assert client.connack[0].session_present
+                assert [client.message().payload for _ in range(3)] == [b"3", b"4", b"5"]
+                client.silence()
+
+
+def test_an_empty_subscription_is_known_elsewhere_before_its_node_is_gone(tmp_path: Path) -> None:
+    login = {"client-id": "reports"}
+    with Nodes(tmp_path, 2) as nodes:
+        one, two = nodes.all
+        with stomp.connect(one, headers=login) as client:
+            client.subscribe("news", subscription_type="MULTICAST", durable_subscription_name="daily")
+        code, found = drain(one, "--watch", "--timeout", "60")
+        assert (code, found["state"]) == (EXIT_OK, "drained"), found
+        assert "reports.daily" in {queue["name"] for queue in two.queues()}
+        assert one.stop() == EXIT_OK, one.log_tail()
+        with stomp.connect(two, headers=login) as client:
+            client.send("news", "1", persistent="true", destination_type="MULTICAST")
+            client.subscribe("news", subscription_type="MULTICAST", durable_subscription_name="daily")
+            assert client.message().body == "1"
+
+
 @pytest.mark.parametrize("kind", DATABASES)
 def test_a_live_on_a_database_is_killed_on_the_way_and_hands_over_the_rest_when_it_stops(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path

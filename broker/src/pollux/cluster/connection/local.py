@@ -13,7 +13,7 @@ from pollux.config.resolve import INTERNAL_PREFIX
 from pollux.message import RoutingType
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Callable, Container, Iterator
 
     from pollux.cluster.routes.records import Key
     from pollux.routing.consumer import Consumer
@@ -49,15 +49,21 @@ def demand(queue: Queue) -> Demand:
 
 
 class LocalQueues:
-    """All of them that others may know of. ``epoch`` is that of the store, which grows with each life."""
+    """All of them that others may know of. ``epoch`` is that of the store, which grows with each life.
 
-    def __init__(self, space: AddressSpace, node: bytes, epoch: int, prefixes: Prefixes) -> None:
+    ``elsewhere`` says whether another node that is reached has a queue of the same group.
+    """
+
+    def __init__(
+        self, space: AddressSpace, node: bytes, epoch: int, prefixes: Prefixes, elsewhere: Callable[[Queue], bool]
+    ) -> None:
         self.records: dict[Key, QueueRecord] = {}
         self._space = space
         self._node = node
         self._prefixes = prefixes
         self._version = epoch << 32
-        #: Nobody is told of any: this node gives away what it has.
+        self._elsewhere = elsewhere
+        #: This node gives away what it has: nobody is told of its queues, but of subscriptions that nobody else has.
         self.withdrawn = False
         #: Names of queues that leave: nobody is told of them.
         self.leaving: Container[str] = ()
@@ -66,7 +72,7 @@ class LocalQueues:
         """Look at a queue; return whether its record is another one now."""
         key = (self._node, queue.name)
         before = self.records.get(key)
-        there = not self.withdrawn and self._space.queue_by_id(queue.id) is queue and queue.address in self._prefixes
+        there = self._space.queue_by_id(queue.id) is queue and queue.address in self._prefixes and self._told(queue)
         if not there or not queue.enabled or queue.spec.internal or queue.name in self.leaving:
             if before is None or self._space.queue(queue.name) not in (None, queue):
                 return False
@@ -82,10 +88,16 @@ class LocalQueues:
     def review_all(self) -> set[Key]:
         """Look at all queues; return those whose record is another one now."""
         changed = {(self._node, queue.name) for queue in list(self._space.queues) if self.review(queue)}
-        for key in [key for key in self.records if self.withdrawn or self._space.queue(key[1]) is None]:
+        for key in [key for key in self.records if self._space.queue(key[1]) is None]:
             del self.records[key]
             changed.add(key)
         return changed
+
+    def _told(self, queue: Queue) -> bool:
+        """Whether others may send here for a queue: what is sent for a subscription that nobody has is nobody's."""
+        if not self.withdrawn:
+            return True
+        return queue.routing_type is RoutingType.MULTICAST and (queue.consumer_count > 0 or not self._elsewhere(queue))
 
     def _record(self, queue: Queue, version: int) -> QueueRecord:
         everything, filtered, credit = 0, Counter[str](), 0

@@ -83,7 +83,7 @@ class Cluster:
         self.connector = ClusterConnector(self.hub)
         self.table = RoutingTable(node, hops=settings.hops)
         self.spreading = Spreading(post.space, self.table, node, settings.balancing)
-        self.local = LocalQueues(post.space, node, post.storage.epoch, Prefixes(""))
+        self.local = LocalQueues(post.space, node, post.storage.epoch, Prefixes(""), self.elsewhere)
         self.peers = Peers(self, others, places=places, recovered=post.recovered)
         self.incoming: dict[bytes, IncomingLink] = {}
         #: Where clients find this node and the others.
@@ -299,7 +299,7 @@ class Cluster:
         request(node, content)
 
     def withdraw(self, *, withdrawn: bool) -> None:
-        """Have other nodes send nothing here from now on, or again."""
+        """Have other nodes send nothing here from now on, but for subscriptions that nobody else has; or again."""
         self.local.withdrawn = withdrawn
         changed = self.local.review_all()
         for link in self.incoming.values():
@@ -451,6 +451,8 @@ class Cluster:
         addresses = {path.record.address for key in changed if (path := self.table.path(key)) is not None}
         found = [one for name in addresses if (one := self.post.space.address(name)) is not None]
         self.moving.review([queue for address in found for queue in address.queues])
+        if self.local.withdrawn:
+            self.queue_changed(None)  # of a subscription that another node has now nobody is told any more
 
     def give_up(self, reference: MessageReference, one: Forwarded) -> None:
         """Make a dead letter, at its own address, of a message that a node does not take."""

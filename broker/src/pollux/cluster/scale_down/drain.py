@@ -23,7 +23,7 @@ from pollux.logs import event
 from pollux.message import RoutingType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pollux.cluster.connection.service import Cluster
     from pollux.cluster.scale_down.plan import Wanted
@@ -81,6 +81,7 @@ class Drain:
         self._home = b""
         #: (node, address) whose duplicate ids are there.
         self._ids: set[tuple[bytes, str]] = set()
+        self._known: set[tuple[bytes, int]] = set()  # (node, queue) of subscriptions that are known there
         #: States that are not handed over, and duplicate ids that are to go once more.
         self._left_states = 0
         self._nobody = ""
@@ -134,7 +135,8 @@ class Drain:
         """Return whether there is nothing at all to hand over."""
         waiting = any(self._post.message_count(outlet.queue) for outlet in self._cluster.spreading.outlets.values())
         ids = any(account.duplicates for account in self._post.accounts)
-        return not (waiting or ids or self._queues() or any(True for states in self._states for _ in states.ready()))
+        states = any(True for states in self._states for _ in states.ready())
+        return not (waiting or ids or states or self._queues() or self._subscriptions())
 
     def _begin(self) -> None:
         self.running = True
@@ -236,7 +238,7 @@ class Drain:
         fitting, self._nobody = targets(self.peers(), self.wanted)
         self._forget_lost(fitting)
         stays = self._stays()
-        for queue in self._queues():
+        for queue in [*self._queues(), *self._subscriptions()]:
             emptying = self._emptying.get(queue.id)
             if emptying is None:
                 if fitting and len(self._emptying) + len(self._preparing) < _QUEUES and not stays(queue):
@@ -275,12 +277,25 @@ class Drain:
         assert isinstance(emptying.way, NodeWay)  # noqa: S101  (nothing else is made here)
         return emptying.way
 
+    def _lasting(self) -> Iterator[Queue]:
+        """Yield the queues that may be handed over: none of the broker itself, and none that ends with a client."""
+        return (each for each in list(self._post.space.queues) if not each.spec.internal and not each.temporary)
+
     def _queues(self) -> list[Queue]:
-        """Return the queues that are to be emptied: none of the broker itself, and none that ends with a client."""
+        """Return the queues that are to be emptied."""
+        return [queue for queue in self._lasting() if not self._is_empty(queue)]
+
+    def _subscriptions(self) -> list[Queue]:
+        """Return the empty queues that no other node knows: what is sent for them later would be nobody's."""
         return [
             queue
-            for queue in list(self._post.space.queues)
-            if not queue.spec.internal and not queue.temporary and not self._is_empty(queue)
+            for queue in self._lasting()
+            if queue.routing_type is RoutingType.MULTICAST
+            and queue.durable
+            and queue.address in self._cluster.prefixes
+            and (self._home, queue.id) not in self._known
+            and self._is_empty(queue)
+            and not self._cluster.elsewhere(queue)
         ]
 
     def _is_empty(self, queue: Queue) -> bool:
@@ -323,6 +338,7 @@ class Drain:
         try:
             refused = await link.ask(QUEUE, definition(queue))
             if not refused:
+                self._known.add((link.node, queue.id))
                 refused = await self._hand_ids(link.node, link.ask, queue.address)
         except ConnectionError:
             return
@@ -371,8 +387,8 @@ class Drain:
     # -- what goes last
 
     async def _hand_states(self, fitting: Sequence[Peer]) -> None:
-        """Hand over sessions, and what duplicate ids came since; once no message is left to hand over."""
-        if self._queues():
+        """Hand over sessions, and what duplicate ids came since; once no message or subscription is left."""
+        if self._queues() or self._subscriptions():
             self._left_states = max(1, self._left_states)
             return
         links = {link.node: link for link in self._cluster.peers.links if link.connected}
@@ -436,10 +452,13 @@ class Drain:
                 on_the_way += count
             elif count:
                 unreached.append((names.get(node, node.hex()), count))
-        coming = tuple(link.name for link in self._cluster.incoming.values() if not link.empty)
+        # What comes for a subscription whose subscriber is here is no reason to wait.
+        incoming = () if self._cluster.local.records else self._cluster.incoming.values()
+        coming = tuple(link.name for link in incoming if not link.empty)
         states = self._left_states if self._last else 0
         if self._last and not self._last_ids_went:
             states = max(1, states)
+        states += sum(not stays(queue) for queue in self._subscriptions())
         stops = self.goes_with_a_stop and not self._last
         return Sight(tuple(parts), on_the_way, tuple(unreached), coming, states, self._nobody, stops)
 

@@ -149,7 +149,9 @@ def progress(sight: Sight) -> Progress:
     if sight.nobody and (sight.parts or sight.states):
         return Progress("waiting", sight.nobody)
     if moving or sight.on_the_way or (sight.states and not sight.parts):
-        return Progress("moving", f"{sight.left} messages are left" if sight.left else "sessions are handed over")
+        return Progress(
+            "moving", f"{sight.left} messages are left" if sight.left else "sessions and subscriptions are handed over"
+        )
     if refused is not None:
         return Progress("waiting", f"queue {refused.queue!r}: {refused.refused}")
     if sight.unreached:
