@@ -50,6 +50,10 @@ def said(*found: dict[str, Any], incoming: tuple[str, ...] = ("a2", "b3")) -> di
         (said(link("a2"), link("b2", connected=False, reason="it waits"), link("b3")), []),
         (said(link("a2"), link("a3", connected=False, reason="refused")), ["pair3 is not reached (refused)"]),
         (said(link("a2")), ["pair3 is not reached"]),
+        (
+            said(link("a2"), {**link("a3", connected=False, reason="refused"), "node": None}),
+            ["pair3 is not reached (refused)"],
+        ),
         (said(link("a2"), link("a3"), incoming=("a2",)), ["pair3 has not reached this one"]),
         (said(), ["pair2 is not reached", "pair3 is not reached"]),
     ],

@@ -89,9 +89,9 @@ def waits(status: Any) -> bool:
     return isinstance(activation, dict) and activation.get("state") == "ready"
 
 
-def home(name: str) -> str:
-    """Return the name of a node: NAME@HOST where a colocated backup serves it."""
-    return name.partition("@")[0]
+def home(name: str | None) -> str:
+    """Return the name of a node: NAME@HOST where a colocated backup serves it; empty: it was never reached."""
+    return (name or "").partition("@")[0]
 
 
 def unreached(found: dict[str, Any], groups: dict[str, list[str]]) -> list[str]:
