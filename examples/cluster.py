@@ -110,10 +110,20 @@ class Node:
             self._process.wait()
 
     def ask(self, *words: str) -> Any:
-        """Return what `pollux cluster` says of it."""
-        command = [POLLUX, "cluster", *words, "--json", "--config", str(self.configuration)]
+        """Return what a command of `pollux` says of it."""
+        command = [POLLUX, *words, "--json", "--config", str(self.configuration)]
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=LIMIT)
         return json.loads(done.stdout)
+
+    @property
+    def links(self) -> Any:
+        """The other nodes, and what waits for each."""
+        return self.ask("cluster", "links")
+
+    @property
+    def routes(self) -> Any:
+        """The queues of other nodes."""
+        return self.ask("cluster", "routes")
 
     @property
     def url(self) -> str:
@@ -164,16 +174,22 @@ async def traffic(one: Node, three: Node) -> Counter[str]:
     """Produce on one node and consume on another one, which is killed meanwhile; return what was received."""
     found, everything = Counter[str](), asyncio.Event()
     consumer = asyncio.create_task(consume(three, found, everything))
-    await asyncio.to_thread(wait_until, lambda: any(route["consumers"] for route in one.ask("routes")), "it is known")
+    await asyncio.to_thread(
+        wait_until, lambda: any(route["consumers"] for route in one.ask("cluster", "routes")), "it is known"
+    )
     third = MESSAGES // 3
     await produce(one, range(third))
     console.print(f"  {third:,} messages sent to node1; kill -9 node3")
     three.end(signal.SIGKILL)
     await produce(one, range(third, 2 * third))
-    console.print(f"  {third:,} more sent while it is gone; `pollux cluster links` on node1:")
-    for link in one.ask("links"):
+    console.print(f"  {third:,} more sent while it is gone; `pollux cluster links` and `pollux queue list` on node1:")
+    for link in one.links:
         stands = "stands" if link["connected"] else f"does not stand ({link['reason']})"
         console.print(f"    the link to {link['node']} {stands}; {link['waiting']:,} messages wait for it")
+    for queue in one.ask("queue", "list"):
+        if queue["name"] == "orders":
+            # Its client knows the other nodes, and goes on at one of them.
+            console.print(f"    {queue['messages']:,} wait in its own queue; consumers there: {queue['consumers']}")
     await asyncio.to_thread(three.start)
     console.print("  node3 is back")
     await produce(one, range(2 * third, MESSAGES))
@@ -194,7 +210,10 @@ def main() -> int:
                 node.start()
                 console.print(f"  {node.name} serves on port {node.port}")
             one, _, three = nodes
-            wait_until(lambda: len([link for link in three.ask("links") if link["connected"]]) == 2, "all are linked")
+            wait_until(
+                lambda: len([link for link in three.ask("cluster", "links") if link["connected"]]) == 2,
+                "all are linked",
+            )
             console.print("  node3 named node1 alone, and is linked to node1 and node2")
             found = asyncio.run(traffic(one, three))
         finally:
