@@ -6,8 +6,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from harness.postgresql import running
 from pollux.store.sql.database import Database, Target
@@ -97,6 +98,28 @@ def test_a_lock_whose_time_is_over_is_taken_and_its_holder_knows(processes: Call
         live.database.begin_life(old.holds)
     backup.database.begin_life(new.holds)
     assert backup.database.epoch == 1
+
+
+def test_who_takes_over_waits_for_no_transaction_of_a_holder_that_stands_still(
+    processes: Callable[[float], Process],
+) -> None:
+    """Breaks when rows stay locked by it: no limit of the server's ends what is half sent."""
+    live, backup = processes(SOON_OVER), processes(FAR)
+    old = live.locks.open("a")
+    assert old.try_lock()
+    wait_until_over(backup, "a")
+    raw = live.database._engine.raw_connection()
+    held = raw.driver_connection
+    assert held is not None
+    held.execute("SET LOCAL statement_timeout = 0")
+    held.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+    held.execute(select(live.locks.table).with_for_update().compile(live.database._engine).string)
+    assert backup.locks.replace("a").try_lock()
+    assert not old.is_current()
+    with pytest.raises(psycopg.OperationalError, match="terminating connection"):
+        held.execute("SELECT 1")
+    raw.invalidate()
+    assert not old.try_lock(), "it knows, by new sessions"
 
 
 def test_a_lock_whose_time_is_over_is_still_its_holders_if_nobody_took_it(

@@ -102,8 +102,7 @@ class Database:
         self._writers: list[_Writer] = []
         self._lock = threading.Lock()
 
-    @staticmethod
-    def _postgresql_options(timeout: float) -> dict[str, Any]:
+    def _postgresql_options(self, timeout: float) -> dict[str, Any]:
         """A server that is gone is noticed within ``timeout``; a transaction of a process that stands still it ends."""
         milliseconds = int(timeout * 1000)
         limits = dict.fromkeys(("statement_timeout", "lock_timeout"), milliseconds)
@@ -114,7 +113,8 @@ class Database:
             "keepalives_interval": max(1, int(timeout / 6)),
             "keepalives_count": 3,
             "tcp_user_timeout": milliseconds,
-            "application_name": f"pollux {os.getpid()}",
+            # Nobody else's: whoever takes over ends the sessions of this process by their name.
+            "application_name": f"pollux {os.getpid()} {secrets.token_hex(4)}",
             "cursor_factory": _binary_cursor(),
             "options": " ".join(f"-c {name}={value}" for name, value in limits.items()),
         }

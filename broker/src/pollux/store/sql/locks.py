@@ -36,6 +36,16 @@ logger = logging.getLogger("pollux.store")
 #: The database's clock now, milliseconds; now() would be that of the transaction's beginning.
 _NOW: ColumnElement[int] = literal_column("CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)")
 _STARTED: ColumnElement[int] = literal_column("CAST(EXTRACT(EPOCH FROM pg_postmaster_start_time()) * 1000 AS BIGINT)")
+#: Ends all sessions of the process that has this advisory lock. Of another user's nothing is seen.
+_END = text(
+    "SELECT count(pg_terminate_backend(one.pid)) FROM pg_stat_activity AS one"
+    " JOIN pg_stat_activity AS holder ON holder.application_name = one.application_name"
+    " AND holder.client_addr IS NOT DISTINCT FROM one.client_addr"
+    " JOIN pg_locks ON pg_locks.pid = holder.pid AND pg_locks.locktype = 'advisory' AND pg_locks.mode = 'ExclusiveLock'"
+    " AND pg_locks.granted AND pg_locks.objsubid = 1"
+    " AND pg_locks.classid = CAST(CAST(:high AS BIGINT) AS OID) AND pg_locks.objid = CAST(CAST(:low AS BIGINT) AS OID)"
+    " WHERE one.datname = current_database() AND one.pid <> pg_backend_pid()"
+)
 #: How often somebody who waits looks, seconds.
 WAIT_SECONDS = 0.1
 _RETRY_SECONDS = 0.01
@@ -221,8 +231,9 @@ class SqlLocks:
         self._database.change(lambda connection: connection.execute(free.values(holder=None, session=None, expires=0)))
 
     def replace(self, name: str) -> SqlLock:
-        """Put a new lock, which is ours, in the place of one."""
+        """Put a new lock, which is ours, in the place of one whose holder gives no sign of life."""
         self._session.ensure()
+        self._end_holder(name)
         lock = SqlLock(self, name, secrets.token_hex(16))
         values = self._values(lock.nonce, lock.holder)
 
@@ -234,6 +245,24 @@ class SqlLocks:
 
         self._database.change(work)
         return lock
+
+    def _end_holder(self, name: str) -> None:
+        """End the sessions of who has a lock.
+
+        It may stand still while it sends something in a transaction. Then the server waits for the rest, with all rows
+        locked that were changed before, and no limit of its own ends that.
+        """
+        found = select(self.table.c.session).where(self.table.c.name == name)
+        key = self._database.look(lambda connection: connection.execute(found).scalar_one_or_none())
+        if key is None or key == self._session.key:
+            return
+        which = {"high": key >> 32, "low": key & 0xFFFFFFFF}
+        try:
+            ended = self._database.look(lambda connection: connection.execute(_END, which).scalar_one())
+        except OSError as error:
+            logger.warning("%s: the sessions of the lock's holder cannot be ended: %s", self.where, error)
+        else:
+            logger.info("%s: %d sessions of the lock's holder were ended", self.where, ended)
 
     def probe(self, name: str) -> Probe | None:
         """Look at a lock."""
