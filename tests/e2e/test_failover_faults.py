@@ -56,8 +56,8 @@ def test_kill_of_the_live(pair: Group) -> None:
     live, backup = pair.members
     pair.fault("kill -9")
     live.kill()
+    backup.wait_for("live")
     pair.wait_for_confirms(30)
-    assert backup.phase == "live"
     assert backup.activation["epoch"] == 2
     verdict = pair.finish()
     assert verdict.rto_ms[0] is not None
@@ -213,8 +213,8 @@ def test_a_damaged_state_file_is_written_anew_by_the_live(pair: Group) -> None:
     wait_until((pair.node / "state.json").exists, "written anew")
     (pair.node / "state.json").write_bytes(b"damaged again")
     live.kill()
+    backup.wait_for("live")
     pair.wait_for_confirms(30)
-    assert backup.phase == "live"
     pair.finish()
 
 
