@@ -213,6 +213,8 @@ def _within(shape: type[Any], entry: Entry, text: str) -> tuple[Any, tuple[Probl
     if shape is AddressPolicy:
         loaded = loads(document(_FEDERATION.format("", f" {entry.name}='{text}'", kind="upstream")), {})
         return loaded.federations[0].address_policies[0], loaded.warnings
+    if entry.field == "reject_empty_validated_user":
+        element += "<populate-validated-user>true</populate-validated-user>"  # without it nobody would be let send
     loaded = loads(document(element), {})
     return loaded, loaded.warnings
 
