@@ -74,6 +74,7 @@ EFFECTS = {
     "webSocketMaxFramePayloadLength": (
         "process/test_websocket.py::test_a_broken_frame_ends_the_connection_with_its_code"
     ),
+    "proxyProtocolEnabled": "process/test_proxy.py::test_the_client_is_who_the_proxy_says",
     "router": "node/test_node.py::test_an_acceptors_router_decides_about_its_clients",
     "autoStart": "process/test_parameters.py::test_an_acceptor_without_autostart_does_not_listen",
 }

@@ -79,7 +79,7 @@ def test_what_is_no_header(data: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["tcp4", "binary"])
 async def test_the_client_is_who_the_proxy_says(name: str) -> None:
-    async with bench(PROXIED) as server:
+    async with bench(AcceptorSettings(proxy_protocol_enabled=True)) as server:
         reader, writer = await server.open()
         for byte in HEADERS[name][0] + AMQP:
             writer.write(bytes([byte]))
