@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from pollux.caches import make_room
 from pollux.config.address_settings import ConfigDelete
 from pollux.config.model import PermissionType as Permission
 from pollux.errors import InvalidRequestError, NoSuchAddressError, NoSuchQueueError, NotPermittedError
@@ -174,8 +175,7 @@ class AddressManager:
     def remember(self, name: str, routing_type: RoutingType | None, account: Account) -> None:
         """Keep that messages of this routing type for ``name`` need nothing more, until something goes."""
         known = self.sendable[routing_type]
-        if len(known) >= _SENDABLE_LIMIT:
-            known.clear()
+        make_room(known, _SENDABLE_LIMIT)
         known[name] = account
 
     def carry_out(self, plan: Creation, user: str | None) -> str:

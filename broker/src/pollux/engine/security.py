@@ -23,6 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pollux.audit import Trail
+from pollux.caches import make_room
 from pollux.config.model import PermissionType as Permission
 from pollux.config.model import permissions_for
 from pollux.config.saslprep import saslprep
@@ -374,8 +375,7 @@ class Security:
             found = any(setting.match == all_words for setting in settings) and all(
                 roles & setting.permissions.get(permission, _NO_ROLES) for setting in settings
             )
-            if len(self._everywhere) >= max(1, self._configuration.authorization_cache_size):
-                self._everywhere.clear()
+            make_room(self._everywhere, max(1, self._configuration.authorization_cache_size))
             self._everywhere[(user, permission)] = found
         return found
 
@@ -490,8 +490,7 @@ class Security:
         granted_to = granted_to or permissions_for(self._address_matches, address)
         roles = self._roles_of(user)
         granted = frozenset(name for name, allowed in granted_to.items() if roles & allowed)
-        if len(self._granted) >= max(1, self._configuration.authorization_cache_size):
-            self._granted.clear()
         if len(address) + len(queue or "") <= LONG_NAME:
+            make_room(self._granted, max(1, self._configuration.authorization_cache_size))
             self._granted[(user, address, queue)] = granted
         return granted

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pollux.caches import make_room
 from pollux.errors import InvalidRequestError, NoSuchAddressError, NoSuchQueueError
 from pollux.message import LONG_NAME, RoutingType
 from pollux.routing.address import FQQN_SEPARATOR, WildcardIndex, WildcardSyntax, split_fqqn
@@ -157,10 +158,9 @@ class AddressSpace:
         """The settings of an address, cached."""
         found = self._settings.get(address)
         if found is None:
-            if len(self._settings) >= _CACHE_LIMIT:
-                self._settings.clear()
             found = self._resolve(address)
             if len(address) <= LONG_NAME:
+                make_room(self._settings, _CACHE_LIMIT)
                 self._settings[address] = found
         return found
 
@@ -326,8 +326,7 @@ class AddressSpace:
         route = self._routes.get(name)
         if route is not None:
             return route
-        if len(self._routes) >= _CACHE_LIMIT:
-            self._routes.clear()
+        make_room(self._routes, _CACHE_LIMIT)
         if FQQN_SEPARATOR in name:
             found = self.queue(name)
             route = _Route([], []) if found is None else _Route([], [found], found)
