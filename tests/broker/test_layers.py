@@ -25,7 +25,7 @@ LAYERS = (
     *("cli", "management", "supervisor", "process", "node", "ha", "cluster", "protocols", "engine"),
     *("routing", "store", "audit", "formats", "wire", "config", "logs"),
 )
-LEAVES = ("message", "errors", "plugins", "multicast", "checksum", "redacted", "transitions", "version")
+LEAVES = ("message", "errors", "plugins", "multicast", "caches", "checksum", "redacted", "transitions", "version")
 #: The client library stands beside the broker: it may use the codecs, the formats and what is below them.
 CLIENT_MAY_USE = ("client", "formats", "wire", "config", "logs", *LEAVES)
 #: The one part of the broker that is a client of other brokers.
