@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pollux.cluster.discovery import Others
     from pollux.cluster.link import Conversation, CoreHub
+    from pollux.cluster.link.connecting import CoreLink
     from pollux.config.acceptors import Endpoint
     from pollux.ha.copies.local import LocalState
 
@@ -75,6 +76,7 @@ class FollowLoop:
         self._allowed.set()
         #: Set when every member was tried once, or one has taken us.
         self.looked = asyncio.Event()
+        self._connecting: asyncio.Task[CoreLink] | None = None
         self._following: BackupSide | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -89,6 +91,9 @@ class FollowLoop:
     async def hold(self) -> None:
         """Follow nobody until :meth:`again`; returns when nothing is written any more."""
         self._allowed.clear()
+        # A machine that is off answers nothing for seconds: who may serve then would have lost the right meanwhile.
+        if self._connecting is not None:
+            self._connecting.cancel()
         if self._following is not None:
             self._following.closed("stopping", "this member may serve")
         await self._idle.wait()
@@ -121,12 +126,21 @@ class FollowLoop:
     async def _follow(self, endpoint: Endpoint) -> bool:
         """Follow this member if it is live, as long as it is. Whether it was."""
         where = f"{endpoint.host}:{endpoint.port}"
+        loop = asyncio.get_running_loop()
+        limit = min(CONNECT_LIMIT, self._settings.connect_timeout)
+        self._connecting = loop.create_task(self._connector.connect(endpoint, limit))
         try:
-            link = await self._connector.connect(endpoint, min(CONNECT_LIMIT, self._settings.connect_timeout))
+            link = await self._connecting
         except UnreachableError as error:
             self._say(where, error)
             return False
-        ended: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            if self._allowed.is_set():
+                raise
+            return False
+        finally:
+            self._connecting = None
+        ended: asyncio.Future[tuple[str, str]] = loop.create_future()
         accepted = False
 
         def taken(content: dict[str, Any]) -> None:
@@ -145,7 +159,7 @@ class FollowLoop:
         following = BackupSide(
             link.conversation,
             self._roots,
-            loop=asyncio.get_running_loop(),
+            loop=loop,
             keep=self._settings.keep,
             on_synced=self._on_synced,
             on_end=over,
