@@ -6,13 +6,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from pollux.cluster.connection.refusals import Refusals
 from pollux.cluster.connection.service import Cluster
 from pollux.cluster.connection.settings import PURPOSE, settings_of
 from pollux.cluster.connection.view import describe, node_of, why
 from pollux.cluster.discovery import Others
 from pollux.cluster.meeting import Meeting
 from pollux.errors import InvalidRequestError
-from pollux.logs import event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -50,6 +50,7 @@ class Connections:
         hub.node_id, hub.epoch = node, post.storage.epoch
         hub.purposes[PURPOSE] = self._open
         self._post = post
+        self._refusals = Refusals()
         self._announcers: list[Announcer] = []
         meeting = Meeting(configuration, hub.key, node.hex())
         if not announced:
@@ -115,10 +116,11 @@ class Connections:
         wanted = content.get("connection")
         for cluster in self.all:
             if cluster.settings.name == wanted:
+                self._refusals.forget(str(content.get("name")))
                 return cluster.open(conversation, channel, content)
         names = " and ".join(repr(cluster.settings.name) for cluster in self.all)
         reason = f"this broker's cluster-connection is {names}, not {wanted!r}: give both one name"
-        event(logger, logging.WARNING, "cluster link refused", reason=reason, broker=str(content.get("name"))[:255])
+        self._refusals.tell(content.get("name"), reason)
         conversation.refuse(channel, reason)
         return None
 

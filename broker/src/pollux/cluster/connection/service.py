@@ -13,6 +13,7 @@ from pollux.cluster.connection.incoming import IncomingLink
 from pollux.cluster.connection.local import LocalQueues, Prefixes
 from pollux.cluster.connection.peers import Peers
 from pollux.cluster.connection.redistribution import LOOK, Redistribution
+from pollux.cluster.connection.refusals import Refusals
 from pollux.cluster.connection.remembered import Remembered
 from pollux.cluster.connection.removing import Removing
 from pollux.cluster.connection.spread import Outlet, Spreading
@@ -86,6 +87,7 @@ class Cluster:
         self.local = LocalQueues(post.space, node, post.storage.epoch, Prefixes(""), self.elsewhere)
         self.peers = Peers(self, others, places=places, recovered=post.recovered)
         self.incoming: dict[bytes, IncomingLink] = {}
+        self._refusals = Refusals()
         #: Where clients find this node and the others.
         self.topology = Topology(configuration or Configuration(), node.hex())
         self.prefixes = Prefixes(settings.address)
@@ -265,12 +267,13 @@ class Cluster:
             link = IncomingLink(self, conversation, channel, content)
             before = self._before(link)
         except ValueError as error:
-            event(logger, logging.WARNING, "cluster link refused", reason=error, broker=content.get("name"))
+            self._refusals.tell(content.get("name"), str(error))
             conversation.refuse(channel, str(error))
             return None
         if before is not None:
             before.end("another connection of this node takes its place")
         self.incoming[link.node] = link
+        self._refusals.forget(link.name)
         link.begin()
         for one in self.peers.links:
             if one.node == link.node:
