@@ -168,6 +168,19 @@ def test_an_empty_subscription_is_known_elsewhere_before_its_node_is_gone(tmp_pa
             assert client.message().body == "1"
 
 
+def test_a_subscription_that_the_other_node_refuses_is_named(tmp_path: Path) -> None:
+    """Breaks when a drain waits for it, and says that it goes on."""
+    with Nodes(tmp_path, 2) as nodes:
+        one, two = nodes.all
+        with stomp.connect(two) as client:
+            client.send("reports.daily", "a queue of that name, and of another kind", persistent="true")
+        with stomp.connect(one, headers={"client-id": "reports"}) as client:
+            client.subscribe("news", subscription_type="MULTICAST", durable_subscription_name="daily")
+        code, found = drain(one, "--watch", "--timeout", "5")
+        assert (code, found["state"]) == (EXIT_UNDRAINED, "waiting"), found
+        assert "reports.daily" in found["reason"], found
+
+
 @pytest.mark.parametrize("kind", DATABASES)
 def test_a_live_on_a_database_is_killed_on_the_way_and_hands_over_the_rest_when_it_stops(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path

@@ -37,3 +37,32 @@ async def test_each_reason_is_told_once_and_attempts_end(caplog: pytest.LogCaptu
     made.reached()
     made.lost("a is away")
     assert len(caplog.records) == len(told) + 1
+
+
+class Broken(Nobody):
+    """Fails in a way that nobody thought of, and then is reached for good."""
+
+    tries = 0
+
+    async def hold(self, endpoint: Endpoint) -> bool:
+        self.tries += 1
+        if self.tries == 1:
+            raise KeyError(endpoint.host)
+        self.reached()
+        await asyncio.Event().wait()
+        return True
+
+
+@pytest.mark.asyncio
+async def test_what_fails_is_told_and_the_connection_is_made_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when a defect ends a connection for ever, without a word."""
+    monkeypatch.setattr("pollux.cluster.reconnection.PAUSE", 0.0)
+    made = Broken("c", asyncio.get_running_loop(), [Endpoint("tcp", "a", 1)], retry=0.0)
+    made.start()
+    async with asyncio.timeout(30):
+        while not made.connected:  # noqa: ASYNC110  (nothing tells of it)
+            await asyncio.sleep(0)
+    await made.stop()
+    assert "a duty failed and is begun again" in caplog.text

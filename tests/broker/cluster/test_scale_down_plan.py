@@ -74,6 +74,7 @@ PROGRESS = {
     "sessions to nobody": (Sight(states=1, nobody="no node"), "waiting", "no node"),
     "nobody is needed": (Sight(nobody="no node"), "drained", ""),
     "refused": (Sight((Part("q", 1, refused="another"),)), "waiting", "queue 'q': another"),
+    "a subscription refused": (Sight((Part("q", 0, refused="no"),), states=1), "waiting", "queue 'q': no"),
     "refused while others move": (Sight((Part("q", 1, refused="no"), Part("r", 1))), "moving", "2 messages are left"),
     "held": (Sight((Part("q", 2, 2), Part("r", 1, 1))), "waiting", "and 1 other queues are with consumers"),
     "held until the stop": (Sight((Part("q", 2, 2),), stops=True), "ready", "they go when the broker stops"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
+from pollux.cluster.duties import PAUSE, carry_out
 from pollux.logs import event
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 _TOLD = 100
 
 
-class Reconnection:
+class Reconnection(ABC):
     """Tries its endpoints in turn until it is stopped. What is done with a connection, :meth:`hold` says.
 
     Each reason why there is none is logged once until there is one again: a warning where somebody has to do something.
@@ -60,7 +62,7 @@ class Reconnection:
 
     def start(self) -> None:
         """Connect, and again whenever the connection is gone."""
-        self._task = self._loop.create_task(self._run())
+        self._task = self._loop.create_task(carry_out(f"{self.kind} {self.name}", self._run, pause=PAUSE))
 
     async def stop(self) -> None:
         """Have no connection any more."""
@@ -69,12 +71,12 @@ class Reconnection:
             await asyncio.gather(self._task, return_exceptions=True)
         self.connected = False
 
+    @abstractmethod
     async def hold(self, endpoint: Endpoint) -> bool:
         """Connect to ``endpoint`` and use the connection until it is gone; why it is, is said with :meth:`lost`.
 
         Returns whether the next attempt is for the first endpoint, after the pause; else it is for the next one.
         """
-        raise NotImplementedError
 
     async def _run(self) -> None:
         failed, wait = 0, self._retry

@@ -84,6 +84,7 @@ class Drain:
         self._known: set[tuple[bytes, int]] = set()  # (node, queue) of subscriptions that are known there
         #: States that are not handed over, and duplicate ids that are to go once more.
         self._left_states = 0
+        self._last_ids_went = False  # duplicate ids, once more at the end
         self._nobody = ""
         self._gone_since: dict[bytes, float] = {}
         self._told = About()
@@ -407,9 +408,6 @@ class Drain:
         except (ConnectionError, KeyError):
             self._left_states = max(1, self._left_states)
 
-    #: Duplicate ids were handed over once more at the end.
-    _last_ids_went = False
-
     async def _hand(self, states: States, ask: Callable[[str, bytes], Any]) -> int:
         """Hand over all of these; return how many were not taken."""
         listed = list(states.ready())
@@ -452,13 +450,16 @@ class Drain:
                 on_the_way += count
             elif count:
                 unreached.append((names.get(node, node.hex()), count))
-        # What comes for a subscription whose subscriber is here is no reason to wait.
-        incoming = () if self._cluster.local.records else self._cluster.incoming.values()
+        # What comes for a subscription whose subscriber is here is no reason to wait; at the end nobody is here.
+        incoming = () if self._cluster.local.records and not self._last else self._cluster.incoming.values()
         coming = tuple(link.name for link in incoming if not link.empty)
         states = self._left_states if self._last else 0
         if self._last and not self._last_ids_went:
             states = max(1, states)
-        states += sum(not stays(queue) for queue in self._subscriptions())
+        for queue in self._subscriptions():
+            refused = self._refused.get(queue.id, "")
+            parts += [Part(queue.name, 0, 0, refused)] if refused else []
+            states += not (refused or stays(queue))
         stops = self.goes_with_a_stop and not self._last
         return Sight(tuple(parts), on_the_way, tuple(unreached), coming, states, self._nobody, stops)
 
