@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ansible_collections.pollux.bundle.plugins.plugin_utils.answers import said as said_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 def plan(topology: Mapping[str, Any]) -> list[str]:
@@ -92,8 +92,7 @@ def cluster_report(topology: Mapping[str, Any], hostvars: Mapping[str, Any], var
             broker = topology["brokers"][host]
             found = said["status"]
             linked = broker["cluster"]["reaches"]
-            # NAME@HOST where a colocated backup serves it.
-            names = {link["node"].partition("@")[0] for link in found["links"] if link["connected"]}
+            names = _nodes(link for link in found["links"] if link["connected"])
             reached = sum(bool(names & set(mates)) for mates in linked.values())
             lines.append(
                 f"  {broker['group']} ({host}): {reached} of {len(linked)} links stand, {said['waiting']} messages wait"
@@ -101,6 +100,11 @@ def cluster_report(topology: Mapping[str, Any], hostvars: Mapping[str, Any], var
             )
             lines += [f"    {problem}" for problem in said["problems"]]
     return lines
+
+
+def _nodes(links: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the names of the nodes at the other ends; NAME@HOST is NAME, which a colocated backup serves."""
+    return {link["node"].partition("@")[0] for link in links}
 
 
 def clusters(topology: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -140,8 +144,8 @@ def links_that_stood(
         for host in members:
             said = said_by(hostvars, host, variable)
             if said.get("serves"):
-                names = {link["node"] for link in said["status"]["links"] if link["connected"]}
-                names &= {link["node"] for link in said["status"]["incoming"]}
+                names = _nodes(link for link in said["status"]["links"] if link["connected"])
+                names &= _nodes(said["status"]["incoming"])
                 broker = topology["brokers"][host]
                 reached[broker["group"]] = {
                     group: list(mates) for group, mates in broker["cluster"]["reaches"].items() if names & set(mates)

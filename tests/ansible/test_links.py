@@ -134,6 +134,16 @@ def test_of_a_restart_no_more_is_asked_than_what_stood_in_both_directions() -> N
     assert report.links_that_stood(model, answers, "links") == {"n1": to_two, "b1": to_two, "n2": {"g1": ["n1", "b1"]}}
 
 
+def test_a_link_to_a_colocated_backup_is_one_to_its_node() -> None:
+    """Breaks when a node that is served elsewhere counts as one that was never reached: nobody waits for it then."""
+    model = cluster(2)
+    answers = {
+        "n1": {"links": {"serves": True, "status": said(link("n2@n1"), incoming=("n2@n1",))}},
+        "n2": {"links": {"serves": False}},
+    }
+    assert report.links_that_stood(model, answers, "links") == {"n1": {"g2": ["n2"]}}
+
+
 def test_the_report_shows_each_node_and_whom_it_does_not_reach() -> None:
     model = cluster(3, **chain(3))
     answers: dict[str, Any] = {

@@ -102,7 +102,8 @@ class Database:
         self._writers: list[_Writer] = []
         self._lock = threading.Lock()
 
-    def _postgresql_options(self, timeout: float) -> dict[str, Any]:
+    @staticmethod
+    def _postgresql_options(timeout: float) -> dict[str, Any]:
         """A server that is gone is noticed within ``timeout``; a transaction of a process that stands still it ends."""
         milliseconds = int(timeout * 1000)
         limits = dict.fromkeys(("statement_timeout", "lock_timeout"), milliseconds)
