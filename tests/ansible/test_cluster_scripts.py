@@ -402,22 +402,28 @@ def test_a_primary_that_hangs_is_ended_when_it_is_to_be_demoted(machine: Machine
     assert not machine.runs()
 
 
-def recovered(machine: Machine) -> int:
-    """What a cluster does when the process of its primary has ended; the exit code of the start."""
+def recovered(machine: Machine, fault: str = "killed") -> int:
+    """What a cluster does when the process of its primary has ended or stands still; the exit code of the start."""
     assert machine(AGENT, "start") == 0
     assert machine(AGENT, "promote") == 0
-    machine.kill()
-    assert machine(AGENT, "monitor") == 7
+    if fault == "killed":
+        machine.kill()
+        assert machine(AGENT, "monitor") == 7
+    else:
+        os.killpg(machine.number, signal.SIGSTOP)
+        assert machine(AGENT, "monitor") == 9
     assert [machine(AGENT, action) for action in ("demote", "stop")] == [0, 0]
     machine.flag("hung")
     return machine(AGENT, "start")
 
 
-def test_the_promotion_of_another_one_does_not_wait_for_a_primary_that_failed(machine: Machine) -> None:
+@pytest.mark.parametrize("fault", ["killed", "stopped"])
+def test_the_promotion_of_another_one_does_not_wait_for_a_primary_that_failed(machine: Machine, fault: str) -> None:
     """It is begun, and looked at later: it has a minute to answer, and is a backup that nobody promotes until then."""
     under_pacemaker(machine, ("a", "true", "false"))
     short = {"OCF_RESKEY_answer": "1"}
-    assert recovered(machine) == 0
+    assert recovered(machine, fault) == 0
+    assert scores(machine)[-1] == -1, "the cluster does not promote it again"
     assert machine.runs()
     assert machine(AGENT, "monitor") == 0
     machine.flag("hung", on=False)

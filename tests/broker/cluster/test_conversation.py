@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from pollux.cluster.link import Conversation, CoreHub
 from pollux.wire.core.peer import ClusterKey
 
@@ -60,3 +62,40 @@ async def test_who_opens_a_channel_on_a_connection_that_is_gone_is_told() -> Non
     assert not handler.over.done()  # whoever opens has its channel before it is told
     assert await asyncio.wait_for(handler.over, 10) == ("failed", "the connection was closed")
     assert ended == ["failed"]
+
+
+class Broken(Output):
+    """A socket of uvloop's that an error closed: it says so to whoever writes, before it tells its protocol."""
+
+    gone = False
+
+    def write(self, data: bytes) -> None:
+        if self.gone:
+            raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+
+
+@pytest.mark.parametrize("how", ["silence", "end", "bytes"])
+async def test_a_socket_that_broke_untold_ends_each_channel(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever had a channel was never told, and followed nobody any more, when the time was up in that moment."""
+    loop = asyncio.get_running_loop()
+    hub = CoreHub(KEY, name="a", node_id=bytes(16), timeout=0.02 if how == "silence" else 60.0)
+    ended: asyncio.Future[str] = loop.create_future()
+    output = Broken()
+    conversation = Conversation(
+        hub,
+        output,
+        loop,
+        initiator=True,
+        on_ready=lambda _: None,
+        on_end=lambda code, _: ended.set_result(code),
+    )
+    handler = Waits()
+    conversation.open(handler, "replication")
+    output.gone = True
+    if how == "end":
+        conversation.end("failed", "the connection was closed")
+    elif how == "bytes":
+        conversation.feed(b"no frame of any kind, and longer than its head is allowed to be" * 100)
+    assert await asyncio.wait_for(ended, 60)
+    assert (await asyncio.wait_for(handler.over, 60))[0] == ended.result()
+    assert not caplog.records

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pollux.wire.core.frames import CoreError
@@ -180,7 +180,9 @@ class Conversation:
         """Send what is to be sent."""
         out = self._core.take(self._loop.time())
         if out:
-            self._output.write(b"".join(out))
+            # A socket of uvloop's that broke raises, and tells of its end only in a later turn of the loop.
+            with suppress(RuntimeError):
+                self._output.write(b"".join(out))
 
     def open(self, handler: Handler, purpose: str, **content: object) -> int:
         """Open a channel. With the connection gone meanwhile the handler is told soon: else it would wait for ever."""

@@ -14,9 +14,10 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from pollux.cluster.scale_down.assignment import Assignment
 from pollux.cluster.scale_down.emptying import BATCH, Emptying, waits_for_its_consumers
 from pollux.cluster.scale_down.handing import IDS, QUEUE, definition, id_requests
-from pollux.cluster.scale_down.plan import About, Part, Peer, Progress, Sight, choose, progress, targets
+from pollux.cluster.scale_down.plan import About, Part, Peer, Progress, Sight, progress, targets, unfit
 from pollux.cluster.scale_down.ways import NodeWay
 from pollux.errors import InvalidRequestError
 from pollux.logs import event
@@ -37,8 +38,8 @@ logger = logging.getLogger("pollux.cluster")
 KIND, KEY = "scale-down", "draining"
 #: Queues that are emptied at a time.
 _QUEUES = 64
-#: Seconds between two looks at everything; a queue whose target is gone for so long gets another one.
-_LOOK, _PATIENCE = 0.2, 5.0
+#: Seconds between two looks at everything.
+_LOOK = 0.2
 #: Requests under way at a time, to all nodes.
 _REQUESTS = 50
 
@@ -66,6 +67,7 @@ class Drain:
         self._post = cluster.post
         self._free = free
         self._host = host
+        self._assignment = Assignment(cluster, host)
         self._states = states
         self._batch = min(BATCH, wanted.interval) if wanted.interval > 0 else BATCH
         self.running = False
@@ -76,9 +78,6 @@ class Drain:
         self._emptying: dict[int, Emptying] = {}
         self._preparing: dict[int, asyncio.Task[None]] = {}
         self._refused: dict[int, str] = {}
-        #: Bytes given to each node, and the one that gets subscriptions and sessions.
-        self._given: dict[bytes, int] = {}
-        self._home = b""
         #: (node, address) whose duplicate ids are there.
         self._ids: set[tuple[bytes, str]] = set()
         self._known: set[tuple[bytes, int]] = set()  # (node, queue) of subscriptions that are known there
@@ -86,7 +85,6 @@ class Drain:
         self._left_states = 0
         self._last_ids_went = False  # duplicate ids, once more at the end
         self._nobody = ""
-        self._gone_since: dict[bytes, float] = {}
         self._told = About()
         self._said = Progress("", "")
         self._wake = asyncio.Event()
@@ -100,6 +98,7 @@ class Drain:
         """Go on with what was begun before the last stop, and tell others of this node from now on."""
         if (KIND, KEY) in self._post.recovered:
             event(logger, logging.WARNING, "scale-down goes on, as before the restart")
+            self._assignment.resume()
             self._begin()
         self._task = self._post.loop.create_task(self._run())
 
@@ -156,6 +155,7 @@ class Drain:
             emptying.stop()
         self._emptying.clear()
         self._refused.clear()
+        self._assignment.forget()
         self._cluster.withdraw(withdrawn=False)
         event(logger, logging.WARNING, "scale-down cancelled", moved=self.moved)
 
@@ -167,7 +167,7 @@ class Drain:
         clock = self._post.loop.time
         if not self.running and self.nothing:
             return Progress("drained")
-        self._last = True
+        self._last = self._assignment.stopping = True
         for states in self._states:
             states.prepare()
         until = clock() + patience
@@ -180,6 +180,7 @@ class Drain:
             if now.state == "drained":
                 # It is done: a broker that is started again is one like the others.
                 self._post.storage.put(KIND, KEY, None)
+                self._assignment.forget()
                 event(logger, logging.INFO, "scale-down: everything is handed over", moved=self.moved)
                 return now
             if forced.is_set():
@@ -237,13 +238,15 @@ class Drain:
 
     async def _turn(self) -> None:
         fitting, self._nobody = targets(self.peers(), self.wanted)
-        self._forget_lost(fitting)
+        self._assignment.look(fitting)
+        for number in [each for each, one in self._emptying.items() if not self._is_for(one)]:
+            self._let_go(number)
         stays = self._stays()
         for queue in [*self._queues(), *self._subscriptions()]:
             emptying = self._emptying.get(queue.id)
             if emptying is None:
                 if fitting and len(self._emptying) + len(self._preparing) < _QUEUES and not stays(queue):
-                    self._assign(queue, fitting)
+                    self._assign(queue)
             elif stays(queue):
                 self._let_go(queue.id)
             else:
@@ -262,16 +265,9 @@ class Drain:
         kept = [states.keeps() for states in self._states]
         return lambda queue: waits_for_its_consumers(queue) or any(queue.id in numbers for numbers in kept)
 
-    def _forget_lost(self, fitting: Sequence[Peer]) -> None:
-        """Have queues go elsewhere whose node may get nothing any more, or is away for long."""
-        now = self._post.loop.time()
-        reached = {peer.node for peer in fitting}
-        for node in self._ways:
-            if node in reached:
-                self._gone_since.pop(node, None)
-            elif now - self._gone_since.setdefault(node, now) >= _PATIENCE:
-                for number in [each for each, one in self._emptying.items() if self._way(one).node == node]:
-                    self._let_go(number)
+    def _is_for(self, emptying: Emptying) -> bool:
+        """Return whether the rest of a queue still goes to the node that it is emptied for."""
+        return self._assignment.node_of(emptying.queue) == self._way(emptying).node
 
     @staticmethod
     def _way(emptying: Emptying) -> NodeWay:
@@ -294,7 +290,7 @@ class Drain:
             if queue.routing_type is RoutingType.MULTICAST
             and queue.durable
             and queue.address in self._cluster.prefixes
-            and (self._home, queue.id) not in self._known
+            and (self._assignment.home, queue.id) not in self._known
             and self._is_empty(queue)
             and not self._cluster.elsewhere(queue)
         ]
@@ -307,29 +303,16 @@ class Drain:
     def _let_go(self, number: int) -> None:
         self._emptying.pop(number).stop()
 
-    def _assign(self, queue: Queue, fitting: Sequence[Peer]) -> None:
-        """Choose the node that gets a queue, and have it get ready."""
+    def _assign(self, queue: Queue) -> None:
+        """Have the node that gets a queue get ready."""
         if queue.id in self._preparing:
             return
-        peer = self._target(queue, fitting)
-        self._given[peer.node] = self._given.get(peer.node, 0) + queue.bytes
+        peer = self._assignment.give(queue)
+        if peer is None:
+            return
         task = self._post.loop.create_task(self._prepare(queue, peer))
         self._preparing[queue.id] = task
         task.add_done_callback(lambda _task: self._preparing.pop(queue.id, None))
-
-    def _target(self, queue: Queue, fitting: Sequence[Peer]) -> Peer:
-        if queue.routing_type is RoutingType.MULTICAST:
-            return self._home_of(fitting)
-        group = self._cluster.table.group((queue.address, ""))
-        takers = {key[0] for key, path in group.items() if path.record.has_consumers}
-        return choose(fitting, takers, self._given, queue.bytes, self._host)
-
-    def _home_of(self, fitting: Sequence[Peer]) -> Peer:
-        """Return the one node that gets all subscriptions: a client that had several finds them together."""
-        known = next((peer for peer in fitting if peer.node == self._home), None)
-        peer = known or choose(fitting, (), self._given, 0, self._host)
-        self._home = peer.node
-        return peer
 
     async def _prepare(self, queue: Queue, peer: Peer) -> None:
         """Have a node know a queue, and the duplicate ids of its address; then empty it."""
@@ -393,7 +376,7 @@ class Drain:
             self._left_states = max(1, self._left_states)
             return
         links = {link.node: link for link in self._cluster.peers.links if link.connected}
-        home = self._home_of(fitting)
+        home = self._assignment.give_home()
         try:
             if self._left_states or not self._last_ids_went:
                 for account in list(self._post.accounts):
@@ -403,7 +386,7 @@ class Drain:
                 self._last_ids_went = True
             left = 0
             for states in self._states:
-                left += await self._hand(states, links[home.node].ask)
+                left += await self._hand(states, links[home.node].ask) if home else len(list(states.ready()))
             self._left_states = left
         except (ConnectionError, KeyError):
             self._left_states = max(1, self._left_states)
@@ -439,7 +422,8 @@ class Drain:
             held = queue.delivering
             if emptying is None and stays(queue):
                 held = max(messages, 1)
-            parts.append(Part(queue.name, max(messages, 1), held, self._refused.get(queue.id, "")))
+            refused = self._refused.get(queue.id, "") or self._why_it_waits(queue)
+            parts.append(Part(queue.name, max(messages, 1), held, refused))
         reached = {link.node for link in self._cluster.peers.links if link.connected}
         names = {link.node: link.broker for link in self._cluster.peers.links if link.broker}
         on_the_way, unreached = 0, []
@@ -462,6 +446,15 @@ class Drain:
             states += not (refused or stays(queue))
         stops = self.goes_with_a_stop and not self._last
         return Sight(tuple(parts), on_the_way, tuple(unreached), coming, states, self._nobody, stops)
+
+    def _why_it_waits(self, queue: Queue) -> str:
+        node = self._assignment.waits_for(queue)
+        if not node:
+            return ""
+        # After a restart nobody has heard of it yet.
+        peer = next((peer for peer in self.peers() if peer.node == node), Peer(node.hex(), node, "", False, None))
+        name = peer.name or peer.connector
+        return f"node {name} may have a part of it, and is waited for: {unfit(peer, self.wanted)}"
 
     def _tell(self) -> None:
         now = self.look()
