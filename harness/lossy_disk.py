@@ -317,6 +317,10 @@ class LossyDisk:
         """The size of an open file."""
         return self._inner.size(fd)
 
+    def used(self, fd: int) -> int:
+        """Where the zeros at its end begin."""
+        return self._inner.used(fd)
+
     def view(self, path: Path) -> memoryview:
         """All of a file."""
         return self._inner.view(path)

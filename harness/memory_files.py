@@ -186,6 +186,9 @@ class MemoryFiles:
     def size(self, fd: int) -> int:
         return len(self._file(fd).data)
 
+    def used(self, fd: int) -> int:
+        return len(self._file(fd).data)
+
     def view(self, path: Path) -> memoryview:
         with self._lock:
             return memoryview(bytes(self._at(path).data))

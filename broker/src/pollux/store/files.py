@@ -125,6 +125,10 @@ class FileOperations:
         """Return the size of an open file, bytes."""
         return os.fstat(fd).st_size
 
+    def used(self, fd: int) -> int:
+        """All of it: a disk has its zeros to be read, and damage among them to be found."""
+        return os.fstat(fd).st_size
+
     def view(self, path: Path) -> memoryview:
         """Map a file into memory."""
         with path.open("rb") as stream:
@@ -169,6 +173,11 @@ class FileReader:
         except BaseException:
             files.close(self._fd)
             raise
+
+    @property
+    def used(self) -> int:
+        """The offset behind which there are zeros only, as far as that is known without reading."""
+        return self._files.used(self._fd)
 
     def __enter__(self) -> Self:
         return self

@@ -107,6 +107,12 @@ class Files(Protocol):
     def size(self, fd: int) -> int:
         """Return the size of an open file, bytes."""
 
+    def used(self, fd: int) -> int:
+        """Return an offset behind which an open file has zeros only: its size where one would have to read to know.
+
+        What another process writes meanwhile may be behind it.
+        """
+
     def view(self, path: Path) -> memoryview:
         """Return all of a file that nobody changes any more, which need not be in memory to be looked at."""
 

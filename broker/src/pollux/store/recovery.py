@@ -168,9 +168,11 @@ def is_empty(segment: SegmentFile, *, quick: bool = False) -> bool:
 def _written_parts(stream: FileReader, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes) of the parts of a file between two offsets that hold anything but zeros.
 
-    Most of a segment in use is zeros: they are read, for what damage may have left behind them, but not copied.
+    Most of a segment in use is zeros: they are read, for what damage may have left behind them, but not copied. Where
+    the place of the files has no zeros (a database) there is nothing to read.
     """
     stream.seek(start)
+    end = min(end, stream.used)
     while start < end and (part := stream.read(min(_LOOK_BYTES, end - start))):
         # Bytes are compared by memcmp; views of them are not.
         if part != (_ZEROS if len(part) == _LOOK_BYTES else bytes(len(part))):

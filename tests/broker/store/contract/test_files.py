@@ -94,6 +94,28 @@ def test_what_nobody_wrote_reads_as_zeros(files: Files, tmp_path: Path) -> None:
     files.close(fd)
 
 
+def test_behind_what_is_used_of_a_file_there_are_zeros_only(files: Files, tmp_path: Path) -> None:
+    """Whoever reads a file up to there has read all that anybody wrote, synced or not, in whatever order."""
+    fd, other = files.open(tmp_path / "a", NEW), files.open(tmp_path / "a", os.O_RDONLY)
+    size = 300_000
+    files.fill(fd, size)
+    for data, offset, sync in (
+        (b"a" * 70_000, 5, True),
+        (b"b", 100_000, True),
+        (b"c", 80_000, True),
+        (b"d", 200_000, False),
+    ):
+        write_all(files, fd, data, offset, sync=sync)
+        for one in (fd, other):
+            assert files.used(one) <= files.size(one) == size
+            assert not files.read(one, size, files.used(one)).strip(b"\0")
+            assert len(files.read(one, size, 0).rstrip(b"\0")) <= files.used(one)
+    files.truncate(fd, 100)
+    assert files.used(fd) == files.used(other) == 100
+    for one in (fd, other):
+        files.close(one)
+
+
 def test_a_file_that_was_filled_is_zeros_that_can_be_written(files: Files, tmp_path: Path) -> None:
     fd = files.open(tmp_path / "a", NEW)
     size = (1 << 20) + 1

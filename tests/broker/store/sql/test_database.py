@@ -15,6 +15,7 @@ from sqlalchemy import event, text
 from harness.databases import DATABASES
 from harness.postgresql import running
 from pollux.store.files import names_in, write_all
+from pollux.store.recovery import SegmentFile, is_empty
 from pollux.store.sql.database import Database, DatabaseError, Target
 from pollux.store.sql.files import SqlFiles
 from pollux.store.sql.tables import TableNames
@@ -71,6 +72,20 @@ def test_a_life_that_is_over_changes_nothing_any_more(two: tuple[Database, Datab
     assert content(new, "a") == b"first"
 
 
+def test_what_is_not_there_is_deleted_without_a_transaction(two: tuple[Database, Database]) -> None:
+    two[0].begin_life()
+    files = SqlFiles(two[0], ROOT)
+    begun: list[object] = []
+    add(two[0], "a")
+    event.listen(two[0]._engine, "commit", begun.append)
+    files.unlink(ROOT / "b")
+    files.unlink(ROOT / "nowhere" / "b")
+    assert not begun
+    files.unlink(ROOT / "a")
+    assert len(begun) == 1
+    assert not names_in(files, ROOT)
+
+
 def test_who_has_no_life_reads_only(two: tuple[Database, Database]) -> None:
     two[0].begin_life()
     add(two[0], "a")
@@ -87,7 +102,7 @@ def test_a_write_that_began_before_a_takeover_is_seen_by_it(two: tuple[Database,
     table = old.tables.files
 
     def proves(*values: Any) -> None:
-        if "epoch" in values[2] and values[2].startswith("SELECT"):
+        if "epoch" in values[2] and values[2].startswith(("SELECT", "WITH")):
             proven.set()
             assert go_on.wait(SOON)
 
@@ -225,3 +240,23 @@ def test_a_session_that_the_server_ended_within_a_transaction_is_begun_anew(data
 
     database.write(work)
     assert sorted(names_in(SqlFiles(database, ROOT), ROOT)) == ["before", "n"]
+
+
+def test_of_zeros_that_nobody_wrote_nothing_is_read(two: tuple[Database, Database]) -> None:
+    """A takeover would wait for megabytes of them: the segments that are ready for the journal's next records."""
+    writes, reads = two
+    writes.begin_life()
+    mine, theirs = SqlFiles(writes, ROOT), SqlFiles(reads, ROOT)
+    path = ROOT / "pollux-00000001-0000000001.segment"
+    fd = mine.open(path, NEW)
+    mine.fill(fd, 10 << 20)
+    write_all(mine, fd, b"header", 0, sync=True)
+    lengths: list[int] = []
+    asked = theirs.read
+    theirs.read = lambda fd, length, offset: lengths.append(length) or asked(fd, length, offset)  # type: ignore[method-assign, func-returns-value]
+    segment = SegmentFile(path, 1, 1, 10 << 20, None, files=theirs)
+    assert is_empty(segment)
+    assert not lengths
+    write_all(mine, fd, b"record", 1000, sync=True)
+    assert not is_empty(SegmentFile(path, 1, 1, 10 << 20, None, files=theirs))
+    assert sum(lengths) < 2000

@@ -117,6 +117,10 @@ class MirroredFiles:
         """Return the size of an open file, bytes."""
         return self._inner.size(fd)
 
+    def used(self, fd: int) -> int:
+        """Return where the zeros at an open file's end begin."""
+        return self._inner.used(fd)
+
     def view(self, path: Path) -> memoryview:
         """Return all of a file."""
         return self._inner.view(path)

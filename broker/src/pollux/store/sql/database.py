@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from sqlalchemy import create_engine, event, insert, select, text, update
+from sqlalchemy import bindparam, create_engine, event, insert, select, text, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
@@ -42,6 +42,8 @@ _NO_ROOM = frozenset(("53100",))
 _IDLE_MS = 2000
 #: Connections of one process.
 _CONNECTIONS = 12
+#: Writers whose rows a life has from the start: a transaction for each would be waited for by who takes over.
+_FIRST_WRITERS = 4
 
 
 class DatabaseError(PolluxError):
@@ -62,10 +64,10 @@ class Target(NamedTuple):
 class _Writer:
     """Does one transaction at a time, whose number its row has once it was committed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_row: bool = False) -> None:
         self.id = secrets.token_hex(16)
         self.number = 0
-        self.has_row = False
+        self.has_row = has_row
 
 
 class Database:
@@ -100,6 +102,7 @@ class Database:
         #: The epoch of our life; None: this process has the store for reading only.
         self.epoch: int | None = None
         self._writers: list[_Writer] = []
+        self._proof = self._proving()
         self._lock = threading.Lock()
 
     @staticmethod
@@ -189,10 +192,14 @@ class Database:
             if proof is not None and not proof(connection):
                 raise OSError(errno.EPERM, "another process has the store", self.where)
             connection.execute(written.delete().where(written.c.epoch < epoch))
+            if writers:
+                rows = [{"writer": writer.id, "epoch": epoch, "number": 0} for writer in writers]
+                connection.execute(insert(written), rows)
             return int(epoch)
 
+        writers = [] if self.is_sqlite else [_Writer(has_row=True) for _ in range(_FIRST_WRITERS)]
         self.epoch = self.change(work)
-        self._writers.clear()
+        self._writers = writers
 
     # -- transactions
 
@@ -211,17 +218,13 @@ class Database:
             raise OSError(errno.EROFS, "this process has the store for reading only", self.where)
         with self._lock:
             writer = self._writers.pop() if self._writers else _Writer()
-        store, written = self.tables.store, self.tables.written
-        proof = select(store.c.epoch).with_for_update(read=True)
         writer.number += 1
+        values = {} if self.is_sqlite else {"who": writer.id, "which": writer.number}
 
         def proven(connection: Connection) -> Result:
-            current = connection.execute(proof).scalar_one_or_none()
-            if current != epoch:
+            if connection.execute(self._proof, values).scalar_one_or_none() != epoch:
+                current = connection.execute(select(self.tables.store.c.epoch)).scalar_one_or_none()
                 raise OSError(errno.EIO, f"fenced: epoch {epoch} is over, the store is at epoch {current}", self.where)
-            if not self.is_sqlite:
-                mark = update(written).where(written.c.writer == writer.id).values(number=writer.number)
-                connection.execute(mark)
             return work(connection)
 
         try:
@@ -231,6 +234,19 @@ class Database:
         finally:
             with self._lock:
                 self._writers.append(writer)
+
+    def _proving(self) -> Any:
+        """Return the statement that every write begins with, which has the epoch: nothing, if the writer is over.
+
+        It locks the row of the epoch, and then, in PostgreSQL, notes the writer's number: one round trip for both.
+        """
+        store, written = self.tables.store, self.tables.written
+        epoch = select(store.c.epoch).with_for_update(read=True)
+        if self.is_sqlite:
+            return epoch
+        held = epoch.cte("held")
+        mine = (written.c.writer == bindparam("who"), held.c.epoch == written.c.epoch)
+        return update(written).where(*mine).values(number=bindparam("which")).returning(held.c.epoch)
 
     def _make_row(self, writer: _Writer, epoch: int) -> None:
         from sqlalchemy.dialects.postgresql import insert as insert_once

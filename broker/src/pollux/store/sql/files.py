@@ -23,6 +23,7 @@ from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from pollux.store.port import Entry, Status
 from pollux.store.sql.database import Database, Target
+from pollux.store.sql.open_file import OpenFile
 from pollux.store.sql.pieces import joined, overlay
 from pollux.store.sql.tables import PIECE, TableNames
 
@@ -44,28 +45,6 @@ NODE = "node"
 _VIEW_BYTES = 1 << 20
 
 
-class _File:
-    """A file that is open. With ``writes`` this process changes it, so that what is noted here holds."""
-
-    def __init__(self, identity: int, table: Table) -> None:
-        self.id = identity
-        self.table = table
-        self.lock = threading.RLock()
-        self.descriptors = 0
-        self.writes = False
-        #: It has no name any more.
-        self.gone = False
-        #: It is the group's (NODE).
-        self.shared = False
-        self.size = 0
-        #: The size in the database.
-        self.stored = 0
-        #: Behind this no piece has begun yet.
-        self.end = 0
-        self.dirty: list[tuple[int, bytes]] = []
-        self.dirty_bytes = 0
-
-
 class SqlFiles:
     """The files below ``root``, which need not exist on any disk.
 
@@ -78,8 +57,8 @@ class SqlFiles:
         self._files = database.tables.files
         self._lock = threading.RLock()
         self._numbers = itertools.count(_FIRST_DESCRIPTOR)
-        self._descriptors: dict[int, _File] = {}
-        self._open: dict[int, _File] = {}
+        self._descriptors: dict[int, OpenFile] = {}
+        self._open: dict[int, OpenFile] = {}
         pieces = database.tables.pieces
         #: The statements of the journal's writes, made once.
         self._insert = {table.name: insert(table) for table in pieces}
@@ -165,7 +144,7 @@ class SqlFiles:
                 identity, size, end = self._database.look(find)
             file = self._open.get(identity)
             if file is None:
-                file = self._open[identity] = _File(identity, table)
+                file = self._open[identity] = OpenFile(identity, table)
                 file.shared = self._is_shared(path)
             file.descriptors += 1
             fd = next(self._numbers)
@@ -181,7 +160,7 @@ class SqlFiles:
         row = connection.execute(last.order_by(table.c.start.desc()).limit(1)).first()
         return int(row[0] + row[1]) if row is not None else 0
 
-    def _file(self, fd: int) -> _File:
+    def _file(self, fd: int) -> OpenFile:
         try:
             return self._descriptors[fd]
         except KeyError:
@@ -208,7 +187,7 @@ class SqlFiles:
                     raise
         return len(data)
 
-    def _flush(self, file: _File) -> None:
+    def _flush(self, file: OpenFile) -> None:
         """Put what waits into one transaction. With the file's lock held."""
         if not file.dirty and file.size == file.stored:
             return
@@ -235,12 +214,12 @@ class SqlFiles:
         file.dirty.clear()
         file.dirty_bytes = 0
 
-    def _insert_all(self, connection: Connection, file: _File, rows: list[dict[str, Any]]) -> None:
+    def _insert_all(self, connection: Connection, file: OpenFile, rows: list[dict[str, Any]]) -> None:
         if rows:
             connection.execute(self._insert[file.table.name], rows)
             rows.clear()
 
-    def _clear(self, connection: Connection, file: _File, start: int, end: int) -> None:
+    def _clear(self, connection: Connection, file: OpenFile, start: int, end: int) -> None:
         """Cut a range out of the pieces that there are."""
         table = file.table
         near = select(table.c.start, table.c.data).where(
@@ -351,7 +330,9 @@ class SqlFiles:
             return int(row.id)
 
         with self._lock:
-            self._forget_name(self._write(path, work))
+            # A name that is not there needs no transaction, of which each takes a write and a sync of the server.
+            if self._database.look(lambda connection: self._row(connection, path)) is not None:
+                self._forget_name(self._write(path, work))
 
     def _forget_name(self, identity: int | None) -> None:
         if identity is not None and identity in self._open:
@@ -397,36 +378,54 @@ class SqlFiles:
         directory, name = self._split(path)
         return f"{directory}/{name}" if directory else name
 
-    def _size(self, file: _File) -> int:
+    def _size(self, file: OpenFile) -> int:
         if file.writes:
             return file.size
         found = select(self._files.c.size).where(self._files.c.id == file.id)
         size = self._database.look(lambda connection: connection.execute(found).scalar_one_or_none())
         if size is None:
-            raise OSError(errno.ENOENT, "the file was deleted by another process")
+            raise _deleted()
         return int(size)
 
     def read(self, fd: int, length: int, offset: int) -> bytes:
         """Read from the database, and what waits for a sync from memory."""
         file = self._file(fd)
         with file.lock:
-            size = self._size(file)
+            near: list[tuple[int, bytes]] = []
+            size = file.size
+            if not file.writes:
+                size, near = self._size_and_pieces(file, offset, length)
             length = max(0, min(length, size - offset))
             if not length:
                 return b""
+            if file.writes and offset < file.end:
+                _, near = self._size_and_pieces(file, offset, length)
             buffer = bytearray(length)
-            if offset < file.end or not file.writes:
-                table = file.table
-                near = select(table.c.start, table.c.data).where(
-                    table.c.file == file.id, table.c.start > offset - PIECE, table.c.start < offset + length
-                )
-                overlay(buffer, offset, self._database.look(lambda connection: connection.execute(near).all()))
+            overlay(buffer, offset, near)
             overlay(buffer, offset, file.dirty)
             return bytes(buffer)
+
+    def _size_and_pieces(self, file: OpenFile, offset: int, length: int) -> tuple[int, list[tuple[int, bytes]]]:
+        """Return the size in the database and the pieces near a range, in one question."""
+        files, table = self._files, file.table
+        near = (table.c.file == files.c.id) & (table.c.start > offset - PIECE) & (table.c.start < offset + length)
+        found = select(files.c.size, table.c.start, table.c.data).select_from(files.outerjoin(table, near))
+        rows = self._database.look(lambda connection: connection.execute(found.where(files.c.id == file.id)).all())
+        if not rows:
+            raise _deleted()
+        return int(rows[0][0]), [(start, data) for _, start, data in rows if data is not None]
 
     def size(self, fd: int) -> int:
         """Return the size of an open file, bytes."""
         return self._size(self._file(fd))
+
+    def used(self, fd: int) -> int:
+        """Return the end of the last piece: what no piece has is zeros, and of these there is nothing to read."""
+        file = self._file(fd)
+        with file.lock:
+            if file.writes:
+                return max([file.end, *(offset + len(data) for offset, data in file.dirty)])
+            return self._database.look(lambda connection: self._end(connection, file.id, file.table))
 
     def view(self, path: Path) -> memoryview:
         """Read a small file into memory, and a large one into a temporary file that is mapped."""
@@ -462,8 +461,10 @@ class SqlFiles:
         )
 
         def work(connection: Connection) -> list[Entry]:
-            self._check_directory(connection, directory)
-            return [Entry(*row) for row in connection.execute(found)]
+            names = [Entry(*row) for row in connection.execute(found)]
+            if not names:  # or there is no such directory
+                self._check_directory(connection, directory)
+            return names
 
         return self._database.look(work)
 
@@ -488,6 +489,10 @@ class SqlFiles:
             return 0, 0
         stat = os.statvfs(self._database.path)
         return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+
+
+def _deleted() -> OSError:
+    return OSError(errno.ENOENT, "the file was deleted by another process")
 
 
 def _error(number: int, path: Path) -> OSError:
