@@ -72,7 +72,7 @@ def test_a_life_that_is_over_changes_nothing_any_more(two: tuple[Database, Datab
     assert content(new, "a") == b"first"
 
 
-def test_what_is_not_there_is_deleted_without_a_transaction(two: tuple[Database, Database]) -> None:
+def test_what_changes_nothing_takes_no_transaction(two: tuple[Database, Database]) -> None:
     two[0].begin_life()
     files = SqlFiles(two[0], ROOT)
     begun: list[object] = []
@@ -80,9 +80,18 @@ def test_what_is_not_there_is_deleted_without_a_transaction(two: tuple[Database,
     event.listen(two[0]._engine, "commit", begun.append)
     files.unlink(ROOT / "b")
     files.unlink(ROOT / "nowhere" / "b")
+    files.close(files.open(ROOT / "a", os.O_RDWR | os.O_CREAT))
     assert not begun
     files.unlink(ROOT / "a")
     assert len(begun) == 1
+    fd = files.open(ROOT / "c", NEW)
+    files.fill(fd, 100)
+    assert len(begun) == 2
+    write_all(files, fd, b"header", 0, sync=True)
+    assert len(begun) == 3
+    assert SqlFiles(two[1], ROOT).status(ROOT / "c").size == 100
+    files.unlink(ROOT / "c")
+    files.close(fd)
     assert not names_in(files, ROOT)
 
 

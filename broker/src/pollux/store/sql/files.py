@@ -122,26 +122,29 @@ class SqlFiles:
         del mode
         writes = flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT | os.O_TRUNC) != 0
 
-        def find(connection: Connection) -> tuple[int, int, int]:
+        def find(connection: Connection) -> tuple[int, int, int] | None:
             row = self._row(connection, path)
             if row is None:
-                if not flags & os.O_CREAT:
-                    self._check_directory(connection, path.parent)
-                    raise _error(errno.ENOENT, path)
-                return self._add(connection, path, is_directory=False), 0, 0
+                if flags & os.O_CREAT:
+                    return None
+                self._check_directory(connection, path.parent)
+                raise _error(errno.ENOENT, path)
             if flags & os.O_EXCL:
                 raise _error(errno.EEXIST, path)
             if row.is_directory:
                 raise _error(errno.EISDIR, path)
             return row.id, row.size, self._end(connection, row.id, table) if writes else 0
 
+        def made(connection: Connection) -> tuple[int, int, int]:
+            return find(connection) or (self._add(connection, path, is_directory=False), 0, 0)
+
         table = self._table(path)
         with self._lock:
             # A file that is there is opened without a transaction that proves anything: nothing is changed.
-            if flags & os.O_CREAT:
-                identity, size, end = self._write(path, find)
-            else:
-                identity, size, end = self._database.look(find)
+            found = self._database.look(find)
+            if found is None:
+                found = self._write(path, made)
+            identity, size, end = found
             file = self._open.get(identity)
             if file is None:
                 file = self._open[identity] = OpenFile(identity, table)
@@ -251,8 +254,10 @@ class SqlFiles:
         self._database.look(lambda connection: self._check_directory(connection, path))
 
     def fill(self, fd: int, size: int) -> None:
-        """Set the size: a database keeps no room for rows that are not there."""
-        self.allocate(fd, size)
+        """Set the size: a database keeps no room for rows that are not there, and has it with the first of them."""
+        file = self._file(fd)
+        with file.lock:
+            file.size = max(file.size, size)
 
     def allocate(self, fd: int, size: int) -> None:
         """Set the size when it is smaller."""
@@ -379,13 +384,7 @@ class SqlFiles:
         return f"{directory}/{name}" if directory else name
 
     def _size(self, file: OpenFile) -> int:
-        if file.writes:
-            return file.size
-        found = select(self._files.c.size).where(self._files.c.id == file.id)
-        size = self._database.look(lambda connection: connection.execute(found).scalar_one_or_none())
-        if size is None:
-            raise _deleted()
-        return int(size)
+        return file.size if file.writes else self._size_and_pieces(file, 0, 0)[0]
 
     def read(self, fd: int, length: int, offset: int) -> bytes:
         """Read from the database, and what waits for a sync from memory."""
@@ -412,7 +411,7 @@ class SqlFiles:
         found = select(files.c.size, table.c.start, table.c.data).select_from(files.outerjoin(table, near))
         rows = self._database.look(lambda connection: connection.execute(found.where(files.c.id == file.id)).all())
         if not rows:
-            raise _deleted()
+            raise OSError(errno.ENOENT, "the file was deleted by another process")
         return int(rows[0][0]), [(start, data) for _, start, data in rows if data is not None]
 
     def size(self, fd: int) -> int:
@@ -489,10 +488,6 @@ class SqlFiles:
             return 0, 0
         stat = os.statvfs(self._database.path)
         return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
-
-
-def _deleted() -> OSError:
-    return OSError(errno.ENOENT, "the file was deleted by another process")
 
 
 def _error(number: int, path: Path) -> OSError:
