@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from msgspec.structs import replace
@@ -16,37 +17,55 @@ from pollux.config.model import Configuration
 from pollux.wire.core import ClusterKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from pollux.cluster.discovery import Announcer, Discovered
+    from pollux.cluster.exchange import ExchangeAnnouncer, ExchangeDiscovered
 
 KEY, OTHER = ClusterKey("cluster", "twins"), ClusterKey("cluster", "strangers")
 PATIENCE = 30.0
+#: Between two announcements, and until who is silent is forgotten, where the test sets the clock; seconds.
+PERIOD, REFRESH = 1, 5
 
 
 class Member:
     """A broker that announces itself, and looks for others. ``jgroups`` stands in its JGroups file."""
 
-    def __init__(self, directory: Path, number: int, jgroups: str, key: ClusterKey = KEY) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        number: int,
+        jgroups: str,
+        key: ClusterKey = KEY,
+        *,
+        period: float = 0.05,
+        refresh: float = 60,
+        channel: str = "the channel",
+    ) -> None:
+        """``period``: between two announcements; ``refresh``: until a silent one is forgotten; seconds."""
         home = directory / f"m{number}"
         home.mkdir()
         (home / "jgroups.xml").write_text(f"<config>{jgroups}</config>")
         self.endpoint = Endpoint("tcp", f"host{number}", 61616)
-        named = {"jgroups_file": "jgroups.xml", "jgroups_channel": "the channel"}
-        group = DiscoveryGroup("g", refresh_timeout=60_000, **named)  # type: ignore[arg-type]
+        named = {"jgroups_file": "jgroups.xml", "jgroups_channel": channel}
+        group = DiscoveryGroup("g", refresh_timeout=round(refresh * 1000), **named)  # type: ignore[arg-type]
         configuration = replace(
             Configuration(),
             path=home / "broker.xml",
             connectors=(Connector("me", (self.endpoint,)),),
             broadcast_groups=(
-                BroadcastGroup("b", broadcast_period=50, connector_refs=("me",), **named),  # type: ignore[arg-type]
+                BroadcastGroup(
+                    "b",
+                    broadcast_period=round(period * 1000),
+                    connector_refs=("me",),
+                    **named,  # type: ignore[arg-type]
+                ),
             ),
             discovery_groups=(group,),
         )
         meeting = Meeting(configuration, key, f"member{number}")
-        self.announcer: Announcer = meeting.announcers()[0]
-        self.found: Discovered = meeting.others(group, ConnectorSettings())
+        self.announcer = cast("ExchangeAnnouncer", meeting.announcers()[0])
+        self.found = cast("ExchangeDiscovered", meeting.others(group, ConnectorSettings()))
         self.announcer.open()
 
     def start(self) -> None:
@@ -56,6 +75,76 @@ class Member:
     def stop(self) -> None:
         self.announcer.stop()
         self.found.stop()
+
+
+class Rounds:
+    """Time in steps of a period: in each everybody announces itself, and then looks, one after the other."""
+
+    def __init__(self) -> None:
+        """To be made before the members: they keep the clock."""
+        self._loop = asyncio.get_running_loop()
+        self._now = self._loop.time()
+        self._loop.time = lambda: self._now  # type: ignore[method-assign]
+        self._puts: dict[Member, int] = {}
+        self._gets: dict[Member, int] = {}
+        self._changed = asyncio.Condition()
+
+    def _watch(self, member: Member) -> None:
+        self._puts[member] = self._gets[member] = 0
+        exchange = member.announcer.exchange
+        put, get = exchange.put, exchange.get
+
+        async def putting(name: str, data: bytes) -> None:
+            async with self._changed:
+                await put(name, data)
+                self._puts[member] += 1
+                self._changed.notify_all()
+
+        async def getting() -> list[bytes]:
+            async with self._changed:
+                await self._changed.wait_for(lambda: min(self._puts.values()) > self._gets[member])
+                found = await get()
+            # When what was found has been read.
+            self._loop.call_soon(self._looked, member)
+            return found
+
+        exchange.put, exchange.get = putting, getting  # type: ignore[assignment,method-assign]
+
+    def _looked(self, member: Member) -> None:
+        self._gets[member] += 1
+        self._loop.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _all_looked(self, times: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: min(self._gets.values()) >= times)
+
+    async def start(self, members: Sequence[Member]) -> None:
+        """Start all of them, and have each look once."""
+        for member in members:
+            self._watch(member)
+        for member in members:
+            member.start()
+        await self._all_looked(1)
+
+    async def step(self) -> None:
+        """Let a period pass."""
+        looked = min(self._gets.values())
+        self._now += PERIOD
+        await self._all_looked(looked + 1)
+
+    async def kill(self, member: Member) -> None:
+        """End one without a farewell; what it left is still there, and its port is closed."""
+        del self._puts[member], self._gets[member]
+        assert member.announcer._timer is not None
+        member.announcer._timer.cancel()
+        member.announcer._timer = None
+        member.found.stop()
+        assert member.found._reading is not None
+        await asyncio.wait([member.found._reading])
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -113,4 +202,49 @@ async def test_what_is_no_announcement_and_who_is_gone(tmp_path: Path) -> None:
     finally:
         one.stop()
         two.stop()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("kind", ["FILE_PING", "JDBC_PING", "TCPPING"])
+async def test_five_are_listed_within_three_periods_and_who_was_killed_is_gone_one_after_its_time(
+    tmp_path: Path, kind: str
+) -> None:
+    """Nobody of another channel, or with another password, is listed at any time."""
+    rounds = Rounds()
+    ports = [free_port() for _ in range(7)]
+    made = partial(Member, tmp_path, period=PERIOD, refresh=REFRESH)
+    files = {
+        "FILE_PING": [f"<TCP/><FILE_PING location='{tmp_path}/ping'/>"] * 7,
+        "JDBC_PING": [f"<TCP/><JDBC_PING connection_url='jdbc:sqlite:{tmp_path}/ping.db'/>"] * 7,
+        "TCPPING": [tcp(number, ports) for number in range(7)],
+    }[kind]
+    five = [made(number, files[number]) for number in range(5)]
+    foreign = made(5, files[5], channel="another channel")
+    stranger = made(6, files[6], OTHER)
+    everybody = [*five, foreign, stranger]
+
+    def list_each_other(members: Sequence[Member]) -> bool:
+        wanted = {member: {other.endpoint for other in members if other is not member} for member in members}
+        return all(set(member.found.endpoints) == wanted[member] for member in members)
+
+    try:
+        await rounds.start(everybody)
+        periods = 1
+        while not list_each_other(five):
+            assert periods < 3, [member.found.endpoints for member in everybody]
+            await rounds.step()
+            periods += 1
+        *living, killed = five
+        await rounds.kill(killed)
+        for _ in range(REFRESH - 1):
+            await rounds.step()
+        assert all(killed.endpoint in member.found.endpoints for member in living)
+        await rounds.step()
+        await rounds.step()
+        assert list_each_other(living)
+        assert not foreign.found.endpoints
+        assert not stranger.found.endpoints
+    finally:
+        for member in everybody:
+            member.stop()
         await asyncio.sleep(0)

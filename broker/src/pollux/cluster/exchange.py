@@ -7,6 +7,7 @@ to the directory or the table can announce nobody. Everything is called in the l
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import re
 import struct
@@ -28,6 +29,8 @@ logger = logging.getLogger("pollux.cluster")
 #: Announcements that are looked at in one round; seconds for a connection to a member.
 _MOST, _LIMIT = 200, 2.0
 _SIZE = struct.Struct("<H")
+#: Bytes that tell channels apart.
+_CHANNEL = 8
 _SAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -135,8 +138,10 @@ class SqlExchange(Exchange):
 class TcpExchange(Exchange):
     """A port at each member, which the others ask (TCPPING)."""
 
-    def __init__(self, finding: TcpPing) -> None:
+    def __init__(self, finding: TcpPing, channel: str) -> None:
         self._finding = finding
+        #: Before each announcement: members of two channels may name the same ports.
+        self._channel = hashlib.sha256(channel.encode()).digest()[:_CHANNEL]
         self._mine = b""
         self._heard: list[bytes] = []
         self._server: asyncio.Server | None = None
@@ -144,7 +149,7 @@ class TcpExchange(Exchange):
     async def put(self, member: str, data: bytes) -> None:
         """Answer with this from now on; listen from the first time on."""
         del member
-        self._mine = data
+        self._mine = self._channel + data
         if self._server is None:
             finding = self._finding
             for port in range(finding.port, finding.port + finding.port_range + 1):
@@ -165,8 +170,10 @@ class TcpExchange(Exchange):
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(_SIZE.pack(len(self._mine)) + self._mine)
         (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
-        if 0 < size <= MAXIMUM_DATAGRAM and len(self._heard) < _MOST:
-            self._heard.append(await reader.readexactly(size))
+        if _CHANNEL < size <= _CHANNEL + MAXIMUM_DATAGRAM and len(self._heard) < _MOST:
+            said = await reader.readexactly(size)
+            if said.startswith(self._channel):
+                self._heard.append(said[_CHANNEL:])
 
     async def get(self) -> list[bytes]:
         """Ask all hosts; return what they said, and what was said here since."""
@@ -197,7 +204,7 @@ def make(finding: Finding, channel: str) -> Exchange:
         return FileExchange(finding, channel)
     if isinstance(finding, JdbcPing):
         return SqlExchange(finding, channel)
-    return TcpExchange(finding)
+    return TcpExchange(finding, channel)
 
 
 class ExchangeAnnouncer(Announcer):
