@@ -69,6 +69,9 @@ class Around:
     def clients(self) -> int:
         return 0
 
+    def hold(self, _connection_id: int) -> None:
+        return None
+
     def slow_consumers(self, *_: object) -> Callable[[], None]:
         return lambda: None
 

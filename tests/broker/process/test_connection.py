@@ -54,6 +54,69 @@ async def test_the_log_names_who_closed_and_why(caplog: pytest.LogCaptureFixture
     assert why in line["reason"]
 
 
+async def test_what_is_held_goes_out_when_its_hold_ends_and_no_sooner() -> None:
+    async with bench() as server:
+        reader, writer = await server.open()
+        writer.write(AMQP)
+        assert await asyncio.wait_for(reader.readexactly(8), PATIENCE) == AMQP
+        (connection,) = server.connections
+        first = connection.hold()
+        connection.write(b"one")
+        second = connection.hold()
+        connection.write(b"two")
+        connection.write(bytes(70_000))  # more than goes out at once
+        first(None)
+        assert await asyncio.wait_for(reader.readexactly(3), PATIENCE) == b"one"
+        writer.write(b"ping")
+        await until(lambda: connection.bytes_in == 12)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.readexactly(1), 0)
+        second(None)
+        assert await asyncio.wait_for(reader.readexactly(70_007), PATIENCE) == b"two" + bytes(70_000) + b"ping"
+        connection.write(b"free")
+        assert await asyncio.wait_for(reader.readexactly(4), PATIENCE) == b"free"
+        second(None)  # once too often changes nothing
+        await finish(writer)
+
+
+async def test_a_close_waits_for_what_is_held_and_an_error_sends_nothing_of_it() -> None:
+    async with bench() as server:
+        for error, expected in ((None, b"farewell"), (OSError("the disk is gone"), b"")):
+            reader, writer = await server.open()
+            writer.write(AMQP)
+            assert await asyncio.wait_for(reader.readexactly(8), PATIENCE) == AMQP
+            (connection,) = server.connections
+            release = connection.hold()
+            writer.write(b"BYE")
+            await until(lambda: all(each.closing for each in server.connections))
+            release(error)
+            try:
+                assert await asyncio.wait_for(reader.read(), PATIENCE) == expected
+            except ConnectionResetError:
+                assert error is not None
+            await asyncio.wait_for(server.connections.empty.wait(), PATIENCE)
+            await finish(writer)
+
+
+async def test_a_session_waits_when_much_is_held_for_its_client() -> None:
+    async with bench() as server:
+        reader, writer = await server.open()
+        writer.write(AMQP + b"LOGIN")
+        assert await asyncio.wait_for(reader.readexactly(13), PATIENCE) == AMQP + b"LOGIN"
+        (connection,) = server.connections
+        release = connection.hold()
+        size = server.listener.high_water + 1
+        connection.write(bytes(size))
+        assert server.sessions[0].events == ["pause"]
+        connection.deadline = 0.0  # the sweep finds that the client took nothing: that is not its fault
+        connection.expire(0.0)
+        assert not connection.closing
+        release(None)
+        assert await asyncio.wait_for(reader.readexactly(size), PATIENCE) == bytes(size)
+        await until(lambda: server.sessions[0].events[-1] == "resume")
+        await finish(writer)
+
+
 async def test_plain_in_any_slices() -> None:
     async with bench() as server:
         reader, writer = await server.open()

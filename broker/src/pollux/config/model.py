@@ -194,8 +194,7 @@ class Configuration(Persistence, frozen=True):
     persist_delivery_count_before_delivery: Annotated[
         bool,
         Boolean(),
-        Only((False,), "only failed deliveries are counted on disk"),
-        "Count a delivery on disk before it is made.",
+        "Count a delivery to a client on disk before it is made, so that a crash in the middle of it is counted.",
     ] = False
     max_redelivery_records: Annotated[
         int,

@@ -73,6 +73,8 @@ class AddressManager:
         self.ask: Callable[[str, Permission, str, str | None], None] | None = None
         #: Whether an address stays when nobody uses it: others of a cluster ask for its duplicate ids here.
         self.keeps: Callable[[str], bool] = lambda _name: False
+        #: Told of each queue before anybody can use it.
+        self.coming: Callable[[Queue], None] = lambda _queue: None
         #: What is unused is being looked for.
         self._reaping = False
         #: By the routing type a message asks for: names to which such can be sent at once, with their accounts.
@@ -446,6 +448,7 @@ class AddressManager:
         self._owners.queue_added(queue.spec, already=already)
         queue.unused_since = self._wall_ms()
         queue.trail = self._trail.queue(queue.address, queue.name)
+        self.coming(queue)
         self._space.add_queue(queue)
 
     def keep(self, queue: Queue) -> None:

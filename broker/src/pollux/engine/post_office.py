@@ -31,6 +31,7 @@ from pollux.engine.dead_letters import DeadLetters
 from pollux.engine.departures import Departures
 from pollux.engine.diverts import Diverts
 from pollux.engine.due import DueQueues
+from pollux.engine.first_counts import FirstCounts
 from pollux.engine.intake import Intake
 from pollux.engine.large_files import LargeFiles
 from pollux.engine.memory import DUPLICATE_IDS, Memory
@@ -142,6 +143,9 @@ class PostOffice:
             wall_ms=wall_ms,
             wake=self.wake,
         )
+        self.first_counts = FirstCounts(storage)
+        if configuration.persist_delivery_count_before_delivery:
+            self.address_manager.coming = self.first_counts.watch
         self.create_queue = self.address_manager.create_queue
         self.delete_queue = self.address_manager.delete_queue
         self.ensure_address = self.address_manager.ensure_address
@@ -306,9 +310,11 @@ class PostOffice:
             if queue.trail is not None:
                 queue.trail.released(mine, failed=failed)
             dead = queue.release(mine, failed=failed, now=now)
-            if failed and queue.durable:
+            # One that did not fail may be counted on disk already: its count goes back to what it was.
+            if queue.durable and (failed or queue.handing is not None):
                 for reference in mine:
-                    if reference.message.durable and not reference.page and reference.delivery_count:
+                    known = reference.delivery_count or not failed
+                    if reference.message.durable and not reference.page and known:
                         self.storage.append_delivery_count(queue.id, reference.message.id, reference.delivery_count)
                         if reference.deliver_at:
                             self.storage.append_schedule(queue.id, reference.message.id, reference.deliver_at)

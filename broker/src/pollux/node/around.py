@@ -61,6 +61,9 @@ class Acceptors(Protocol):
     def logged_in(self, connection_id: int, user: str) -> None:
         """Count a connection no longer among those that have not logged in."""
 
+    def hold(self, connection_id: int) -> Callable[[Exception | None], None] | None:
+        """Keep what a connection is sent from now on until the answer is called; None: it is gone."""
+
     def slow_consumers(
         self, space: AddressSpace, configured: Callable[[], Sequence[AddressSetting]]
     ) -> Callable[[], None]:

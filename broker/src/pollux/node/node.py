@@ -163,6 +163,7 @@ class Node:
             hub = await links.open(self.configuration, self.node_id, engine.post)
             if self.configuration.plugins:
                 self._start_plugins(engine)
+            engine.post.first_counts.hold = self._acceptors.hold
             await self._acceptors.open(lambda settings: self._services(engine, settings), engine.post.memory, hub)
         links.start()
         self._start_timers(engine)

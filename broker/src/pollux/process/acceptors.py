@@ -93,6 +93,11 @@ class Acceptors:
         """Count a connection no longer among those that have not logged in."""
         self.connections.logged_in(connection_id, user)
 
+    def hold(self, connection_id: int) -> Callable[[Exception | None], None] | None:
+        """Keep what a connection is sent from now on until the answer is called; None: it is gone."""
+        connection = self.connections.get(connection_id)
+        return connection.hold() if connection is not None else None
+
     def slow_consumers(
         self, space: AddressSpace, configured: Callable[[], Sequence[AddressSetting]]
     ) -> Callable[[], None]:

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import socket
 import struct
+from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
@@ -29,6 +30,8 @@ from pollux.wire.proxy import ProxyError
 from pollux.wire.sniff import Protocol, SniffError, sniff
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pollux.process.acceptor import Listener
     from pollux.process.websocket import WebSocket
     from pollux.protocols.base import Session, Transport
@@ -59,6 +62,8 @@ class Connection(asyncio.Protocol):
         "_catching_up",
         "_closing",
         "_ending",
+        "_held_back",
+        "_holds",
         "_listener",
         "_measured_at",
         "_out",
@@ -96,6 +101,9 @@ class Connection(asyncio.Protocol):
         #: What was written this turn behind the first write; None: nothing was written yet.
         self._out: list[bytes] | None = None
         self._out_size = 0
+        #: For each hold that lasts, what was in ``_out`` when it began; and whether the session waits for its end.
+        self._holds: deque[int] = deque()
+        self._held_back = False
         #: Why the client is not being read: the bits above; 0 reads.
         self._paused = 0
         self._writing_paused = False
@@ -216,7 +224,7 @@ class Connection(asyncio.Protocol):
         took = share.clock() - begun
         self._portion.took(len(data), share.effort() - effort if pressed else took, share.slice)
         share.spent(took)
-        if self._writing_paused and self._transport.get_write_buffer_size() > self.hard_limit:
+        if self._writing_paused and self._transport.get_write_buffer_size() + self._out_size > self.hard_limit:
             # It sends but does not read the answers: what piles up for it is bounded by not reading it.
             self._pause(_SLOW)
 
@@ -472,17 +480,68 @@ class Connection(asyncio.Protocol):
         self.write(b"".join(data))
 
     def _end_turn(self) -> None:
-        self._flush()
-        self._out = None
+        if not self._holds:
+            self._flush()
+            self._out = None
 
     def _flush(self) -> None:
         out = self._out
-        if out:
+        if self._holds:
+            self._hold_back()
+        elif out:
             self._out = []
             self._out_size = 0
-            if self._transport.is_closing():
-                return  # cut off since it was queued; uvloop raises for a write to a handle that is closed
+            self._send(out)
+
+    def _send(self, out: list[bytes]) -> None:
+        if out and not self._transport.is_closing():
+            # One that was cut off since it was queued: uvloop raises for a write to a handle that is closed.
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def hold(self) -> Callable[[Exception | None], None]:
+        """Keep what is written from now on until the answer is called: with None it goes out, with an error never.
+
+        Holds end in the order in which they began.
+        """
+        if self._out is None:
+            self._out = []
+        if not self._holds:
+            self._flush()
+        self._holds.append(len(self._out))
+        return self._release
+
+    def _release(self, error: Exception | None) -> None:
+        """End the first hold: what was written before the next one began goes out."""
+        if not self._holds:
+            return
+        if error is not None:
+            self._holds.clear()
+            self.abort()
+            return
+        self._holds.popleft()
+        out = self._out or []
+        many = self._holds[0] if self._holds else len(out)
+        self._out = out[many:] if self._holds else None
+        self._holds = deque(each - many for each in self._holds)
+        ready = out[:many]
+        self._out_size -= sum(map(len, ready))
+        self._send(ready)
+        if self._holds or self._transport.is_closing():
+            return
+        if self._held_back:
+            self._held_back = False
+            # What went out may have been more than the client takes at once: then the transport says when it goes on.
+            if self._transport.get_write_buffer_size() <= self._listener.high_water:
+                self.resume_writing()
+        if self._closing:
+            self._transport.close()
+
+    def _hold_back(self) -> None:
+        """Have the session wait when so much is held that the transport would have it wait."""
+        if self._out_size > self._listener.high_water and not self._held_back:
+            self._held_back = True
+            if not self._writing_paused:
+                self.pause_writing()
 
     def close(self) -> None:
         """Close after everything queued was sent; the sweep aborts it when that takes too long."""
@@ -490,7 +549,8 @@ class Connection(asyncio.Protocol):
             self._closing = True
             self.deadline = self.loop.time() + CLOSE_TIMEOUT
             self._flush()
-            self._transport.close()
+            if not self._holds:
+                self._transport.close()
 
     def abort(self) -> None:
         """Close at once."""
@@ -574,7 +634,7 @@ class Connection(asyncio.Protocol):
             self._refuse(f"no log-in within {self._listener.handshake_timeout:g} s")
         elif self._writing_paused:
             taken = self._taken()
-            if taken == self._taken_before:
+            if taken == self._taken_before and not self._holds:
                 self._forget_unsent()
                 self._refuse(f"took nothing for {self._listener.write_timeout:g} s (write-timeout)")
             else:

@@ -42,6 +42,8 @@ class Owner(NamedQueue, Protocol):
 
     #: Notes what happens to the messages; None: nobody wants to know.
     trail: QueueTrail | None
+    #: Called with what a consumer is about to be handed; None: nobody wants to know.
+    handing: Callable[[Consumer, list[MessageReference]], None] | None
 
     @property
     def name_for_errors(self) -> str:
@@ -474,6 +476,8 @@ class Dispatcher:
             attachment.taken += len(batch)
             if self._queue.trail is not None and not attachment.consumer.browsing:
                 self._queue.trail.delivered(batch, attachment.consumer.origin)
+            if self._queue.handing is not None:
+                self._queue.handing(attachment.consumer, batch)
             try:
                 attachment.consumer.deliver(batch)
             except Exception as error:  # one broken session must not keep the others from their messages

@@ -65,6 +65,8 @@ class Queue:
         self.paused = False
         #: Notes what happens to the messages; None: nobody wants to know.
         self.trail: QueueTrail | None = None
+        #: Called with what a consumer is about to be handed, set by the caller; None: nobody wants to know.
+        self.handing: Callable[[Consumer, list[MessageReference]], None] | None = None
         #: Told of what comes and goes, by the caller: whoever has a replica of it.
         self.watchers: tuple[Watcher, ...] = ()
         #: Of which queue of which broker it is a replica, in words: nobody else sends to it or takes from it.
