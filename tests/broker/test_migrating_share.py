@@ -37,7 +37,7 @@ LEFT_OUT = {
     *("bad-routers", "bad-amqp-connections", "bad-acceptor-twice-security", "bad-tls-connector", "bad-network-check"),
 }
 #: The least share of the corpus that starts, percent.
-LEAST = 75
+LEAST = 90
 
 
 def migrated(path: Path, directory: Path, keys: Path) -> bool:

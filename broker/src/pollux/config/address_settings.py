@@ -193,6 +193,12 @@ class AddressSettings(Struct, frozen=True):
         Duration(special=_OFF),
         "Wait after the last consumer left before messages move to other brokers.",
     ] = -1
+    retroactive_message_count: Annotated[
+        int,
+        Integer(maximum=LONG_MAX),
+        "Last messages of an address that a queue gets which is made later (0: none). They are kept in memory and on"
+        " disk, also when the address has no queue; it is not deleted automatically then.",
+    ] = 0
     send_to_dla_on_no_route: Annotated[
         bool, Boolean(), "Messages that match no queue go to the dead-letter-address."
     ] = False

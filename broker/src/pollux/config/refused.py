@@ -45,7 +45,6 @@ _CORE = {
 
 _ADDRESS_SETTING = {
     "config-delete-diverts": "a divert that is gone from the file is gone after a restart",
-    "retroactive-message-count": "retroactive addresses are not provided",
 }
 
 _TRANSPORT = {

@@ -73,8 +73,11 @@ class AddressManager:
         self.ask: Callable[[str, Permission, str, str | None], None] | None = None
         #: Whether an address stays when nobody uses it: others of a cluster ask for its duplicate ids here.
         self.keeps: Callable[[str], bool] = lambda _name: False
-        #: Told of each queue before anybody can use it.
+        #: Told of each queue before anybody can use it, of each that was asked for when it was made, and of addresses
+        #: that were deleted.
         self.coming: Callable[[Queue], None] = lambda _queue: None
+        self.made: Callable[[Queue], None] = lambda _queue: None
+        self.gone: Callable[[str], None] = lambda _name: None
         #: What is unused is being looked for.
         self._reaping = False
         #: By the routing type a message asks for: names to which such can be sent at once, with their accounts.
@@ -155,6 +158,7 @@ class AddressManager:
         self._records.forget_address(name)
         self._contents.drop_address(name)
         self._owners.address_gone(name)
+        self.gone(name)
         self._gone(address)
         self._trail.event("address-deleted", address=name)
         log.info("address deleted name=%s", name)
@@ -245,6 +249,8 @@ class AddressManager:
             spec.durable,
             spec.auto_created,
         )
+        if auto_address or spec.configuration_managed:
+            self.made(queue)
         return queue
 
     def pause_queue(self, queue: Queue, *, paused: bool) -> None:
@@ -299,14 +305,14 @@ class AddressManager:
         return True
 
     def _maybe_delete_address(self, name: str, now: int) -> None:
-        address = self._space.address(name)
-        if address is None or address.queues or (self.keeps(name) and not address.temporary):
+        address, settings = self._space.address(name), self._space.settings(name)
+        kept = self.keeps(name) or settings.retroactive_message_count > 0
+        if address is None or address.queues or (kept and not address.temporary):
             return
         if not address.unused_since:
             address.unused_since = now
         # Who goes on sending is seen to between two looks: names that can be sent to are forgotten at each.
         silence = 2 * self._configuration.address_queue_scan_period
-        settings = self._space.settings(name)
         if address.temporary or address_removable(address, settings, now, hold=self._hold(name), silence=silence):
             self.delete_address(name)
 

@@ -15,10 +15,9 @@ from pollux.message import RoutingType
 from pollux.routing.selector import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pollux.config.addressing import Divert
-    from pollux.config.match import Pattern
     from pollux.config.model import Configuration
     from pollux.message import Message
     from pollux.routing.selector import Selector
@@ -30,8 +29,9 @@ class Rule(NamedTuple):
     """One divert, ready to be asked."""
 
     divert: Divert
-    pattern: Pattern
     selector: Selector | None
+    #: What it takes is kept by the broker, and needs no room at an address.
+    keeps: bool = False
 
     def takes(self, message: Message) -> bool:
         return self.selector is None or self.selector.matches(message)
@@ -50,18 +50,27 @@ class Diverts:
     """The diverts of a configuration."""
 
     def __init__(self, configuration: Configuration) -> None:
-        self._rules = tuple(
-            Rule(divert, pattern_of(configuration, divert.address), parse(divert.filter) if divert.filter else None)
-            for divert in configuration.diverts
-        )
+        #: Gives what keeps an address's last messages, where some are kept.
+        self.keep: Callable[[str], Rule | None] = lambda _name: None
+        self._rules = [
+            (pattern_of(configuration, each.address), Rule(each, parse(each.filter) if each.filter else None))
+            for each in configuration.diverts
+        ]
 
     def at(self, address: str) -> tuple[Rule, ...]:
         """Return those that look at an address."""
-        return tuple(rule for rule in self._rules if rule.pattern.matches(address)) if self._rules else ()
+        found = tuple(rule for pattern, rule in self._rules if pattern.matches(address))
+        keep = self.keep(address)
+        return found if keep is None else (*found, keep)
 
 
 def of_message(rules: Sequence[Rule], message: Message, taken: Sequence[Rule]) -> list[Rule]:
-    """Return the diverts that take this message, which ``taken`` brought here; none of one sent to a queue by name."""
+    """Return the diverts that take this message, which ``taken`` brought here; none of one sent to a queue by name.
+
+    What goes elsewhere instead is not kept here.
+    """
     if "::" in message.address:
         return []
-    return [rule for rule in rules if rule not in taken and rule.takes(message)]
+    found = [rule for rule in rules if rule not in taken and rule.takes(message)]
+    away = any(rule.divert.exclusive for rule in found)
+    return [rule for rule in found if not (away and rule.keeps)]

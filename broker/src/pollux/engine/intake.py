@@ -281,7 +281,11 @@ class Intake:
         paged = verdict is Verdict.PAGE and not (message.large is not None and (rules or taken))
         admitted.append(Admitted(account, message, paged, any(rule.divert.exclusive for rule in rules)))
         for rule in rules:
-            self._admit_one(rule.copy(message), admitted, (*taken, rule))
+            copy = rule.copy(message)
+            if rule.keeps:
+                admitted.append(Admitted(self._account_of(copy), copy, paged=False))
+            else:
+                self._admit_one(copy, admitted, (*taken, rule))
 
     def _require_room(self) -> None:
         if self._storage.full:
@@ -390,6 +394,13 @@ class Intake:
         Raises DiskFullError.
         """
         self._store(self._accounts.of(queue.address), message, (queue,), 0)
+
+    def put(self, message: Message, queue: Queue, tx: int) -> None:
+        """Write a message for one queue, within the transaction ``tx``, to a page where its address has no room."""
+        account = self._accounts.of(message.address)
+        # A body in a file is shared: see _admit_one.
+        paged = message.large is None and self._full(account) is Verdict.PAGE
+        self._store(account, message, (queue,), tx, paged=paged)
 
     def receive(self, message: Message, tx: int) -> bool:
         """Send what another broker's bridge brought, within the transaction ``tx`` of its link.

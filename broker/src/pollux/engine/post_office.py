@@ -149,6 +149,7 @@ class PostOffice:
         self.create_queue = self.address_manager.create_queue
         self.delete_queue = self.address_manager.delete_queue
         self.ensure_address = self.address_manager.ensure_address
+        self.diverts = Diverts(configuration)
         self._intake = Intake(
             storage=storage,
             space=space,
@@ -160,7 +161,7 @@ class PostOffice:
             large_files=self._large_files,
             trail=self.trail,
             wall_ms=wall_ms,
-            diverts=Diverts(configuration),
+            diverts=self.diverts,
             keep_unrouted=lambda message, tx: self.dead_letters.unrouted(message, tx),  # noqa: PLW0108  (made below)
         )
         self.send = self._intake.send
@@ -174,6 +175,7 @@ class PostOffice:
         self.attempt = self._intake.attempt
         self.spread_over = self._intake.spread_over
         self.show = self._intake.show
+        self.put = self._intake.put
         moves = Moves(storage, self._intake, self._departures)
         self.hand_over = moves.hand_over
         self.place_anew = moves.place_anew
@@ -313,8 +315,7 @@ class PostOffice:
             # One that did not fail may be counted on disk already: its count goes back to what it was.
             if queue.durable and (failed or queue.handing is not None):
                 for reference in mine:
-                    known = reference.delivery_count or not failed
-                    if reference.message.durable and not reference.page and known:
+                    if reference.message.durable and not reference.page and (reference.delivery_count or not failed):
                         self.storage.append_delivery_count(queue.id, reference.message.id, reference.delivery_count)
                         if reference.deliver_at:
                             self.storage.append_schedule(queue.id, reference.message.id, reference.deliver_at)

@@ -12,6 +12,7 @@ from pollux.config import resolve_address_settings
 from pollux.engine.notifications import Notifications
 from pollux.engine.post_office import PostOffice
 from pollux.engine.reading_rights import admits
+from pollux.engine.retroactive import Retroactive
 from pollux.logs import event
 from pollux.routing.address import WildcardSyntax
 from pollux.routing.space import AddressSpace
@@ -70,6 +71,7 @@ class Engine:
         self.post.address_manager.queue_limit = security.queue_limit
         self.post.address_manager.ask = security.ask
         self.space.admits = partial(admits, security)
+        self.retroactive = Retroactive(self.post)
         self.notifications = Notifications(self.post, wall_ms)
 
     async def recover(self, node_id: bytes) -> None:
@@ -80,6 +82,7 @@ class Engine:
         self.replayed_records = recovered.replayed_records
         self.recovery_seconds = recovered.seconds
         self.post.restore(recovered)
+        await self.retroactive.restore()
         self.storage.on_full_change(lambda _usage: self._disk_changed())
         self._disk_changed()
 
