@@ -179,5 +179,23 @@ def test_a_broker_refuses_exactly_what_check_refuses(path: Path, etc: Path, noti
         assert problem.message in done.said
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["artemis-users.properties", "artemis-roles.properties"])
+def test_files_of_users_that_others_may_read_are_refused_by_both(
+    name: str, etc: Path, notifications: Notifications
+) -> None:
+    file = Path(shutil.copy(CORPUS / "ok-smallest.xml", etc / "broker.xml"))
+    for each in ("artemis-users.properties", "artemis-roles.properties"):
+        (etc / each).write_text("")
+        (etc / each).chmod(0o600)
+    assert judge(file, {}).errors == []
+    (etc / name).chmod(0o666)
+    (error,) = judge(file, {}).errors
+    assert f"{name}: mode 666 makes it" in error.message
+    done = start(file, notifications)
+    assert (done.ready, done.code) == (False, EXIT_USAGE)
+    assert error.message in done.said
+
+
 def _free_management(text: str) -> str:
     return "" if "<px:management>" in text else '<m:management xmlns:m="urn:pollux:1"><m:port>0</m:port></m:management>'

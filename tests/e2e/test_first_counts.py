@@ -63,6 +63,12 @@ def test_clients_of_every_protocol_get_what_is_counted_first(tmp_path: Path) -> 
             for number in range(100):
                 assert receiver.receive(timeout=30).body == number
                 receiver.accept()
+            bodies = [bytes([number]) * 3_000_000 for number in range(5)]
+            for body in bodies:
+                sender.send(Message(body, durable=True))
+            for body in bodies:  # each is more than a connection's buffers hold
+                assert bytes(receiver.receive(timeout=30).body) == body
+                receiver.accept()
         with mqtt.connect(broker, "first") as listener, mqtt.connect(broker, "second") as publisher:
             listener.subscribe("work/mqtt", qos=2)
             for number in range(100):

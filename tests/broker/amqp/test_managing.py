@@ -83,6 +83,28 @@ async def test_attributes_by_their_name_or_their_getter(broker: Broker, manager:
     assert await manager.attribute("broker", "version") == VERSION
 
 
+async def test_how_a_queue_behaves_is_told(broker: Broker, manager: Manager) -> None:
+    made = {"name": "b", "address": "a", "routing-type": "ANYCAST", "max-consumers": 3, "last-value-key": "k"}
+    await manager.operation("broker", "createQueue", {**made, "ring-size": 7, "purge-on-no-consumers": True})
+    told = {
+        "enabled": True,
+        "autoDelete": False,
+        "configurationManaged": False,
+        "maxConsumers": 3,
+        "purgeOnNoConsumers": True,
+        "lastValue": True,
+        "lastValueKey": "k",
+        "ringSize": 7,
+        "groupRebalance": False,
+        "groupBuckets": -1,
+        "groupFirstKey": None,
+        "deadLetterAddress": broker.post.space.settings("a").dead_letter_address,
+        "expiryAddress": None,
+    }
+    assert {name: await manager.attribute("queue.b", name) for name in told} == told
+    assert await manager.operation("queue.b", "isLastValue") is True
+
+
 async def test_operations_do_what_they_say_and_last(broker: Broker, manager: Manager) -> None:
     await manager.client.send_all(await manager.client.sender("q", "s", capabilities=["queue"]), [message("x")] * 3)
     await manager.operation("queue.q", "pause")

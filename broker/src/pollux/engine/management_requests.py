@@ -106,7 +106,8 @@ def _routing_type(value: object) -> RoutingType:
 def _of_queue(
     post: PostOffice, queue: Queue
 ) -> tuple[Mapping[str, Callable[[], Value]], Mapping[str, Callable[..., Value]]]:
-    counters = queue.counters
+    counters, attributes = queue.counters, queue.attributes
+    settings = post.space.settings(queue.address)
 
     def pause(*, paused: bool) -> None:
         post.address_manager.pause_queue(queue, paused=paused)
@@ -122,6 +123,19 @@ def _of_queue(
         "exclusive": lambda: queue.exclusive,
         "filter": lambda: queue.selector.text if queue.selector is not None else None,
         "user": lambda: queue.user,
+        "enabled": lambda: attributes.enabled,
+        "autoDelete": lambda: attributes.auto_delete,
+        "configurationManaged": lambda: queue.spec.configuration_managed,
+        "maxConsumers": lambda: attributes.max_consumers,
+        "purgeOnNoConsumers": lambda: attributes.purge_on_no_consumers,
+        "lastValue": lambda: attributes.last_value,
+        "lastValueKey": lambda: attributes.last_value_key,
+        "ringSize": lambda: attributes.ring_size,
+        "groupRebalance": lambda: attributes.group_rebalance,
+        "groupBuckets": lambda: attributes.group_buckets,
+        "groupFirstKey": lambda: attributes.group_first_key,
+        "deadLetterAddress": lambda: settings.dead_letter_address,
+        "expiryAddress": lambda: settings.expiry_address,
         "messageCount": lambda: post.message_count(queue),
         "consumerCount": lambda: queue.consumer_count,
         "deliveringCount": lambda: queue.delivering,
