@@ -17,7 +17,9 @@ from harness.histories import History
 from harness.journals import JournalFile
 from pollux.formats.ledger import Confirmed, Received, Sent
 from pollux_pipeline.cli import main
-from pollux_pipeline.places import here, is_remote
+from pollux_pipeline.errors import InputError
+from pollux_pipeline.jobs.manifest import NAME, Manifest
+from pollux_pipeline.places import Remote, here, is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,6 +93,40 @@ def test_a_history_is_judged_from_one_file_system_into_the_other(
     code, _, said = command(*words, "-o", "viewfs://lab/far/mine")
     assert (code, (far / "mine" / "messages" / "mail").exists()) == (2, True)
     assert "viewfs://lab/far/mine/messages: is there, and pollux-pipeline did not write it" in said.splitlines()[-1]
+
+
+def test_a_run_that_was_killed_while_it_replaced_its_manifest_is_taken_for_ours(
+    spark: SparkSession, far: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such file systems replace nothing by renaming: for a moment there is no manifest."""
+    output = Remote(spark, "viewfs://lab/far/out")
+    output.mkdir()
+    Manifest(output).claim("messages")
+    (far / "out" / "messages").mkdir()
+    (far / "out" / "messages" / "part-0").touch()
+    delete = Remote.unlink
+
+    def killed(file: Remote, *, missing_ok: bool = False) -> None:
+        delete(file, missing_ok=missing_ok)
+        raise KeyboardInterrupt
+
+    manifest = Manifest(output)
+    with monkeypatch.context() as during:
+        during.setattr(Remote, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            manifest.claim("findings")
+    assert not (far / "out" / NAME).exists()
+    Manifest(output).claim("messages", "findings")
+    assert json.loads((far / "out" / NAME).read_text())["wrote"] == ["findings", "messages"]
+
+
+@pytest.mark.parametrize("half", ["", '{"pollux_pipeline": 1, "wr', "[]"])
+def test_a_first_manifest_that_was_half_written_says_nothing(tmp_path: Path, half: str) -> None:
+    (tmp_path / "_pollux.tmp").write_text(half)
+    (tmp_path / "messages").mkdir()
+    (tmp_path / "messages" / "mail").touch()
+    with pytest.raises(InputError, match="messages: is there, and pollux-pipeline did not write it"):
+        Manifest(tmp_path).claim("messages")
 
 
 def test_a_lake_in_another_file_system_gets_each_record_once(

@@ -9,13 +9,17 @@ import json
 from typing import TYPE_CHECKING
 
 from pollux_pipeline.errors import InputError
-from pollux_pipeline.places import write_text
+from pollux_pipeline.places import finish, write_text
 
 if TYPE_CHECKING:
     from pollux_pipeline.places import Output
 
 NAME = "_pollux.json"
 _FILES = ("report.html", "result.json", "plan.jsonl")
+
+
+def _names_in(manifest: bytes) -> set[str]:
+    return {str(name) for name in json.loads(manifest)["wrote"]}
 
 
 class Manifest:
@@ -28,12 +32,25 @@ class Manifest:
 
     def _read(self) -> set[str]:
         try:
-            told = json.loads(self._path.read_bytes())
-            return {str(name) for name in told["wrote"]}
+            return _names_in(self._path.read_bytes())
         except FileNotFoundError:
-            return self._of_010()
+            return self._of_killed() or self._of_010()
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"--output {self._path}: is not a manifest of pollux-pipeline: {error!r}") from error
+
+    def _of_killed(self) -> set[str]:
+        """What a run was about to say when it was killed; now it is said.
+
+        Where renaming replaces nothing (`places.Remote`) the file is deleted just before, and by then the new one is
+        whole. One that is not is of a first run, which had written nothing else yet.
+        """
+        unfinished = self._path.with_suffix(".tmp")
+        try:
+            names = _names_in(unfinished.read_bytes())
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return set()
+        finish(unfinished, self._path)
+        return names
 
     def _of_010(self) -> set[str]:
         """What 0.1.0 left, which wrote no manifest: a result that names its job, and tables that Spark finished."""
