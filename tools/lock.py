@@ -15,6 +15,7 @@ LOCKS: dict[str, tuple[str, ...]] = {
     "requirements.lock": ("broker/pyproject.toml", "--extra", "database", "requirements-dev.in"),
     "requirements-build.lock": ("requirements-build.in",),
     "requirements-compiler.lock": ("requirements-compiler.in",),
+    "requirements-jars.lock": ("--no-deps", "requirements-jars.in"),
 }
 OPTIONS = (
     *("--quiet", "--upgrade", "--universal", "--python-version", "3.11"),

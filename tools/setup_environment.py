@@ -11,8 +11,8 @@
   Only if that fails and we are root are they installed with apt-get. Both wheels are kept in the cache, so the next
   clone does not build them.
 * With `--tests`: what the tests run that is not a Python package (mosquitto's clients, ZooKeeper and PostgreSQL out of
-  Debian's packages unless they are installed, node's clients from package-lock.json; Java and Chromium are installed
-  where root may).
+  Debian's packages unless they are installed, node's clients from package-lock.json, two jars out of a package that is
+  not installed; Java and Chromium are installed where root may).
 * With `--lab`: as root, the Debian packages of the molecule lab.
 * What does not depend on each other is done side by side: builds use one processor, and apt mostly waits.
 * uv installs them: in a sixth of pip's processor time. It is told what pip's configuration says of where packages come
@@ -37,6 +37,7 @@ import re
 import shutil
 import sys
 import sysconfig
+import tarfile
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -52,9 +53,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 NODE_CLIENTS = ROOT / "tests" / "conformance" / "node"
-LOCK, BUILD_LOCK, COMPILER_LOCK = (ROOT / f"requirements{part}.lock" for part in ("", "-build", "-compiler"))
+LOCK, BUILD_LOCK, COMPILER_LOCK, JARS_LOCK = (
+    ROOT / f"requirements{part}.lock" for part in ("", "-build", "-compiler", "-jars")
+)
 #: Our own packages, installed so that an edit takes effect.
 PACKAGES = (ROOT / "broker", ROOT / "pipeline")
+#: What the package of JARS_LOCK is fetched for: Hadoop's s3a: and the client of S3 that this uses.
+JARS = re.compile(r"(hadoop-aws|aws-java-sdk-bundle)-[0-9.]+\.jar")
 #: Where Debian's package has PostgreSQL's server.
 POSTGRESQL = "usr/lib/postgresql"
 #: Where Debian's package has ZooKeeper.
@@ -428,6 +433,37 @@ def ensure_node_clients() -> None:
         stamp.write_text(wanted)
 
 
+def ensure_jars(python: Path) -> None:
+    """Take the jars of JARS out of the package that has them, and let `.pollux/s3-jars` lead to them."""
+    kept = cache_directory() / "s3-jars" / fingerprint(JARS_LOCK.read_text())
+    if not kept.exists():
+        say("taking Hadoop's s3a: out of a package of PyPI (180 MB, once)")
+        kept.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as work:
+            pip(
+                python,
+                *("download", "--quiet", "--no-deps", "--no-cache-dir", "--no-build-isolation", "--require-hashes"),
+                *("--no-binary", ":all:", "--dest", work, "-r", JARS_LOCK),
+            )
+            take_jars(min(Path(work).glob("*.tar.gz")), Path(work) / "jars")
+            (Path(work) / "jars").rename(kept)
+    link = STATE / "s3-jars"
+    if not link.is_symlink() or link.readlink() != kept:
+        link.unlink(missing_ok=True)
+        link.symlink_to(kept)
+
+
+def take_jars(package: Path, target: Path) -> None:
+    """Write the jars that the tests need of a package's into a new directory."""
+    target.mkdir()
+    with tarfile.open(package) as archive:
+        for member in archive:
+            name = member.name.rpartition("/")[2]
+            if JARS.fullmatch(name) and (content := archive.extractfile(member)) is not None:
+                with (target / name).open("wb") as stream:
+                    shutil.copyfileobj(content, stream)
+
+
 def ensure_lab_packages() -> None:
     """Install what the molecule lab needs (lab/engine.py, lab/disks.py), where root may; else say what is missing.
 
@@ -463,6 +499,7 @@ def main() -> int:
                 ensure_environment()
             if arguments.tests:
                 ensure_node_clients()
+                ensure_jars(VENV / "bin" / "python")
     except SetupError as error:
         sys.stderr.write(f"set-up: {error}\n")
         return 1

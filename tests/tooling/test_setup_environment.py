@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import sysconfig
+import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,35 @@ def test_the_pip_of_a_distribution_or_of_pythons_own_installs_the_locked_one(
     assert environment["PYTHONPATH"] == str(tmp_path / where / PIP)
     assert "--require-hashes" in install
     assert install[-1] == str(setup_environment.BUILD_LOCK)
+
+
+def test_two_jars_are_taken_out_of_a_package_that_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands: list[tuple[list[str], dict[str, str]]]
+) -> None:
+    """Fetched once for all clones, and by its hash."""
+    package = tmp_path / "package"
+    package.mkdir()
+    for name in ("hadoop-aws-3.3.1.jar", "aws-java-sdk-bundle-1.11.901.jar", "aws-java-sdk-s3-1.12.262.jar", "a.py"):
+        (package / name).write_text(name)
+
+    def pip(_: Path, *words: str | Path) -> None:
+        commands.append(([str(word) for word in words], {}))
+        to = Path(words[words.index("--dest") + 1])
+        with tarfile.open(to / "sagemaker_pyspark-1.4.5.tar.gz", "w:gz") as archive:
+            archive.add(package, "sagemaker_pyspark-1.4.5/deps/jars")
+
+    monkeypatch.setattr(setup_environment, "pip", pip)
+    monkeypatch.setattr(setup_environment, "cache_directory", lambda: tmp_path)
+    monkeypatch.setattr(setup_environment, "STATE", tmp_path / "state")
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "s3-jars").symlink_to(tmp_path / "of a lock before")
+    for _ in range(2):
+        setup_environment.ensure_jars(Path(sys.executable))
+    found = {path.name: path.read_text() for path in (tmp_path / "state" / "s3-jars").iterdir()}
+    assert found == {name: name for name in ("hadoop-aws-3.3.1.jar", "aws-java-sdk-bundle-1.11.901.jar")}
+    ((words, _),) = commands
+    assert {"--require-hashes", "--no-deps"} <= set(words)
+    assert words[-1] == str(setup_environment.JARS_LOCK)
 
 
 def test_without_one_venv_says_what_is_missing_or_has_its_own_way(
