@@ -396,6 +396,28 @@ def test_resources_for_dead_and_expired_messages() -> None:
     assert lifecycle.expiry_queue(AddressSettings(auto_create_expiry_resources=True), "a") is None
 
 
+def test_a_duplicate_id_is_away_as_long_as_it_is_known() -> None:
+    cache = DuplicateCache(3)
+    long = b"x" * 100
+    for each in (b"a", long, b"b"):
+        cache.add(each)
+    for each in (b"a", long, b"unknown"):
+        cache.send_away(each, b"node")
+    assert [cache.node_of(each) for each in (b"a", long, b"b", b"unknown")] == [b"node", b"node", None, None]
+    cache.add(b"c")  # in the place of a
+    cache.remove(long)
+    for each in (b"a", long):
+        cache.add(each)
+        assert cache.node_of(each) is None
+    cache.send_away(long, b"node")
+    cache.resize(1)
+    assert list(cache)
+    assert cache.node_of(long) == b"node"
+    cache.clear()
+    cache.add(long)
+    assert cache.node_of(long) is None
+
+
 @pytest.mark.parametrize(
     ("fields", "asked", "result"),
     [

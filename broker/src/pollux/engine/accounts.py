@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 
 from pollux.config.address_settings import AddressFullPolicy, DiskFullPolicy
 from pollux.engine.memory import DUPLICATE_ID
+from pollux.formats.forwards import parse_away
 from pollux.routing.duplicates import DuplicateCache
 from pollux.routing.paging import Gauge, PageUsage, share_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pollux.config.address_settings import AddressSettings
     from pollux.engine.diverts import Rule
     from pollux.engine.memory import User
+    from pollux.message import Message
 
 
 #: Duplicate ids are accounted for as many at a time as there are, and at first so many.
@@ -113,6 +115,11 @@ class Account:
         holder.give(DUPLICATE_ID * self.counted_ids)
         self.counted_ids = 0
 
+    def send_away(self, duplicate_id: bytes, node: bytes) -> None:
+        """Note that a node alone has the message of an id."""
+        if self.duplicates is not None:
+            self.duplicates.send_away(duplicate_id, node)
+
     def forget(self, duplicate_id: bytes | None) -> None:
         """Forget the id of a message that was not accepted after all."""
         if duplicate_id is not None and self.duplicates is not None:
@@ -166,6 +173,26 @@ class Accounts:
             del self._accounts[address]
             self._share = share_of(self._page_above, len(self._accounts))
         self._call(account)
+
+    def restore_ids(self, found: Mapping[str, Iterable[bytes]], holder: User) -> None:
+        """Remember the duplicate ids of before this start, of each address oldest first, and which went away."""
+        away: list[tuple[bytes, str, Iterable[bytes]]] = []
+        for name, ids in found.items():
+            parsed = parse_away(name)
+            if parsed is None:
+                self.of(name).restore_ids(ids, holder)
+            else:
+                away.append((*parsed, ids))
+        for node, address, ids in away:
+            for each in ids:
+                self.get(address).send_away(each, node)
+
+    def sent_to(self, message: Message) -> bytes | None:
+        """Return the node that alone has the message of this duplicate id; None: it was here, or is not known."""
+        account = self._accounts.get(message.address.partition("::")[0])
+        if account is None or account.duplicates is None or message.duplicate_id is None:
+            return None
+        return account.duplicates.node_of(message.duplicate_id)
 
     def remembers_duplicates(self, address: str) -> bool:
         """Whether duplicate ids of this address are known."""

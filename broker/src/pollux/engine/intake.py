@@ -15,6 +15,7 @@ from pollux.engine.diverts import of_message
 from pollux.engine.memory import DUPLICATE_IDS
 from pollux.engine.spreading import Forward, Spread
 from pollux.errors import AddressFullError, DiskFullError, LimitError
+from pollux.formats.forwards import away_name
 from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Message
 from pollux.routing.lifecycle import expiration
 from pollux.routing.paging import Verdict, admit, rejects
@@ -331,11 +332,21 @@ class Intake:
             self.forward(forward, together)
         if queues.queues:
             self._store(account, message, queues.queues, together, paged=paged)
-        elif message.duplicate_id is not None and message.durable:
-            self._storage.append_duplicate_id(account.name, message.duplicate_id, together)
+        elif message.duplicate_id is not None:
+            self._send_away(account, message, queues.away, together)
         if together and not tx:
             self._storage.append_commit(together)
         self.routed_total = total
+
+    def _send_away(self, account: Account, message: Message, node: bytes, tx: int) -> None:
+        """Remember the id of a message that no queue here has, and the node that alone gets it, if there is one."""
+        identity = message.duplicate_id or b""
+        if node:
+            account.send_away(identity, node)
+        if message.durable:
+            self._storage.append_duplicate_id(account.name, identity, tx)
+            if node:
+                self._storage.append_duplicate_id(away_name(node, account.name), identity, tx)
 
     def forward(self, forward: Forward, tx: int) -> None:
         """Write what goes to another node, to a page where its queue has no room."""

@@ -226,8 +226,7 @@ class PostOffice:
             due=self.due,
         )
         start.run()
-        for name, ids in recovered.duplicates.items():
-            self.accounts.of(name).restore_ids(ids, self.memory.user(DUPLICATE_IDS))
+        self.accounts.restore_ids(recovered.duplicates, self.memory.user(DUPLICATE_IDS))
         self.pages.restore(start.dropped, self.orphans.found_in_pages)
         self.orphans.settle()
         self.problems = [*start.problems, *self.orphans.report()]

@@ -19,7 +19,11 @@ class Forward(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """A message goes to queues of this node, to others, or both. All of it is written in one transaction."""
+    """A message goes to queues of this node, to others, or both. All of it is written in one transaction.
+
+    ``away``: the node that alone gets it, and looks at its duplicate id; empty: there is none such.
+    """
 
     queues: Sequence[Queue]
     forwards: Sequence[Forward]
+    away: bytes = b""

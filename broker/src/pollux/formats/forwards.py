@@ -11,6 +11,9 @@ from msgspec import Struct
 #: that come the name of the cluster connection and, after the last dot, the id of the node that they are sent to.
 ROUTE_TO = "_AMQ_ROUTE_TO"
 OUTLETS = "$.artemis.internal.sf."
+#: What the addresses begin with whose duplicate ids, in the journal, are of messages that one other node alone has.
+_AWAY = "$.artemis.internal.away."
+_NODE_DIGITS = 32
 
 
 class Note(Struct, frozen=True, array_like=True):
@@ -58,3 +61,20 @@ def described(annotation: object) -> dict[str, Any] | None:
         "owner": note.owner.hex() or None,
         "moved": note.moved,
     }
+
+
+def away_name(node: bytes, address: str) -> str:
+    """Return the address under which the journal has which ids of an address went to a node (16 bytes) alone."""
+    return f"{_AWAY}{node.hex()}.{address}"
+
+
+def parse_away(name: str) -> tuple[bytes, str] | None:
+    """Return node and address of an :func:`away_name`; None: it is an address of messages."""
+    if not name.startswith(_AWAY):
+        return None
+    digits, dot, address = name[len(_AWAY) :].partition(".")
+    try:
+        node = bytes.fromhex(digits)
+    except ValueError:
+        return None
+    return (node, address) if dot and len(digits) == _NODE_DIGITS and 2 * len(node) == _NODE_DIGITS else None

@@ -19,15 +19,17 @@ def _short(duplicate_id: bytes) -> bytes:
 class DuplicateCache:
     """A ring of ids. When it is full each new id takes the place of the oldest; 0 remembers nothing.
 
-    The ring grows as ids come, so that a large limit costs nothing where no one uses it.
+    The ring grows as ids come, so that a large limit costs nothing where no one uses it. An id may have a node, that
+    alone has its message: as long as the id is known, so is that.
     """
 
-    __slots__ = ("_next", "_ring", "_slots", "limit")
+    __slots__ = ("_away", "_next", "_ring", "_slots", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = max(limit, 0)
         self._ring: list[bytes | None] = []
         self._slots: dict[bytes, int] = {}
+        self._away: dict[bytes, bytes] = {}
         self._next = 0
 
     def __len__(self) -> int:
@@ -66,13 +68,26 @@ class DuplicateCache:
         oldest = self._ring[slot]
         if oldest is not None:
             del self._slots[oldest]
+            self._away.pop(oldest, None)
         self._ring[slot] = duplicate_id
+
+    def send_away(self, duplicate_id: bytes, node: bytes) -> None:
+        """Note that a node alone has the message of an id; of one that is not known nothing is noted."""
+        duplicate_id = _short(duplicate_id)
+        if duplicate_id in self._slots:
+            self._away[duplicate_id] = node
+
+    def node_of(self, duplicate_id: bytes) -> bytes | None:
+        """Return the node that alone has the message of an id; None: its message came here, or it is not known."""
+        return self._away.get(_short(duplicate_id))
 
     def remove(self, duplicate_id: bytes) -> None:
         """Forget an id: its transaction was rolled back, or an administrator says so."""
-        slot = self._slots.pop(_short(duplicate_id), None)
+        duplicate_id = _short(duplicate_id)
+        slot = self._slots.pop(duplicate_id, None)
         if slot is not None:
             self._ring[slot] = None
+            self._away.pop(duplicate_id, None)
 
     def restore(self, ids: Iterable[bytes]) -> None:
         """Remember what the journal had, oldest first."""
@@ -82,14 +97,17 @@ class DuplicateCache:
 
     def resize(self, limit: int) -> None:
         """Change the limit; the newest ids are kept."""
-        ids = list(self)
+        ids, away = list(self), dict(self._away)
         self.limit = max(limit, 0)
         self.clear()
         for duplicate_id in ids[-self.limit :] if self.limit else ():
             self.add(duplicate_id)
+            if duplicate_id in away:
+                self._away[duplicate_id] = away[duplicate_id]
 
     def clear(self) -> None:
         """Forget everything."""
         self._ring.clear()
         self._slots.clear()
+        self._away.clear()
         self._next = 0

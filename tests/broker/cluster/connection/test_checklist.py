@@ -189,3 +189,38 @@ async def test_of_two_copies_that_go_past_each_other_one_is_left(nodes: Make, fi
         await until(lambda source=source: not waits(source))  # type: ignore[misc]
     await quiet(found)
     assert _all(found) == 1
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize("restarts", [(0,), (1,), (0, 1)])
+async def test_of_two_copies_one_is_left_whoever_is_started_anew_before_the_other_one_arrives(
+    nodes: Make, first: int, between: bool, restarts: tuple[int, ...]
+) -> None:
+    """Breaks when a node knows after its start that it had an id, and not that it sent its message to the other one."""
+    found = await mesh(nodes, 2)
+    await queues(found, [(Has(consumer=False),), (Has(consumer=False),)])
+    ways = [(found[0], found[1]), (found[1], found[0])]
+    for source, sink in ways:
+        consumer = take(sink, credit=0)
+        await until(lambda source=source, sink=sink: wanted(source, sink))  # type: ignore[misc]
+        connector = source.connector_to(sink)
+        connector.allowed.clear()
+        connector.links[-1].ends[0].cut = True  # sent, and never there
+        source.post.send(message(b"x", duplicate_id=b"d"))
+        await source.office.stable()
+        assert waits(source) == 1
+        sink.post.detach(sink.post.queue("orders"), consumer)
+        await until(lambda source=source, sink=sink: not wanted(source, sink))  # type: ignore[misc]
+    for at in (first, 1 - first):  # whichever arrives first
+        if between == (at != first):
+            for one in restarts:
+                await found[one].reopen()
+                found[one].reach(found[1 - one])
+        source, sink = ways[at]
+        connector = source.connector_to(sink)
+        connector.allowed.set()
+        connector.links[-1].cut()
+        await until(lambda source=source: not waits(source))  # type: ignore[misc]
+    await quiet(found)
+    assert _all(found) == 1

@@ -334,9 +334,14 @@ class Cluster:
         return bool(forwards) or self.place_again(message, sent, tx)
 
     def crossed(self, message: Message, sent: Forwarded) -> bool:
-        """Whether a message is taken although its duplicate id is known: its copies went past each other."""
-        known = message.duplicate_id is not None and bool(sent.visited)
-        return known and self.spreading.crossed(message, sent.visited[0])
+        """Whether a message is taken although its duplicate id is known: its copies went past each other.
+
+        This node had it from a producer too, and sent it to where this copy is from, which knows the id as well: of the
+        two copies that of the node with the lower id counts, or both would be taken for the other's duplicate and none
+        be left. What was sent where is in the store, beside the id: a restart in between changes nothing.
+        """
+        origin = sent.visited[0] if sent.visited else self.node
+        return origin < self.node and self.post.accounts.sent_to(message) == origin
 
     def at_home(self, message: Message, tx: int) -> bool:
         """Look at the duplicate id of a message for all nodes, and route it; return whether it is kept."""

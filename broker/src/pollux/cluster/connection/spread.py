@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.cluster.connection.forwarded import mark_moved, renumbered, stored
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 #: Names for which it is remembered that other nodes have queues, or none.
 _NAMES = 20_000
-#: Duplicate ids of messages that were sent to another node which are remembered.
-_AWAY = 100_000
 _UNKNOWN: tuple[str, ...] = ("unknown",)
 
 
@@ -78,8 +75,6 @@ class Spreading:
         self._choices: dict[tuple[str, RoutingType | None], Sequence[_Choices]] = {}
         self._state = (-1, -1, 0)
         self._turns: dict[tuple[str, str], int] = {}
-        #: Address and duplicate id -> the node that the message was sent to, and nobody else has it; the newest ones.
-        self._away: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
         #: Messages sent to a queue since its record was heard.
         self._sent: dict[Key, tuple[int, int]] = {}
 
@@ -118,10 +113,11 @@ class Spreading:
         if not found:
             return self._space.route(message)
         spread = self.spread(message, found)
-        if isinstance(spread, Spread):
-            for forward in spread.forwards:
-                mark_moved(forward.message)
-        return spread
+        if not isinstance(spread, Spread):
+            return spread
+        for forward in spread.forwards:
+            mark_moved(forward.message)
+        return spread._replace(away=b"")
 
     def concerns(self, name: str) -> bool:
         """Whether other nodes have queues for messages of this name."""
@@ -182,29 +178,16 @@ class Spreading:
                 queues.append(chosen)
         if not far:
             return queues
+        away = b""
         if message.duplicate_id is not None and not queues and len(far) == 1:
             owner, _, topic = next(iter(far))
             if not topic:  # of one there are subscriptions here
-                self.sent_away(message.address, message.duplicate_id, owner)
+                away = owner
         forwards = [
             self._copy(message, peer, owner, tuple(names), visited, topic=topic)
             for (owner, peer, topic), names in far.items()
         ]
-        return Spread(queues, forwards)
-
-    def sent_away(self, address: str, duplicate_id: bytes, owner: bytes) -> None:
-        """Note that this node alone was sent a message with a duplicate id, and nobody here, for :meth:`crossed`."""
-        self._away[address, duplicate_id] = owner
-        if len(self._away) > _AWAY:
-            self._away.popitem(last=False)
-
-    def crossed(self, message: Message, origin: bytes) -> bool:
-        """Whether a message of a known duplicate id is to be taken all the same: its copies went past each other.
-
-        This node had it from a producer too, and sent it to ``origin``, which knows the id as well: of the two copies
-        that of the node with the lower id counts, or both would be taken for the other's duplicate and none be left.
-        """
-        return origin < self._node and self._away.get((message.address, message.duplicate_id or b"")) == origin
+        return Spread(queues, forwards, away)
 
     def _known_groups(
         self, address: str, routing_type: RoutingType | None, elsewhere: Iterable[str]
