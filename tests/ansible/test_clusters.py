@@ -135,6 +135,24 @@ def test_clusters_of_one_inventory_do_not_know_each_other() -> None:
         (lambda: cluster(n1={"broker_load_balancing": "ON DEMAND"}), "n1: broker_load_balancing: 'ON DEMAND' is not"),
         (lambda: cluster(n1={"broker_cluster_addresses": ["a,b"]}), "n1: broker_cluster_addresses: 'a,b' is no prefix"),
         (
+            lambda: cluster(everybody={"broker_cluster_duplicate_ids": ["!"]}),
+            "n1, n2, n3, n4: broker_cluster_duplicate_ids: '!' is no prefix of addresses",
+        ),
+        (
+            lambda: cluster(n2={"broker_cluster_duplicate_ids": ["orders"]}),
+            "n2: broker_cluster_duplicate_ids: differs from that of n1, and both are of the cluster 'c'",
+        ),
+        (
+            lambda: cluster(
+                everybody={"broker_cluster_duplicate_ids": ["orders"], "broker_load_balancing": "OFF"},
+            ),
+            "n1, n2, n3, n4: broker_cluster_duplicate_ids: needs messages that leave the node that looks at",
+        ),
+        (
+            lambda: cluster(n4={"broker_cluster": "", "broker_cluster_duplicate_ids": ["orders"]}),
+            "n4: broker_cluster_duplicate_ids: is set, but broker_cluster is not",
+        ),
+        (
             lambda: model(
                 a=broker("live", broker_cluster="c"), b=broker("backup", broker_cluster="c", broker_links=["x"])
             ),
@@ -230,6 +248,7 @@ def test_the_broker_takes_the_example_as_a_cluster_of_three_pairs(
         assert not own.static_connectors.allow_direct_connections_only
         (everything,) = [one for one in configuration.address_settings if one.match == "#"]
         assert everything.values["redistribution_delay"] == 0
+        assert configuration.cluster.duplicate_ids == ""
         (router,) = configuration.connection_routers
         assert router.pool is not None
         assert (router.pool.cluster_connection, router.pool.local_target_enabled) == ("orders", True)
@@ -245,6 +264,7 @@ def test_the_broker_takes_a_chain_that_chooses_by_group(tmp_path: Path, monkeypa
         "broker_links: \"{{ {'pair1': ['pair2'], 'pair2': ['pair3'], 'pair3': []}[broker_group] }}\"",
         "broker_connection_routers: [{name: by-user, policy: CONSISTENT_HASH, groups: [pair1, pair3]}]",
         "broker_cluster_addresses: [orders, '!orders.local']",
+        "broker_cluster_duplicate_ids: [orders.paid, '!orders.paid.local']",
     )
     rendering.render("chain")
     for host in HOSTS:
@@ -253,6 +273,7 @@ def test_the_broker_takes_a_chain_that_chooses_by_group(tmp_path: Path, monkeypa
         assert own.static_connectors is not None
         assert own.static_connectors.allow_direct_connections_only
         assert (own.max_hops, own.address) == (2, "orders,!orders.local")
+        assert configuration.cluster.duplicate_ids == "orders.paid,!orders.paid.local"
         reached = {int(name[len("broker")]) for name in own.static_connectors.connector_refs}
         pair = int(host[len("broker")])
         assert reached == {each for each in (1, 2, 3) if abs(each - pair) <= 1}

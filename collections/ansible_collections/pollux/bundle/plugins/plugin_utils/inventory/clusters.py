@@ -30,10 +30,11 @@ DERIVED = {
     "name": "broker_cluster",
     "static-connectors": "broker_links",
 }
-#: What all nodes of a cluster must agree about: without it they do not find, or do not believe, each other.
+#: What all nodes of a cluster must agree about: without it they do not find, or do not believe, each other, or two of
+#: them look at the same duplicate ids.
 _SAME = (
     *("broker_cluster_user", "broker_cluster_password", "broker_cluster_discovery"),
-    *("broker_multicast_address", "broker_multicast_port"),
+    *("broker_multicast_address", "broker_multicast_port", "broker_cluster_duplicate_ids"),
 )
 
 Groups = dict[str, dict[str, list["Member"]]]
@@ -91,6 +92,7 @@ def cluster_model(member: Member, clusters: Groups) -> dict[str, Any]:
         "multicast": value["broker_cluster_discovery"] == "multicast",
         "balancing": value["broker_load_balancing"],
         "addresses": ",".join(value["broker_cluster_addresses"]),
+        "duplicate_ids": ",".join(value["broker_cluster_duplicate_ids"]),
         "redistribution_delay": value["broker_redistribution_delay_ms"],
         "settings": sorted(given.items()),
     }
@@ -109,6 +111,7 @@ def check_clusters(members: Sequence[Member], clusters: Groups, problems: list[P
     """Refuse clusters whose nodes would not find, or not believe, each other."""
     for member in members:
         _check_settings(member, problems)
+        _check_addresses(member, problems)
     for name, groups in clusters.items():
         every = [one for mates in groups.values() for one in mates]
         _check_same(name, every, problems)
@@ -152,9 +155,26 @@ def _check_settings(member: Member, problems: list[Problem]) -> None:
         add("broker_max_hops", f"{value['broker_max_hops']} is no number of links", "write -1, or 0 and more")
     if value["broker_redistribution_delay_ms"] < -1:
         add("broker_redistribution_delay_ms", "is less than -1", "write -1 (never), or milliseconds")
-    for prefix in value["broker_cluster_addresses"]:
-        if not prefix.strip("! ") or "," in prefix:
-            add("broker_cluster_addresses", f"{prefix!r} is no prefix of addresses", "write one prefix in each entry")
+
+
+def _check_addresses(member: Member, problems: list[Problem]) -> None:
+    """Apply the rules about the addresses that are the cluster's."""
+    value = member.value
+    for variable in ("broker_cluster_addresses", "broker_cluster_duplicate_ids"):
+        for prefix in value[variable]:
+            if not prefix.strip("! ") or "," in prefix:
+                what = f"{prefix!r} is no prefix of addresses"
+                problems.append(Problem(member.name, variable, what, "write one prefix in each entry"))
+    if not value["broker_cluster_duplicate_ids"]:
+        return
+    what, remedy = "", "set another broker_load_balancing, or remove it"
+    if not value["broker_cluster"]:
+        what = "is set, but broker_cluster is not"
+        remedy = "remove it: a broker alone looks at all duplicate ids by itself"
+    elif value["broker_load_balancing"] == "OFF":
+        what = "needs messages that leave the node that looks at their ids, and broker_load_balancing is OFF"
+    if what:
+        problems.append(Problem(member.name, "broker_cluster_duplicate_ids", what, remedy))
 
 
 def _is_four(text: str) -> bool:

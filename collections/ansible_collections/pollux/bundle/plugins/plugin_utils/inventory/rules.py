@@ -126,6 +126,7 @@ _SHARED_BY_GROUP = (
     *("broker_session_ms", "broker_replica_timeout_ms", "broker_sync_timeout_ms"),
     *("broker_cluster", "broker_links", "broker_cluster_discovery", "broker_load_balancing", "broker_max_hops"),
     *("broker_cluster_addresses", "broker_cluster_settings", "broker_redistribution_delay_ms"),
+    "broker_cluster_duplicate_ids",
     *("broker_connection_routers",),
     *("database_store_hosts", "database_store_name", "database_store_user", "database_store_password"),
     *("database_store_lock_expiration_ms", "database_store_network_timeout_ms"),
