@@ -125,7 +125,8 @@ class Pairs:
     ``ports`` are those by which the members reach each other: of the first pair's live, of its backup, of the second's.
     """
 
-    def __init__(self, directory: Path, count: int = 2, *, more: str = "") -> None:
+    def __init__(self, directory: Path, count: int = 2, *, more: str = "", own: str = "") -> None:
+        """``more`` is for the cluster connection, ``own`` for the core of each member."""
         self.ports = [free_port() for _ in range(2 * count)]
         self.all: list[Group] = []
         for pair in range(count):
@@ -134,7 +135,7 @@ class Pairs:
             for place, role in enumerate((LIVE, BACKUP)):
                 number = 2 * pair + place
                 name = f"p{pair}m{place}"
-                core = elements(self.ports, number, more=more)
+                core = elements(self.ports, number, more=more) + own
                 member = Member(group.directory / name, group.shared, name, role, core=core, settings=SETTINGS)
                 add_port(member, self.ports[number])
                 group.members.append(member)

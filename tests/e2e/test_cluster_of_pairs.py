@@ -23,6 +23,7 @@ from harness.traffic import (
     StompProducer,
     now,
 )
+from pollux.cluster.connection.homes import home_of
 from pollux.formats.ledger import Confirmed, Fault, check
 
 if TYPE_CHECKING:
@@ -113,6 +114,44 @@ def test_a_failover_of_either_pair_loses_and_doubles_nothing(tmp_path: Path) -> 
         for group in pairs.all:
             for member in group.members:
                 assert "Traceback" not in member.text(), member.log_tail(20_000)
+
+
+def test_who_takes_over_a_pair_that_is_home_of_duplicate_ids_knows_them(tmp_path: Path) -> None:
+    own = '<px:cluster xmlns:px="urn:pollux:1"><px:duplicate-ids>orders</px:duplicate-ids></px:cluster>'
+    with Pairs(tmp_path, own=own) as pairs:
+        by_id = {bytes.fromhex(cluster(group)["nodeId"]): group for group in pairs.all}
+        home = by_id[home_of(by_id, "orders")]
+        other = next(group for group in pairs.all if group is not home)
+
+        def linked(one: Group, to: Group) -> bool:
+            return live(to).name in [link["node"] for link in cluster(one)["links"] if link["connected"]]
+
+        def wait_until_linked() -> None:
+            wait_until(lambda: linked(home, other) and linked(other, home), "both directions are linked")
+
+        def send(group: Group, *ids: str) -> None:
+            with stomp.connect(live(group)) as sender:
+                for one in ids:
+                    sender.send("orders", one, _AMQ_DUPL_ID=one, persistent="true")
+
+        def settled() -> int:
+            for group in pairs.all:
+                wait_until(lambda group=group: not any(link["waiting"] for link in cluster(group)["links"]), "arrived")  # type: ignore[misc]
+            return sum(waiting(group).get("orders", 0) for group in pairs.all)
+
+        wait_until_linked()
+        send(other, "1", "2")
+        send(home, "2", "3")
+        assert settled() == 3
+        victim = live(home)
+        victim.kill()
+        assert home.wait_for_live(but=victim).name != victim.name
+        wait_until_linked()
+        send(home, "1")
+        send(other, "2", "3", "4", "4")
+        send(home, "4")
+        assert settled() == 4
+        assert [cluster(group)["duplicateIds"] for group in pairs.all] == [{"homesAway": {}}] * 2
 
 
 def test_a_replicated_pair_is_a_node_and_goes_on_after_its_failover(tmp_path: Path) -> None:
