@@ -11,7 +11,8 @@ from broker.cluster.connection.conftest import until
 from broker.cluster.connection.test_spreading import ANYCAST, MULTICAST, quiet
 from broker.cluster.connection.test_topologies import count, distance, take, waits, wanted
 from broker.engine.conftest import message
-from pollux.cluster.connection.homes import home_of
+from pollux.cluster.connection.homes import Homes, home_of
+from pollux.cluster.connection.local import Prefixes
 from pollux.config.extensions import ClusterOptions
 from pollux.routing.spec import QueueSpec
 
@@ -233,3 +234,16 @@ def test_a_node_less_moves_only_its_own_homes() -> None:
     assert set(before.values()) == set(found)
     after = {name: home_of(found[1:], name) for name in names}
     assert all(after[name] == home for name, home in before.items() if home != found[0])
+
+
+def test_the_home_of_an_address_is_another_one_as_soon_as_nodes_come_and_go() -> None:
+    """Breaks when what was computed once is kept."""
+    mine, *others = found = [bytes([at]) * 16 for at in range(6)]
+    there: list[bytes] = []
+    homes = Homes(Prefixes("orders"), mine, within=Prefixes(""), nodes=lambda: there, takes=lambda _node: True)
+    for now in (others, others[:2], [], others[1:], others):
+        there[:] = now
+        for name in ("orders", "orders.paid", "orders"):
+            expected = home_of([mine, *now], name)
+            assert homes.elsewhere(name) == (None if expected == mine else expected)
+    assert len({home_of(found, name) for name in ("orders", "orders.paid")}) == 2

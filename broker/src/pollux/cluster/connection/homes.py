@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from pollux.cluster.connection.local import Prefixes
 
+#: Addresses whose homes are kept.
+_NAMES = 20_000
+
 logger = logging.getLogger("pollux.cluster")
 
 
@@ -52,6 +55,9 @@ class Homes:
         #: Messages whose home was away, by node; those that are away now are told of.
         self.alone: dict[bytes, int] = {}
         self._told: set[bytes] = set()
+        #: The homes of addresses seen lately, among these nodes.
+        self._among: tuple[bytes, ...] = ()
+        self._homes: dict[str, bytes] = {}
 
     def covers(self, address: str) -> bool:
         """Whether duplicate ids of an address count in the whole cluster."""
@@ -59,7 +65,7 @@ class Homes:
 
     def elsewhere(self, address: str) -> bytes | None:
         """Return the home that a message of this address goes to first; None: this node, or it is away."""
-        home = home_of({self._node, *self._nodes()}, address)
+        home = self._home(address)
         if home == self._node:
             return None
         if self._takes(home):
@@ -77,3 +83,14 @@ class Homes:
                 remedy="start it, or have it removed (pollux cluster remove) when it does not come back",
             )
         return None
+
+    def _home(self, address: str) -> bytes:
+        """Return the home of an address. A hash for each node is more than a message should cost, so it is kept."""
+        among = tuple(self._nodes())
+        if among != self._among or len(self._homes) >= _NAMES:
+            self._among = among
+            self._homes.clear()
+        home = self._homes.get(address)
+        if home is None:
+            home = self._homes[address] = home_of((self._node, *among), address)
+        return home
