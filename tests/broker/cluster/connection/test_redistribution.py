@@ -10,8 +10,10 @@ from broker.cluster.connection.conftest import until
 from broker.cluster.connection.test_spreading import ANYCAST, MULTICAST, Has, mesh, queues, quiet
 from broker.cluster.connection.test_topologies import count, distance, take, waits, wanted
 from broker.engine.conftest import message
+from pollux.cluster.connection.local import takers
 from pollux.cluster.connection.mover import kept
 from pollux.cluster.connection.view import why
+from pollux.cluster.routes.moves import HOLD
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.errors import InvalidRequestError
 from pollux.routing.selector import parse
@@ -474,3 +476,29 @@ async def test_a_queue_that_is_not_there_has_no_reasons(nodes: Make) -> None:
         one.connections.why("orders", "other")
     one.post.create_queue(QueueSpec("empty", "empty"))
     assert why(one.cluster, "empty") == ["it is empty"]
+
+
+async def test_what_arrived_is_looked_at_again_only_where_something_is_to_be_moved(nodes: Make) -> None:
+    """A stream of messages from elsewhere, each kept for 2 s, had its queue looked at 1,000 times a second."""
+    one, two = found = await mesh(nodes, 2)
+    await queues(found, [(), (Has(),)])
+    for number in range(20):
+        one.post.send(message(b"%d" % number))
+    await quiet(found)
+    await until(lambda: two.cluster.moving._movers)
+    (mover,) = two.cluster.moving._movers.values()
+    assert len(mover._arrived) == 20
+    now = two.cluster.loop.time()
+    assert mover.review(now) is None
+    # Its consumer goes, and there is one elsewhere: now it is to be known when they may be moved on.
+    queue = two.post.queue("orders")
+    (receiver,) = takers(queue)
+    one.post.create_queue(QueueSpec("orders", "orders", routing_type=ANYCAST))
+    take(one, credit=0)
+    await until(lambda: wanted(two, one))
+    two.post.detach(queue, receiver)
+    first = next(iter(mover._arrived.values()))
+    again = mover.review(max(now, first))
+    assert mover._attached
+    assert again is not None
+    assert first < again <= first + HOLD

@@ -16,6 +16,9 @@ from msgspec.structs import replace
 from pollux.formats.forwards import ROUTE_TO, Note, decode, encode
 from pollux.message import DEFAULT_PRIORITY, Encoding, Message, RoutingType
 
+#: By their numbers: an enumeration takes longer to find its members than a message may.
+_ENCODINGS = {int(each): each for each in Encoding}
+
 if TYPE_CHECKING:
     from pollux.cluster.routes.numbers import Number
     from pollux.message import LargeBody
@@ -184,8 +187,11 @@ def to_send(copy: Message) -> Forwarded | None:
 
 def taken(sent: Forwarded, large: LargeBody | None = None) -> Message:
     """Return the message that was sent, as its producer's node had it. Raises ValueError when it cannot be one."""
+    encoding = _ENCODINGS.get(sent.encoding)
+    if encoding is None:
+        raise ValueError(f"{sent.encoding} is no encoding of messages")
     message = Message(
-        Encoding(sent.encoding),
+        encoding,
         sent.address,
         sent.data,
         durable=sent.durable,

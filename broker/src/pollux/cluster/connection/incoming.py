@@ -348,7 +348,7 @@ class IncomingLink:
                 message,
                 queues,
                 tx,
-                moved=one.moved or cluster.crossed(message, one),
+                moved=one.moved or (one.duplicate_id is not None and cluster.crossed(message, one)),
                 failures=one.failures,
                 redelivered=one.redelivered,
             ):

@@ -109,7 +109,6 @@ class Mover(Taker):
         while self._arrived:
             first, at = next(iter(self._arrived.items()))
             if at > now - HOLD:
-                again = at + HOLD if again is None else min(again, at + HOLD)
                 break
             del self._arrived[first]
             held = True
@@ -120,6 +119,9 @@ class Mover(Taker):
         if ready and not self._attached and not kept(queue):
             self._attached = True
             self._post.attach(queue, self)
+        if self._attached and self._arrived:  # else nobody waits until what came from another node may be moved on
+            over = next(iter(self._arrived.values())) + HOLD
+            again = over if again is None else min(again, over)
         self._inputs = inputs
         return again
 

@@ -131,10 +131,14 @@ class Payloads:
             return _members(body)
         if kind is Kind.MESSAGES:
             listed = _messages(body)
-            if any(len(one.life) != 8 or len(one.visited) > MAXIMUM_VISITED for one in listed):
-                raise ValueError("a message has no number, or went round for ever")
-            if any(len(node) != _NODE for one in listed for node in (one.owner or bytes(_NODE), *one.visited)):
-                raise ValueError("a node id is not of 16 bytes")
+            for one in listed:
+                if len(one.life) != 8 or len(one.visited) > MAXIMUM_VISITED:
+                    raise ValueError("a message has no number, or went round for ever")
+                if one.owner and len(one.owner) != _NODE:
+                    raise ValueError("a node id is not of 16 bytes")
+                for node in one.visited:
+                    if len(node) != _NODE:
+                        raise ValueError("a node id is not of 16 bytes")
             return listed
         decode = _DECODE.get(kind)
         return decode(body) if decode is not None else None

@@ -168,6 +168,8 @@ class Spreading:
             groups: Sequence[_Choices] = self._groups(message.address, message.routing_type, elsewhere, visited, gone)
         else:
             groups = self._known_groups(message.address, message.routing_type, elsewhere)
+        if len(groups) == 1:
+            return self._to_one(message, groups[0], visited)
         queues: list[Queue] = []
         far: dict[tuple[bytes, bytes, bool], list[str]] = {}
         for group, here, others in groups:
@@ -188,6 +190,19 @@ class Spreading:
             for (owner, peer, topic), names in far.items()
         ]
         return Spread(queues, forwards, away)
+
+    def _to_one(self, message: Message, choices: _Choices, visited: tuple[bytes, ...]) -> Sequence[Queue] | Spread:
+        """Choose a queue of the one group that a message is for, as most messages are."""
+        group, here, others = choices
+        chosen = self._choose(message, group, here, others)
+        if chosen is None:
+            return ()
+        if not isinstance(chosen, _Far):
+            return (chosen,)
+        (owner, name), peer = chosen
+        topic = bool(group[1])
+        copy = self._copy(message, peer, owner, (name,), visited, topic=topic)
+        return Spread((), (copy,), b"" if topic or message.duplicate_id is None else owner)
 
     def _known_groups(
         self, address: str, routing_type: RoutingType | None, elsewhere: Iterable[str]
@@ -271,13 +286,12 @@ class Spreading:
     def _only_there(self, here: list[Queue], path: Path) -> bool:
         """Whether what :func:`choose` finds is plain: the one other node's consumers take it, and here are none."""
         record = path.record
-        return (
-            self._balancing is Balancing.ON_DEMAND
-            and path.connected
-            and record.consumers > 0
-            and not record.filter
-            and not any(queue.consumers and next(takers(queue), None) for queue in here)
-        )
+        if self._balancing is not Balancing.ON_DEMAND or not path.connected or not record.consumers or record.filter:
+            return False
+        for queue in here:  # noqa: SIM110  (each message comes by here: a generator costs more than all of it)
+            if queue.consumers and next(takers(queue), None) is not None:
+                return False
+        return True
 
     def _to(self, key: Key, path: Path) -> _Far:
         """Count a message for a queue elsewhere."""
