@@ -12,6 +12,7 @@ from lxml import etree
 
 from harness.bundle import ROOT, prod_inventory, write_private
 from harness.rendering import HOSTS, RENDER_NODES, Rendering, example, manager
+from pollux.cluster.connection.settings import settings_of as link_settings_of
 from pollux.config import loads
 from pollux.config.acceptors import ConnectorSettings
 from pollux.ha.replication.settings import Votes, settings_of
@@ -95,6 +96,8 @@ def test_brokers_that_vote_name_all_others_and_know_how_many_pairs_there_are(
         assert settings.votes == Votes(3, 12, 5.0, 30.0, on_replication_failure=True, check_for_live=live)
         assert sorted(endpoint.host for endpoint in settings.endpoints) == [name for name in HOSTS if name != host]
         assert (settings.silence, settings.allow_failback) == (6.0, not live)
+        # They are in no cluster: nobody is asked again and again for a link that would be refused.
+        assert link_settings_of(configuration).retry == 60.0
         assert not [warning for warning in configuration.warnings if "vote" in warning.message]
 
 
