@@ -6,18 +6,22 @@ in test_active_passive.py; what needs no process at all in tests/broker/ha.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import urllib.error
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from proton import Message
+from proton import Message, ProtonException
 
 from harness import amqp, stomp
+from harness.broker import PASSWORD, USER
 from harness.failover import wait_until
 from harness.passive import Cluster
 from pollux.cli import qpid_ha
+from pollux.client import Message as OurMessage
+from pollux.client import connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +42,7 @@ class After(NamedTuple):
     refused: str
     killed: str
     turned_away: list[bytes]
+    sent_away: list[str]
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +63,15 @@ def after(tmp_path_factory: pytest.TempPathFactory) -> Iterator[After]:
         expiring(first)
         rejected(first)
         transactions(first, stack)
-        turned_away = [said_to_client(second, head) for head in (MQTT_5, MQTT_311, STOMP, AMQP)]
+        turned_away = [said_to_client(second, head) for head in (MQTT_5, MQTT_311, STOMP)]
+        sent_away = [told_by_amqp(second, password) for password in (PASSWORD, "guessed")]
+        sent_away.append(asyncio.run(went_to(second)))
         before = {one["name"]: one["messages"] for one in first.queues()}
         first.kill()
         # The connection on which it is asked ends when the waiting port does: it is asked again.
         assert qpid_ha.run(["promote", *where(second), "--cluster-manager", "--timeout", "60"]) == 0
         second.wait_for_status("active")
-        yield After(second, before, refused, first.address, turned_away)
+        yield After(second, before, refused, first.address, turned_away, sent_away)
 
 
 def where(broker: Broker) -> list[str]:
@@ -100,7 +107,6 @@ def bodies(broker: Broker, queue: str) -> list[str]:
 MQTT_5 = b"\x10\x0f\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x02id"
 MQTT_311 = b"\x10\x0e\x00\x04MQTT\x04\x02\x00\x3c\x00\x02id"
 STOMP = b"CONNECT\naccept-version:1.2\nhost:a\n\n\0"
-AMQP = b"AMQP\x03\x01\x00\x00"
 
 
 def said_to_client(broker: Broker, head: bytes) -> bytes:
@@ -108,6 +114,24 @@ def said_to_client(broker: Broker, head: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", broker.port), 30) as client:
         client.sendall(head)
         return b"".join(iter(lambda: client.recv(4096), b""))
+
+
+def told_by_amqp(broker: Broker, password: str) -> str:
+    """What a client of AMQP is told that logs in."""
+    try:
+        with amqp.connect(broker, password=password):
+            return "let in"
+    except ProtonException as error:
+        return str(error)
+
+
+async def went_to(broker: Broker) -> str:
+    """Where our own client is served that goes to this broker first."""
+    async with await connect(f"tcp://127.0.0.1:{broker.port}", user=USER, password=PASSWORD) as client:
+        session = await client.session()
+        producer = await session.producer("sent.away")
+        await producer.send(OurMessage(b"by the primary"))
+        return str(client.endpoint)
 
 
 def levels(broker: Broker) -> None:
@@ -268,13 +292,18 @@ def test_counters_are_right_after_the_failover(after: After) -> None:
 
 def test_a_backup_sends_clients_to_the_primary(after: After) -> None:
     """In their protocols' words, and drops them (test_failover_python: backup rejects clients)."""
-    mqtt_5, mqtt_311, stomp_error, amqp_bytes = after.turned_away
+    mqtt_5, mqtt_311, stomp_error = after.turned_away
     assert mqtt_5[3] == 0x9C, "use another server"
     assert after.killed.encode() in mqtt_5
     assert mqtt_311 == b"\x20\x02\x00\x03", "server unavailable"
     assert stomp_error.startswith(b"ERROR\nmessage:this broker waits\n")
     assert f"the primary is {after.killed}".encode() in stomp_error
-    assert amqp_bytes == b"", "it tries the next address of its list"
+    told, refused, went_to = after.sent_away
+    assert "amqp:connection:redirect" in told
+    assert after.killed in told
+    assert "redirect" not in refused, "who does not log in is told nothing"
+    assert went_to == after.killed
+    assert bodies(after.primary, "sent.away") == ["by the primary"]
 
 
 def test_qpids_command_lines_are_answered_as_its_tool_does(after: After, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from broker.ha.test_stream import End
 from pollux.config import load
+from pollux.config.users import Users
+from pollux.engine.security import Security
 from pollux.ha.copies import local
 from pollux.ha.machine import Phase
 from pollux.ha.replication.activation import ReplicatedActivation
@@ -62,6 +64,7 @@ class Server:
 
     def __init__(self, path: Path) -> None:
         self.configuration = load(path, {})
+        self.security = Security(self.configuration, Users())
         self.stops: list[str] = []
         self.fences: list[str] = []
 

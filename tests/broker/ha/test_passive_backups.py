@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pollux.client import frames
 from pollux.config.acceptors import Endpoint
 from pollux.ha.active_passive import primary as module
+from pollux.ha.active_passive.amqp_away import redirection
 from pollux.ha.active_passive.following import Following
 from pollux.ha.active_passive.primary import Backups, Primary
 from pollux.ha.active_passive.promoting import Promoter
@@ -180,13 +182,37 @@ def test_a_promotion_is_judged_by_what_is_on_the_disk(tmp_path: Path) -> None:
         (b"\x10\x0f\x00\x04MQTT\x04", "h:1", b"\x20\x02\x00\x03"),
         (b"\x10\x80\x01\x00\x06MQIsdp\x03", "h:1", b"\x20\x02\x00\x03"),
         (b"STOMP\n", "", b"ERROR\nmessage:this broker waits\ncontent-type:text/plain\n\nthe primary is not known\0"),
-        (b"AMQP\x00\x01\x00\x00", "h:1", b""),
         (b"GET / HTTP/1.1\r\n", "h:1", b""),
         (b"nonsense", "h:1", b""),
     ],
 )
 def test_a_client_is_told_where_to_go(head: bytes, primary: str, said: bytes) -> None:
     assert farewell(head, primary) == said
+
+
+@pytest.mark.parametrize(
+    ("primary", "condition", "host", "port", "scheme"),
+    [
+        ("h:1", "amqp:connection:redirect", "h", 1, None),
+        ("ssl:h:1", "amqp:connection:redirect", "h", 1, "amqps"),
+        ("192.0.2.1", "amqp:connection:redirect", "192.0.2.1", 5672, None),
+        ("tcp:[::1]:7,h:2", "amqp:connection:redirect", "::1", 7, None),
+        ("", "amqp:connection:forced", None, None, None),
+        ("what a broken member says", "amqp:connection:forced", None, None, None),
+    ],
+)
+def test_an_amqp_client_is_told_where_to_go(
+    primary: str, condition: str, host: str | None, port: int | None, scheme: str | None
+) -> None:
+    """Open, with the property that says a close follows, and close."""
+    opened, closed = frames.Reader().receive(redirection(primary))
+    properties = opened.field(9)
+    assert isinstance(properties, dict)
+    assert properties["amqp:connection-establishment-failed"] is True
+    error = frames.error_of(closed.field(0))
+    assert error is not None
+    assert error.condition == condition
+    assert (error.info.get("network-host"), error.info.get("port"), error.info.get("scheme")) == (host, port, scheme)
 
 
 def test_more_is_waited_for_until_the_version_is_there() -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pollux.cluster.link import CoreHub
     from pollux.config.model import Configuration
     from pollux.engine.post_office import PostOffice
+    from pollux.engine.security import Security
     from pollux.errors import PolluxError
     from pollux.ha import neighbours, peers
     from pollux.ha import node_state as states
@@ -47,6 +48,8 @@ class Host(Protocol):
     """The broker, as its activation sees it. Everything is called in the loop's thread."""
 
     configuration: Configuration
+    #: Who may log in, from before it serves.
+    security: Security
 
     def waits(self, state: str, why: str, *, ready: bool) -> None:
         """Show that a standby is in this state. ``ready``: it does what a standby should do."""

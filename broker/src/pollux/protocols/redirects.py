@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pollux.engine.peer import Peer
     from pollux.engine.security import Identity
-    from pollux.protocols.services import Services
+    from pollux.protocols.services import Door, Services
 
 logger = logging.getLogger("pollux.router")
 
@@ -59,7 +59,7 @@ class Router(Protocol):
         """Return where this client is served; None: here. It is counted, so it is asked once for each client."""
 
 
-def waits(services: Services, client: Client) -> Awaitable[None] | None:
+def waits(services: Door, client: Client) -> Awaitable[None] | None:
     """Return what is to be waited for before it is decided about a client; mostly None."""
     router = services.router()
     return router.wait(client) if router is not None else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     from pollux.engine.post_office import PostOffice
     from pollux.engine.security import Security
     from pollux.protocols.redirects import Router
+
+
+class Door(Protocol):
+    """What a log-in asks of a broker, one that serves or one that sends its clients away."""
+
+    @property
+    def security(self) -> Security:
+        """Who may come in."""
+
+    @property
+    def router(self) -> Callable[[], Router | None]:
+        """Who says where a client is served; it returns None where all are served here."""
 
 
 def _no_router() -> Router | None:

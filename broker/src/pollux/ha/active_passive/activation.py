@@ -136,7 +136,7 @@ class ActivePassiveActivation(CopyingActivation):
         await self._following.read()
         tls = await asyncio.to_thread(server_tls, given.tls) if given.tls is not None else None
         context = tls.context if tls is not None else None
-        self._port = WaitingPort(self.hub, given.host, given.port, context, primary=self._serves_clients)
+        self._port = WaitingPort(self.hub, given, context, self._host.security, primary=self._serves_clients)
         await self._port.open()
         self._follow = FollowLoop(
             self.hub,

@@ -43,6 +43,8 @@ class Settings(NamedTuple):
     min_in_sync: int = 0
     keep: int = _KEEP
     synchronisation: float = _SYNCHRONISATION
+    #: How clients log in at our own address; empty: in all ways.
+    mechanisms: tuple[str, ...] = ()
 
     @property
     def terms(self) -> dict[str, object]:
@@ -100,6 +102,7 @@ def settings_of(configuration: Configuration) -> Settings:
         given.link_maintenance_interval,
         given.grant_lease,
         given.min_in_sync,
+        mechanisms=found[mine[0]].sasl_mechanisms,
     )
 
 

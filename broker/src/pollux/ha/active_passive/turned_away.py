@@ -1,8 +1,7 @@
 """What a client is told that comes to a broker which waits: where to go, in its protocol's own words. Pure.
 
-MQTT 5 has a server reference, and older ones a return code; STOMP has a frame for errors. AMQP has a redirection too,
-but only after a log-in, which nobody is asked for here: its clients are dropped, as Qpid drops all, and try the next
-address of their list.
+MQTT 5 has a server reference, and older ones a return code; STOMP has a frame for errors. AMQP's redirection comes
+after a log-in (:mod:`pollux.ha.active_passive.amqp_away`).
 """
 
 from __future__ import annotations

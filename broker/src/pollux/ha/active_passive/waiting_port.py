@@ -1,7 +1,8 @@
 """A waiting member's port: other brokers may ask it, on the address that it will serve clients on. Clients may not.
 
 Only the core protocol is spoken here, and whoever does not prove to know the password is dropped; a client is told
-where the primary is, if its protocol has words for that. The port is closed before the acceptors open.
+where the primary is, in its protocol's words, one of AMQP after its log-in. The port is closed before the acceptors
+open.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
 from pollux.cluster.link import Conversation
+from pollux.engine.peer import Peer
 from pollux.errors import PolluxError
+from pollux.ha.active_passive.amqp_away import SentAway
 from pollux.ha.active_passive.turned_away import farewell, protocol_of
 from pollux.wire.sniff import MAX_SNIFF, Protocol, SniffError
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from pollux.cluster.link import CoreHub
+    from pollux.engine.security import Security
+    from pollux.ha.active_passive.settings import Settings
 
 #: Connections at a time.
 _CONNECTIONS = 64
@@ -31,24 +36,32 @@ class WaitingPort:
     """The listening socket. Everything is called in the loop."""
 
     def __init__(
-        self, hub: CoreHub, host: str, port: int, tls: ssl.SSLContext | None = None, *, primary: Callable[[], str]
+        self,
+        hub: CoreHub,
+        settings: Settings,
+        tls: ssl.SSLContext | None,
+        security: Security,
+        *,
+        primary: Callable[[], str],
     ) -> None:
-        """``primary``: where clients are served; empty while that is not known."""
+        """``primary``: where clients are served; empty while that is not known. ``security``: who may be told."""
         self.hub = hub
         self.primary = primary
-        self._tls = tls
+        self.security = security
+        self.mechanisms = settings.mechanisms
+        self.tls = tls
         self.connections: set[_Asker] = set()
         #: One password is looked at at a time.
         self.turn = asyncio.Lock()
-        self._host = host
-        self._port = port
+        self._host = settings.host
+        self._port = settings.port
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
         """Listen. Raises PolluxError."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: _Asker(self, loop), self._host, self._port, ssl=self._tls)
+            self._server = await loop.create_server(lambda: _Asker(self, loop), self._host, self._port, ssl=self.tls)
         except OSError as error:
             raise PolluxError(
                 f"{self._host}:{self._port}, this broker's address in ha-brokers-url, cannot be listened on: {error}"
@@ -75,6 +88,7 @@ class _Asker(asyncio.Protocol):
         self._head = b""
         self._transport: asyncio.Transport
         self._conversation: Conversation | None = None
+        self._away: SentAway | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -112,6 +126,9 @@ class _Asker(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        if self._away is not None:
+            self._away.feed(data)
+            return
         if self._conversation is None:
             self._head += data
             try:
@@ -121,6 +138,10 @@ class _Asker(asyncio.Protocol):
                 return
             if protocol is None and len(self._head) <= MAX_SNIFF:
                 return
+            if protocol is Protocol.AMQP:
+                data, self._head = self._head, b""
+                self._send_away(data)
+                return
             if protocol is not Protocol.CORE:
                 self._transport.write(farewell(self._head, self._port.primary()))
                 self._transport.close()
@@ -129,6 +150,13 @@ class _Asker(asyncio.Protocol):
             self._converse()
         if self._conversation is not None:
             self._conversation.feed(data)
+
+    def _send_away(self, data: bytes) -> None:
+        here = self._port
+        address, port = self._transport.get_extra_info("peername", ("", 0))[:2]
+        peer = Peer(0, str(address), int(port), tls=here.tls is not None)
+        self._away = SentAway(self._transport, self._loop, peer, here.security, here.mechanisms, primary=here.primary)
+        self._away.feed(data)
 
     def pause_writing(self) -> None:
         if self._conversation is not None:
@@ -142,6 +170,8 @@ class _Asker(asyncio.Protocol):
         self._port.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
+        if self._away is not None:
+            self._away.stop()
         if self._conversation is not None:
             self._conversation.end("failed", str(exc) if exc else "the connection was closed")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pollux.engine.security import Identity, ScramServer
     from pollux.protocols.amqp.reading import Reading
     from pollux.protocols.base import Transport
-    from pollux.protocols.services import Services
+    from pollux.protocols.services import Door
 
 _log = logging.getLogger(__name__)
 #: Bytes a client may send ahead while its password is checked.
@@ -59,7 +59,7 @@ class Login:
         "_transport",
     )
 
-    def __init__(self, transport: Transport, services: Services, mechanisms: tuple[str, ...], owner: Owner) -> None:
+    def __init__(self, transport: Transport, services: Door, mechanisms: tuple[str, ...], owner: Owner) -> None:
         self._transport = transport
         self._services = services
         self._owner = owner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from pollux.protocols.redirects import Refused, route
+from pollux.protocols.redirects import Elsewhere, Refused, route
 from pollux.wire.amqp.codec import Symbol, UShort
 
 if TYPE_CHECKING:
@@ -49,14 +49,21 @@ def decide(services: Services, client: Client) -> tuple[str, str, dict[object, o
     """Return condition, description and information of the close that sends a client to another broker, or away.
 
     None: it is served here.
-    The information is that of a redirected connection (2.8.14 of the specification's part 2). A client with TLS is told
-    of no scheme where the other broker's TLS is not known: it keeps its own.
     """
     answer = route(services, client)
     if answer is None:
         return None
     if isinstance(answer, Refused):
         return "amqp:connection:forced", answer.text, {}
+    return redirection(answer)
+
+
+def redirection(answer: Elsewhere) -> tuple[str, str, dict[object, object]]:
+    """Return condition, description and information of the close that sends a client to another broker.
+
+    The information is that of a redirected connection (2.8.14 of the specification's part 2). A client with TLS is told
+    of no scheme where the other broker's TLS is not known: it keeps its own.
+    """
     info: dict[object, object] = {
         Symbol("network-host"): answer.host,
         Symbol("hostname"): answer.host,

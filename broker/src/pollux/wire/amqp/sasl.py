@@ -155,16 +155,24 @@ def outcome_frame(code: int, additional: bytes | None = None) -> bytes:
     return _frame(0x44, encode_compound(0xC0, 0xD0, 2, parts + encode_binary(additional)))
 
 
-def close_frame(condition: str, description: str) -> bytes:
+def close_frame(condition: str, description: str, info: dict[object, object] | None = None) -> bytes:
     """Return a close frame with an error, for a connection that has no engine or whose engine cannot make one."""
-    body = b"\x00S\x18" + encode_fields([Described(0x1D, [Symbol(condition), description])])
+    error: list[object] = [Symbol(condition), description, info] if info else [Symbol(condition), description]
+    body = b"\x00S\x18" + encode_fields([Described(0x1D, error)])
     return _pack_head(len(body) + 8, 2, 0, 0) + body
 
 
-def error_frames(condition: str, description: str) -> bytes:
-    """Return an open and a close frame with an error: for refusing a connection before there is an engine."""
-    opening = b"\x00S\x10" + encode_fields([""])
-    return _pack_head(len(opening) + 8, 2, 0, 0) + opening + close_frame(condition, description)
+def error_frames(
+    condition: str,
+    description: str,
+    info: dict[object, object] | None = None,
+    *,
+    properties: dict[object, object] | None = None,
+) -> bytes:
+    """Return an open, with these ``properties``, and a close with an error: for who is refused without an engine."""
+    fields: list[object] = ["", *[None] * 8, properties] if properties else [""]
+    opening = b"\x00S\x10" + encode_fields(fields)
+    return _pack_head(len(opening) + 8, 2, 0, 0) + opening + close_frame(condition, description, info)
 
 
 def parse_plain(response: bytes) -> tuple[str, str, str]:
