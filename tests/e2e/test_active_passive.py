@@ -30,9 +30,10 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_a_ready_backup_is_promoted_after_the_primary_was_killed(tmp_path: Path) -> None:
-    """kill -9 of the active one, promote of a ready one: nothing confirmed is lost (test_failover_python, _cpp).
+    """kill -9 of the active one, promote of a ready one: nothing confirmed is lost (test_failover_python).
 
-    The third follows the new primary (test_backup_failover); the killed one joins again, and is promoted in its turn.
+    The numbered stream goes on (test_failover_cpp). The third follows the new primary (test_backup_failover); the one
+    that was killed joins again, and is promoted in its turn.
     """
     with Cluster(tmp_path, 3) as cluster:
         first, second, third = cluster.start()

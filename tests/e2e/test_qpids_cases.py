@@ -264,7 +264,10 @@ def test_a_queue_is_deleted_after_the_failover(after: After) -> None:
 
 
 def test_queues_that_delete_themselves(after: After) -> None:
-    """A used one is gone on both, an unused one waits for its first consumer (test_auto_delete_failover, _close)."""
+    """A used one is gone on both, an unused one waits for its first consumer.
+
+    test_auto_delete_failover, test_auto_delete_close.
+    """
     found = counts(after.primary)
     assert "auto.used" not in found
     assert "auto.unused" in found
