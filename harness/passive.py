@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: A process stands still for less than twice as long on a busy machine, seconds.
 HEARTBEAT = 5.0
 #: Options that no qpidd.conf has: the cluster is in broker.xml then.
-OURS = frozenset({"grant-lease", "min-in-sync"})
+OURS = frozenset({"grant-lease", "min-in-sync", "virtual-address"})
 CLUSTER_PASSWORD = "castor and pollux"
 
 

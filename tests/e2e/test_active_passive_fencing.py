@@ -107,6 +107,22 @@ def test_nothing_is_confirmed_with_fewer_copies_than_wanted(tmp_path: Path) -> N
         cluster.finish()
 
 
+def test_an_address_that_is_not_with_the_primary_is_told(tmp_path: Path) -> None:
+    """In the status, in the log and as a metric; nobody has this one."""
+    with Cluster(tmp_path, 1, virtual_address="192.0.2.1") as cluster:
+        (broker,) = cluster.brokers
+        broker.spawn()
+        broker.wait_for_status("joining")
+        broker.promote()
+        broker.wait_for_status("active")
+        assert broker.activation["active_passive"]["virtual_address"] == {"address": "192.0.2.1", "here": False}
+        wait_until(
+            lambda: any("192.0.2.1 is not on this" in one for one in broker.activation["warnings"]), "it says so"
+        )
+        assert "pollux_activation_address_astray 1.0" in broker.api("/metrics")
+        assert "virtual address is astray" in broker.text()
+
+
 def encrypted(cluster: Cluster, certificates: Path) -> None:
     """Brokers reach each other by TLS on a port of their own; clients have the ordinary one."""
     links = [free_port() for _ in cluster.brokers]

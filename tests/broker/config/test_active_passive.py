@@ -230,6 +230,8 @@ def test_secrets_are_in_no_message(refusals: Callable[..., list[str]]) -> None:
         ({"ha_brokers_url": "10.0.0.1,10.0.0.2", "ha_public_url": "10.0.0.1:5672"}, "a virtual address is of whoever"),
         ({"min_in_sync": "3"}, "min-in-sync 3 needs as many backups, ha-brokers-url has 2 beside this one"),
         ({"grant_lease": "500ms"}, "grant-lease 0.5 is shorter than 1 s: an agent that is late once would end"),
+        ({"virtual_address": "192.0.2.1:5672"}, "'192.0.2.1:5672' is no IP address: write it without port and prefix"),
+        ({"virtual_address": "10.0.0.1"}, "virtual-address 10.0.0.1 is a broker's own address, by ha-brokers-url"),
         ({"link_heartbeat_interval": "0"}, "a broker that hangs would never be noticed"),
         ({"ha_brokers_url": "rdma:h"}, "rdma: is not supported"),
     ],

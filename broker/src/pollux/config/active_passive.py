@@ -191,6 +191,11 @@ class ActivePassive(Redacted, frozen=True):
         Seconds(),
         "How long a promoted broker serves without the resource manager's agent saying so again; 0: for ever.",
     ] = 0.0
+    virtual_address: Annotated[
+        str,
+        Text(),
+        "The IP address that the resource manager has where the primary is: it is told when it is elsewhere.",
+    ] = ""
     #: The qpidd.conf that it was read from; empty: broker.xml.
     source: Annotated[str, Derived(), "The file."] = ""
     line: int = 0

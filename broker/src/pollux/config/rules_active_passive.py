@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import TYPE_CHECKING
 
 from pollux.config.active_passive import Level, connector_of
@@ -121,6 +122,8 @@ def members_are_named(configuration: Configuration, report: Report) -> None:
             f"grant-lease {own.grant_lease:g} is shorter than {_SHORTEST_GRANT:g} s: an agent that is late once would"
             " end the primary; write three of its monitor intervals",
         )
+    if problem := _virtual_address(own):
+        _refuse(configuration, report, "virtual-address", problem)
     if own.min_in_sync >= len(members):
         _refuse(
             configuration,
@@ -129,6 +132,19 @@ def members_are_named(configuration: Configuration, report: Report) -> None:
             f"min-in-sync {own.min_in_sync} needs as many backups, ha-brokers-url has {len(members) - 1} beside this"
             " one",
         )
+
+
+def _virtual_address(own: ActivePassive) -> str:
+    """Return what is wrong with virtual-address; empty: nothing."""
+    if not own.virtual_address:
+        return ""
+    try:
+        address = str(ipaddress.ip_address(own.virtual_address))
+    except ValueError:
+        return f"virtual-address {own.virtual_address!r} is no IP address: write it without port and prefix"
+    if any(one.host == address for one in own.brokers):
+        return f"virtual-address {address} is a broker's own address, by ha-brokers-url: write the one that moves"
+    return ""
 
 
 def _cluster(configuration: Configuration) -> ActivePassive | None:

@@ -99,6 +99,11 @@ class Activation(ABC):
         self._right: asyncio.Future[Right]
         self._guard_timer: asyncio.TimerHandle | None = None
 
+    @property
+    def address_astray(self) -> bool | None:
+        """Whether a virtual address is elsewhere than the broker that serves; None: this policy has none."""
+        return None
+
     # -- the start
 
     async def wait(self) -> Right:

@@ -98,6 +98,9 @@ def _activation(activation: Activation) -> Iterator[Metric]:
     yield _gauge("activation_epoch", "The epoch of the last known activation.", position.epoch)
     left = activation.lease.left()
     yield _gauge("activation_lease_seconds", "Time left to prove the right to serve again.", left)
+    if (astray := activation.address_astray) is not None:
+        what = "1 where the virtual address is not with the primary, or is where a backup waits, for 10 s."
+        yield _gauge("activation_address_astray", what, int(astray))
 
 
 def _clusters(connections: Connections) -> Iterator[Metric]:

@@ -32,7 +32,8 @@ from pollux.ha.active_passive.promoting import Promoter
 from pollux.ha.active_passive.promotion import Proof, Why, judge_demotion, promoted_since
 from pollux.ha.active_passive.settings import settings_of
 from pollux.ha.active_passive.statuses import PRIMARY, Status, change
-from pollux.ha.active_passive.views import cluster_view, verdict_view
+from pollux.ha.active_passive.views import cluster_view, few_copies, own_view, verdict_view
+from pollux.ha.active_passive.virtual_address import VirtualAddress
 from pollux.ha.active_passive.waiting_port import WaitingPort
 from pollux.ha.copies import local
 from pollux.ha.copies.activation import Copy, CopyingActivation
@@ -81,6 +82,7 @@ class ActivePassiveActivation(CopyingActivation):
         self.status = Status.STANDALONE
         self._following = Following(self.roots, self.settings, self._do)
         lease, grant = max(self.settings.lease, STANDS_STILL), self.settings.grant
+        self._address = VirtualAddress(self.settings.virtual_address)
         self._primary = Primary(self.roots["journal"], lease, self.fence, grant)
         self._replicas = self._backups = Backups(
             self.roots,
@@ -176,6 +178,7 @@ class ActivePassiveActivation(CopyingActivation):
     async def _tick(self) -> None:
         while self.machine.phase in (*STANDBY, Phase.STOPPED, Phase.ACTIVATING, Phase.LIVE):
             now = boot_clock()
+            self._address.look(now, serves=self.status in PRIMARY)
             if self._opening is not None:
                 await self._open(*self._opening, now)
             elif self.status in PRIMARY:
@@ -469,27 +472,19 @@ class ActivePassiveActivation(CopyingActivation):
 
     def view(self) -> dict[str, Any]:
         """Return what the status shows: where this broker is and why, and who has copies."""
-        record, serves = self._record, self.status in PRIMARY
         now = boot_clock()
-        left = self._following.ready.left(now)
-        own = {
-            "status": self.status.value,
-            "number": str(record.number) if record is not None else None,
-            "heirs": sorted(record.heirs) if record is not None else [],
-            "expected": sorted(self._backups.expected) if serves else [],
-            "ready_left_ms": None if serves else int(left * 1000),
-            "grant_left_ms": self._grant_left(now) if serves else None,
-            # What whoever grants the right to serve says it was asked for at.
-            "clock_ms": int(now * 1000),
-        }
-        return {**super().view(), "active_passive": own}
+        left = self._following.ready.left(now) if self.status not in PRIMARY else None
+        own = own_view(self.status, self._record, self._backups.expected, left, self._grant_left(now), now)
+        return {**super().view(), "active_passive": {**own, "virtual_address": self._address.view()}}
+
+    @property
+    def address_astray(self) -> bool | None:
+        """Whether the virtual address is elsewhere than the primary."""
+        return self._address.astray
 
     def _warnings(self) -> list[str]:
-        if self.status in PRIMARY and self._too_few:
-            return [f"fewer than min-in-sync ({self.settings.min_in_sync}) backups are in sync: nothing is confirmed"]
-        if self.status in PRIMARY and not self._backups.in_sync:
-            return ["no backup is in sync: messages are on this broker's disk only"]
-        return []
+        copies = few_copies(self.settings.min_in_sync, len(self._backups.in_sync)) if self.status in PRIMARY else ""
+        return [problem for problem in (self._address.problem, copies) if problem]
 
     def history(self) -> list[dict[str, Any]]:
         """Every activation of this data, oldest first."""

@@ -43,6 +43,7 @@ class Settings(NamedTuple):
     min_in_sync: int = 0
     keep: int = _KEEP
     synchronisation: float = _SYNCHRONISATION
+    virtual_address: str = ""
     #: How clients log in at our own address; empty: in all ways.
     mechanisms: tuple[str, ...] = ()
 
@@ -102,6 +103,7 @@ def settings_of(configuration: Configuration) -> Settings:
         given.link_maintenance_interval,
         given.grant_lease,
         given.min_in_sync,
+        virtual_address=given.virtual_address,
         mechanisms=found[mine[0]].sasl_mechanisms,
     )
 

@@ -12,6 +12,35 @@ if TYPE_CHECKING:
     from pollux.ha.active_passive.statuses import Status
 
 
+def own_view(  # noqa: PLR0917  (what a member is, in the order of the status)
+    status: Status,
+    record: Record | None,
+    expected: Iterable[str],
+    ready_left: float | None,
+    grant_left_ms: int | None,
+    now: float,
+) -> dict[str, Any]:
+    """Return what this member's status says. ``ready_left``: seconds; None: it serves. ``now``: by its own clock."""
+    serves = ready_left is None
+    return {
+        "status": status.value,
+        "number": str(record.number) if record is not None else None,
+        "heirs": sorted(record.heirs) if record is not None else [],
+        "expected": sorted(expected) if serves else [],
+        "ready_left_ms": None if ready_left is None else int(ready_left * 1000),
+        "grant_left_ms": grant_left_ms if serves else None,
+        # What whoever grants the right to serve says it was asked for at.
+        "clock_ms": int(now * 1000),
+    }
+
+
+def few_copies(wanted: int, found: int) -> str:
+    """Return what is wrong with a primary that has so many backups in sync; empty: nothing."""
+    if found < wanted:
+        return f"fewer than min-in-sync ({wanted}) backups are in sync: nothing is confirmed"
+    return "" if found else "no backup is in sync: messages are on this broker's disk only"
+
+
 def cluster_view(
     settings: Settings, member_id: str, status: Status, record: Record | None, answers: Iterable[Answer]
 ) -> dict[str, Any]:
