@@ -109,7 +109,7 @@ EMPTY = _head.pack(8, 2, _AMQP_FRAME, 0)
 
 
 def sasl_init(mechanism: str, response: bytes, hostname: str) -> bytes:
-    """sasl-init."""
+    """Encode a sasl-init frame."""
     return frame(SASL_INIT, [Symbol(mechanism), response, hostname], kind=_SASL_FRAME)
 
 
@@ -173,10 +173,10 @@ def detach(channel: int, handle: int) -> bytes:
 
 
 def end(channel: int) -> bytes:
-    """end."""
+    """Encode an end frame."""
     return frame(END, [], channel)
 
 
 def close() -> bytes:
-    """close."""
+    """Encode a close frame."""
     return frame(CLOSE, [])

@@ -77,5 +77,5 @@ class Producer:
             link.check()
 
     async def close(self) -> None:
-        """Detach."""
+        """Detach its link; the session goes on."""
         await self.session.remove(self._link)

@@ -38,7 +38,7 @@ class Scram:
         self._signature = b""
 
     def first(self) -> bytes:
-        """client-first-message."""
+        """Return the client-first-message."""
         return b"n,," + self._bare.encode()
 
     def answer(self, challenge: bytes) -> bytes:

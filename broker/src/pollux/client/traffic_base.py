@@ -111,7 +111,7 @@ class Publisher(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Disconnect."""
+        """Close the connection to the broker."""
 
 
 class Subscriber(ABC):

@@ -1,4 +1,4 @@
-"""What sends messages to other brokers, or fetches them: core bridges. Records with the schema's defaults.
+"""Records of core bridges, which send messages to other brokers or fetch them, with the schema's defaults.
 
 Durations are milliseconds. Nothing here is a cluster: a bridge knows one queue, and one place to send to.
 """

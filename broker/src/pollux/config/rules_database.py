@@ -1,4 +1,4 @@
-"""What has to fit together when the store is in a database. Pure."""
+"""Rules for a store in a database: settings that have to fit together. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a drill can break, and how it is repaired. Each fault says what it did and when."""
+"""The faults of a drill, and how each is repaired. Each says what it did and when."""
 
 from __future__ import annotations
 

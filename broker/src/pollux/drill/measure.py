@@ -1,4 +1,4 @@
-"""What a drill's ledger says beyond the verdict: interruptions, counts for each producer, throughput. Pure.
+"""Reads figures out of a drill's ledger: interruptions, counts for each producer, throughput. Pure.
 
 Times are milliseconds of the ledger's clock.
 """

@@ -1,4 +1,4 @@
-"""What a running drill shows: a live table on a terminal, plain lines elsewhere."""
+"""Shows a running drill: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

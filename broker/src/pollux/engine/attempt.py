@@ -1,4 +1,4 @@
-"""What is taken in within a transaction that may be rolled back: it is undone in memory as its records are on disk.
+"""Undoes in memory all that a transaction took in and rolls back, as its records are undone on disk.
 
 Everything of it happens in one turn of the loop, so nobody has seen anything of it yet.
 """

@@ -1,4 +1,4 @@
-"""What queues and addresses hold, wherever it is: on its way to them, in memory, on disk or in pages.
+"""Lists all that queues and addresses hold, wherever it is: on its way to them, in memory, on disk or in pages.
 
 For whoever deletes them (:mod:`pollux.engine.address_manager`), and must not care where it is.
 """

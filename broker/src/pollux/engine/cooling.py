@@ -1,4 +1,4 @@
-"""What waits in a queue that nobody takes from leaves memory when there is too much of it: the disk has it.
+"""Messages leave memory when too many wait in a queue that nobody takes from: the disk has them.
 
 A replica's messages are where their source's are, so they cannot go to pages, whose messages are read from their
 beginning; the limits of its address say how much of them is in memory.

@@ -1,4 +1,4 @@
-"""What a management request asks for, done: attributes and operations of queues, addresses and the broker.
+"""Carries out management requests: attributes and operations of queues, addresses and the broker.
 
 The names are Artemis's (its QueueControl, AddressControl and ActiveMQServerControl), as far as clients use them and
 there is such a thing here; all others are refused by name. Who may ask, and how a request and its answer look in a

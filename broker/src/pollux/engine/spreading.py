@@ -1,4 +1,4 @@
-"""What goes to other nodes of a cluster, as the post office sees it: copies for the queues from which they are sent."""
+"""Copies for other nodes of a cluster, as the post office sees them: into the queues from which they are sent."""
 
 from __future__ import annotations
 

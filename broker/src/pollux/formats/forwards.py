@@ -1,4 +1,4 @@
-"""What is stored with a message that waits to be sent to another node of a cluster. See docs/journal-format.md."""
+"""The note stored with a message that waits to be sent to another node of a cluster. See docs/journal-format.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NODE_DIGITS = 32
 
 
 class Note(Struct, frozen=True, array_like=True):
-    """What the annotation has: the number on its link, whom the message is for, and what a queue acts on."""
+    """Holds the annotation: the number on its link, whom the message is for, and what a queue acts on."""
 
     life: bytes
     number: int

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of the lives whose segments it folded: where each began and ended, and what it accepted.
+"""The history in a checkpoint: the lives whose segments it folded, where each began and ended, and what it accepted.
 
 It is the key ``history`` of a checkpoint's STATE (docs/journal-format.md). Nothing here recovers anything: it is for
 those who compare stores, or count, after compaction has taken the records away. This module is pure.

@@ -1,4 +1,4 @@
-"""What the parts of the HTTP API have in common."""
+"""The common parts of the HTTP API's answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes on between a node and other brokers: cluster connections, bridges, routers, and what is handed over.
+"""Holds all that goes on between a node and other brokers: cluster connections, bridges, routers, and handing over.
 
 Each is None where broker.xml has nothing of it, and before the node serves. Nothing of it is imported by a broker that
 has nothing to do with others.

@@ -273,7 +273,7 @@ class Node:
 
     @property
     def damage(self) -> list[str]:
-        """What of the store was found damaged or missing so far; nothing before it is open."""
+        """Damaged or missing parts of the store, as far as found; there are none before it is open."""
         return self._opened.damage if self._opened is not None else []
 
     def not_ready(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a session asks a connection router, and what it is told: serve this client, send it elsewhere, or refuse it.
+"""The question of a session to a connection router, and the answer: serve this client, send it elsewhere, or refuse it.
 
 The router itself is :mod:`pollux.cluster.routers`; each protocol says the answer in its own words.
 """

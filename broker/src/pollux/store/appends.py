@@ -1,4 +1,4 @@
-"""What is appended to the journal: messages, what becomes of them, and transactions.
+"""Appends to the journal: messages, what becomes of them, and transactions.
 
 Encoded here and put into the open group; nothing waits. :class:`pollux.store.storage.Storage` has these as its
 ``append_...``. Called in the event loop's thread only.

@@ -1,4 +1,4 @@
-"""What a journal says of pages: which must be there, which are done, and what of them was acknowledged.
+"""The pages in a journal's records: which must be there, which are done, and what of them was acknowledged.
 
 Pure: buffers in, values out. The pages themselves are :mod:`pollux.store.page_files`'s.
 """

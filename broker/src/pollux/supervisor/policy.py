@@ -20,7 +20,7 @@ FOR_GOOD = frozenset({EXIT_USAGE, EXIT_DENIED, EXIT_LOCKED, EXIT_LISTEN})
 
 
 class Then(Enum):
-    """What follows."""
+    """The step that follows the end of a life."""
 
     #: Start it again, after a while.
     AGAIN = auto()

@@ -1,4 +1,4 @@
-"""What ``pollux run`` needs of the supervisor: to become one, or one of its lives."""
+"""Starts ``pollux run`` as a supervisor, or as one of its lives."""
 
 from __future__ import annotations
 

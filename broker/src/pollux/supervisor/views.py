@@ -1,4 +1,4 @@
-"""What a supervisor shows: its lives, in a file of the runtime directory and to the lives themselves."""
+"""Shows a supervisor's lives, in a file of the runtime directory and to the lives themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What links to other brokers have in common: when they are over, and waiting for room."""
+"""The parts that links to other brokers have in common: when they are over, and waiting for room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fetches messages from an address there into the queue of its name here.
+"""Fetches messages from an address there into the queue of its name here.
 
 The other broker is told that a message was accepted when it is on disk here, and not before. While there is no room it
 waits, and so does all that is behind it. A message that the queue here will never take goes back as undeliverable here:

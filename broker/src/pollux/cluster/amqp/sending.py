@@ -1,4 +1,4 @@
-"""What takes messages from a queue here and sends them to the address of its name there.
+"""Takes messages from a queue here and sends them to the address of its name there.
 
 A message leaves its queue when the other broker has accepted it. What it rejects is a dead letter here, and what it
 gives back goes to the head of the queue, as with any other consumer.

@@ -1,4 +1,4 @@
-"""What the links of bridges belong to is in no cluster: such links tell of no nodes, and take nothing of them."""
+"""The owner of bridges' links is in no cluster: such links tell of no nodes, and take nothing of them."""
 
 from __future__ import annotations
 

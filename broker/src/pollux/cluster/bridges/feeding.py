@@ -1,4 +1,4 @@
-"""What takes messages from a queue and has them sent: a consumer of the queue, and the queue of what is on its way.
+"""Takes messages from a queue and has them sent: a consumer of the queue, and the queue of those on their way.
 
 Each message leaves its queue and gets its number for the link in one transaction. So what was sent and is not confirmed
 is held here, and no more: what waits stays where its users see it.

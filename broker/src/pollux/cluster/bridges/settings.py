@@ -1,4 +1,4 @@
-"""What of broker.xml a bridge needs at work."""
+"""The settings of a bridge at work, from broker.xml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits for a node that does not come back: every message is routed anew, then its queue goes.
+"""Routes anew every message that waits for a node that does not come back; then its queue goes.
 
 A consumer of the store-and-forward queue, so that paged messages and very many go the same way, a few at a time.
 """

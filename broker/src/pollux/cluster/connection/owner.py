@@ -1,4 +1,4 @@
-"""What a link needs of what it belongs to: a cluster connection, or a bridge."""
+"""The few methods that a link needs of its owner: a cluster connection, or a bridge."""
 
 from __future__ import annotations
 

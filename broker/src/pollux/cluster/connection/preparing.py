@@ -1,4 +1,4 @@
-"""What a cluster connection needs that takes time, made while its node waits or recovers: its code, and its key.
+"""Makes a cluster connection's slow parts while its node waits or recovers: its code, and its key.
 
 So a standby that takes over does not begin with it (a tenth of a second for the key, as much for the code).
 """

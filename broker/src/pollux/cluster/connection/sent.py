@@ -1,4 +1,4 @@
-"""What a link sent of each life: its numbers, what the peer has of them, and what is on its way. Pure.
+"""Keeps account of each life's messages on a link: numbers, those the peer has, and those on their way. Pure.
 
 A life is a process that numbered messages for this node. Numbers of one go in order over one connection; what was sent
 over an earlier one, and not confirmed, may be there or not, until the peer says up to where it has them.

@@ -1,4 +1,4 @@
-"""What of broker.xml a cluster connection needs at work."""
+"""The settings of a cluster connection at work, from broker.xml."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Taker(ABC):
-    """What it took in one turn of the loop, :meth:`_hand_over` finds in ``_taken``."""
+    """Takes messages of a queue; all it took in one turn of the loop, :meth:`_hand_over` finds in ``_taken``."""
 
     #: After all consumers of clients.
     priority = -(1 << 31)

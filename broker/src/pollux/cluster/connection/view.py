@@ -1,4 +1,4 @@
-"""What management shows of a cluster connection: links to others and from them, and where queues of others are."""
+"""Shows management a cluster connection: links to others and from them, and where queues of others are."""
 
 from __future__ import annotations
 

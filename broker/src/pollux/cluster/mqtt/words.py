@@ -1,4 +1,4 @@
-"""What nodes of a cluster say to each other about MQTT: msgpack, cut to frames. Pure. See docs/core-protocol.md."""
+"""The words of MQTT between nodes of a cluster: msgpack, cut to frames. Pure. See docs/core-protocol.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a connection router remembers: which broker a key was sent to. Pure; time is passed in.
+"""The memory of a connection router: which broker a key was sent to. Pure; time is passed in.
 
 Its size is bounded: the key that was not seen for longest is forgotten first.
 """

@@ -1,4 +1,4 @@
-"""What is handed over beside messages: what a queue is, and an address's duplicate ids. The other side: receiving."""
+"""Hands over what goes beside messages: a queue's settings, an address's duplicate ids. The other side: receiving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a protocol keeps beside messages, as scale-down sees it."""
+"""The states that a protocol keeps beside messages, as scale-down sees them."""
 
 from __future__ import annotations
 

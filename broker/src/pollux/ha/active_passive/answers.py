@@ -1,4 +1,4 @@
-"""What a member answers when others of the cluster, or Qpid's command line, ask it.
+"""Answers others of the cluster, and Qpid's command line.
 
 The channels are those of :mod:`pollux.ha.active_passive.asking`; here is what is asked and who does it.
 """

@@ -1,4 +1,4 @@
-"""What members of a cluster ask each other on channels of their own: what one is, and whether a backup still counts.
+"""The questions of members on channels of their own: what one is, and whether a backup still counts.
 
 ``ha-status``: a question without content; the answer is in what accepts the channel. ``ha-ready``: a backup sends the
 time by its own clock (8 bytes, a double) again and again, and its primary sends it back as long as the backup is one of

@@ -1,4 +1,4 @@
-"""What a promoted broker does not have of what it copied: queues of a level below ``all``.
+"""Takes out of a promoted broker's copy all that it does not have: queues of a level below ``all``.
 
 The copy is of files and has everything; what a level leaves out is taken out when another broker than before serves
 with it, before clients are. So whoever restarts with its own data keeps it, as in Qpid.

@@ -1,4 +1,4 @@
-"""What a member of an active-passive cluster does next: ``decide(snapshot, now)``. Pure.
+"""Decides the next step of a member of an active-passive cluster: ``decide(snapshot, now)``. Pure.
 
 When it is promoted is the resource manager's business and judged in :mod:`pollux.ha.active_passive.promotion`; here is
 what follows from time and from what is heard. Seconds, of a clock that never goes back.

@@ -1,4 +1,4 @@
-"""What a client is told that comes to a broker which waits: where to go, in its protocol's own words. Pure.
+"""Tells a client that comes to a broker which waits where to go, in its protocol's own words. Pure.
 
 MQTT 5 has a server reference, and older ones a return code; STOMP has a frame for errors. AMQP's redirection comes
 after a log-in (:mod:`pollux.ha.active_passive.amqp_away`).

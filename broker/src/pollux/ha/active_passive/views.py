@@ -1,4 +1,4 @@
-"""What a member of an active-passive cluster shows of itself and of the others. Pure."""
+"""Shows a member of an active-passive cluster, and the others as it sees them. Pure."""
 
 from __future__ import annotations
 

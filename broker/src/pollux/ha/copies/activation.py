@@ -1,4 +1,4 @@
-"""What the activations have in common whose members have a store each, and copy the one of whoever serves.
+"""The common part of activations whose members have a store each, and copy the one of whoever serves.
 
 Directories and their mirror, reading the copy along while waiting, what other members are told, and the status.
 """

@@ -1,4 +1,4 @@
-"""What MQTT sessions need of the other nodes of a cluster, and a session as it moves from one node to another.
+"""MQTT sessions' side of the other nodes of a cluster, and a session as it moves from one node to another.
 
 The other nodes are :mod:`pollux.cluster.mqtt`; a broker without a cluster connection has none.
 """

@@ -56,7 +56,7 @@ Event = int | PublishTuple | PublishStart | PublishEnd | bytes | Packet | Protoc
 
 
 class Decoder:
-    """Finds packets in a stream of bytes from a client (see the module docstring for what it returns)."""
+    """Finds packets in a stream of bytes from a client, and yields the events that the module names."""
 
     __slots__ = ("_broken", "_kept", "_need", "_pieces", "_streaming", "large_from", "max_packet", "version")
 
