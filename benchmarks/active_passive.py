@@ -1,4 +1,4 @@
-"""What an active-passive cluster costs, and how long a promotion takes.
+"""Measures the cost of an active-passive cluster, and how long a promotion takes.
 
     .venv/bin/python -m benchmarks.active_passive                            # both parts
     .venv/bin/python -m benchmarks.active_passive --parts throughput --rounds 5 --write

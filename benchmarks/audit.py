@@ -1,4 +1,4 @@
-"""What the audit trail costs: a broker that audits every message beside one that audits lifecycle events only.
+"""Measures the cost of the audit trail: a broker that audits every message beside one that audits lifecycle only.
 
     .venv/bin/python -m benchmarks.audit             # both brokers in turn, all protocols
     .venv/bin/python -m benchmarks.audit --write     # also into docs/benchmarks.md

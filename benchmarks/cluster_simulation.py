@@ -1,4 +1,4 @@
-"""What one change costs in a cluster of many nodes: bytes and processor time, with the product's own records.
+"""Measures one change in a cluster of many nodes: bytes and processor time, with the product's own records.
 
     .venv/bin/python -m benchmarks.cluster_simulation [--write]
 

@@ -1,4 +1,4 @@
-"""What benchmarks/failover.py decides without any broker: when to kill, the statistics, and the table in the report."""
+"""Decides for benchmarks/failover.py without any broker: when to kill, the statistics, and the table in the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine allows: the time of one synced write, alone and behind a socket, an event loop and a thread.
+"""Measures the machine's limits: the time of one synced write, alone and behind a socket, an event loop and a thread.
 
     .venv/bin/python -m benchmarks.floor
 

@@ -1,4 +1,4 @@
-"""What one hostile client costs everybody else: an honest client's confirmed sends, idle and during each attack.
+"""Measures one hostile client's cost for others: an honest client's confirmed sends, idle and during each attack.
 
 .venv/bin/python -m benchmarks.hostile [--attack NAME ...] [--write]
 """

@@ -1,4 +1,4 @@
-"""What idle connections cost: memory per connection for each protocol, and whether 5,000 of them hold.
+"""Measures the cost of idle connections: memory per connection for each protocol, and whether 5,000 of them hold.
 
 .venv/bin/python -m benchmarks.idle [--connections 5000] [--write]
 """

@@ -1,4 +1,4 @@
-"""What must not get worse: this checkout's broker beside another checkout's, in alternating runs, in ten minutes.
+"""Compares all that must not get worse: this checkout's broker beside another's, in alternating runs, in ten minutes.
 
     git worktree add ../before COMMIT && make -C ../before setup
     .venv/bin/python -m benchmarks.not_worse ../before [--parts throughput lives store failover setup]

@@ -1,4 +1,4 @@
-"""What 1,000 queues cost: the same traffic with one queue in the broker, with 1,000, and spread over 1,000.
+"""Measures the cost of 1,000 queues: the same traffic with one queue in the broker, with 1,000, and spread over 1,000.
 
 .venv/bin/python -m benchmarks.queues [--write]
 """

@@ -1,4 +1,4 @@
-"""What a copy on another broker costs: throughput with a backup in sync, and copying a store while producers go on.
+"""Measures the cost of a copy on another broker: throughput with a backup in sync, and copying while producers go on.
 
     .venv/bin/python -m benchmarks.replication                     # throughput and sync
     .venv/bin/python -m benchmarks.replication --parts throughput --rounds 5 --write

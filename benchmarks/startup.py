@@ -82,7 +82,7 @@ def restart(broker: peers.Broker, directory: Path) -> tuple[peers.Broker, float]
 
 
 def main() -> None:
-    """Measure."""
+    """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=1024)

@@ -1,4 +1,4 @@
-"""What Python is sent as source is compiled once, and Ansible seldom looks for garbage.
+"""Compiles once what Python is sent as source, and Ansible seldom looks for garbage.
 
 Ansible sends each module as an archive of sources, which Python compiles whenever it runs: a quarter of its time on a
 host that is a container, half on an emulated machine. Mitogen sends sources to each interpreter that it starts, one by

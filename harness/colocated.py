@@ -87,7 +87,7 @@ class Host(Member):
 
     @property
     def lives(self) -> list[dict[str, Any]]:
-        """What the supervisor shows of its lives."""
+        """Its lives, as the supervisor shows them."""
         try:
             found: list[dict[str, Any]] = json.loads((self.runtime / "pollux.lives.json").read_text())
         except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a disk has been told, and what of it a power cut leaves: the account that :mod:`harness.lossy_disk` keeps.
+"""The account of a disk that :mod:`harness.lossy_disk` keeps: all it was told, and what of it a power cut leaves.
 
 It is told events and draws what is left, so that one recorded run can be cut anywhere many times.
 """

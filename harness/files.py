@@ -1,4 +1,4 @@
-"""What a directory looks like, to tell whether anybody wrote to it."""
+"""Reads a directory's looks, to tell whether anybody wrote to it."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ async def send(storage: Storage, count: int, *, size: int = 300) -> list[int]:
 
 
 async def take(storage: Storage, ids: list[int]) -> None:
-    """Acknowledge."""
+    """Acknowledge these messages, and wait until that is on disk."""
     storage.append_acks(QUEUE, ids)
     await stable(storage)
 

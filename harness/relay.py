@@ -29,7 +29,7 @@ class Relay:
         self._open.set()
 
     def close(self) -> None:
-        """End."""
+        """End it, with its connections."""
         self._ended = True
         self._open.set()
         for one in (self._listening, *self._sockets):

@@ -1,4 +1,4 @@
-"""What the roles would write for the hosts of an inventory, rendered by Ansible without touching them."""
+"""Renders the roles' files for the hosts of an inventory, by Ansible, without touching them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def manager(role: str, tasks: str, *more: dict[str, Any]) -> list[dict[str, Any]
 
 
 class Rendering:
-    """What the role would write for the hosts of an inventory, without touching them."""
+    """The files that the role would write for the hosts of an inventory, without touching them."""
 
     def __init__(self, directory: Path, inventory: Path, plays: Any = RENDER, role: str = "broker") -> None:
         self.directory = directory

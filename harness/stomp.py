@@ -36,19 +36,19 @@ class Frames(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
         self.connected: Any = None
 
     def on_connected(self, frame: Any) -> None:
-        """CONNECTED."""
+        """Keep the CONNECTED frame."""
         self.connected = frame
 
     def on_message(self, frame: Any) -> None:
-        """MESSAGE."""
+        """Keep a MESSAGE frame."""
         self.messages.put(frame)
 
     def on_receipt(self, frame: Any) -> None:
-        """RECEIPT."""
+        """Keep a RECEIPT frame."""
         self.receipts.put(frame.headers["receipt-id"])
 
     def on_error(self, frame: Any) -> None:
-        """ERROR."""
+        """Keep an ERROR frame."""
         self.errors.put(frame)
 
 

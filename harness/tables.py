@@ -1,4 +1,4 @@
-"""What docs/pipeline-tables.md says of the tables that jobs write: their columns and types."""
+"""Reads the columns and types of jobs' tables out of docs/pipeline-tables.md."""
 
 from __future__ import annotations
 

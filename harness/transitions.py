@@ -1,4 +1,4 @@
-"""What holds of every table of phases (:mod:`pollux.transitions`)."""
+"""Asserts all that holds of every table of phases (:mod:`pollux.transitions`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What random faults meet beside ordinary traffic: transactions beyond every buffer, new names, FQQNs, a wildcard."""
+"""Traffic for random faults beside the ordinary: transactions beyond every buffer, new names, FQQNs, a wildcard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the workers of tools/run_tests.py begin with, and what one of them runs alone."""
+"""The beginning of tools/run_tests.py's workers, and what one of them runs alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every test, and the options that single ones take (pytest reads options only from here)."""
+"""Rules for every test, and the options that single ones take (pytest reads options only from here)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What set-up does with the machine it runs on: commands, a cache, Debian's packages, with root and without.
+"""Does set-up's work on the machine it runs on: commands, a cache, Debian's packages, with root and without.
 
 Standard library only: :mod:`setup_environment` runs before there is an environment.
 """

@@ -1,4 +1,4 @@
-"""What a process and its descendants used: CPU seconds and resident memory, from /proc."""
+"""Reads the use of a process and its descendants from /proc: CPU seconds and resident memory."""
 
 from __future__ import annotations
 

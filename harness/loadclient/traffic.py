@@ -1,4 +1,4 @@
-"""What a producer and a consumer of any protocol have in common: how much to send, the window, the latencies.
+"""The common part of producers and consumers of any protocol: how much to send, the window, the latencies.
 
 Knows no protocol and no sockets.
 """

@@ -1,4 +1,4 @@
-"""What sessions stand on: an office, log-ins and rights that a test decides on, and the broker's end of connections."""
+"""The ground of sessions: an office, log-ins and rights that a test decides on, and the broker's end of connections."""
 
 from __future__ import annotations
 

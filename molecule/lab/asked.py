@@ -1,4 +1,4 @@
-"""What brokers on hosts say about themselves, for the tests of scenarios."""
+"""Asks brokers on hosts about themselves, for the tests of scenarios."""
 
 from __future__ import annotations
 

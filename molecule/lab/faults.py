@@ -1,4 +1,4 @@
-"""What can be broken. Each fault is applied to a host, can be undone, and proves that it took effect.
+"""The faults. Each is applied to a host, can be undone, and proves that it took effect.
 
 A fault is not trusted: :meth:`Fault.apply` is followed by :meth:`Fault.check` (and :meth:`Fault.undo` by
 :meth:`Fault.check_undone`), which ask the host and raise LabError when what was to be broken works. A scenario whose
@@ -228,7 +228,7 @@ class Stun(Fault):
     name = "freeze"
 
     def apply(self) -> float | None:
-        """Freeze."""
+        """Freeze the machine."""
         self.host.stun()
         return None
 
@@ -238,7 +238,7 @@ class Stun(Fault):
             raise LabError(f"{self.host.name} is not frozen")
 
     def undo(self) -> None:
-        """Thaw."""
+        """Let the machine go on."""
         if self.host.stunned():
             self.host.unstun()
 
@@ -418,7 +418,7 @@ class ClockJump(Fault):
         self._before = (self._offset(), time.monotonic())
 
     def apply(self) -> float | None:
-        """Jump."""
+        """Set the host's clock."""
         self.host.run("date", "--set", f"{self.seconds:+d} seconds")
         return None
 

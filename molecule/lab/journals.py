@@ -1,4 +1,4 @@
-"""What the services of a host have written to systemd's journal, and that it is still there after a power cut."""
+"""Reads what the services of a host have written to systemd's journal; that is still there after a power cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each part of a failover under pacemaker cost, from what corosync and pacemaker wrote meanwhile. Pure.
+"""Works out the cost of each part of a failover under pacemaker, from what corosync and it wrote meanwhile. Pure.
 
 Names of parts are those of the plan (docs/active-passive.md). A part that did not happen (a process that ends costs no
 token) is not there. Times are milliseconds; lines are those of ``journalctl --output=short-unix`` of all hosts that

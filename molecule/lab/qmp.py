@@ -1,4 +1,4 @@
-"""What the lab says to QEMU (its QMP socket): JSON, one command a connection."""
+"""Talks to QEMU through its QMP socket: JSON, one command a connection."""
 
 from __future__ import annotations
 

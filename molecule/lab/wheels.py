@@ -1,4 +1,4 @@
-"""What hosts install: the wheelhouse of this checkout, and one of the next version for the upgrade scenarios."""
+"""Makes the wheels that hosts install: this checkout's, and those of the next version for the upgrade scenarios."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Scene:
         )
 
     def drain(self, name: str) -> dict[str, Any] | None:
-        """What a broker says of its drain; None: it does not answer."""
+        """A broker's word on its drain; None: it does not answer."""
         request = urllib.request.Request(f"http://{self.hosts[name].reach(8161)}/api/v1/cluster/drain")
         login = base64.b64encode(f"operator:{self._password}".encode()).decode()
         request.add_header("Authorization", f"Basic {login}")
@@ -267,7 +267,7 @@ def judge(scene: Scene) -> int:
 
 
 def say(text: str) -> None:
-    """Print."""
+    """Print a line at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

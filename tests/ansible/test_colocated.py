@@ -184,7 +184,7 @@ def has(at: str, *, ready: bool = True, what: str = "keep") -> dict[str, Any]:
 
 
 def answers(**lives: list[dict[str, Any]]) -> dict[str, Any]:
-    """What each host's own live said; its own life is the first."""
+    """The word of each host's own live; its own life is the first."""
     return {
         host: {"answer": {"state": found[0]["state"], "node_id": f"id-{host}", "status": {"lives": found}}}
         for host, found in lives.items()

@@ -153,7 +153,7 @@ def asked(server: Server, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def carry_out(asked: Any, **params: str) -> list[str]:
-    """What the module does, and in which words."""
+    """Do as the module does, and return its words."""
     todo = module.lacking(asked, params, b"0123456789abcdef")
     for _, database, statement in todo:
         asked.ask(module.quietly(statement), database)

@@ -1,4 +1,4 @@
-"""What role pacemaker installs, and from where, by the distribution: its tasks with such facts.
+"""Role pacemaker installs what it should, and from where, by the distribution: its tasks with such facts.
 
 What would install something tells it instead. What the scenarios deploy is Debian; of EL 9 this is what there is.
 Programs that a role brings along have to run with the Python that the distribution calls python3.

@@ -1,4 +1,4 @@
-"""What playbooks see of clusters: the gate on links, and the lines of the report. Pure: no broker runs here."""
+"""Clusters as playbooks see them: the gate on links, and the lines of the report. Pure: no broker runs here."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ BROKER = {"store": "/srv/pollux/pair1", "data": "/var/lib/pollux"}
 
 
 def model(brokers: dict[str, Any] | None = None, **variables: Any) -> dict[str, Any]:
-    """What the filter makes of one host of the pipeline."""
+    """Return the filter's model of one host of the pipeline."""
     hostvars = {"h": {"inventory_dir": "/inventory", "pipeline_wheelhouse": "/wheels", **variables}}
     known = {"brokers": brokers or {}, "groups": {}, "problems": []}
     found: dict[str, Any] = pipeline.pipelines(known, hostvars, {"pollux_pipeline": ["h"]}, OPTIONS, lambda _: True)

@@ -27,7 +27,7 @@ LOGIN: Any = {"user": "demo", "password": "a-demo-password-0815"}
 
 
 def said(state: str = "live", *, full: bool = False, noted: str = "", node: str = "11") -> dict[str, Any]:
-    """What is known of a broker that was asked."""
+    """Return the facts of a broker that was asked."""
     answer = {"state": state, "node_id": node, "status": {"store": {"full": full}}}
     return {"answer": answer, "noted": {"stage": noted, "node": node if noted else ""}}
 
@@ -292,7 +292,7 @@ def nodes(tmp_path: Path) -> Iterator[Site]:
 
 
 def reached(site: Site, number: int) -> Any:
-    """What the clients of tests have to know of a deployed broker."""
+    """Return a deployed broker as the clients of tests have to know it."""
     return SimpleNamespace(ports={"all": 61616 + site.offset + 100 * number})
 
 

@@ -83,7 +83,7 @@ def links(site: Site) -> dict[str, str]:
 
 
 def installed(site: Site) -> dict[str, dict[str, tuple[int, str]]]:
-    """What each member is configured with and started by; without what the broker itself writes into etc/run."""
+    """Read each member's configuration and start; without what the broker itself writes into etc/run."""
     found = {f"{member}/{part}": tree(site.local / member / part) for member in MEMBERS for part in ("etc", "bin")}
     return {
         part: {name: what for name, what in files.items() if name.split("/")[0] != "run"}

@@ -1,4 +1,4 @@
-"""What the failover benchmark decides without a broker: when it kills, its statistics, its table, peers' settings."""
+"""The failover benchmark decides without a broker: when it kills, its statistics, its table, peers' settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each part of a failover under pacemaker costs, as a table."""
+"""The cost of each part of a failover under pacemaker, as a table."""
 
 from __future__ import annotations
 

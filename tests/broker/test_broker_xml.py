@@ -43,7 +43,7 @@ _MANAGEMENT = re.compile(r"<px:port>\d+</px:port>")
 
 
 class Expected(NamedTuple):
-    """What a comment says: `line` 0 is without a place."""
+    """Holds what a comment says: `line` 0 is without a place."""
 
     line: int
     severity: str
@@ -116,7 +116,7 @@ def test_check_names_every_problem(path: Path, etc: Path) -> None:
 
 
 class Started(NamedTuple):
-    """What became of a broker: whether it was ready (or waits for its live), its exit code, and all that it said."""
+    """Holds a broker's fate: whether it was ready (or waits for its live), its exit code, and all that it said."""
 
     ready: bool
     code: int

@@ -124,7 +124,7 @@ def test_damaged_bytes_are_read_or_refused(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((CORPUS / "config").iterdir()), ids=name)
 def test_damaged_configurations_are_read_or_refused(path: Path, tmp_path: Path) -> None:
-    """What must happen with whole ones is in test_broker_xml.py."""
+    """Rules for whole ones are in test_broker_xml.py."""
     data = path.read_bytes()
     for at in range(0, len(data), max(1, len(data) // 40)):
         with suppress(ConfigError):

@@ -1,4 +1,4 @@
-"""What the check of a table of phases finds."""
+"""The check of a table of phases finds what is wrong with it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ PORTS = {"all": ("all", "ws"), "all, TLS": ("all", "wss"), "own": ("ws", "ws"), 
 def found(
     broker: BrokerProcess, certificates: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, Any]]:
-    """What each client got by each acceptor, of one browser for all."""
+    """Return each client's results by each acceptor, of one browser for all."""
     given = {}
     for (name, (scenario, more)), (port, (acceptor, scheme)) in product(CLIENTS.items(), PORTS.items()):
         url = f"{scheme}://localhost:{broker.ports[acceptor]}/"

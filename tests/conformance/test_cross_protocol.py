@@ -22,7 +22,7 @@ CORRELATION, CONTENT_TYPE = "correlation-1", "text/plain"
 
 @dataclass(slots=True)
 class Seen:
-    """What a reader of any protocol saw."""
+    """Holds a message as a reader of any protocol saw it."""
 
     body: bytes
     properties: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What outlives the broker: kill -9, start, and look."""
+"""Messages outlive the broker: kill -9, start, and look."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ CLIENTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def exchange(broker: BrokerProcess, name: str, certificates: Path) -> Callable[[str, str, int], None]:
-    """What sends one message, whose size goes with the last number, and gets it back."""
+    """A function that sends one message, whose size goes with the last number, and gets it back."""
 
     def run_client(client: str, acceptor: str, times: int) -> None:
         url = f"{SCHEMES[acceptor]}://localhost:{broker.ports[acceptor]}/"

@@ -37,7 +37,7 @@ def faulty(function: Callable[..., Any], *, needs_room: bool = False) -> Callabl
 
 
 def disk(files: FileOperations, path: Path) -> tuple[int, int]:
-    """What statvfs says."""
+    """Return the words of statvfs."""
     total, free = real_disk(files, path)
     return (total, 0) if FULL.exists() else (total, free)
 

@@ -1,4 +1,4 @@
-"""What test_failover_random.py does to its groups: random sequences of faults, from a seed. Not a test module."""
+"""Random sequences of faults, from a seed, for the groups of test_failover_random.py. Not a test module."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ KINDS: tuple[tuple[Callable[[Path, str], Group], dict[Fault, int], int], ...] = 
 
 
 class Batch(NamedTuple):
-    """What became of one: "" or what went wrong, how many faults it had, and how many seconds it took at most, from
+    """Holds the fate of one: "" or what went wrong, how many faults it had, and how many seconds it took at most, from
     when all members run on disks that work, until somebody confirms.
     """
 
@@ -227,7 +227,7 @@ class Batch(NamedTuple):
 
 
 def last_words(directory: Path) -> str:
-    """What became of each member at last: what it logged of itself, but not of connections and queues."""
+    """Read the last words of each member: what it logged of itself, but not of connections and queues."""
     text = ""
     for log in sorted(directory.glob("m*/log")):
         lines = [line for line in log.read_text(errors="replace").splitlines() if NOTABLE.search(line)]
@@ -236,7 +236,7 @@ def last_words(directory: Path) -> str:
 
 
 def told(seed: int, first: int, done: list[str], error: Exception, besides: str) -> str:
-    """What went wrong, in the first line and in the last: of a long report only one end may be left to read."""
+    """Say what went wrong in the first line and in the last: of a long report only one end may be left to read."""
     cause = f"{type(error).__name__}: {error}"
     return f"{cause.splitlines()[0][:400]}\n--seed {seed}, batch {first}: {' '.join(done)}\n{besides}{cause}"
 

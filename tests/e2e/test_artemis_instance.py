@@ -1,4 +1,4 @@
-"""What `artemis create` makes is served by Pollux: all protocols, on the ports that its broker.xml names."""
+"""Pollux serves what `artemis create` makes: all protocols, on the ports that its broker.xml names."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ STORE = """<store><database-store>
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
-    """What makes an empty database of a kind, and names it as broker.xml does."""
+    """A function that makes an empty database of a kind, and names it as broker.xml does."""
 
     def make(kind: str) -> str:
         if kind == "sqlite":

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class Alive(BaseHTTPRequestHandler):
-    """Answers."""
+    """Answers every GET with 200."""
 
     def do_GET(self) -> None:
         self.send_response(200)

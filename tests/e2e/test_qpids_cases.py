@@ -110,7 +110,7 @@ STOMP = b"CONNECT\naccept-version:1.2\nhost:a\n\n\0"
 
 
 def said_to_client(broker: Broker, head: bytes) -> bytes:
-    """What a client hears that begins like this, until it is dropped."""
+    """Read all that a client hears that begins like this, until it is dropped."""
     with socket.create_connection(("127.0.0.1", broker.port), 30) as client:
         client.sendall(head)
         return b"".join(iter(lambda: client.recv(4096), b""))
@@ -234,13 +234,13 @@ def test_a_binding_of_level_none_is_gone(after: After) -> None:
 
 
 def test_a_level_that_is_none_is_refused(after: After) -> None:
-    """test_invalid_replication."""
+    """Qpid's test_invalid_replication."""
     assert "qpid.replicate is 'some': use none, configuration, all" in after.refused
     assert "bad" not in after.before
 
 
 def test_a_backup_that_joins_in_the_middle_has_everything(after: After) -> None:
-    """test_sync."""
+    """Qpid's test_sync."""
     wanted = [f"{when} {number}" for when in ("early", "meanwhile", "late") for number in range(10)]
     assert bodies(after.primary, "sync") == wanted
 
@@ -274,7 +274,7 @@ def test_queues_that_delete_themselves(after: After) -> None:
 
 
 def test_what_expired_is_not_there_again(after: After) -> None:
-    """test_expired."""
+    """Qpid's test_expired."""
     assert bodies(after.primary, "expiring") == TEXTS
 
 
@@ -334,7 +334,7 @@ def test_qpids_command_lines_are_answered_as_its_tool_does(after: After, capsys:
 
 
 def test_transactions_are_whole_or_not_there(after: After) -> None:
-    """test_tx_simple_commit, test_tx_simple_rollback, test_tx_simple_failure."""
+    """Qpid's test_tx_simple_commit, test_tx_simple_rollback, test_tx_simple_failure."""
     found = counts(after.primary)
     assert (found["tx.to"], found["tx.back"], found["tx.open"]) == (3, 0, 0)
     assert bodies(after.primary, "tx.to") == TEXTS

@@ -39,7 +39,7 @@ LIMITS = f"""<resource-limit-settings><resource-limit-setting match="{FEW}"><max
 
 
 class After(NamedTuple):
-    """What was seen on the way, and the broker that serves at last.
+    """Holds what was seen on the way, and the broker that serves at last.
 
     ``denied``: the status of one with another password. ``empty``: of one that was promoted without any queue.
     ``before``: what the second primary's queues had when it was killed; without ``temporary``, a client's own.
@@ -231,7 +231,7 @@ def test_queues_are_there_by_what_they_are(after: After) -> None:
 
 
 def test_priorities_are_on_the_backup(after: After) -> None:
-    """test_priority_ring, test_priority_reroute, and test_priority_fairshare, whose shares are Qpid's alone."""
+    """Qpid's test_priority_ring, test_priority_reroute; and test_priority_fairshare, whose shares are Qpid's alone."""
     for name, count in (("priority.ring", 5), ("priority.fair", 14), ("priority.again", 20)):
         assert contents(after.primary, name) == after.before[name]
         assert len(after.before[name]) == count

@@ -67,7 +67,7 @@ def live(pair: Pair) -> Iterator[Replica]:
 
 
 def files_in(directory: Path) -> dict[str, bytes]:
-    """What is stored there; locks and the like are the process's."""
+    """Read the files that are stored there; locks and the like are the process's."""
     return {
         str(path.relative_to(directory)): path.read_bytes()
         for path in directory.rglob("*")
@@ -101,7 +101,7 @@ async def test_a_wrong_cluster_password(live: Replica) -> None:
 
 
 def spoken(live: Replica, data: bytes) -> bytes:
-    """What the broker answers to these bytes before it closes."""
+    """Return the broker's answer to these bytes before it closes."""
     found = b""
     with socket.create_connection(("127.0.0.1", live.port), timeout=TIMEOUT) as stream:
         stream.sendall(data)

@@ -41,7 +41,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 
 def router(node: ClusterNode) -> Any:
-    """What the API says of the router."""
+    """Return the router as the API shows it."""
     return node.api("/api/v1/cluster/routers/by-user")
 
 

@@ -116,7 +116,7 @@ def test_killed_on_both_sides_on_the_way_everything_arrives_once(tmp_path: Path)
 
 
 def test_a_subscription_misses_nothing_while_its_node_is_drained(tmp_path: Path) -> None:
-    """What is sent elsewhere comes to it while its client is there, while that is away, and when the node is gone."""
+    """Messages sent elsewhere come to it while its client is there, while that is away, and when the node is gone."""
     with Nodes(tmp_path, 2) as nodes:
         one, two = nodes.all
         one.close()

@@ -56,7 +56,7 @@ def refused(member: Member, *before: str) -> str:
 
 
 def peers(member: Member) -> str:
-    """What names a member's management port."""
+    """Name the members' management ports."""
     return f"<px:peers>http://127.0.0.1:{member.management_port}</px:peers>"
 
 

@@ -1,4 +1,4 @@
-"""What hostile clients are let loose on: a real broker, and honest clients of each protocol who must get on meanwhile.
+"""Starts a real broker for hostile clients, and honest clients of each protocol who must get on meanwhile.
 
 A test bounds what the broker may grow by in bytes (its process's, or those it has counted itself), and what honest
 clients get done in messages; never a time. A file of its own for each kind of attack.

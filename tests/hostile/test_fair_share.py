@@ -1,4 +1,4 @@
-"""What one client asks for by the thousand is done in pieces, a few in each turn of the broker's loop.
+"""Requests of one client by the thousand are done in pieces, a few in each turn of the broker's loop.
 
 The loop serves everybody else between two turns. So what counts is how much is done in one, and the broker counts its
 turns: on a slow machine there are more of them, on a busy one as well, and without a fair share there are none.

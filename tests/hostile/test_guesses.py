@@ -59,7 +59,7 @@ def http_guess(password: str) -> bytes:
 
 
 def figures(broker: BrokerProcess) -> dict[str, float]:
-    """What the metrics say of log-ins."""
+    """Return the metrics' figures of log-ins."""
     text = broker.api("/metrics")
     names = {"refused": "pollux_logins_refused_total", "checked": "pollux_login_checks_total"}
     return {name: float(re.findall(rf"^{metric} (.+)$", text, re.MULTILINE)[0]) for name, metric in names.items()}

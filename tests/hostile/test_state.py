@@ -42,7 +42,7 @@ def mallory_stomp(broker: BrokerProcess) -> Generator[socket.socket]:
 
 
 def last_words(opened: socket.socket) -> bytes:
-    """What the broker says until it closes."""
+    """Read the broker's words until it closes."""
     data = b""
     opened.settimeout(20)
     with suppress(ConnectionError, TimeoutError):

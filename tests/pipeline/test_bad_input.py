@@ -51,7 +51,7 @@ def change(path: Path, offset: int, data: bytes) -> None:
 
 
 def spoil(directory: Path) -> None:
-    """What can be wrong with a journal's files, each in a segment of its own."""
+    """Spoil a journal's files in each way, each in a segment of its own."""
     files = make_journal(directory)
     assert len(files) >= 5
     change(files[0], 900, b"\xff" * 4)  # flipped bits

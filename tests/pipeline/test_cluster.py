@@ -81,7 +81,7 @@ def run_on(cluster: SparkCluster, data: Path, output: Path) -> None:
 
 
 def contents(output: Path) -> dict[str, Any]:
-    """What each table, the plan and the report hold: the bytes of files by their names without UUIDs."""
+    """Return the contents of each table, the plan and the report: the bytes of files by their names without UUIDs."""
     found: dict[str, Any] = {}
     for path in sorted(output.rglob("*")):
         if path.suffix in (".parquet", ".jsonl", ".html"):

@@ -1,4 +1,4 @@
-"""What a run costs: how many jobs it makes of Spark, and how Spark is set for the size of its input."""
+"""A run costs so much: how many jobs it makes of Spark, and how Spark is set for the size of its input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What audit trails add to `reconcile`: what they explain, who sent what no ledger has, when brokers were live."""
+"""Audit trails add to `reconcile`: what they explain, who sent what no ledger has, when brokers were live."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def messages(found: list[dict[str, Any]]) -> list[int]:
 
 
 def snapshot(journal: JournalFile) -> None:
-    """What is on disk while the broker runs."""
+    """Copy the files on disk while the broker runs."""
     journal._flush()
 
 

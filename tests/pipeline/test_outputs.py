@@ -1,4 +1,4 @@
-"""What is in an output directory and is not ours stays."""
+"""Files in an output directory that are not ours stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is given as input is found whatever it is called, and however one gets there; nothing is left out silently."""
+"""Inputs are found whatever they are called, and however one gets there; nothing is left out silently."""
 
 from __future__ import annotations
 

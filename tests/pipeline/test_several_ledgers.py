@@ -25,7 +25,7 @@ HOUR = 3_600_000.0
 
 @dataclass
 class Judged:
-    """What `reconcile` said."""
+    """Holds what `reconcile` said."""
 
     result: Result
     findings: dict[str, list[Row]]

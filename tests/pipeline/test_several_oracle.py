@@ -46,7 +46,7 @@ def in_lives(random: Random, part: History) -> list[Entry]:
 
 
 def on_hosts(random: Random, entries: Sequence[Entry]) -> list[list[Entry]]:
-    """What was sent and confirmed of a message on one host, each reception on any, by clocks hours apart."""
+    """Split the entries: a message is sent and confirmed on one host, received on any, by clocks hours apart."""
     clocks = [random.uniform(-HOUR, HOUR) for _ in range(HOSTS)]
     home: dict[str, int] = {}
     found: list[list[Entry]] = [[] for _ in range(HOSTS)]

@@ -1,4 +1,4 @@
-"""What the pipeline finds in the queues at the end of a journal is what the broker's own recovery finds."""
+"""The pipeline finds in the queues at the end of a journal what the broker's own recovery finds there."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Life:
 
 
 async def recovered(settings: StoreSettings) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
-    """What the broker finds in its queues, and what in its pages, by queue."""
+    """Return what the broker finds in its queues, and what in its pages, by queue."""
     async with opened(settings, crash=True) as one:
         paged: dict[int, set[int]] = {}
         for pages in one.storage.pages.addresses().values():

@@ -1,4 +1,4 @@
-"""What is counted of ledgers over time: few rows, whatever the times in it are."""
+"""Ledgers are counted over time: few rows, whatever the times in it are."""
 
 from __future__ import annotations
 

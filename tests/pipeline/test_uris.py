@@ -34,7 +34,7 @@ CONVERSATION: list[Entry] = [Sent(1, "m1", "p"), Confirmed(2, "m1", "n", "castor
 
 @pytest.fixture
 def far(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
-    """What `viewfs://lab/far` leads to."""
+    """The directory that `viewfs://lab/far` leads to."""
     directory = tmp_path / "mounted"
     directory.mkdir()
     known = spark.sparkContext._jsc.hadoopConfiguration()

@@ -1,4 +1,4 @@
-"""What Python is sent as source is compiled once, and never taken for something else."""
+"""Source that Python is sent is compiled once, and never taken for something else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.processes
 
 
 def value(tmp_path: Path, source: str) -> str:
-    """What a module of an archive says in a process of its own."""
+    """Return a value of an archive's module in a process of its own."""
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
         archive.writestr("sent.py", source)
     program = f"import sys; sys.path.insert(0, {str(tmp_path / 'archive.zip')!r}); import sent; print(sent.VALUE)"

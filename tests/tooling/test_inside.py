@@ -76,7 +76,7 @@ class Lab:
                 self.places.append(place)
 
     def tell(self, user: str = "", directory: str = "", environment: int = 0) -> None:
-        """What docker says of it from now on, unless it was asked before."""
+        """Set docker's word on it from now on, unless it was asked before."""
         self.told.write_text(f"{self.pid} box <{user}> <{directory}> {environment}\n")
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""What set-up takes from the machine's Python, and what it leaves for it to compile."""
+"""Set-up takes some packages from the machine's Python, and leaves others for it to compile."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ SCENARIO = Scenario("default", ("create", "side_effect kill.yml", "side_effect s
 
 
 def told(*lines: tuple[float, str]) -> list[str]:
-    """What is said of lines that come at these times."""
+    """Return the words about lines that come at these times."""
     at = 0.0
     steps = Steps(SCENARIO, lambda: at)
     said = []

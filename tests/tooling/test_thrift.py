@@ -1,4 +1,4 @@
-"""What one playbook worked out about modules and templates serves the next one, and nothing else."""
+"""Work of one playbook about modules and templates serves the next one, and nothing else."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Playbooks:
         self.kept = directory / "kept"
 
     def run(self, glue: str = "'-'", **environment: str) -> str:
-        """What it says."""
+        """Run it, and return its words."""
         playbook = self.directory / "playbook.yml"
         playbook.write_text(PLAYBOOK.replace("GLUE", glue))
         plain = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
@@ -62,7 +62,7 @@ class Playbooks:
         return done.stdout
 
     def files(self) -> dict[str, int]:
-        """What is kept, and when each was written."""
+        """Return all that is kept, and when each was written."""
         files = (path for path in self.kept.rglob("*") if path.is_file())
         return {str(path.relative_to(self.kept)): path.stat().st_mtime_ns for path in files}
 

@@ -1,4 +1,4 @@
-"""What is on each host: the resource manager runs the broker, systemd does not by itself."""
+"""Asserts the state of each host: the resource manager runs the broker, systemd does not by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is on the brokers' hosts after deployment and after everything that happened to them."""
+"""Asserts the state of the brokers' hosts after deployment and after everything that happened to them."""
 
 from __future__ import annotations
 

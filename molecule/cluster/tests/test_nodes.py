@@ -25,7 +25,7 @@ def live(names: tuple[str, ...]) -> str:
 
 
 def cluster(name: str) -> dict[str, Any]:
-    """What a node says of its cluster connection."""
+    """A node's word on its cluster connection."""
     host = testinfra.get_host(f"docker://{name}")
     found: dict[str, Any] = json.loads(host.check_output(f"sudo -u pollux {PROGRAM} cluster status --json"))
     return found

@@ -1,4 +1,4 @@
-"""What the role made on the server, and what the brokers do there."""
+"""Asserts what the role made on the server, and what the brokers do there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENCRYPTED = "SELECT DISTINCT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (p
 
 
 def asked(host: Host, statement: str, database: str = "pollux_twins") -> str:
-    """What the administrator is told."""
+    """The server's answer to the administrator."""
     command = f'psql -X -A -t -q -d {database} -c "{statement}"'
     return str(host.check_output(f"runuser -u postgres -- {command}"))
 

@@ -1,4 +1,4 @@
-"""What is on the hosts of a pair after deployment and after every fault: asked of the hosts and of the brokers."""
+"""Asserts the state of a pair's hosts after deployment and after every fault: asked of the hosts and of the brokers."""
 
 from __future__ import annotations
 

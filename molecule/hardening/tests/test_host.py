@@ -1,4 +1,4 @@
-"""What is open on a host: the unit's sandbox, file modes, processes, the journal, the packet filter."""
+"""Asserts how little is open on a host: the unit's sandbox, file modes, processes, the journal, the packet filter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Ansible said with -vvv --diff, when it worked and in check mode: no secret is in it."""
+"""Asserts that no secret is in what Ansible said with -vvv --diff, when it worked and in check mode."""
 
 from __future__ import annotations
 

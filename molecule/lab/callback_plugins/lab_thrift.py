@@ -1,4 +1,4 @@
-"""What one playbook has worked out about modules and templates is there for the next one.
+"""Keeps for the next playbook what one has worked out about modules and templates.
 
 A scenario, or a test of playbooks, runs `ansible-playbook` again and again with the same sources. Each run, and with
 templates and filters each of its workers (there is one for every task of every host), works out anew:

@@ -1,4 +1,4 @@
-"""What is left of a broker that has left its cluster."""
+"""Asserts what is left of a broker that has left its cluster."""
 
 from __future__ import annotations
 

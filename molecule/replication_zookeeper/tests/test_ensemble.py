@@ -1,4 +1,4 @@
-"""What is on the hosts of the ZooKeeper nodes."""
+"""Asserts the state of the ZooKeeper nodes' hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is on the brokers' hosts after deployment and after every fault."""
+"""Asserts the state of the brokers' hosts after deployment and after every fault."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What happened to every message: Pollux journals, audit trails and ledgers on Spark. See docs/pipeline.md."""
+"""Tells what happened to every message: Pollux journals, audit trails and ledgers on Spark. See docs/pipeline.md."""

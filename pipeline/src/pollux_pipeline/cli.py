@@ -325,7 +325,7 @@ def _found_here(paths: list[str]) -> Callable[[], Inputs]:
 
 @app.callback()
 def _root() -> None:
-    """What happened to every message: jobs over Pollux journals and ledgers, on Spark."""
+    """Tell what happened to every message: jobs over Pollux journals and ledgers, on Spark."""
 
 
 @app.command("reconcile", epilog="Example: pollux-pipeline reconcile -i drill/ledger.txt -i castor/data -o out")

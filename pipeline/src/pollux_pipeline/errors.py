@@ -1,4 +1,4 @@
-"""What goes wrong because of the user's input: one line, no traceback, exit code 2."""
+"""Errors of the user's input: one line, no traceback, exit code 2."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """What is behind the last slash."""
+        """The part behind the last slash."""
         return self._uri.rpartition("/")[2]
 
     def with_suffix(self, suffix: str) -> Remote:
@@ -115,19 +115,19 @@ class Remote:
             return self.exists() and bool(self._system.getFileStatus(self._path).isDirectory())
 
     def iterdir(self) -> Iterator[Remote]:
-        """What is in the directory."""
+        """List the directory."""
         with self._told():
             found = [str(one.getPath().getName()) for one in self._system.listStatus(self._path)]
         yield from (self / name for name in sorted(found))
 
     def matching(self) -> list[Remote]:
-        """What it matches as a pattern; itself, where it is there and no pattern."""
+        """Return all that it matches as a pattern; itself, where it is there and no pattern."""
         with self._told():
             told = self._system.globStatus(self._path) or ()
             return [Remote(self._session, str(one.getPath().toString()), self._option) for one in told]
 
     def glob(self, pattern: str) -> list[Remote]:
-        """What is below it and matches a pattern with as many parts as the way there has."""
+        """Return all that is below it and matches a pattern with as many parts as the way there has."""
         return (self / pattern).matching()
 
     @property

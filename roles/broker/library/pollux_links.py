@@ -118,7 +118,7 @@ def waiting(found: dict[str, Any]) -> dict[str, tuple[int, int]]:
 
 
 class Drain:
-    """What waited at first, and whether that has arrived."""
+    """The number of messages that waited at first, and whether they have arrived."""
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[int, int]] = {}

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""What pacemaker is to manage, verified and previewed before it is changed. Standard library only."""
+"""Verifies and previews what pacemaker is to manage before it is changed. Standard library only."""
 
 from __future__ import annotations
 

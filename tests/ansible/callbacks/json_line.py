@@ -16,7 +16,7 @@ description: For tests of single modules and actions.
 
 
 class CallbackModule(CallbackBase):  # type: ignore[misc]
-    """What Ansible loads."""
+    """The class that Ansible loads."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"

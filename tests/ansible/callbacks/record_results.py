@@ -23,7 +23,7 @@ requirements: [enable in configuration]
 
 
 class CallbackModule(CallbackBase):  # type: ignore[misc]
-    """What Ansible loads."""
+    """The class that Ansible loads."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "notification"

@@ -1,4 +1,4 @@
-"""What tests of receiving clients have in common."""
+"""The common part of tests of receiving clients."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Places:
 
 @pytest.fixture
 def make_places(request: pytest.FixtureRequest, make_instance: Callable[[], Instance]) -> Callable[[str], Places]:
-    """What makes a broker, and an empty database of a kind."""
+    """A function that makes a broker, and an empty database of a kind."""
 
     def make(kind: str) -> Places:
         instance = make_instance()

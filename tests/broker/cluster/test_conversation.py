@@ -1,4 +1,4 @@
-"""What a conversation between brokers owes to its channels."""
+"""A conversation between brokers keeps its promises to its channels."""
 
 from __future__ import annotations
 

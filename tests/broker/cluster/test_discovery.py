@@ -174,7 +174,7 @@ async def test_with_tls_a_plain_connector_is_not_used(caplog: pytest.LogCaptureF
 
 
 async def test_a_network_that_comes_and_goes(caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be sent is told once, and tried again."""
+    """An announcement that cannot be sent is told once, and tried again."""
     caplog.set_level(logging.WARNING)
     async with made() as group:
         found = group.listen()

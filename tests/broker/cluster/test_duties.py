@@ -1,4 +1,4 @@
-"""What nobody waits for does not end in silence."""
+"""A duty that nobody waits for does not end in silence."""
 
 from __future__ import annotations
 

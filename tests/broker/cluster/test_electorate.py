@@ -91,7 +91,7 @@ class One:
         self.own_vote = self.own_vote._replace(serves=True)
 
     def known(self) -> tuple[int, str, bool]:
-        """What it knows of the pair."""
+        """Its knowledge of the pair: sequence, holder, and whether it serves."""
         one = self.votes.register.known[NODE]
         return one.sequence, one.holder, one.serves
 

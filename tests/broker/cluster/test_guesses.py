@@ -49,7 +49,7 @@ class Line:
         self.session.data_received(b"".join(self.caller.take(self.loop.time())))
 
     def write(self, data: bytes) -> None:
-        """What the broker says."""
+        """Take the broker's bytes."""
         try:
             events = list(self.caller.feed(data, self.loop.time()))
         except CoreError as error:

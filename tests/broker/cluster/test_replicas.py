@@ -109,7 +109,7 @@ async def same(source: Place, replica: Place) -> None:
 
 
 def test_what_is_compared_keeps_the_order() -> None:
-    """What a replica has behind something that it lacks comes again."""
+    """Messages that a replica has behind one that it lacks come again."""
     assert compared([1, 2, 3], set()) == ([1, 2, 3], [])
     assert compared([1, 2, 3], {1, 2}) == ([3], [])
     assert compared([2, 3], {1, 2, 3}) == ([], [1])

@@ -1,4 +1,4 @@
-"""What a member announces to others, and whom clients are sent to."""
+"""A member announces itself to others, and sends clients to the right ones."""
 
 from __future__ import annotations
 

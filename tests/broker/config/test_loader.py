@@ -1,4 +1,4 @@
-"""What the loader says about a file: exact messages, places, all problems at once, and what it makes of a good one."""
+"""The loader judges a file: exact messages, places, all problems at once, and what it makes of a good one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a connection router is refused by name, with the remedy: before a client is sent anywhere."""
+"""A wrong connection router is refused by name, with the remedy: before a client is sent anywhere."""
 
 from __future__ import annotations
 

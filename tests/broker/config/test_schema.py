@@ -137,7 +137,7 @@ def test_defaults_and_enumerations_are_the_schemas(fact: Fact, entry: Entry) -> 
 
 @pytest.mark.parametrize(("fact", "entry"), _honoured(), ids=lambda value: getattr(value, "path", ""))
 def test_integers_cover_the_schemas_type(fact: Fact, entry: Entry) -> None:
-    """What the schema calls boolean is one; what it calls a number is one (a size may have a suffix)."""
+    """A boolean of the schema is one; a number of the schema is one (a size may have a suffix)."""
     assert entry.kind is not None
     if fact.type == "boolean":
         assert entry.kind.parse("true") is True

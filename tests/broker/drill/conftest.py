@@ -109,7 +109,7 @@ class DrillGroup:
 
     @property
     def url(self) -> str:
-        """What clients connect to."""
+        """The URL that clients connect to."""
         return f"({','.join(each.entry['url'] for each in self.members)})"
 
     def command(self, *options: str) -> list[str]:

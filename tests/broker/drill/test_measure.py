@@ -1,4 +1,4 @@
-"""What is read out of a ledger beyond the verdict, on histories written by hand."""
+"""Figures that a ledger gives beyond the verdict, on histories written by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of several modules need: a ZooKeeper."""
+"""Gives tests of several modules a ZooKeeper."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Unguarded(Lease):
 
 
 class Fault(NamedTuple):
-    """What happens to the ``number``-th question from now."""
+    """Strikes the ``number``-th question from now."""
 
     number: int
     kind: str
@@ -443,7 +443,7 @@ class Node:
             self.member.outvoted(str(error))
 
     def confirm(self) -> None:
-        """What waits is confirmed, if it may be."""
+        """Confirm all that waits, if it may be."""
         if self.confirms:
             self.world.confirmed |= self.waiting
             self.waiting.clear()

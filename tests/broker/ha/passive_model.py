@@ -128,7 +128,7 @@ class Member:
         self.forget()
 
     def forget(self) -> None:
-        """What a process knows and a disk does not."""
+        """Forget all that a process knows and a disk does not."""
         self.status = Status.STANDALONE
         self.follows = ""
         self.lease = ReadyLease(LEASE)

@@ -60,7 +60,7 @@ async def until(condition: Callable[[], object], what: str) -> None:
 
 
 class Server:
-    """What an activation asks of its broker."""
+    """Does for an activation what its broker would."""
 
     def __init__(self, path: Path) -> None:
         self.configuration = load(path, {})
@@ -169,7 +169,7 @@ class Peer:
 
     @property
     def state(self) -> LocalState:
-        """What is on its disk."""
+        """The node state on its disk."""
         found = local.read(self.directory / "journal")
         assert found is not None
         return found
@@ -179,7 +179,7 @@ class Peer:
         return {one["name"]: one["state"] for one in self.activation.view()["replication"]["backups"]}
 
     async def confirm(self, name: str, data: bytes) -> None:
-        """What a producer waits for."""
+        """Write a file and wait as a producer does, until it may be confirmed."""
         files: Any = self.activation.files
 
         def change() -> None:
@@ -191,7 +191,7 @@ class Peer:
             await asyncio.to_thread(change)
 
     def has(self, name: str) -> bytes:
-        """What it has of this file."""
+        """The bytes that it has of this file."""
         path = self.directory / "large" / f"{name}.msg"
         return path.read_bytes() if path.exists() else b""
 

@@ -1,4 +1,4 @@
-"""What each life of a host with a colocated policy runs with."""
+"""Each life of a host with a colocated policy runs with its own settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store in a database is refused for, before a member joins."""
+"""A store in a database is refused before a member joins, with the reason."""
 
 from __future__ import annotations
 

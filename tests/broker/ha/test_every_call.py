@@ -66,7 +66,7 @@ class Supervised:
         return self.lives[-1]
 
     def look(self) -> bool:
-        """What a server and its service manager do. Whether it serves."""
+        """Do as a server and its service manager do. Returns whether it serves."""
         party = self.party
         if party.end.is_set():
             party.node_manager.close()

@@ -164,7 +164,7 @@ def test_a_backup_that_cannot_say_who_it_is_does_not_follow(tmp_path: Path) -> N
 
 
 def test_members_of_all_versions_understand_each_others_roles() -> None:
-    """What is said between brokers does not change with the words that operators read."""
+    """The words between brokers do not change with the words that operators read."""
     assert [role.told for role in Role] == ["primary", "backup", "peer"]
     assert [role_heard(role.told) for role in Role] == [*Role]
     assert role_heard("something new") == "something new"

@@ -1,4 +1,4 @@
-"""What would make two lives of one, or let two serve, is noticed: proofs, epochs and sequences that go back."""
+"""Signs of two lives of one node, or of two that serve, are noticed: proofs, epochs and sequences that go back."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Forgetful(FileCoordinator):
 
 
 class Listener:
-    """What the member said."""
+    """Notes all that the member says."""
 
     def __init__(self) -> None:
         self.said = threading.Event()

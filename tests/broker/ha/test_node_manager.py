@@ -1,4 +1,4 @@
-"""What members do to the store, step by step: real node managers on a real directory, held where it matters."""
+"""Members use the store step by step: real node managers on a real directory, held where it matters."""
 
 from __future__ import annotations
 

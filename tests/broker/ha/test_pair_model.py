@@ -42,7 +42,7 @@ voters = st.sampled_from(VOTERS)
 
 
 class Pair(RuleBasedStateMachine):
-    """What can happen to any pair. ``totals``: what did happen, over all histories.
+    """Does all that can happen to any pair. ``totals``: what did happen, over all histories.
 
     Time passes after each step, while everything that still runs does what it does.
     """

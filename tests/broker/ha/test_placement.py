@@ -154,7 +154,7 @@ class World:
         self.check()
 
     def check(self) -> None:
-        """What holds at any time."""
+        """Assert all that holds at any time."""
         for host, slots in self.slots.items():
             assert host not in slots.slots, "a backup beside its own live"
             assert len(slots.slots) <= slots.host.room

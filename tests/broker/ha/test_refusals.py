@@ -59,7 +59,7 @@ def said(caplog: pytest.LogCaptureFixture, message: str) -> list[str]:
 
 
 def files_in(peer: Peer) -> dict[str, bytes]:
-    """What is stored there; locks and the like are the process's."""
+    """Read the files that are stored there; locks and the like are the process's."""
     return {
         str(path.relative_to(peer.directory)): path.read_bytes()
         for path in peer.directory.rglob("*")

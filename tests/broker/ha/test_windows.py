@@ -1,4 +1,4 @@
-"""What could give the store to two: a member must not take a missing sign for the end of the one that serves.
+"""The store is never given to two: a member must not take a missing sign for the end of the one that serves.
 
 The node manager's own turns on a real directory, one by one and without its thread; time is a number.
 """

@@ -302,7 +302,7 @@ class Asking:
         return found if voter.name in node.links else None
 
     def leave(self, node_id: str) -> None:
-        """What cannot be given back now is lost with its connection."""
+        """Leave; whatever cannot be given back now is lost with its connection."""
         node = self.node
         for name in {*node.promised, *node.announced}:
             voter = self.world.voters[name]

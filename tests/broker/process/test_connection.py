@@ -211,7 +211,7 @@ async def test_the_check_interval_makes_sweeps_more_frequent_never_rarer(asked: 
 
 
 async def test_socket_options_of_the_acceptor() -> None:
-    """What the kernel says of the listening socket and of an accepted one."""
+    """The kernel shows the options of the listening socket and of an accepted one."""
     settings = AcceptorSettings(backlog=77, tcp_receive_buffer_size=20_000, tcp_send_buffer_size=30_000)
     for no_delay in (True, False):
         async with bench(replace(settings, tcp_no_delay=no_delay)) as server:

@@ -159,7 +159,7 @@ async def starts(service: Service, faults: Faults) -> None:
 
 
 async def takes_over(service: Service, faults: Faults) -> None:
-    """What a killed one has left."""
+    """Take over what a killed one has left."""
     taking, service.policy = service.policy, "primary" if service.policy == "backup" else service.policy
     await service.live()
     left = service.directory.with_name("left")

@@ -1,4 +1,4 @@
-"""What the broker notes on messages as they come in: who sent them (populate-validated-user) and when.
+"""The broker notes on messages as they come in who sent them (populate-validated-user) and when.
 
 Each protocol sends a message that claims to be from somebody else; every protocol's consumer must see the truth.
 """
@@ -147,7 +147,7 @@ def send_mqtt_to_queue(broker: BrokerProcess) -> None:
 
 
 def test_nothing_is_noted_where_nobody_asked(tmp_path: Path) -> None:
-    """What a client says of itself then stays what it says."""
+    """A client's own word on itself stays what it is."""
     broker = BrokerProcess(tmp_path, address_settings=ADDRESS_SETTINGS + SETTINGS).start()
     try:
         with ExitStack() as stack:

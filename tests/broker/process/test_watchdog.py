@@ -31,7 +31,7 @@ def never(callback: Callable[[Exception | None], None]) -> None:
 
 
 class Outcome:
-    """What the analyzer did."""
+    """Notes what the analyzer did."""
 
     def __init__(self) -> None:
         self.halted: list[int] = []

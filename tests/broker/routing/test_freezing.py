@@ -1,4 +1,4 @@
-"""What waits leaves memory and is read again: in its place, whatever came and went meanwhile."""
+"""Waiting messages leave memory and are read again: in their place, whatever came and went meanwhile."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Hub(broker.Broker):
         return Security(Configuration(security_settings=rules, security=SecurityConfig(login_delay=10)), USERS)
 
     def join_security(self) -> None:
-        """What the server does with the post office for its security."""
+        """Join the post office and its security as the server does."""
         self.post.space.admits = partial(admits, self.security)
         self.post.address_manager.ask = self.security.ask
 

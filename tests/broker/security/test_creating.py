@@ -1,4 +1,4 @@
-"""What a client makes the broker create needs the same permissions over every protocol: no more, and no less."""
+"""The broker creates for a client by the same permissions over every protocol: no more, and no less."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def prepared(hub: Hub, row: Row) -> tuple[object, ...]:
 
 
 def state(hub: Hub) -> tuple[object, ...]:
-    """What there is of the address."""
+    """The parts of the address that are there."""
     address = hub.post.space.address(NAME)
     if address is None:
         return (None,)

@@ -58,13 +58,13 @@ class InMemory(FileOperations):
 
 
 class Recovered(NamedTuple):
-    """What recovery finds in a directory (None: it does not start), and what is wrong with it whatever was promised."""
+    """Holds what recovery finds in a directory (None: it does not start), and what is wrong with it in any case."""
 
     found: Found | None
     words: list[str]
 
     def wrong(self, promises: Promises) -> list[str]:
-        """What is wrong with it after these promises."""
+        """List the wrongs of it after these promises."""
         return [*(promises.wrong(self.found) if self.found is not None else ()), *self.words]
 
 

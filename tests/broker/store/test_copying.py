@@ -54,7 +54,7 @@ async def fill(settings: StoreSettings, files: Files) -> None:
 
 
 async def read(settings: StoreSettings, files: Files) -> tuple[object, ...]:
-    """What a start finds, after every body was read and compared with its checksum."""
+    """Read all that a start finds, after every body was read and compared with its checksum."""
     report = verify(StoreLayout(*store_in(files, settings).directories), files)
     assert report.sound, report.damage
     async with opened(settings, files=files) as one:

@@ -214,7 +214,7 @@ async def test_small_writes_are_not_read_one_by_one(tmp_path: Path) -> None:
 
 
 async def test_a_takeover_of_a_copy_does_not_read_prepared_segments_again(tmp_path: Path) -> None:
-    """What was empty to its end, and has nothing at its beginning, is empty; what was written to since is read."""
+    """A segment that was empty to its end, and has nothing at its beginning, is empty; one written to since is read."""
     settings = settings_in(tmp_path / "store", journal_file_size=1 << 20, journal_min_files=4)
     async with writing(settings) as live:
         await live.send()

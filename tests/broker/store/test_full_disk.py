@@ -151,7 +151,7 @@ async def test_a_record_larger_than_a_segment_finds_no_room_at_first(tmp_path: P
 
 
 async def test_an_upload_ends_when_the_disk_is_full(tmp_path: Path) -> None:
-    """What it wrote so far is room for others; the error is its own, and the journal goes on."""
+    """Its bytes so far are room for others; the error is its own, and the journal goes on."""
     settings = settings_in(tmp_path)
     files = FaultyFiles()
     async with opened(settings, crash=True, files=files) as one:

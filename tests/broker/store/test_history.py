@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def told(settings: StoreSettings) -> History:
-    """What the one checkpoint of a store says."""
+    """Return what the one checkpoint of a store says."""
     (path,) = settings.journal_directory.glob("*.checkpoint")
     checkpoint = read_checkpoint(path, None)
     return decode_history(checkpoint.state, checkpoint.key[1:])

@@ -84,7 +84,7 @@ async def test_any_exception_in_the_writer_stops_the_broker(tmp_path: Path, erro
 
 
 async def test_a_chunk_that_is_missing_fails_the_store(tmp_path: Path) -> None:
-    """What comes behind one that got lost would be confirmed, and with it what was in that one."""
+    """Records behind one that got lost would be confirmed, and with them those that were in it."""
     async with opened(settings_in(tmp_path), crash=True) as one:
         journal = one.storage._journal
         await stable(one.storage)
@@ -160,7 +160,7 @@ class Writes(FileOperations):
 
 @pytest.mark.parametrize("buffer", [4096, 501_760])
 async def test_journal_buffer_size_bounds_a_write(tmp_path: Path, buffer: int) -> None:
-    """What waits for the disk is written in as many writes as the buffer's size asks for, and all of it is there."""
+    """Records that wait for the disk are written in as many writes as the buffer's size asks for, and all are there."""
     settings = settings_in(tmp_path, journal_buffer_size=buffer, journal_file_size=1 << 20)
     held, go = threading.Event(), threading.Event()
 

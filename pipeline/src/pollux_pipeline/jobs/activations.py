@@ -82,7 +82,7 @@ def two_lives(known: Sequence[Life]) -> list[tuple[Any, ...]]:
 
 
 def uncompared(known: Iterable[Life]) -> list[tuple[Any, ...]]:
-    """What is told (SAID) of lives that came one after the other and stand in several ledgers, with several clocks."""
+    """Tell (SAID) of lives that came one after the other and stand in several ledgers, with several clocks."""
     words = "confirmed in several ledgers: whether at once is told within each of them, not between their clocks"
     said = []
     for node, epochs in sorted(_epochs(known).items()):
@@ -140,7 +140,7 @@ def of_ledgers(
     lost: Mapping[tuple[str, int], int],
     affected: Mapping[tuple[str, int], tuple[int, int, int]],
 ) -> list[tuple[Any, ...]]:
-    """What each activation cost: how long nothing was confirmed before it (RTO), what it had confirmed and nobody
+    """Return the cost of each activation: how long nothing was confirmed before it (RTO), what it confirmed and nobody
     received (RPO: `lost`), and whose messages were under way meanwhile (`affected`: messages, producers, groups).
 
     An RTO is measured by the clock of one ledger that tells of this life and of the one before: from the fault that led
@@ -188,7 +188,7 @@ def _preferred(measured: _Measured) -> tuple[Any, ...]:
 
 
 def alone(told: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """What ledgers (`of_ledgers`) say of each life, where there are no audit trails."""
+    """Return each life as ledgers (`of_ledgers`) have it, where there are no audit trails."""
     nothing = (None,) * len(_NOTED.split(", "))
     return [(*row, *nothing) for row in told]
 

@@ -1,4 +1,4 @@
-"""What every job has: inputs, an output directory, tables as Parquet, a result, progress."""
+"""The common parts of all jobs: inputs, an output directory, tables as Parquet, a result, progress."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class Run:
         return [row.asDict(recursive=True) for row in frame.limit(count).collect()]
 
     def ask(self, frame: DataFrame, count: int = SHOWN) -> list[dict[str, Any]]:
-        """What `first` says, but later: the list is empty until `answer` fills it. All questions are one Spark job."""
+        """Return as `first` does, but later: the list is empty until `answer` fills it. They are one Spark job."""
         rows: list[dict[str, Any]] = []
         self._asked.append((frame.limit(count), rows))
         return rows

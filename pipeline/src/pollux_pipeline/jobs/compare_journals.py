@@ -45,7 +45,7 @@ def compare_journals(run: Run) -> Result:
 
 
 def ends_of(pair: pairs.Pair, compared: DataFrame) -> dict[str, Any]:
-    """What `verdict` judges: the ends of each side, how many messages of queues it has or had that the other never had,
+    """Return for `verdict` the ends of each side, how many messages of queues it has or had that the other never had,
     and whether its checkpoint holds something else than the other side does. `compared`: as of `pair.compared`."""
     counts = [count_where(f"only = '{side}'").alias(side) for side in SIDES]
     differing = count_where("coalesce(a_live, false) != coalesce(b_live, false)")

@@ -1,4 +1,4 @@
-"""What the change from one life of a node to the next cost, in messages."""
+"""Counts the cost of the change from one life of a node to the next, in messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What audit trails add to ledgers and journals: when brokers became live, and what became of each message.
+"""Adds audit trails to ledgers and journals: when brokers became live, and what became of each message.
 
 A trail is evidence, not the journal: it may lack its last moments and does not say what was promised. So a trail never
 makes a message lost. It explains one: the broker noted that a consumer without a ledger was done with it, that it

@@ -158,7 +158,7 @@ def _append(run: Run, stream: DataFrame, name: str, at: str, day: Column) -> Non
 
 
 def _events(run: Run, result: Result, sections: list[tuple[str, str]]) -> None:
-    """What the lake's trails tell: when brokers became live, and how many events of each kind there are."""
+    """Read the lake's trails: when brokers became live, and how many events of each kind there are."""
     events = _table(run, "audit", AUDIT)
     days = events.groupBy("date", "node").agg(
         f.count("*").alias("events"),

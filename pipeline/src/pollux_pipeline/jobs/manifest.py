@@ -1,4 +1,4 @@
-"""What runs of ours have written into an output directory. Only that is replaced; what somebody else put there stays.
+"""Notes what runs of ours have written into an output directory. Only that is replaced; what others put there stays.
 
 `_pollux.json` there: `{"pollux_pipeline": 1, "wrote": [NAME, ...]}`. A name is in it before the first byte is written.
 """
@@ -53,7 +53,7 @@ class Manifest:
         return names
 
     def _of_010(self) -> set[str]:
-        """What 0.1.0 left, which wrote no manifest: a result that names its job, and tables that Spark finished."""
+        """Find what 0.1.0 left; it wrote no manifest: a result that names its job, and tables that Spark finished."""
         try:
             told = json.loads((self._directory / "result.json").read_bytes())
         except (FileNotFoundError, ValueError):

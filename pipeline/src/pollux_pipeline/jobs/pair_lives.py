@@ -1,4 +1,4 @@
-"""What two journals of one node tell of lives and segments, and what follows: plain code, for these are few.
+"""Judges the lives and segments that two journals of one node tell of: plain code, for these are few.
 
 A life is told by its epoch *and* the salt of its segments: two brokers that start from copies of one directory take the
 same epoch. What compaction has taken away a checkpoint's history tells, and where that is of a version before, the
@@ -213,7 +213,7 @@ def _seen_by_start(epoch: int, segment: int, began: Row) -> Seen:
 
 
 def _checkpoint_seen(mine: Told, other: Told) -> str | None:
-    """What the other side knows of the segment that the newest checkpoint ends with; None: there is no checkpoint.
+    """Find what the other side knows of the newest checkpoint's last segment; None: there is no checkpoint.
 
     Only who has `passed` it has had all that the checkpoint holds. One of a version before does not tell at which byte
     its last segment ended.

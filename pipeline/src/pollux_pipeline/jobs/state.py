@@ -1,4 +1,4 @@
-"""What is in the queues at the end of a journal, and what became of each message: recovery's rules as DataFrame code.
+"""The queues at the end of a journal, and what became of each message: recovery's rules as DataFrame code.
 
 The rules are those of docs/journal-format.md ("Recovery", steps 3, 6 and 7); positions (epoch, segment, offset) order
 everything, never clocks. Tests hold this against the broker's own recovery.

@@ -1,4 +1,4 @@
-"""What the lines of ledgers tell when they are counted by stretches of time: one query, whose rows the driver judges.
+"""Counts the lines of ledgers by stretches of time: one query, whose rows the driver judges.
 
 There are some hundred rows for each ledger and life of a broker, however many lines there are (ADR 43).
 """

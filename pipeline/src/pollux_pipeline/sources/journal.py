@@ -170,7 +170,7 @@ class JournalReader(DataSourceReader):
 
 
 class PushingJournalReader(JournalReader):
-    """A batch read that takes filters from Spark. Spark may use it for other queries too: see the module."""
+    """A batch read that takes filters from Spark. Spark may use it for other queries too."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's name)
         """Take what can be evaluated exactly."""

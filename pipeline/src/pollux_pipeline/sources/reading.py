@@ -113,7 +113,7 @@ def _rows(rows: list[dict[str, Any]], schema: pa.Schema, conditions: Conditions)
 
 
 def _checkpoint(part: Part, schema: pa.Schema, conditions: Conditions) -> Iterator[pa.RecordBatch]:
-    """What was in the queues: a row of type CHECKPOINT for each message of each queue, in queue order, and one of type
+    """Yield the queues' contents: a row of type CHECKPOINT for each message of each queue, in queue order, one of type
     FOLDED for the checkpoint itself, which may hold nothing any more, and one of type LIFE for each life it folded.
 
     What the checkpoint keeps of undecided transactions and of pages comes as rows of the records it stands for.

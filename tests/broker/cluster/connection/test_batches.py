@@ -1,4 +1,4 @@
-"""What a link takes in together counts as a whole: numbers, copies, delivery counts."""
+"""Messages that a link takes in together count as a whole: numbers, copies, delivery counts."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_what_an_attempt_stored_is_gone_when_it_fails(nodes: Make, paged: 
 
 
 class Told:
-    """What an audit trail is told of a queue."""
+    """Notes the events of a queue as an audit trail is told them."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []

@@ -519,7 +519,7 @@ async def test_other_subscriptions_do_not_get_it_a_second_time(nodes: Make) -> N
 
 
 async def test_a_queue_that_comes_between_two_messages_gets_the_second(nodes: Make) -> None:
-    """What is remembered of a name is true until a queue changes, at this node or elsewhere."""
+    """A name that is remembered is true until a queue changes, at this node or elsewhere."""
     one, two = await nodes()
     two.post.create_queue(QueueSpec("there", "news", routing_type=RoutingType.MULTICAST))
     one.reach(two)

@@ -1,4 +1,4 @@
-"""What a queue makes of its messages holds where they arrive: expiry, priority, schedule, last value, ring, owner."""
+"""A queue's meaning of its messages holds where they arrive: expiry, priority, schedule, last value, ring, owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is moved to a consumer elsewhere, and what stays: the cases of the reference's tests, named by their class."""
+"""Messages move to a consumer elsewhere, or stay: the cases of the reference's tests, named by their class."""
 
 from __future__ import annotations
 
@@ -427,7 +427,7 @@ async def test_queues_that_another_consumer_would_change_are_left_alone(
 
 
 async def test_its_expiry_and_priority_are_what_they_were(nodes: Make) -> None:
-    """What a queue acts on goes along; only how a delivery failed here counts on there, which the reference forgets."""
+    """All that a queue acts on goes along; only failed deliveries here count on there, unlike in the reference."""
     one, two = await linked(nodes)
     expires = one.office.wall_ms() + 3_600_000
     one.post.send(message(b"x", priority=8, expiration=expires, last_value="v", user="alice"))

@@ -1,4 +1,4 @@
-"""What a cluster connection may ask for: the rest is refused by name, with a remedy."""
+"""A cluster connection may ask for these settings: the rest is refused by name, with a remedy."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_prefixes(text: str, inside: list[str], outside: list[str]) -> None:
 
 
 def scaled(tmp_path: Path, inside: str, *, members: str = STATIC, cluster: bool = True) -> str:
-    """What is wrong with a broker with this scale-down."""
+    """List the problems of a broker with this scale-down."""
     policy = f"<ha-policy><live-only><scale-down>{inside}</scale-down></live-only></ha-policy>"
     text = XML.format(more="", members=members, another="", before=policy)
     if not cluster:

@@ -1,4 +1,4 @@
-"""What nodes say to each other about MQTT, and which retained message counts: no node, no time."""
+"""Nodes talk to each other about MQTT, and one retained message counts: no node, no time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a connection router decides: its keys, policies, memory, and the order of its reasons. No socket, no time."""
+"""A connection router decides: its keys, policies, memory, and the order of its reasons. No socket, no time."""
 
 from __future__ import annotations
 

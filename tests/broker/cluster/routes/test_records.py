@@ -1,4 +1,4 @@
-"""What nodes tell each other of their queues: nothing twice, nothing missed unnoticed, nothing old believed."""
+"""Nodes tell each other of their queues: nothing twice, nothing missed unnoticed, nothing old believed."""
 
 from __future__ import annotations
 

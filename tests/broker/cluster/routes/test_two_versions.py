@@ -44,7 +44,7 @@ class Upgraded(Cluster):
         super().send(link, way, what)
 
     def _heard(self, teller: Node, listener: Node, telling: Telling) -> Telling:
-        """What arrives of a telling: it goes over the wire, and a later version adds to it."""
+        """Return what arrives of a telling: it goes over the wire, and a later version adds to it."""
         self.mixed += (teller.epoch > 1) != (listener.epoch > 1)
         raw: list[Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(telling))
         if teller.epoch > 1:

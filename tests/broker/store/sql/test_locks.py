@@ -23,7 +23,7 @@ PATIENCE = 30
 
 
 class Process(NamedTuple):
-    """What one broker has."""
+    """Holds what one broker has."""
 
     database: Database
     session: Session
@@ -37,7 +37,7 @@ class Process(NamedTuple):
 
 @pytest.fixture
 def processes(databases: Callable[..., Database]) -> Iterator[Callable[[float], Process]]:
-    """What makes a process whose locks expire after so many seconds, all on one database."""
+    """A function that makes a process whose locks expire after so many seconds, all on one database."""
     made: list[Process] = []
 
     def make(expiration: float) -> Process:

@@ -1,4 +1,4 @@
-"""What losing a primary costs under a resource manager, part by part: from the variables, in milliseconds. Pure.
+"""The cost of losing a primary under a resource manager, part by part: from the variables, in milliseconds. Pure.
 
 Upper bounds, not what is seen as a rule. Where each figure comes from: docs/active-passive.md.
 """

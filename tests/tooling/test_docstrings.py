@@ -1,0 +1,39 @@
+"""Docstrings begin with what is done or held; a first word that only points elsewhere tells a reader nothing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DIRECTORIES = ("broker", "pipeline", "harness", "tests", "benchmarks", "tools", "molecule", "roles", "collections")
+#: "What a link needs", "It works.", "See the module", and single words ("Serve."), with or without a dot.
+EMPTY = re.compile(r"What\b|It works\b|See (the )?(module|class|base)\b|[\w-]+\.?\Z")
+
+
+def beginnings(source: str) -> list[tuple[int, str]]:
+    """Return the line and the first line of each docstring of a module, class or function."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            text = ast.get_docstring(node)
+            if text:
+                found.append((node.body[0].lineno, text.partition("\n")[0].strip()))
+    return found
+
+
+@pytest.mark.parametrize("text", ["What a link needs.", "Serve.", "It works.", "See the module.", "See class Link."])
+def test_an_empty_beginning_is_noticed(text: str) -> None:
+    source = f'def one():\n    """{text}"""\n\n\ndef other():\n    """Return what a link needs."""\n'
+    assert [EMPTY.match(first) is None for _, first in beginnings(source)] == [False, True]
+
+
+@pytest.mark.parametrize("directory", DIRECTORIES)
+def test_docstrings_say_what_is_done_or_held(directory: str) -> None:
+    files = list((ROOT / directory).rglob("*.py"))
+    assert files
+    found = [(str(each.relative_to(ROOT)), *one) for each in files for one in beginnings(each.read_text())]
+    assert [one for one in found if EMPTY.match(one[-1])] == []
