@@ -180,12 +180,12 @@ def test_cold_ids() -> None:
 
 def test_memory_bounds_what_is_read() -> None:
     bench = restored(1000)
-    bench.queue._dispatcher.max_hot_messages = 50
+    bench.queue._read_ahead.max_hot_messages = 50
     bench.attach(credit=0)
     assert len(read(bench, 100)) == 50
     assert bench.queue.wanted(100) == []
-    bench.queue._dispatcher.max_hot_messages = -1
-    bench.queue._dispatcher.max_hot_bytes = bench.queue.bytes
+    bench.queue._read_ahead.max_hot_messages = -1
+    bench.queue._read_ahead.max_hot_bytes = bench.queue.bytes
     assert bench.queue.wanted(100) == []
 
 

@@ -17,6 +17,7 @@ from pollux.errors import LimitError
 from pollux.routing.backlog import SCAN_LIMIT, Backlog
 from pollux.routing.consumer import Attachment, Consumer
 from pollux.routing.groups import Group, GroupTable
+from pollux.routing.read_ahead import ReadAhead
 from pollux.routing.reference import MessageReference, NamedQueue
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ MAX_BATCH = 1000
 #: A session that does not keep up can say so only between batches.
 BATCH_BYTES = 1 << 20
 MAX_BATCH_BYTES = 8 << 20
-#: Messages in memory up to which a queue asks for more of what is on disk only.
-HOT_LOW = 2000
 
 
 class Owner(NamedQueue, Protocol):
@@ -63,9 +62,6 @@ class Dispatcher:
         self._queue = queue
         self.backlog = Backlog(attributes, queue, self)
         self._batch_limit = MAX_BATCH
-        #: Bounds on what is read of the cold backlog: messages and bytes, -1 for none.
-        self.max_hot_messages = -1
-        self.max_hot_bytes = -1
         #: Consumers attached; browsers do not count.
         self.consumer_count = 0
         self.attached: dict[Consumer, Attachment] = {}
@@ -73,6 +69,7 @@ class Dispatcher:
         self._classes: list[list[Attachment]] = []
         #: Consumers that only look: browsers, or all of a non-destructive queue.
         self._lookers: list[Attachment] = []
+        self.read_ahead = ReadAhead(attributes, self.backlog, self.attached, self._lookers)
         #: References whose consumer is gone and that were not released or acknowledged yet.
         self.orphans: dict[MessageReference, int] = {}
         self._exclusive: Attachment | None = None
@@ -520,76 +517,8 @@ class Dispatcher:
         attachment.batch.append(copy)
         attachment.left -= 1
 
-    # -- what is on disk only
-
-    def wanted(self, limit: int) -> list[int]:
-        """Ids of the cold backlog to read now and pass to :meth:`hydrate`; empty when none are needed.
-
-        One request at a time: until ``hydrate`` is called the answer is empty.
-        """
-        for level in self.backlog.levels:
-            if level.flight:
-                return []
-        room = self._room(limit)
-        if room > 0:
-            for level in self.backlog.levels:
-                if level.cold_count:
-                    return level.request(room)
-        return []
-
-    def _room(self, limit: int) -> int:
-        """How many cold messages may be read now."""
-        if self.backlog.last_values is not None or self.attributes.non_destructive:
-            return limit  # such a queue is kept in memory as a whole
-        if self.attributes.ring_size >= 0 and self.backlog.ring_surplus() > 0:
-            return limit
-        hot = sum([level.hot for level in self.backlog.levels])
-        if not self._classes or (hot and 0 <= self.max_hot_bytes <= self.backlog.bytes):
-            return 0
-        if self.max_hot_messages >= 0:
-            limit = min(limit, self.max_hot_messages - hot)
-        return limit if hot < HOT_LOW or self._anyone_starves() else 0
-
-    def wants_more(self, low: int) -> bool:
-        """Would more messages (from pages) help the consumers?
-
-        Not without consumers, nor while more than ``low`` wait, unless someone looked at all of those and found
-        nothing (more) for itself.
-        """
-        return bool(self.attached) and (self.backlog.waiting <= low or self._anyone_starves())
-
-    def _anyone_starves(self) -> bool:
-        return any(self._starves(attachment) for attachment in self.attached.values())
-
-    def _starves(self, attachment: Attachment) -> bool:
-        return attachment.consumer.credit > 0 and all(
-            attachment.cursors[level.priority] >= level.end for level in self.backlog.levels if level.hot
-        )
-
-    def looks(self, limit: int) -> list[tuple[Consumer, list[int]]]:
-        """Browsers with credit that have come to messages on disk only, and the ids to read and :meth:`show` them.
-
-        Nothing enters the queue for them. Each browser is asked for once until it is shown.
-        """
-        asked: list[tuple[Consumer, list[int]]] = []
-        for attachment in self._lookers:
-            consumer = attachment.consumer
-            if not consumer.browsing or consumer.credit <= 0 or attachment.looking:
-                continue
-            for level in self.backlog.levels:
-                position = attachment.cursors[level.priority]
-                if not level.cold_count or level.following(position) >= 0:
-                    continue
-                found = level.cold_from(position, min(limit, consumer.credit))
-                if found:
-                    attachment.looking = found
-                    attachment.looking_at = level.priority
-                    asked.append((consumer, [number for _, number in found]))
-                    break
-        return asked
-
     def show(self, consumer: Consumer, messages: Iterable[Message | None]) -> None:
-        """Deliver what :meth:`looks` asked for to the browser (it may have gone meanwhile)."""
+        """Deliver what :meth:`ReadAhead.looks` asked for to the browser (it may have gone meanwhile)."""
         attachment = self.attached.get(consumer)
         if attachment is None or not attachment.looking:
             return

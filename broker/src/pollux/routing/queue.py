@@ -3,7 +3,8 @@
 Pure: no I/O, no clock; times are milliseconds since the epoch and are passed in. The caller (the post
 office) stores what the queue decides: every method says what its caller must record or do.
 
-What waits is in :mod:`pollux.routing.backlog`, who gets it in :mod:`pollux.routing.dispatch`.
+What waits is in :mod:`pollux.routing.backlog`, who gets it in :mod:`pollux.routing.dispatch`, and what is read of it
+from disk in :mod:`pollux.routing.read_ahead`.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class Queue:
         self.used = False
         self._dispatcher = Dispatcher(attributes, self)
         self._backlog = self._dispatcher.backlog
+        self._read_ahead = self._dispatcher.read_ahead
         self.routing_type = attributes.routing_type
         self.durable = spec.durable
         #: What the journal knows it by: its id, nothing for a queue that is not durable.
@@ -121,8 +123,8 @@ class Queue:
     def apply_settings(self, settings: AddressSettings) -> None:
         """Take over what may change while the queue exists (the configuration was reloaded)."""
         self.redelivery = RedeliveryPolicy.of(settings, self.redelivery.chance)
-        self._dispatcher.max_hot_messages = settings.max_read_page_messages
-        self._dispatcher.max_hot_bytes = settings.max_read_page_bytes
+        self._read_ahead.max_hot_messages = settings.max_read_page_messages
+        self._read_ahead.max_hot_bytes = settings.max_read_page_bytes
 
     def __repr__(self) -> str:
         return f"<Queue {self.address}::{self.name} #{self.id}>"
@@ -267,15 +269,15 @@ class Queue:
 
     def wanted(self, limit: int) -> list[int]:
         """Ids of the cold backlog to read now and pass to :meth:`hydrate`."""
-        return self._dispatcher.wanted(limit)
+        return self._read_ahead.wanted(limit)
 
     def wants_more(self, low: int) -> bool:
         """Would more messages (from pages) help the consumers?"""
-        return self._dispatcher.wants_more(low)
+        return self._read_ahead.wants_more(low)
 
     def looks(self, limit: int) -> list[tuple[Consumer, list[int]]]:
         """Browsers that have come to messages on disk only, and the ids to read and :meth:`show` them."""
-        return [] if self.paused else self._dispatcher.looks(limit)
+        return [] if self.paused else self._read_ahead.looks(limit)
 
     def show(self, consumer: Consumer, messages: Iterable[Message | None]) -> None:
         """Deliver what :meth:`looks` asked for to the browser."""
