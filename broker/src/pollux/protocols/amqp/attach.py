@@ -68,7 +68,7 @@ def _create(session: AmqpSession, plan: Creation) -> None:
 
 def _attach_coordinator(session: AmqpSession, pointer: Pointer, attach: Attach) -> None:
     coordinator = Coordinator(session, pointer, attach.name)
-    session.add_link(coordinator)
+    session.links.add(coordinator)
     session.opened().answer(pointer, attach, coordinator=CAPABILITIES)
     coordinator.replenish()
 
@@ -76,7 +76,7 @@ def _attach_coordinator(session: AmqpSession, pointer: Pointer, attach: Attach) 
 def _attach_management(session: AmqpSession, pointer: Pointer, attach: Attach) -> None:
     _require(session, Permission.manage, MANAGEMENT_ADDRESS)
     link = ManagementLink(session, pointer, attach.name)
-    session.add_link(link)
+    session.links.add(link)
     session.opened().answer(pointer, attach, max_message_size=MAX_REQUEST)
     link.replenish()
 
@@ -110,7 +110,7 @@ def _attach_producer(session: AmqpSession, pointer: Pointer, attach: Attach) -> 
         second=attach.rcv_settle_mode == 1,
         temporary=temporary,
     )
-    session.add_link(producer)
+    session.links.add(producer)
     session.opened().answer(
         pointer,
         attach,
@@ -184,7 +184,7 @@ def _attach_consumer(session: AmqpSession, pointer: Pointer, attach: Attach) -> 
     except PolluxError:
         subscription.ended(session.post, queue, closed=False)
         raise
-    session.add_link(consumer)
+    session.links.add(consumer)
     session.opened().answer(
         pointer,
         attach,
@@ -285,7 +285,7 @@ def _named_subscription(session: AmqpSession, link: str, plan: Creation, source:
         _require(session, permission, address, name)
     _create(session, plan)
     if queue is not None and not source.shared:
-        session.steal(name)
+        session.containers.steal(session, name)
     if queue is not None and changed:
         if queue.consumer_count:
             raise InvalidRequestError(f"subscription {name!r} is in use with another address or selector")
@@ -328,7 +328,7 @@ def _existing_subscription(session: AmqpSession, link: str, source: Source) -> t
             if name != f"{plain}:global":
                 require_owner(session.services.security, session.proven(), queue)
             if queue.max_consumers == 1:
-                session.steal(name)
+                session.containers.steal(session, name)
                 _exclude_own(session, queue, no_local=bool(queue.no_local_origin))
             return queue, Subscription(delete_when_closed=True), queue.address
     raise NoSuchQueueError(f"there is no subscription {plain!r} of client {container!r}")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Protocol
 
 
 class Member(Protocol):
@@ -44,9 +41,10 @@ class Containers:
         if not there:
             self._members.pop(_key(member), None)
 
-    def of(self, member: Member) -> Iterator[Member]:
-        """Yield all connections of the same user and container id."""
-        yield from tuple(self._members.get(_key(member), ()))
+    def steal(self, member: Member, queue: str) -> None:
+        """Take a subscription's place from the links that this client has on its queue (2.6.1)."""
+        for each in tuple(self._members.get(_key(member), ())):
+            each.lose_subscription(queue)
 
 
 def _key(member: Member) -> tuple[str, str]:

@@ -11,16 +11,14 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from pollux.engine.memory import LINK
 from pollux.errors import LimitError, PolluxError
 from pollux.protocols.amqp.attach import attach_link
 from pollux.protocols.amqp.blocked import BlockedAddresses
 from pollux.protocols.amqp.conditions import INTERNAL_ERROR, condition_of
-from pollux.protocols.amqp.consumer import MAX_BUFFERED, Consumer
+from pollux.protocols.amqp.links import Links
 from pollux.protocols.amqp.login import Login
 from pollux.protocols.amqp.opening import OFFERED, SOLE, decide, failover_info, open_properties, refusal
 from pollux.protocols.amqp.phases import CONNECTION, ENDING, Phase
-from pollux.protocols.amqp.producer import Producer
 from pollux.protocols.amqp.reading import Reading
 from pollux.protocols.amqp.settings import settings_of
 from pollux.protocols.amqp.transactions import Transactions
@@ -74,13 +72,12 @@ class AmqpSession(Session):
         self.phase = Phase.LOGIN
         self.identity: Identity | None = None
         self.engine: Engine | None = None
+        self.links = Links(self.post, self.origin)
         self._login: Login | None = Login(transport, services, self.settings.mechanisms, self)
-        self._containers = containers
+        self.containers = containers
         #: The next look at idle time-outs, or, when it closes, the end of the client's time to answer.
         self._timer: asyncio.TimerHandle | None = None
         self._flusher: asyncio.Handle | None = None
-        #: Links that the connection's part of the memory was taken for.
-        self._counted_links = 0
         #: What waits for the disk, a batch for each pass with the bytes it received, and those bytes altogether.
         self._stable: deque[tuple[list[tuple[Confirmed, list[Pointer]]], int]] = deque()
         self._unstable_bytes = 0
@@ -136,7 +133,7 @@ class AmqpSession(Session):
         self.blocked.end()
         if self._flusher is not None:
             self._flusher.cancel()
-        self._containers.remove(self)
+        self.containers.remove(self)
         if self.identity is not None:
             self.services.security.connection_closed(self.identity, self.transport.peer)
             self.identity = None
@@ -157,26 +154,18 @@ class AmqpSession(Session):
     def pause_writing(self) -> None:
         """Deliver nothing until the network takes more."""
         self.paused = True
-        for link in self.links():
-            if isinstance(link, Consumer):
-                link.credit = 0
+        self.links.pause()
 
     def resume_writing(self) -> None:
         """Deliver again."""
         self.paused = False
-        for link in self.links():
-            if isinstance(link, Consumer):
-                link.on_flow()
+        self.links.resume()
         self.schedule_flush()
 
     def describe(self) -> dict[str, object]:
         """Return, for management, the links and what is open."""
-        links = [link.describe() for link in self.links() if isinstance(link, Producer | Consumer)]
+        links = self.links.describe()
         return {"links": links, "unsettled": self.unsettled, "transactions": len(self.transactions)}
-
-    def links(self) -> list[Link]:
-        """Return the open links."""
-        return [] if self.engine is None else list(self.engine.links.values())
 
     # -- login
 
@@ -193,6 +182,7 @@ class AmqpSession(Session):
             max_handles=min(settings.max_links, _HANDLES),
             idle_timeout=2 * settings.idle_timeout,
         )
+        self.links.begin(self.engine)
         try:
             self.services.security.connection_opened(identity, self.transport.peer)
         except LimitError as error:
@@ -334,10 +324,7 @@ class AmqpSession(Session):
         """
         if self.phase is not _RECEIVING:
             self.flush()
-        for link in self.links():
-            if isinstance(link, Consumer) and link.credit > 0 and link.attached and link.buffered() > MAX_BUFFERED:
-                link.credit = 0
-                self.backlogged.add(link)
+        self.backlogged.update(self.links.stop_full())
 
     # -- closing
 
@@ -354,24 +341,15 @@ class AmqpSession(Session):
         self._release_links()
         engine.close(condition, description, info or failover_info(self.services, self.transport.peer))
         self.flush()
-        self._await_close()
-
-    def _await_close(self) -> None:
-        """Give the client a bounded time to answer our close."""
+        # The client has a bounded time to answer our close.
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.transport.loop.call_later(CLOSE_TIMEOUT, self.transport.close)
 
     def _release_links(self) -> None:
         """End every link for the broker: what they hold goes back to its queues."""
-        self._end(self.links())
+        self.links.end(self.links)
         self.transactions.end()
-
-    @staticmethod
-    def _end(links: list[Link]) -> None:
-        for link in links:
-            if isinstance(link, Producer | Consumer):
-                link.end(closed=False)
 
     # -- the engine's calls
 
@@ -380,7 +358,7 @@ class AmqpSession(Session):
         engine = self.opened()
         sole = SOLE in remote.desired
         refused = decide(self.services, Client(self.protocol, self.transport.peer, self.proven(), remote.container_id))
-        if refused is None and self._containers.refuses(self.user, remote.container_id, sole=sole):
+        if refused is None and self.containers.refuses(self.user, remote.container_id, sole=sole):
             refused = refusal(remote.container_id)
         properties = open_properties(failover_info(self.services, self.transport.peer), refused=refused is not None)
         engine.open(self.services.configuration.name, offered=OFFERED, properties=properties)
@@ -393,7 +371,7 @@ class AmqpSession(Session):
         self._timer = self.transport.loop.call_later(0, self._tick)
         self.sole = sole
         self.client_id = remote.container_id
-        self._containers.add(self)
+        self.containers.add(self)
 
     def on_close(self) -> None:
         """Close, too, and give everything back."""
@@ -411,7 +389,7 @@ class AmqpSession(Session):
     def on_session_close(self, session: Pointer) -> None:
         """End a session with its links."""
         engine = self.opened()
-        self._end(engine.links_of(session))
+        self.links.end(engine.links_of(session))
         engine.end_session(session)
 
     def on_attach(self, link: Pointer, attach: Attach) -> None:
@@ -420,28 +398,17 @@ class AmqpSession(Session):
         try:
             if len(engine.links) >= self.settings.max_links:
                 raise LimitError(f"a connection may have {self.settings.max_links} links")
-            self._count_links(len(engine.links) + 1)
+            self.links.count(len(engine.links) + 1)
             attach_link(self, link, attach)
         except PolluxError as error:
             engine.refuse_link(link, attach, condition_of(error), str(error))
 
     def on_detach(self, link: Link, closed: bool) -> None:
         """End a link."""
-        if isinstance(link, Producer | Consumer):
-            link.end(closed=closed)
+        self.links.end((link,), closed=closed)
         engine = self.opened()
         engine.finish_link(link.pointer, closed=closed)
-        self._count_links(len(engine.links))
-
-    def _count_links(self, links: int) -> None:
-        """Account for what this connection's links cost; raises LimitError."""
-        holder = self.post.memory.holder(self.origin)
-        more = links - self._counted_links
-        if more > 0:
-            holder.take(LINK * more)
-        else:
-            holder.give(-LINK * more)
-        self._counted_links = links
+        self.links.count(len(engine.links))
 
     def on_error(self, condition: str, description: str) -> None:
         """Close at once: the client broke the protocol."""
@@ -467,30 +434,20 @@ class AmqpSession(Session):
 
     # -- for the links
 
-    def add_link(self, link: Link) -> None:
-        """Have the engine call ``link``."""
-        self.opened().links[link.pointer] = link
-
     def log(self, text: str, *values: object) -> None:
         """Log a line about this connection."""
         _log.info("connection %s: " + text, self.origin, *values)
 
-    def steal(self, queue: str) -> None:
-        """Take a subscription's place from the links that this client has on its queue (2.6.1)."""
-        for session in self._containers.of(self):
-            session.lose_subscription(queue)
-
     def lose_subscription(self, queue: str) -> None:
         """Close the links on the queue of a subscription: another link has taken it."""
-        for link in self.links():
-            if isinstance(link, Consumer) and link.queue.name == queue:
+        for link in self.links.consumers():
+            if link.queue.name == queue:
                 self.close_link(link, "amqp:link:stolen", "the subscription was taken by another link")
 
     def close_link(self, link: Link, condition: str, description: str) -> None:
         """Detach a link with an error."""
         if not link.attached:
             return
-        if isinstance(link, Producer | Consumer):
-            link.end(closed=False)
+        self.links.end((link,))
         self.opened().close_link(link.pointer, condition, description)
         self.schedule_flush()
