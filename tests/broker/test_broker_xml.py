@@ -39,7 +39,6 @@ FILES = sorted(CORPUS.iterdir())
 WITHOUT_COMMENTS = {"bad-bomb", "bad-cut", "bad-deep", "bad-encoding", "bad-unknown", "ok-smallest"}
 _EXPECTED = re.compile(r"<!-- (?P<severity>error|warning)(?: (?P<where>anywhere|below))?: (?P<text>.*?) -->")
 _PORT = re.compile(r"(<acceptor [^>]*>tcp://)[^?<]*")
-_MANAGEMENT = re.compile(r"<px:port>\d+</px:port>")
 
 
 class Expected(NamedTuple):

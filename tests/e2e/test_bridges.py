@@ -53,10 +53,7 @@ def test_a_bridge_to_a_pair_loses_and_doubles_nothing_whoever_is_killed(tmp_path
             source.start()
             group.ledger = traffic.Ledger(tmp_path / "ledger")
             begin(group, source)
-            for worker in group.workers:
-                if isinstance(worker, traffic.Producer):
-                    worker.start()
-            group.wait_for_confirms(100)
+            start_producers(group)
             group.fault("kill -9 of the live broker there")
             first.kill()
             second.wait_for("live")
@@ -71,9 +68,7 @@ def test_a_bridge_to_a_pair_loses_and_doubles_nothing_whoever_is_killed(tmp_path
             second.kill()
             first.wait_for("live")
             group.wait_for_confirms(100)
-            for worker in group.workers:
-                if isinstance(worker, traffic.Producer):
-                    worker.stop()
+            stop_producers(group)
             wait_until(lambda: not waiting(source), "nothing waits here any more")
             group.finish()
             assert source.command("bridge", "list", "--config", str(source.configuration)).count("fail.queue") >= 1
@@ -106,18 +101,13 @@ def test_federation_loses_and_doubles_nothing_whoever_is_killed(tmp_path: Path) 
             wait_until(lambda: fetched(here) == (1, 1), "both are fetched")
             copies = "federation.f/up.fail.topic."
             wait_until(lambda: any(queue["name"].startswith(copies) for queue in there.queues()), "copies are made")
-            for worker in group.workers:
-                if isinstance(worker, traffic.Producer):
-                    worker.start()
-            group.wait_for_confirms(100)
+            start_producers(group)
             for victim, name in ((there, "that is fetched from"), (here, "that fetches")) * 2:
                 group.fault(f"kill -9 of the broker {name}")
                 victim.kill()
                 victim.start()
                 group.wait_for_confirms(100)
-            for worker in group.workers:
-                if isinstance(worker, traffic.Producer):
-                    worker.stop()
+            stop_producers(group)
             wait_until(lambda: not sum(queue["messages"] for queue in there.queues()), "nothing waits there any more")
             shown = here.command("bridge", "upstreams", "--config", str(here.configuration))
             assert "f/up" in shown
@@ -146,18 +136,13 @@ def test_a_downstream_loses_and_doubles_nothing_whoever_is_killed(tmp_path: Path
             begin(group, there)
             copies = "federation.f/up.fail.topic."
             wait_until(lambda: any(queue["name"].startswith(copies) for queue in there.queues()), "copies are made")
-            for worker in group.workers:
-                if isinstance(worker, traffic.Producer):
-                    worker.start()
-            group.wait_for_confirms(100)
+            start_producers(group)
             for victim, name in ((there, "that asks"), (here, "that fetches")):
                 group.fault(f"kill -9 of the broker {name}")
                 victim.kill()
                 victim.start()
                 group.wait_for_confirms(100)
-            for worker in group.workers:
-                if isinstance(worker, traffic.Producer):
-                    worker.stop()
+            stop_producers(group)
             wait_until(lambda: not sum(queue["messages"] for queue in there.queues()), "nothing waits there any more")
             assert "f/up" in there.command("bridge", "downstreams", "--config", str(there.configuration))
             group.finish()
@@ -181,6 +166,19 @@ def begin(group: Group, source: BrokerProcess) -> None:
             eater.open().close()  # the subscription exists from now on
         eater.start()
         group.workers.append(producer(name, here, place, group.ledger, number))
+
+
+def start_producers(group: Group) -> None:
+    for worker in group.workers:
+        if isinstance(worker, traffic.Producer):
+            worker.start()
+    group.wait_for_confirms(100)
+
+
+def stop_producers(group: Group) -> None:
+    for worker in group.workers:
+        if isinstance(worker, traffic.Producer):
+            worker.stop()
 
 
 def waiting(source: BrokerProcess) -> int:

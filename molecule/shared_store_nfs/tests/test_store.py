@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lab.asked import status
 
 if TYPE_CHECKING:
     from testinfra.host import Host
 
 testinfra_hosts = ["ansible://brokers"]
-PROGRAM = "/opt/pollux/bin/pollux"
-
-
-def status(host: Host) -> dict[str, Any]:
-    """Return what the broker says about itself."""
-    answer = host.run(f"sudo -u pollux {PROGRAM} status --json")
-    assert answer.rc in (0, 3), answer.stderr
-    found: dict[str, Any] = json.loads(answer.stdout)
-    return found
 
 
 def test_the_mount_has_the_options_that_failover_needs(host: Host) -> None:

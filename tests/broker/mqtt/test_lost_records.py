@@ -38,7 +38,8 @@ def spoil(path: Path, needle: bytes) -> bytes:
     return good
 
 
-async def test_a_shared_subscription_whose_sessions_are_lost_keeps_its_messages(broker: Broker) -> None:
+async def stopped_with_a_message_for_a_worker(broker: Broker) -> None:
+    """Have a message wait in a shared subscription whose one client is away, and stop."""
     client = broker.client()
     await client.connect("worker", expiry=1000)
     await client.subscribe("$share/g/t")
@@ -48,6 +49,10 @@ async def test_a_shared_subscription_whose_sessions_are_lost_keeps_its_messages(
     await other.publish("t", b"kept", 1)
     await broker.stable()
     await broker.stop()
+
+
+async def test_a_shared_subscription_whose_sessions_are_lost_keeps_its_messages(broker: Broker) -> None:
+    await stopped_with_a_message_for_a_worker(broker)
     path = bindings_of(broker)
     good = spoil(path, b"mqtt-sessionworker")
     await broker.start()
@@ -64,15 +69,7 @@ async def test_a_shared_subscription_whose_sessions_are_lost_keeps_its_messages(
 
 
 async def test_a_shared_subscription_without_its_record_is_still_one(broker: Broker) -> None:
-    client = broker.client()
-    await client.connect("worker", expiry=1000)
-    await client.subscribe("$share/g/t")
-    client.lose()
-    other = broker.client()
-    await other.connect("other")
-    await other.publish("t", b"kept", 1)
-    await broker.stable()
-    await broker.stop()
+    await stopped_with_a_message_for_a_worker(broker)
     spoil(bindings_of(broker), b"mqtt-shared")
     await broker.start()
     client = broker.client()

@@ -100,41 +100,35 @@ async def test_an_invented_salt_stays_the_same(security: Security) -> None:
     assert first.split(",")[1] != other.split(",")[1]
 
 
-async def test_success_is_remembered_and_a_new_password_forgets_it(security: Security) -> None:
-    calls = 0
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The passwords that are checked."""
+    found: list[str] = []
     original = Verifier.verify
 
     def counting(self: Verifier, password: str) -> bool:
-        nonlocal calls
-        calls += 1
+        found.append(password)
         return original(self, password)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Verifier, "verify", counting)
-        for _ in range(3):
-            await security.authenticate_password("ada", "castor", PEER)
-        assert calls == 1
-        renewed = Verifier.create("other", iterations=MINIMUM_ITERATIONS)
-        security.reload(CONFIGURATION, dataclasses.replace(USERS, verifiers={"ada": renewed}))
-        with pytest.raises(AuthenticationError):
-            await security.authenticate_password("ada", "castor", PEER)
+    monkeypatch.setattr(Verifier, "verify", counting)
+    return found
 
 
-async def test_a_thousand_reconnects_of_one_user_are_one_check(security: Security) -> None:
-    calls = 0
-    original = Verifier.verify
+async def test_success_is_remembered_and_a_new_password_forgets_it(security: Security, checks: list[str]) -> None:
+    for _ in range(3):
+        await security.authenticate_password("ada", "castor", PEER)
+    assert len(checks) == 1
+    renewed = Verifier.create("other", iterations=MINIMUM_ITERATIONS)
+    security.reload(CONFIGURATION, dataclasses.replace(USERS, verifiers={"ada": renewed}))
+    with pytest.raises(AuthenticationError):
+        await security.authenticate_password("ada", "castor", PEER)
 
-    def counting(self: Verifier, password: str) -> bool:
-        nonlocal calls
-        calls += 1
-        return original(self, password)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Verifier, "verify", counting)
-        peers = [Peer(number, "192.0.2.7", number) for number in range(1000)]
-        found = await asyncio.gather(*(security.authenticate_password("ada", "castor", peer) for peer in peers))
+async def test_a_thousand_reconnects_of_one_user_are_one_check(security: Security, checks: list[str]) -> None:
+    peers = [Peer(number, "192.0.2.7", number) for number in range(1000)]
+    found = await asyncio.gather(*(security.authenticate_password("ada", "castor", peer) for peer in peers))
     assert len(found) == 1000
-    assert calls == 1
+    assert len(checks) == 1
 
 
 class Guesses:

@@ -61,7 +61,6 @@ SERVER_TRANSITIONS: Final[dict[State, dict[bytes, State]]] = {
 WITH_BODY: Final = frozenset((b"SEND", b"MESSAGE", b"ERROR"))
 _MAX_COMMAND: Final = len(b"UNSUBSCRIBE\r")
 _LINE_ENDS: Final = re.compile(rb"[\r\n]+")
-_LF: Final = 10
 
 
 class Limits(Struct, frozen=True):
