@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from pollux.cluster.scale_down.plan import About, Part, Peer, Progress, Sight, Wanted, choose, progress, targets
+from pollux.cluster.scale_down.plan import (
+    MOST_BYTES_ON_THE_WAY,
+    MOST_ON_THE_WAY,
+    About,
+    Part,
+    Peer,
+    Progress,
+    Shape,
+    Sight,
+    Wanted,
+    choose,
+    contradiction,
+    progress,
+    room_for,
+    targets,
+)
 
 HERE = "host1"
 _ABOUT = About(free=100)
@@ -100,3 +115,22 @@ def test_progress(case: str) -> None:
 
 def test_what_is_left_is_all_that_no_other_node_has() -> None:
     assert Sight((Part("q", 2, 1), Part("r", 3)), on_the_way=4, unreached=(("n", 5),)).left == 14
+
+
+def test_no_more_is_written_for_a_node_than_may_be_on_the_way() -> None:
+    assert room_for(0, 0) == MOST_ON_THE_WAY
+    assert room_for(MOST_ON_THE_WAY - 1, MOST_BYTES_ON_THE_WAY) == 1
+    assert room_for(MOST_ON_THE_WAY + 1, 0) == 0
+    assert room_for(0, MOST_BYTES_ON_THE_WAY + 1) == 0
+
+
+def test_a_queue_of_that_name_takes_messages_only_when_it_means_the_same() -> None:
+    here = Shape("a", "ANYCAST", "none")
+    assert contradiction("q", here, here) == ""
+    for what, other, ours, theirs in (
+        ("address", here._replace(address="b"), "a", "b"),
+        ("routing type", here._replace(routing_type="MULTICAST"), "ANYCAST", "MULTICAST"),
+        ("filter", here._replace(selector="x = 1"), "none", "x = 1"),
+    ):
+        said = f"there is another queue 'q', of {what} {ours!r} instead of {theirs!r}: delete one of them"
+        assert contradiction("q", here, other) == said

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
     from pollux.config.clustering import ScaleDown
 
+#: Messages that may be on the way to one node, and bytes of them in memory.
+MOST_ON_THE_WAY, MOST_BYTES_ON_THE_WAY = 4000, 8 << 20
+
 
 class About(Struct, frozen=True, array_like=True):
     """Hold what a node tells of itself to those that send to it.
@@ -94,6 +97,27 @@ def choose(
         return peer.node in takers, left >= size, about.host != host, left, peer.node
 
     return max(fitting, key=score)
+
+
+def room_for(waiting: int, size: int) -> int:
+    """Return how many messages may be written for a node: ``waiting`` of them, ``size`` bytes, are on their way."""
+    return max(0, MOST_ON_THE_WAY - waiting) if size <= MOST_BYTES_ON_THE_WAY else 0
+
+
+class Shape(NamedTuple):
+    """A queue, as far as another one of its name has to be the same to take its messages."""
+
+    address: str
+    routing_type: str
+    selector: str
+
+
+def contradiction(name: str, here: Shape, there: Shape) -> str:
+    """Return why the queue ``there`` cannot be handed over to the one that is ``here``; empty: it can."""
+    for what, ours, theirs in zip(("address", "routing type", "filter"), here, there, strict=True):
+        if ours != theirs:
+            return f"there is another queue {name!r}, of {what} {ours!r} instead of {theirs!r}: delete one of them"
+    return ""
 
 
 class Part(NamedTuple):

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pollux.cluster.scale_down.handing import IDS, QUEUE, Ids
+from pollux.cluster.scale_down.plan import Shape, contradiction
 from pollux.engine.memory import DUPLICATE_IDS
 from pollux.engine.queue_records import decode_queue, is_paused
 from pollux.errors import LimitError
@@ -45,15 +46,10 @@ class Receiving:
             event(logger, logging.INFO, "queue taken over", queue=spec.name, address=spec.address, node=node.hex())
             return
         wanted = resolve(spec, self._post.space.settings(spec.address))
-        for what, here, other in (
-            ("address", there.address, spec.address),
-            ("routing type", there.routing_type.name, wanted.routing_type.name),
-            ("filter", there.spec.selector or "none", spec.selector or "none"),
-        ):
-            if here != other:
-                raise ValueError(
-                    f"there is another queue {spec.name!r}, of {what} {here!r} instead of {other!r}: delete one of them"
-                )
+        here = Shape(there.address, there.routing_type.name, there.spec.selector or "none")
+        problem = contradiction(spec.name, here, Shape(spec.address, wanted.routing_type.name, spec.selector or "none"))
+        if problem:
+            raise ValueError(problem)
 
     def _ids(self, _node: bytes, content: bytes) -> None:
         """Remember duplicate ids: who sends such a message again, here, is known."""

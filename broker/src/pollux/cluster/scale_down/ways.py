@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pollux.cluster.connection.forwarded import stored
+from pollux.cluster.scale_down.plan import room_for
 from pollux.engine.spreading import Forward
 from pollux.message import RoutingType
 
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from pollux.cluster.connection.service import Cluster
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
-
-#: Messages that may be on the way to one node, and bytes of them in memory.
-_MESSAGES, _BYTES = 4000, 8 << 20
 
 
 class NodeWay:
@@ -49,9 +47,9 @@ class NodeWay:
     def room(self) -> int:
         """Return how many messages may be written for it now."""
         outlet = self._cluster.spreading.outlets.get(self.node)
-        if outlet is None or not self.open or outlet.queue.bytes > _BYTES:
+        if outlet is None or not self.open:
             return 0
-        return max(0, _MESSAGES - self.waiting)
+        return room_for(self.waiting, outlet.queue.bytes)
 
     def forward(self, reference: MessageReference, queue: Queue) -> Forward:
         """Return the copy of a message for the queue of the same name there."""
