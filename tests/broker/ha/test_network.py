@@ -175,7 +175,7 @@ def test_a_live_that_is_cut_off_stops_in_order_and_waits_again(phase: Phase, *, 
     given: list[HandOver] = []
     woken: list[bool] = []
     activation: Any = SimpleNamespace(
-        _candidacy=None,
+        _voting=None,
         machine=SimpleNamespace(phase=phase),
         member=SimpleNamespace(wake=lambda: woken.append(True)),
         _begin_hand_over=given.append,

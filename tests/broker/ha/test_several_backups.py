@@ -10,7 +10,7 @@ import pytest
 from broker.ha.replicated_group import Peer, until
 from harness.ports import free_port
 from pollux.ha.machine import Phase
-from pollux.ha.replication.activation import ReplicatedActivation
+from pollux.ha.replication.voting import Voting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -205,9 +205,9 @@ async def test_backups_that_have_nobody_to_ask_do_not_both_serve(make: Callable[
 
 def test_who_was_there_once_is_not_forgotten() -> None:
     """Members that are found (discovery) come and go: the live that is gone does not make two backups a pair."""
-    found: Any = SimpleNamespace(_electorate=SimpleNamespace(others=1), _most_others=0)
-    assert ReplicatedActivation._votes_at_least(found) == 0, "a pair alone has nobody to ask"
-    found._electorate.others = 2
-    assert ReplicatedActivation._votes_at_least(found) == 1
-    found._electorate.others = 1
-    assert ReplicatedActivation._votes_at_least(found) == 1
+    found: Any = SimpleNamespace(electorate=SimpleNamespace(others=1), _most_others=0)
+    assert Voting.least(found) == 0, "a pair alone has nobody to ask"
+    found.electorate.others = 2
+    assert Voting.least(found) == 1
+    found.electorate.others = 1
+    assert Voting.least(found) == 1

@@ -18,7 +18,7 @@ from pollux.cluster.discovery import Announcer, Others
 from pollux.cluster.electorate import FIRST_LOOK, Electorate
 from pollux.cluster.link import CoreHub
 from pollux.cluster.meeting import Meeting
-from pollux.cluster.votes import Candidacy, OwnVote
+from pollux.cluster.votes import OwnVote
 from pollux.errors import PolluxError
 from pollux.ha import network_check
 from pollux.ha.activation import history_view
@@ -32,14 +32,17 @@ from pollux.ha.network_check import NetworkCheck
 from pollux.ha.replication import handover
 from pollux.ha.replication.coordination import CoordinationError
 from pollux.ha.replication.member import Member, RefusedError
-from pollux.ha.replication.quorum import QuorumCoordinator
 from pollux.ha.replication.replicas import TWO_LIVES, Replicas
 from pollux.ha.replication.settings import SESSION_FILE, Role, make_coordinator, settings_of
+from pollux.ha.replication.voting import Voting
 from pollux.logs import event
 from pollux.store.journal_facts import newest_epoch, read_facts
 from pollux.wire.core import ClusterKey
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pollux.config.acceptors import ConnectorSettings
     from pollux.ha.activation import Host
     from pollux.ha.copies.live_side import LiveSide
     from pollux.ha.copies.local import LocalState
@@ -109,37 +112,16 @@ class ReplicatedActivation(CopyingActivation):
         #: Whether this host is cut off (None: nobody is to be asked), and since when that has to be known.
         self._network: NetworkCheck | None = None
         self._lost_at = 0.0
-        #: Only without a <manager>: the members that vote, and what this one may ask them for.
-        self._electorate: Electorate | None = None
-        self._candidacy: Candidacy | None = None
-        self._quorum: QuorumCoordinator | None = None
-        self._most_others = 0
+        #: Only without a <manager>, once the members that vote are known.
+        self._voting: Voting | None = None
         if settings.manager is None:
             self._authority = "this process"
 
     def _coordinator(self, identity: str) -> Coordinator:
-        if self._electorate is not None and self._candidacy is not None:
-            self._quorum = QuorumCoordinator(
-                identity,
-                self._electorate,
-                self._candidacy,
-                self.settings.votes,
-                local=lambda: self._sequence,
-                session=self.settings.session,
-                least=self._votes_at_least,
-            )
-            return self._quorum
+        if self._voting is not None:
+            return self._voting.coordinator(identity)
         record = self.roots["journal"] / SESSION_FILE
         return make_coordinator(self.settings, identity, self.me.name, record=record)
-
-    def _votes_at_least(self) -> int:
-        """Return how many votes are needed even by who sees nobody else.
-
-        A pair alone has nobody to ask. Where there ever were more members one of them may be another backup.
-        """
-        if self._electorate is not None:
-            self._most_others = max(self._most_others, self._electorate.others)
-        return 1 if self._most_others > 1 else 0
 
     def _data_node_id(self) -> str | None:
         """The node id of data that was never replicated."""
@@ -187,10 +169,10 @@ class ReplicatedActivation(CopyingActivation):
         if (checks := network_check.settings_of(configuration)) is not None:
             self._network = NetworkCheck(checks, self._network_changed)
             self._network.start()
-        await asyncio.to_thread(self._close_old_session)
+        await asyncio.to_thread(close_old_session, self.roots["journal"] / SESSION_FILE, self.settings.tls)
         mine = await asyncio.to_thread(local.read, self.roots["journal"])
         if self.settings.manager is None:
-            await self._join_electorate(mine)
+            await self._join_voters(self.hub, mine)
         self._follow.start()
         if mine is None:
             # Without data it cannot know whether others have some: who serves now does.
@@ -213,17 +195,10 @@ class ReplicatedActivation(CopyingActivation):
             announcer.open()
         self._others.start()
 
-    async def _join_electorate(self, mine: LocalState | None) -> None:
+    async def _join_voters(self, hub: CoreHub, mine: LocalState | None) -> None:
         """Without a coordination service: meet those who vote."""
-        votes, role = self.settings.votes, self.settings.role
-        own = role is not Role.BACKUP if mine is None else mine.complete and not mine.replica
-        at_once = own and role is not Role.BACKUP and not votes.check_for_live
-        outvoted = mine is not None and mine.outvoted
-        self._candidacy = Candidacy(own=own, retries=votes.retries, wait=votes.wait, at_once=at_once, outvoted=outvoted)
-        if self.hub is None:
-            return
-        self._electorate = Electorate(
-            self.hub,
+        electorate = Electorate(
+            hub,
             self._others,
             self.roots["journal"],
             member=f"{self.me.name} on {self.me.host}, process {self.me.pid}",
@@ -234,32 +209,17 @@ class ReplicatedActivation(CopyingActivation):
             coordinated=lambda: self.member.coordinated or 0,
             superseded=self._superseded,
         )
-        self._electorate.start()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_LOOK + self._others.patience):
-                await self._electorate.looked.wait()
+        self._voting = Voting(self.settings, electorate, mine, lambda: self._sequence)
+        await self._voting.meet(self._others.patience)
 
     def node_removed(self, node: bytes) -> None:
         """Count a pair that is gone for good no more where votes are needed; the other members hear of it by theirs."""
-        if self._electorate is not None:
-            self._electorate.register.removed.add(node.hex())
+        if self._voting is not None:
+            self._voting.removed(node)
 
     def _superseded(self, reason: str) -> None:
         event(logger, logging.ERROR, "somebody else serves with this data", reason=reason)
         self.fence(reason)
-
-    def _close_old_session(self) -> None:
-        """Close what a killed life of this broker left in ZooKeeper; it is gone, as its directories' lock is ours."""
-        record = self.roots["journal"] / SESSION_FILE
-        if not record.exists():
-            return
-        from pollux.ha.replication.zookeeper import close_recorded
-
-        try:
-            if close_recorded(record, CLOSE_SESSION, self.settings.tls):
-                event(logger, logging.INFO, "the session of the life before is closed")
-        except CoordinationError as error:
-            event(logger, logging.WARNING, "the session of the life before ends by its time-out", reason=error)
 
     @property
     def lease(self) -> Lease:
@@ -274,9 +234,8 @@ class ReplicatedActivation(CopyingActivation):
         self.machine.to(Phase.LIVE, self.machine.position.reason)
         for announcer in self._announcers:
             announcer.start()
-        if self._quorum is not None and self._electorate is not None:
-            self._quorum.serves()
-            self._announcing = self._loop.create_task(self._electorate.announce())
+        if self._voting is not None:
+            self._announcing = self._voting.serves()
         self._noting = self._loop.create_task(self._note())
         if self._network is not None and self._network.problem:
             self._network_changed(self._network.problem)
@@ -294,8 +253,8 @@ class ReplicatedActivation(CopyingActivation):
         return self._network.ask(since) if self._network is not None else ""
 
     def _network_changed(self, problem: str) -> None:
-        if self._candidacy is not None:
-            self._candidacy.cut_off(problem)
+        if self._voting is not None:
+            self._voting.candidacy.cut_off(problem)
         if (decided := handover.cut_off(self.machine.phase, problem)) is not None:
             self._begin_hand_over(decided)
         self.member.wake()
@@ -318,17 +277,16 @@ class ReplicatedActivation(CopyingActivation):
         """Forget what was read along of older data: a live takes us."""
         self._live = content
         self._heard(content)
-        if self._candidacy is not None:
-            self._candidacy.followed()
+        if self._voting is not None:
+            self._voting.candidacy.followed()
         self._in_sync = False
         self._cool()
         self.member.wake()
 
     def _synced(self, _state: LocalState) -> None:
         self._in_sync = True
-        self._votes_at_least()  # who is there now may be gone when it is needed
-        if self._candidacy is not None:
-            self._candidacy.synced()
+        if self._voting is not None:
+            self._voting.synced()
         self._warm(self.member.wake)
         self.member.wake()
 
@@ -336,8 +294,8 @@ class ReplicatedActivation(CopyingActivation):
         self._live = None
         # What the network was before says nothing about why the live is gone.
         self._lost_at = self._loop.time()
-        if self._candidacy is not None:
-            self._candidacy.live_lost(code, time.monotonic())
+        if self._voting is not None:
+            self._voting.candidacy.live_lost(code, time.monotonic())
         self._in_sync = False
         self.member.wake()
 
@@ -398,7 +356,7 @@ class ReplicatedActivation(CopyingActivation):
         if self._follow is not None:
             await self._follow.stop()
         if graceful and self.member.right is not None and self.machine.phase is Phase.STOPPING:
-            votes = self._quorum is not None
+            votes = self._voting is not None
             complete = await asyncio.to_thread(self._replicas.settle, one=votes)
             left = handover.legacy(complete=complete, decided=self._hand_over, restart=self.restart, votes=votes)
             try:
@@ -414,8 +372,8 @@ class ReplicatedActivation(CopyingActivation):
                     event(logger, logging.INFO, "handed over", backup=to)
         self._replicas.close()
         await asyncio.to_thread(self.member.stop, release=graceful)
-        if self._electorate is not None:
-            await self._electorate.stop()
+        if self._voting is not None:
+            await self._voting.electorate.stop()
         self._others.stop()
         if self._network is not None:
             await self._network.stop()
@@ -433,7 +391,7 @@ class ReplicatedActivation(CopyingActivation):
             serves,
             bool(self._replicas.mirror.in_sync) if serves else self._in_sync,
             self.member.coordinated,
-            self._electorate.view() if self._electorate is not None else None,
+            self._voting.electorate.view() if self._voting is not None else None,
         )
 
     def _holder(self, copy: Copy) -> str | None:
@@ -451,3 +409,16 @@ class ReplicatedActivation(CopyingActivation):
         """Every activation of this data, oldest first."""
         state = self.member.state
         return history_view(state.history if state is not None else ())
+
+
+def close_old_session(record: Path, tls: ConnectorSettings | None) -> None:
+    """Close what a killed life of this broker left in ZooKeeper; it is gone, as its directories' lock is ours."""
+    if not record.exists():
+        return
+    from pollux.ha.replication.zookeeper import close_recorded
+
+    try:
+        if close_recorded(record, CLOSE_SESSION, tls):
+            event(logger, logging.INFO, "the session of the life before is closed")
+    except CoordinationError as error:
+        event(logger, logging.WARNING, "the session of the life before ends by its time-out", reason=error)
