@@ -15,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from base64 import b64encode
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,7 +25,7 @@ from pollux.config.users_editor import UsersEditor
 from pollux.config.verifiers import MINIMUM_ITERATIONS, Verifier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 POLLUX = str(Path(sys.executable).parent / "pollux")
 START_LIMIT = 90.0
@@ -248,6 +249,21 @@ class BrokerProcess:
         if self.running:
             self.stop()
         self.process = None
+
+    @contextmanager
+    def lives_to_the_end(self) -> Iterator[Self]:
+        """Start it; it has to run when the block ends, and to have had no error of its own."""
+        try:
+            yield self.start()
+            assert self.running, self.log_tail()
+        finally:
+            self.close()
+        self.check_log()
+
+    def check_log(self) -> None:
+        """Assert that no traceback is in its log."""
+        log = self.log.read_text(errors="replace")
+        assert "Traceback" not in log, log[max(0, log.index("Traceback") - 2000) :][:6000]
 
     # -- management
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from harness import forked
-from harness.broker import POLLUX
 from harness.failover import DIRECTORIES, Group, Member, wait_until
 from harness.ports import free_port
 from harness.relay import Relay
@@ -87,12 +85,6 @@ class Replica(Member):
         )
         self.configuration.write_text(text)
         self.ports["all"] = self.port = ports[number]
-
-    def command_error(self, *words: str) -> str:
-        """Run `pollux` with these words, which must fail; what it says."""
-        done = forked.run([POLLUX, *words], cwd=self.directory)
-        assert done.returncode != 0, done.stdout
-        return done.stderr
 
     @property
     def journal(self) -> Path:

@@ -132,11 +132,6 @@ class Transport:
         if 0 <= self.high_water < self._undrained:
             self.session.pause_writing()
 
-    def writelines(self, data: list[bytes]) -> None:
-        """Several writes."""
-        for piece in data:
-            self.write(piece)
-
     def close(self) -> None:
         """The broker ends the connection."""
         self.closed = True

@@ -110,8 +110,7 @@ def running(directory: Path, limit: int) -> Iterator[tuple[BrokerProcess, SmallD
             traffic.abandon()
             disk.free()  # a broker that was stopped before it could write waits for room
             broker.close()
-    log = broker.log.read_text(errors="replace")
-    assert "Traceback" not in log, log[max(0, log.index("Traceback") - 2000) :][:6000]
+    broker.check_log()
 
 
 def says(broker: BrokerProcess, text: str) -> int:

@@ -59,14 +59,9 @@ def running(directory: Path) -> Iterator[BrokerProcess]:
     """A broker that lives to the end without an error of its own."""
     # Credit that an AMQP sender has, it may use, however full the address has become.
     acceptors = {"all": "?amqpCredits=10;amqpLowCredits=5"}
-    broker = BrokerProcess(directory, address_settings=SETTINGS, addresses=ADDRESSES, acceptors=acceptors).start()
-    try:
+    broker = BrokerProcess(directory, address_settings=SETTINGS, addresses=ADDRESSES, acceptors=acceptors)
+    with broker.lives_to_the_end():
         yield broker
-        assert broker.running
-    finally:
-        broker.close()
-    log = broker.log.read_text(errors="replace")
-    assert "Traceback" not in log, log[max(0, log.index("Traceback") - 2000) :][:6000]
 
 
 # -- paging

@@ -66,14 +66,8 @@ def running(directory: Path, write_timeout: float, addresses: str = ADDRESSES) -
     process = BrokerProcess(directory, address_settings=settings, addresses=addresses, acceptors=acceptors)
     text = process.configuration.read_text()
     process.configuration.write_text(text.replace("</configuration>", MORE.format(milliseconds=1000 * write_timeout)))
-    process.start()
-    try:
+    with process.lives_to_the_end():
         yield process
-        assert process.running
-    finally:
-        process.close()
-    log = process.log.read_text(errors="replace")
-    assert "Traceback" not in log, log[max(0, log.index("Traceback") - 2000) :][:6000]
 
 
 def narrow(opened: socket.socket) -> None:

@@ -37,13 +37,8 @@ def running(tmp_path: Path) -> Running:
         text = process.configuration.read_text()
         more = f"<px:limits>{limits}</px:limits></configuration>" if limits else "</configuration>"
         process.configuration.write_text(text.replace("</configuration>", more))
-        try:
-            yield process.start()
-            assert process.running, process.log_tail()
-        finally:
-            process.close()
-        log = process.log.read_text(errors="replace")
-        assert "Traceback" not in log, log[max(0, log.index("Traceback") - 2000) :][:6000]
+        with process.lives_to_the_end():
+            yield process
 
     return run
 

@@ -36,7 +36,7 @@ class SocketProtocol(asyncio.Protocol):
         self.transport = transport
         self.broker.connections += 1
         self.peer = Peer(self.broker.connections, "127.0.0.1", 0)
-        for name in ("write", "writelines", "close", "abort", "pause_reading", "resume_reading"):
+        for name in ("write", "close", "abort", "pause_reading", "resume_reading"):
             setattr(self, name, getattr(transport, name))
         self.session = AmqpSession(cast("Any", self), self.broker.services(), self.broker.containers)
 

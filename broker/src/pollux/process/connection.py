@@ -475,10 +475,6 @@ class Connection(asyncio.Protocol):
         if self._out_size > _OUT_LIMIT:
             self._flush()  # now, so that the transport can say that the client is slow
 
-    def writelines(self, data: list[bytes]) -> None:
-        """Queue several buffers for sending as one."""
-        self.write(b"".join(data))
-
     def _end_turn(self) -> None:
         if not self._holds:
             self._flush()

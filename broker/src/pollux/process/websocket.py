@@ -232,10 +232,6 @@ class WebSocket:
         """Queue bytes for sending, in a message of their own: clients take the payload of all as one stream."""
         self._send(BINARY, data)
 
-    def writelines(self, data: list[bytes]) -> None:
-        """Queue several buffers for sending as one."""
-        self._send(BINARY, b"".join(data))
-
     def close(self) -> None:
         """Send a close frame behind everything queued, and close when it is answered or after CLOSE_TIMEOUT."""
         if self._closing:

@@ -28,9 +28,6 @@ class Transport(Protocol):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Queue bytes for sending; never blocks. See :meth:`Session.pause_writing`."""
 
-    def writelines(self, data: list[bytes]) -> None:
-        """Queue several buffers for sending as one."""
-
     def close(self) -> None:
         """Close after everything queued was sent, within a bounded time."""
 
