@@ -34,6 +34,8 @@ class Frames(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
         self.receipts: queue.Queue[str] = queue.Queue()
         self.errors: queue.Queue[Any] = queue.Queue()
         self.connected: Any = None
+        #: An ERROR came: the broker closes the connection, and answers nothing any more.
+        self.refused = False
 
     def on_connected(self, frame: Any) -> None:
         """Keep the CONNECTED frame."""
@@ -49,6 +51,7 @@ class Frames(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
 
     def on_error(self, frame: Any) -> None:
         """Keep an ERROR frame."""
+        self.refused = True
         self.errors.put(frame)
 
 
@@ -118,6 +121,13 @@ class Client:
             assert time.monotonic() < deadline, "the broker did not close the connection"
             time.sleep(0.01)
 
+    def close(self) -> None:
+        """Disconnect, if the connection still stands; see the broker close the one that it refused something on."""
+        if self.frames.refused:
+            self.wait_until_closed()
+        elif self.raw.is_connected():
+            self.disconnect()
+
     def disconnect(self) -> None:
         """DISCONNECT with a receipt, so that everything before it was processed."""
         with self.receipt() as receipt:
@@ -136,7 +146,7 @@ def connect(
     headers: dict[str, str] | None = None,
     **options: Any,
 ) -> Iterator[Client]:
-    """Open a connection; disconnect in the end if it still stands."""
+    """Open a connection; close it in the end."""
     raw = VERSIONS[version]([(host, broker.ports[acceptor])], reconnect_attempts_max=1, **options)
     frames = Frames()
     raw.set_listener("frames", frames)
@@ -145,5 +155,4 @@ def connect(
     try:
         yield client
     finally:
-        if raw.is_connected():
-            client.disconnect()
+        client.close()

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -90,9 +90,15 @@ def test_every_life_is_named_and_a_host_has_one_supervisor(hosts: Hosts) -> None
     shown = host.command("status", "--config", str(host.configuration))
     assert life in shown
     assert host.own["nodeId"] in shown
-    lives = {one["name"]: one for one in host.api("/api/v1/status")["lives"]}
-    assert (lives[life]["state"], lives[life]["pid"]) == ("ready", backup["pid"])
-    assert lives[host.name]["backup"]["at"] in {one.machine for one in hosts.all if one is not host}
+
+    def told() -> dict[str, dict[str, Any]]:
+        return {one["name"]: one for one in host.api("/api/v1/status")["lives"]}
+
+    # What a live shows is what the supervisor told it at its last look, a second ago or more.
+    wait_until(lambda: (told()[life]["state"], told()[life]["ready"]) == ("ready", True), "the live knows of it")
+    others = {one.machine for one in hosts.all if one is not host}
+    wait_until(lambda: (told()[host.name]["backup"] or {}).get("at") in others, "the live shows its own backup")
+    assert told()[life]["pid"] == backup["pid"]
     metrics = host.api("/metrics")
     assert f'name="{life}",node="{backup["nodeId"]}",state="ready"}} 1.0' in metrics
     place = host.etc / "run" / "lives" / backup["nodeId"]
