@@ -31,7 +31,7 @@ class Event(NamedTuple):
 class _File:
     """One file's data: what is durable, and pieces of later writes by sector."""
 
-    __slots__ = ("data", "pending", "size", "sizes")
+    __slots__ = ("_settled", "data", "pending", "size", "sizes")
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = bytearray(data)
@@ -40,6 +40,8 @@ class _File:
         #: Sizes since the last sync, in order.
         self.sizes: list[int] = []
         self.pending: dict[int, list[tuple[int, memoryview]]] = {}
+        #: What is left of it whatever is drawn; None: it was not asked for since the last sync.
+        self._settled: bytes | None = None
 
     def write(self, offset: int, data: bytes) -> None:
         view = memoryview(data)
@@ -66,6 +68,7 @@ class _File:
 
     def sync(self, first: int = 0, last: int | None = None) -> None:
         """Make sectors ``first`` to ``last`` (all of them: None) durable, and the size."""
+        self._settled = None
         if last is None:
             sectors = list(self.pending)
         else:
@@ -79,7 +82,14 @@ class _File:
         del self.data[self.size :]
 
     def left(self, draw: Random, keep: float) -> bytes:
-        """Draw what a power cut leaves: a sector's newest content with probability ``keep``, or an older one."""
+        """Draw what a power cut leaves: a sector's newest content with probability ``keep``, or an older one.
+
+        A file of which nothing is pending is the same object each time.
+        """
+        if not self.pending and not self.sizes:
+            if self._settled is None:
+                self._settled = bytes(self.data[: self.size]).ljust(self.size, b"\0")
+            return self._settled
         data = bytearray(self.data)
         for pieces in self.pending.values():
             count = len(pieces) if keep >= 1 or draw.random() < keep else draw.randrange(len(pieces)) if keep else 0
