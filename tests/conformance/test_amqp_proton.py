@@ -16,6 +16,7 @@ from harness.amqp import (
     DELIVERY_DELAY,
     DELIVERY_TIME,
     SILENCE,
+    TIMEOUT,
     Presettled,
     SettleSecond,
     SourceCapabilities,
@@ -149,7 +150,7 @@ def test_the_receiver_settles_second(broker: BrokerProcess, name: str) -> None:
         assert receiver.receive().body == "x"
         delivery = receiver.fetcher.unsettled[0]
         delivery.update(Delivery.ACCEPTED)
-        connection.wait(lambda: delivery.settled, timeout=5, msg="the broker settles")
+        connection.wait(lambda: delivery.settled, timeout=TIMEOUT, msg="the broker settles")
         delivery.settle()
     assert take(broker, name) == []
 
@@ -243,7 +244,7 @@ def test_no_more_than_the_credit_arrives(broker: BrokerProcess, name: str) -> No
             connection.wait(lambda: receiver.fetcher.has_message > 3, timeout=SILENCE)
         assert receiver.fetcher.has_message == 3
         grant(receiver, 2)
-        connection.wait(lambda: receiver.fetcher.has_message == 5, timeout=5)
+        connection.wait(lambda: receiver.fetcher.has_message == 5, timeout=TIMEOUT)
 
 
 def test_drain(broker: BrokerProcess, name: str) -> None:
@@ -251,12 +252,12 @@ def test_drain(broker: BrokerProcess, name: str) -> None:
     with connect(broker) as connection:
         receiver = connection.create_receiver(name, credit=0)
         receiver.link.drain(10)
-        connection.wait(lambda: receiver.link.credit == 0 and receiver.link.drained() is not None, timeout=5)
-        connection.wait(lambda: receiver.fetcher.has_message == 2, timeout=5)
+        connection.wait(lambda: receiver.link.credit == 0 and receiver.link.drained() is not None, timeout=TIMEOUT)
+        connection.wait(lambda: receiver.fetcher.has_message == 2, timeout=TIMEOUT)
         assert receiver.link.credit == 0
         receiver.link.flow(1)
         send(broker, name, "c")
-        connection.wait(lambda: receiver.fetcher.has_message == 3, timeout=5)
+        connection.wait(lambda: receiver.fetcher.has_message == 3, timeout=TIMEOUT)
 
 
 # -- nodes
