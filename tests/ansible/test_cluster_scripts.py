@@ -403,7 +403,7 @@ def test_a_primary_that_hangs_is_ended_when_it_is_to_be_demoted(machine: Machine
 
 
 def recovered(machine: Machine, fault: str = "killed") -> int:
-    """Recover as a cluster does when the process of its primary has ended or stands still; the exit code of the start."""
+    """Recover as a cluster does when its primary has ended or stands still; the exit code of the start."""
     assert machine(AGENT, "start") == 0
     assert machine(AGENT, "promote") == 0
     if fault == "killed":
