@@ -228,6 +228,23 @@ async def test_the_later_one_of_two_brokers_of_a_node_is_linked_to_at_once(nodes
     assert second.connected
 
 
+async def test_a_link_is_ended_when_who_it_leads_to_links_back_from_elsewhere(nodes: Make) -> None:
+    """A live's machine lost its power, which nothing says before connection-ttl; its backup serves and links here."""
+    one, old, new = await nodes(3)
+    for node in (old, new):
+        node.cluster.node = node.connections.hub.node_id = b"n" * 16
+    old.connections.hub.epoch, new.connections.hub.epoch = 3, 4
+    first = one.reach(old)
+    await until(lambda: first.connected)
+    connection = one.connectors[old.id].links[-1]
+    connection.ends[0].cut = connection.ends[1].cut = True
+    one.connectors[old.id].allowed.clear()
+    back = new.reach(one)
+    await until(lambda: back.connected)
+    await until(lambda: not first.connected)
+    assert "serves as this node in epoch 4" in first.reason
+
+
 async def test_an_earlier_life_is_refused_while_a_later_one_is_linked(
     nodes: Make, caplog: pytest.LogCaptureFixture
 ) -> None:

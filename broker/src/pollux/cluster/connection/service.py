@@ -277,6 +277,9 @@ class Cluster:
         link.begin()
         for one in self.peers.links:
             if one.node == link.node:
+                if one.connected and one.epoch < link.epoch:
+                    # Its machine lost its power, or is cut off: nothing says so before connection-ttl.
+                    one.close(f"{link.name} serves as this node in epoch {link.epoch}")
                 one.again()
         return link
 
