@@ -70,13 +70,16 @@ def test_slots_stay_are_promised_and_given_up() -> None:
     slots = Slots(host(2, room=2), {b"\x09": 2})
     assert slots.ask(ME, 0.0) == (1, "")
     assert slots.ask(ME, 1.0) == (1, "")
+    moved = {ME.node: b"\x05"}
+    assert slots.unwanted(moved, (), 0.5) == [], "it has asked again since it said so"
+    assert slots.unwanted(moved, (), 1.5) == [ME.node]
     assert slots.ask(Wish(b"\x03", "m3"), 1.0) == (0, "it has 2 backups of max-backups 2")
     assert slots.ask(Wish(b"\x03", "m3"), RESERVED) == (1, ""), "nothing followed"
     slots.started(b"\x03")
     slots.expire(10 * RESERVED)
     assert slots.slots == {b"\x09": 2, b"\x03": 1}
-    assert slots.unwanted({b"\x09": b"\x05", b"\x03": b"\x02"}, ()) == [b"\x09"]
-    assert slots.unwanted({b"\x09": b"\x05"}, {b"\x09"}) == [], "it is served here"
+    assert slots.unwanted({b"\x09": b"\x05", b"\x03": b"\x02"}, (), 11 * RESERVED) == [b"\x09"]
+    assert slots.unwanted({b"\x09": b"\x05"}, {b"\x09"}, 11 * RESERVED) == [], "it is served here"
     slots.drop(b"\x09")
     assert slots.told().backups == {b"\x03"}
 
@@ -149,7 +152,7 @@ class World:
         for host in self.up:
             self.slots[host].expire(self.now)
             serving = {node for node, at in self.lives.items() if at == host}
-            for node in self.slots[host].unwanted(elsewhere, serving):
+            for node in self.slots[host].unwanted(elsewhere, serving, self.now):
                 self.slots[host].drop(node)
         self.check()
 

@@ -283,7 +283,10 @@ async def test_a_host_takes_in_what_it_can_and_says_why_not(tmp_path: Path) -> N
     assert [life.node for life in hosted.read(place).lives] == [NODE]
     assert "it has 1 backups of max-backups 1" in (await host._answer(own, asked("e" * 32, tmp_path)))["reason"]
     await until(lambda: host.children[NODE].pid)
-    told = await host._answer(own, {"do": "tell", "node": "f" * 32, "state": "live", "elsewhere": {NODE: "d" * 32}})
+    elsewhere = {"do": "tell", "node": "f" * 32, "state": "live", "elsewhere": {NODE: "d" * 32}}
+    told = await host._answer(own, {**elsewhere, "heard": 0.0})
+    assert told["host"]["backups"] == [NODE], "it said so before it asked for its slot"
+    told = await host._answer(own, elsewhere)
     assert told["host"]["backups"] == []
     await until(lambda: len(host._tasks) == 1)
     assert hosted.read(place) == hosted.Hosted("f" * 32, ())

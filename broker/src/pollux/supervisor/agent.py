@@ -16,6 +16,7 @@ from pollux.errors import InvalidRequestError
 from pollux.ha.colocated.life import DIRECTORIES, directories_of
 from pollux.ha.colocated.placement import Host, Next, Wish, decide, unfit
 from pollux.logs import event
+from pollux.supervisor.asking import PURPOSE, End, Questions, ask
 from pollux.supervisor.line import Line, LineError
 from pollux.supervisor.views import host_of
 
@@ -28,54 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pollux.supervisor")
 
-PURPOSE = "colocated"
-#: Seconds between two looks, and for another host's answer.
+#: Seconds between two looks.
 PERIOD = 1.0
-_PATIENCE = 15.0
 _NODE = re.compile(r"[0-9a-f]{32}", re.ASCII)
-
-
-class _End:
-    """The end of a channel on which nothing is sent."""
-
-    def accepted(self, content: dict[str, Any]) -> None:
-        """Do nothing: it was opened by the other end."""
-
-    def data(self, payload: bytes) -> None:
-        """Do nothing: nothing is sent here."""
-
-    def credited(self) -> None:
-        """Do nothing: nothing is sent here."""
-
-    def closed(self, code: str, text: str) -> None:
-        """Do nothing: there is nothing to give back."""
-
-
-class _Asked(_End):
-    """The end of who asked."""
-
-    def __init__(self, conversation: Conversation, content: dict[str, Any]) -> None:
-        self._conversation = conversation
-        self.answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._channel = conversation.open(self, PURPOSE, **content)
-
-    def accepted(self, content: dict[str, Any]) -> None:
-        """Take the answer."""
-        if not self.answer.done():
-            self.answer.set_result(content)
-        self._conversation.refuse(self._channel, "", "done")
-
-    def closed(self, code: str, text: str) -> None:
-        """Note that there is none."""
-        if not self.answer.done():
-            self.answer.set_result({"error": text or code})
-
-
-async def ask(conversation: Conversation, **content: object) -> dict[str, Any]:
-    """Ask the broker at the other end; the answer has ``error`` where there is none."""
-    asked = _Asked(conversation, content)
-    await asyncio.wait([asked.answer], timeout=_PATIENCE)
-    return asked.answer.result() if asked.answer.done() else {"error": f"no answer within {_PATIENCE:g} s"}
 
 
 class Agent:
@@ -87,6 +43,7 @@ class Agent:
         self._line = Line()
         self._task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._questions = Questions()
         #: What the supervisor told last.
         self._told: dict[str, Any] = {}
         self._offered: object = None
@@ -114,6 +71,7 @@ class Agent:
         for task in (self._task, *self._tasks):
             if task is not None:
                 task.cancel()
+        self._questions.stop()
         self._line.close()
 
     def ports(self) -> dict[str, int]:
@@ -141,7 +99,7 @@ class Agent:
     async def _look(self) -> None:
         node = self._broker.node
         serves = node.state == "live" and node.links.cluster is not None
-        said = await self._ask_others() if serves else []
+        said, heard = await self._questions.answers(self._reached() if serves else (), what="tell")
         hosts = _hosts(one for _, one in said)
         ready = {(host["node"], each) for _, one in said if (host := one.get("host")) for each in one.get("ready", ())}
         told = await self._line.ask(
@@ -152,6 +110,7 @@ class Agent:
             ports=self._broker.ports(),
             alone=self._alone,
             elsewhere=_elsewhere(said),
+            heard=heard,
             backup=self._shown(hosts, ready) if serves else None,
         )
         if "error" in told:
@@ -180,13 +139,11 @@ class Agent:
             self._offered = cluster
             cluster.hub.purposes[PURPOSE] = self._opened
 
-    async def _ask_others(self) -> list[tuple[Conversation, dict[str, Any]]]:
-        """Return what all nodes say that are reached."""
+    def _reached(self) -> list[Conversation]:
+        """Return the connections to all nodes that are reached."""
         cluster = self._broker.node.links.cluster
         links = cluster.all[0].peers.links if cluster is not None else []
-        reached = [link.conversation for link in links if link.conversation is not None]
-        answers = await asyncio.gather(*(ask(one, what="tell") for one in reached))
-        return [(one, said) for one, said in zip(reached, answers, strict=True) if "error" not in said]
+        return [link.conversation for link in links if link.conversation is not None]
 
     async def _seek(
         self,
@@ -297,12 +254,12 @@ class Agent:
                 ready=self._told.get("ready", []),
                 at=self._at.hex(),
             )
-            return _End()
+            return End()
         if what == "host":
             task = asyncio.get_running_loop().create_task(self._host(conversation, channel, content))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            return _End()
+            return End()
         conversation.refuse(channel, f"{str(what)[:50]!r} is not asked for here")
         return None
 

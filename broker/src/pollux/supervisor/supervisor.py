@@ -267,7 +267,7 @@ class Supervisor:
         elsewhere = {bytes.fromhex(node): bytes.fromhex(at) for node, at in asked.get("elsewhere", {}).items()}
         if self._slots is not None:
             serving = [bytes.fromhex(one.life.node) for one in self._hosted() if _serves(one)]
-            for node in self._slots.unwanted(elsewhere, serving):
+            for node in self._slots.unwanted(elsewhere, serving, asked.get("heard", child.told_at)):
                 self.drop(node.hex(), "its live has its backup elsewhere")
         return {
             "machine": self.machine,

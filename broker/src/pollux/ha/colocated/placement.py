@@ -8,6 +8,7 @@ sequence of a replicated pair, keeps a node id to one life wherever its backup i
 from __future__ import annotations
 
 from hashlib import blake2b
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
@@ -143,6 +144,8 @@ class Slots:
         self.alone = False
         self.slots: dict[bytes, int] = dict(kept or {})
         self._promised: dict[bytes, float] = {}
+        #: When each asked for its slot last.
+        self._asked: dict[bytes, float] = {}
 
     def ask(self, wish: Wish, now: float) -> tuple[int, str]:
         """Answer a live: its slot, or 0 and why not. Asked again it is the same slot."""
@@ -153,6 +156,7 @@ class Slots:
         if wish.node not in self.slots:
             self.slots[wish.node] = next(n for n in range(1, self.host.room + 1) if n not in self.slots.values())
             self._promised[wish.node] = now + RESERVED
+        self._asked[wish.node] = now
         return self.slots[wish.node], ""
 
     def started(self, node: bytes) -> None:
@@ -163,6 +167,7 @@ class Slots:
         """The backup of a node is not here any more, nor wanted."""
         self.slots.pop(node, None)
         self._promised.pop(node, None)
+        self._asked.pop(node, None)
 
     def expire(self, now: float) -> None:
         """Give up what was promised and did not come."""
@@ -174,10 +179,16 @@ class Slots:
         host = self.host
         return Host(host.node, host.machine, host.room, host.domain, frozenset(self.slots), host.group, self.alone)
 
-    def unwanted(self, elsewhere: Mapping[bytes, bytes], serving: Collection[bytes]) -> list[bytes]:
-        """Return the nodes whose lives say that their backup is elsewhere; not those that are served from here."""
+    def unwanted(self, elsewhere: Mapping[bytes, bytes], serving: Collection[bytes], heard: float) -> list[bytes]:
+        """Return the nodes whose lives say that their backup is elsewhere; not those that are served from here.
+
+        ``heard``: when they may have said so, seconds. Who asked for its slot later has changed its mind.
+        """
         return [
             node
             for node in self.slots
-            if node in elsewhere and elsewhere[node] != self.host.node and node not in serving
+            if node in elsewhere
+            and elsewhere[node] != self.host.node
+            and node not in serving
+            and self._asked.get(node, -inf) < heard
         ]
