@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TIMEOUT = 30
 Version = MQTTProtocolVersion
 SILENCE = 0.4
-V311, V5 = Version.MQTTv311, Version.MQTTv5
+V31, V311, V5 = Version.MQTTv31, Version.MQTTv311, Version.MQTTv5
 
 
 def properties(kind: int, **values: Any) -> Any:

@@ -10,6 +10,7 @@ import pytest
 from harness.mqtt import (
     TIMEOUT,
     V5,
+    V31,
     V311,
     Client,
     connect,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+every_version = pytest.mark.parametrize("version", [V31, V311, V5], ids=["3.1", "3.1.1", "5"])
 both_versions = pytest.mark.parametrize("version", [V311, V5], ids=["3.1.1", "5"])
 every_qos = pytest.mark.parametrize("qos", [0, 1, 2])
 FOREVER = 0xFFFFFFFF
@@ -36,7 +38,7 @@ def lasting(expiry: int = FOREVER) -> dict[str, Any]:
     return {"connecting": {"clean_start": False, "properties": connect_properties(SessionExpiryInterval=expiry)}}
 
 
-@both_versions
+@every_version
 @every_qos
 def test_every_quality_of_service(broker: BrokerProcess, name: str, version: Version, qos: int) -> None:
     with connect(broker, name, version) as client:
