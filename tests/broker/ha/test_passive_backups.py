@@ -17,12 +17,13 @@ from pollux.ha.active_passive.following import Following
 from pollux.ha.active_passive.primary import Backups, Primary
 from pollux.ha.active_passive.promoting import Promoter
 from pollux.ha.active_passive.promotion import Answer, Number, Proof, Record, Why
+from pollux.ha.active_passive.ready import MARGIN, Granted
 from pollux.ha.active_passive.settings import Settings
 from pollux.ha.active_passive.statuses import Status
 from pollux.ha.active_passive.turned_away import farewell, protocol_of
 from pollux.ha.copies import local
 from pollux.ha.copies.local import LocalState
-from pollux.ha.lease import Right, boot_clock
+from pollux.ha.lease import Lease, Right, boot_clock
 from pollux.store.mirror import Link
 from pollux.wire.sniff import Protocol
 
@@ -130,6 +131,37 @@ def test_a_lost_backup_is_on_record_as_no_heir_before_anything_is_confirmed_with
     serving.backups.mirror.lose(serving.link, "gone")
     assert (serving.heirs, serving.sequence) == ((), 4)
     assert serving.backups.granted.left(THERE, boot_clock()) == 0, "it was waited for that long"
+
+
+@pytest.mark.parametrize("heartbeat", [0.05, 0.5, 5.0, 120.0])
+def test_a_backup_that_hangs_costs_its_lease_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heartbeat: float
+) -> None:
+    """It is waited for, and asked, while its lease runs out: two heartbeats from its last answer, and clocks' part."""
+    serving = Serving(tmp_path, monkeypatch)
+    given = settings(heartbeat=heartbeat)
+    monkeypatch.setattr(serving.backups, "_settings", given)
+    serving.backups.granted = Granted(given.lease)
+    time = SimpleNamespace(now=0.0)
+
+    def passes(seconds: float) -> None:
+        time.now += seconds
+
+    def nobody_says_anything() -> str:
+        passes(given.last_look)
+        return ""
+
+    monkeypatch.setattr(module, "boot_clock", lambda: time.now)
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=passes))
+    monkeypatch.setattr(serving.backups, "_superseded", nobody_says_anything)
+    serving.primary.lease = Lease(3600, lambda: 0.0)
+    serving.primary.lease.extend(0.0)
+    assert serving.backups.counts(THERE)
+    # It hangs at once; the mirror loses patience, and who is to settle that begins.
+    passes(given.patience)
+    serving.backups.mirror.lose(serving.link, "it was waited for")
+    assert serving.heirs == ()
+    assert 2 * heartbeat <= time.now <= 2 * heartbeat * MARGIN + module._LOOK
 
 
 def test_nobody_goes_on_without_an_heir_before_a_word_of_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,8 +250,9 @@ class ActivePassiveActivation(CopyingActivation):
         state = self._primary.state
         return record_of(state)._replace(complete=True) if state is not None else self._following.record
 
-    async def _ask_others(self) -> list[Answer]:
-        return await ask_all(self._connector, self.settings.others, self.settings.connect_timeout)
+    async def _ask_others(self, seconds: float | None = None) -> list[Answer]:
+        limit = self.settings.connect_timeout if seconds is None else seconds
+        return await ask_all(self._connector, self.settings.others, limit)
 
     async def own_status(self) -> dict[str, Any]:
         """Return what this member says of itself, and of its data as it is on the disk now. Raises StoreError."""
@@ -261,9 +262,9 @@ class ActivePassiveActivation(CopyingActivation):
 
     def _superseded(self) -> str:
         """Who else is primary, with data that is not older; empty: nobody that answers. In a thread; may block."""
-        state, limit = self._primary.state, 2 * self.settings.connect_timeout
+        state, limit = self._primary.state, self.settings.last_look
         try:
-            found = asyncio.run_coroutine_threadsafe(self._ask_others(), self._loop).result(limit)
+            found = asyncio.run_coroutine_threadsafe(self._ask_others(limit), self._loop).result(2 * limit)
         except (TimeoutError, RuntimeError, CancelledError):  # or the loop ends: then the lease is over
             return ""
         return promoted_since(found, state.epoch) if state is not None else ""

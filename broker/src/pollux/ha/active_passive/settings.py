@@ -65,8 +65,17 @@ class Settings(NamedTuple):
 
     @property
     def patience(self) -> float:
-        """How long a primary waits for a backup in sync that is silent."""
-        return self.lease
+        """How long a primary waits for a backup in sync that is silent, before it sees who else is primary."""
+        return self.lease - self.last_look
+
+    @property
+    def last_look(self) -> float:
+        """How long somebody who was promoted in a primary's place may take to say so.
+
+        A backup that hangs says nothing all that time: it and the patience before it are within the lease, which has to
+        run out anyway before the primary goes on.
+        """
+        return min(_CONNECT, self.lease / 4)
 
     @property
     def connect_timeout(self) -> float:
