@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.replication import broker_of, load, markdown, single, throughput
-from benchmarks.throughput import options, write_section
+from benchmarks.replication import broker_of, load, single, throughput
+from benchmarks.report import markdown, show, write_measured
+from benchmarks.throughput import options
 from harness.passive import Cluster
 
 if TYPE_CHECKING:
@@ -113,12 +113,9 @@ def main() -> None:
         else:
             words = f"messages of {STORED} B"
             headers, rows = PROMOTION, [promotion(count, given.trials, console) for count in given.messages]
-        table = Table(*headers)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+        show(headers, rows)
         if given.write:
-            write_section(f"active-passive {part}", markdown(headers, rows, words, before))
+            write_measured(f"active-passive {part}", words, before, markdown(headers, rows))
 
 
 if __name__ == "__main__":

@@ -22,12 +22,9 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.failover_table import markdown, merged, rows_of
+from benchmarks.failover_table import merged, rows_of
 from benchmarks.parts_table import COLUMNS, rows
-from benchmarks.throughput import read_section, write_section
+from benchmarks.report import markdown, read_section, show, write_section
 
 ROOT = Path(__file__).resolve().parents[1]
 LAB = ROOT / "molecule" / "lab"
@@ -70,13 +67,10 @@ def main() -> None:
         if not given.keep:
             lab("destroy", **token)
     found = rows(json.loads(SUMMARY.read_text()), load, f"{datetime.now(UTC):%Y-%m-%d}")
-    table = Table(*COLUMNS)
-    for row in found:
-        table.add_row(*row)
-    Console(width=200).print(table)
+    show(COLUMNS, found, width=200)
     if given.write:
         before = rows_of(read_section(SECTION), COLUMNS)
-        write_section(SECTION, markdown(merged(before, found, 1), COLUMNS))
+        write_section(SECTION, markdown(COLUMNS, merged(before, found, 1)))
 
 
 if __name__ == "__main__":

@@ -16,11 +16,9 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import peers
-from benchmarks.throughput import MAIN, PROTOCOLS, measure, signal_all, write_section
+from benchmarks.report import markdown, show, write_section
+from benchmarks.throughput import MAIN, PROTOCOLS, measure, signal_all
 
 COLUMNS = ("protocol", "broker", "messages/s", "per CPU second", "cost")
 #: Produced and consumed, window 512, 100 B.
@@ -35,7 +33,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")
     arguments = parser.parse_args()
-    console = Console(width=160)
     rows: list[tuple[str, ...]] = []
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pollux-bench-")))
@@ -66,15 +63,10 @@ def main() -> None:
                 cost = "" if broker is brokers[0] else f"{1 - median / plain:.1%}"
                 rate = statistics.median(rates[broker.name])
                 rows.append((protocol.upper(), broker.name, f"{rate:,.0f}", f"{median:,.0f}", cost))
-    table = Table(*COLUMNS)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    show(COLUMNS, rows)
     if arguments.write:
         head = f"{SCENARIO.title}; the median of {arguments.rounds} alternating rounds of {arguments.seconds:g} s."
-        lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-        lines += ["| " + " | ".join(row) + " |" for row in rows]
-        write_section("audit", "\n".join([head, "", *lines]))
+        write_section("audit", f"{head}\n\n{markdown(COLUMNS, rows)}")
 
 
 if __name__ == "__main__":

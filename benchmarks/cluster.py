@@ -20,10 +20,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.throughput import RUN_LIMIT, write_section
+from benchmarks.report import markdown, show, write_section
+from benchmarks.throughput import RUN_LIMIT
 from harness.broker import PASSWORD, USER
 from harness.cluster import ClusterNode, Nodes
 from harness.failover import wait_until
@@ -216,22 +214,9 @@ def main() -> None:
             rows += move(base, arguments.messages)
         if "nodes" in arguments.only:
             rows += nodes(base)
-    show(rows)
+    show(COLUMNS, rows, "clusters")
     if arguments.write and set(arguments.only) == set(PARTS):
-        write_section("cluster", "\n".join(_lines(rows)))
-
-
-def show(rows: Sequence[Row]) -> None:
-    """Print the table."""
-    table = Table(*COLUMNS, title="clusters")
-    for row in rows:
-        table.add_row(*row)
-    Console(width=160).print(table)
-
-
-def _lines(rows: Sequence[Row]) -> Iterator[str]:
-    for cells in (COLUMNS, ("---",) * len(COLUMNS), *rows):
-        yield "| " + " | ".join(cells) + " |"
+        write_section("cluster", markdown(COLUMNS, rows))
 
 
 if __name__ == "__main__":

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.throughput import write_section
+from benchmarks.report import markdown, show, write_section
 from pollux.cluster.routes.records import QueueRecord, Teller, Telling
 from pollux.cluster.routes.table import RoutingTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 SIZES = (3, 12, 50, 100)
 QUEUES = 1000
@@ -100,17 +98,9 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")
     arguments = parser.parse_args()
     rows = [measure(nodes) for nodes in SIZES]
-    table = Table(*COLUMNS, title=f"a full mesh, {QUEUES:,} queues on each node")
-    for row in rows:
-        table.add_row(*row)
-    Console(width=200).print(table)
+    show(COLUMNS, rows, f"a full mesh, {QUEUES:,} queues on each node", width=200)
     if arguments.write:
-        write_section("cluster simulation", "\n".join(lines(rows)))
-
-
-def lines(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return the table as Markdown."""
-    return ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ("---",) * len(COLUMNS), *rows)]
+        write_section("cluster simulation", markdown(COLUMNS, rows))
 
 
 if __name__ == "__main__":

@@ -31,12 +31,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks import failover_full
 from benchmarks.failover_pairs import LIMIT, PAIRS, PolluxPair
-from benchmarks.failover_table import COLUMNS, Circumstances, delays, markdown, merged, row, rows_of
-from benchmarks.throughput import REPORT, read_section, write_section
+from benchmarks.failover_table import COLUMNS, Circumstances, delays, merged, row, rows_of
+from benchmarks.report import REPORT, markdown, read_section, show, write_section
 from pollux.client.traffic import publisher
 from pollux.client.traffic_base import body_of
 from pollux.client.url import Wire, parse_url
@@ -179,7 +178,7 @@ def full(arguments: argparse.Namespace, console: Console) -> None:
     if arguments.write:
         columns, identity = failover_full.COLUMNS, failover_full.IDENTITY
         before = rows_of(read_section(SECTION_FULL), columns)
-        write_section(SECTION_FULL, markdown(merged(before, rows, identity), columns))
+        write_section(SECTION_FULL, markdown(columns, merged(before, rows, identity)))
         console.print(f"written into {REPORT}")
 
 
@@ -219,12 +218,9 @@ def main() -> None:
                     found = measure(make(Path(directory)), protocol, arguments, messages)
                 console.print(*found, sep="  ")
                 rows.append(found)
-    table = Table(*COLUMNS, title="kill -9 of the live to the first confirmed message")
-    for each in rows:
-        table.add_row(*each)
-    console.print(table)
+    show(COLUMNS, rows, "kill -9 of the live to the first confirmed message")
     if arguments.write:
-        write_section(SECTION, markdown(merged(before, rows)))
+        write_section(SECTION, markdown(COLUMNS, merged(before, rows)))
         console.print(f"written into {REPORT}")
 
 

@@ -85,8 +85,3 @@ def merged(
     found = {each[:identity]: each for each in before}
     found.update({each[:identity]: each for each in new})
     return list(found.values())
-
-
-def markdown(rows: Sequence[tuple[str, ...]], columns: tuple[str, ...] = COLUMNS) -> str:
-    """Return the table."""
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (columns, ("---",) * len(columns), *rows))

@@ -16,11 +16,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import peers
-from benchmarks.throughput import write_section
+from benchmarks.report import markdown, show, write_section
 from harness.loadclient.mqtt import packet, text
 
 if TYPE_CHECKING:
@@ -249,13 +246,9 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pollux-hostile-") as directory:
         rows = [measure(chosen[each], ATTACKS[chosen[each]], Path(directory)) for each in arguments.attack]
-    table = Table(*COLUMNS, title="one hostile client (goal: p99 of others below 10x its idle value)")
-    for row in rows:
-        table.add_row(*row)
-    Console(width=140).print(table)
+    show(COLUMNS, rows, "one hostile client (goal: p99 of others below 10x its idle value)", width=140)
     if arguments.write:
-        lines = ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ("---",) * len(COLUMNS), *rows)]
-        write_section("hostile", "\n".join(lines))
+        write_section("hostile", markdown(COLUMNS, rows))
 
 
 if __name__ == "__main__":

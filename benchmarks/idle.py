@@ -13,11 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import peers
-from benchmarks.throughput import write_section
+from benchmarks.report import markdown, show, write_section
 from harness.loadclient import amqp
 from harness.loadclient.mqtt import packet, text
 from harness.loadclient.process import cpu_seconds, resident_bytes
@@ -132,13 +129,9 @@ def main() -> None:
                 rows.append(asyncio.run(measure(protocol, broker, arguments.connections)))
             finally:
                 broker.stop()
-    table = Table(*COLUMNS, title="idle connections (goal: 40 KB each)")
-    for row in rows:
-        table.add_row(*row)
-    Console(width=120).print(table)
+    show(COLUMNS, rows, "idle connections (goal: 40 KB each)", width=120)
     if arguments.write:
-        lines = ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ("---",) * len(COLUMNS), *rows)]
-        write_section("idle", "Goal: at most 40 KB each.\n\n" + "\n".join(lines))
+        write_section("idle", "Goal: at most 40 KB each.\n\n" + markdown(COLUMNS, rows))
 
 
 if __name__ == "__main__":

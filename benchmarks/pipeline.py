@@ -366,7 +366,7 @@ def main() -> None:
 
 def write_report(rows: list[list[str]], master: str, more: str = "") -> None:
     """Put the table between the marks of docs/benchmarks.md, which the first run makes."""
-    from benchmarks.throughput import REPORT, write_section
+    from benchmarks.report import REPORT, markdown, write_section
 
     if "<!-- pipeline: written by benchmarks -->" not in REPORT.read_text():
         marks = "<!-- pipeline: written by benchmarks -->\n<!-- end of pipeline -->\n"
@@ -375,9 +375,7 @@ def write_report(rows: list[list[str]], master: str, more: str = "") -> None:
         f"Measured {datetime.now(UTC):%Y-%m-%d}, `{master}`, driver {MEMORY}.",
         f"Scan: columns {COLUMNS}. Reconcile: a ledger with that many entries; pandas: the same in one process.",
         "",
-        "| " + " | ".join(HEADERS) + " |",
-        "|" + "---|" * len(HEADERS),
-        *("| " + " | ".join(row) + " |" for row in rows),
+        markdown(HEADERS, rows),
         *(("", more) if more else ()),
     ]
     write_section("pipeline", "\n".join(lines))

@@ -15,11 +15,9 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import peers
-from benchmarks.throughput import RUN_LIMIT, signal_all, write_section
+from benchmarks.report import markdown, show, write_section
+from benchmarks.throughput import RUN_LIMIT, signal_all
 
 ROOT = Path(__file__).resolve().parent.parent
 MANY = 1000
@@ -69,13 +67,9 @@ def main() -> None:
     for (protocol, existing, used), found in rates.items():
         rate, first = statistics.median(found), statistics.median(rates[protocol, 1, 1])
         rows.append((protocol.upper(), f"{existing:,}", f"{used:,}", f"{rate:,.0f}", f"{rate / first:.0%}"))
-    table = Table(*COLUMNS, title="what 1,000 queues cost (produced and consumed, window 512, 100 B)")
-    for row in rows:
-        table.add_row(*row)
-    Console(width=120).print(table)
+    show(COLUMNS, rows, "what 1,000 queues cost (produced and consumed, window 512, 100 B)", width=120)
     if arguments.write:
-        lines = ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ("---",) * len(COLUMNS), *rows)]
-        write_section("queues", "Produced and consumed, window 512, 100 B.\n\n" + "\n".join(lines))
+        write_section("queues", "Produced and consumed, window 512, 100 B.\n\n" + markdown(COLUMNS, rows))
 
 
 if __name__ == "__main__":

@@ -186,14 +186,13 @@ def main() -> None:
         Console(width=150).print(table)
         if options.write:
             # Not at the top: the processes that are measured would import it too.
-            from benchmarks.throughput import write_section
+            from benchmarks.report import markdown, write_section
 
             head = (
                 f"Measured {datetime.now(UTC):%Y-%m-%d}, messages of {options.size} B, load average before: "
                 f"{load:.1f}. Goal: 400,000 messages/s of 1 KiB.\n\n"
             )
-            lines = ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ("---",) * len(COLUMNS), *rows)]
-            write_section("recovery", head + "\n".join(lines))
+            write_section("recovery", head + markdown(COLUMNS, rows))
 
 
 if __name__ == "__main__":

@@ -31,16 +31,15 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.failover_pairs import PolluxPair, ReplicatedPair
 from benchmarks.peers import Broker
-from benchmarks.throughput import ROOT, RUN_LIMIT, Scenario, options, write_section
+from benchmarks.report import markdown, show, write_measured
+from benchmarks.throughput import ROOT, RUN_LIMIT, Scenario, options
 from harness.broker import PASSWORD, USER, BrokerProcess
 from harness.loadclient.process import cpu_seconds
 
@@ -268,13 +267,6 @@ SYNC: tuple[str, ...] = (
 )
 
 
-def markdown(headers: tuple[str, ...], rows: list[tuple[str, ...]], words: str, before: float) -> str:
-    """A section of docs/benchmarks.md."""
-    lines = [f"Measured {datetime.now(UTC):%Y-%m-%d}; {words}. Load average before: {before:.1f}.", ""]
-    lines += ["| " + " | ".join(headers) + " |", "|" + "---|" * len(headers)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
-
-
 def main() -> None:
     """Measure and print; with --write also into docs/benchmarks.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -298,13 +290,9 @@ def main() -> None:
         else:
             words = f"messages of {STORED // 1024} KiB stored, of {SENT // 1024} KiB sent"
             headers, rows = SYNC, sync(given.gib, console)
-        text = markdown(headers, rows, words, before)
-        table = Table(*headers)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+        show(headers, rows)
         if given.write:
-            write_section(f"replication {part}", text)
+            write_measured(f"replication {part}", words, before, markdown(headers, rows))
 
 
 if __name__ == "__main__":

@@ -17,11 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import peers
-from benchmarks.throughput import write_section
+from benchmarks.report import markdown, show, write_section
 from harness.loadclient.connection import LoadError
 from harness.loadclient.process import cpu_seconds, resident_bytes
 from harness.loadclient.stomp import StompConnection
@@ -110,13 +107,9 @@ def main() -> None:
                 rows.append((f"{messages:,}", f"{arguments.size} B", median, at_once, memory))
         finally:
             broker.stop()
-    table = Table(*COLUMNS, title="start after kill -9 (goal: 1.5 s with 1 million messages)")
-    for row in rows:
-        table.add_row(*row)
-    Console(width=120).print(table)
+    show(COLUMNS, rows, "start after kill -9 (goal: 1.5 s with 1 million messages)", width=120)
     if arguments.write:
-        lines = ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ("---",) * len(COLUMNS), *rows)]
-        write_section("startup", "Goal: below 1.5 s with 1 million messages.\n\n" + "\n".join(lines))
+        write_section("startup", "Goal: below 1.5 s with 1 million messages.\n\n" + markdown(COLUMNS, rows))
 
 
 if __name__ == "__main__":

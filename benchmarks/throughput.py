@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import signal
 import statistics
 import subprocess
@@ -28,14 +27,13 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import peers
+from benchmarks import peers, report
 from harness.loadclient.process import descendants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
-REPORT = ROOT / "docs" / "benchmarks.md"
 PROTOCOLS = ("amqp", "mqtt", "stomp")
 RUN_LIMIT = 300
 
@@ -190,32 +188,9 @@ def markdown(found: Sequence[Row], arguments: argparse.Namespace, load: float) -
         f"of {arguments.seconds:g} s (lowest to highest). Load average before the first run: {load:.1f} (a machine",
         "that does other work at the same time shows lower rates, and most of all longer confirms at window 1).",
         "",
-        "| " + " | ".join(COLUMNS) + " |",
-        "|" + "---|" * len(COLUMNS),
-        *("| " + " | ".join((row.scenario, row.protocol.upper(), row.broker, *row.cells)) + " |" for row in found),
+        report.markdown(COLUMNS, [(row.scenario, row.protocol.upper(), row.broker, *row.cells) for row in found]),
     ]
     return "\n".join(lines)
-
-
-def section(name: str) -> tuple[str, re.Match[str]]:
-    """Return the report and where a section of it stands, markers included; its first group is what is in between."""
-    begin, end = f"<!-- {name}: written by benchmarks -->", f"<!-- end of {name} -->"
-    report = REPORT.read_text()
-    found = re.search(re.escape(begin) + "\n(.*?)" + re.escape(end), report, re.DOTALL)
-    if not found:
-        raise SystemExit(f"{REPORT} has no section {begin}")
-    return report, found
-
-
-def read_section(name: str) -> str:
-    """Return what is between the markers of a section of the report."""
-    return section(name)[1][1]
-
-
-def write_section(name: str, text: str) -> None:
-    """Replace what is between the markers of a section of the report."""
-    report, found = section(name)
-    REPORT.write_text(f"{report[: found.start(1)]}{text}\n{report[found.end(1) :]}")
 
 
 def main() -> None:
@@ -254,7 +229,7 @@ def main() -> None:
             table.add_row(row.scenario, row.protocol, row.broker, *row.cells)
     console.print(table)
     if arguments.write:
-        write_section("throughput", markdown(found, arguments, load))
+        report.write_section("throughput", markdown(found, arguments, load))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from benchmarks import failover_full, failover_pairs, peers
-from benchmarks.failover_table import COLUMNS, Circumstances, delays, markdown, merged, row, rows_of
-from benchmarks.throughput import read_section
+from benchmarks.failover_table import COLUMNS, Circumstances, delays, merged, row, rows_of
+from benchmarks.report import markdown, read_section
 from pollux.client.retry import UNLIMITED
 from pollux.client.url import parse_url
 
@@ -43,7 +43,7 @@ def test_a_row(times: Sequence[float], figures: tuple[str, ...]) -> None:
 
 def test_what_was_written_is_read_again() -> None:
     rows = [row(ABOUT, [1, 2, 3]), row(ABOUT._replace(broker="ActiveMQ, default", protocol="STOMP"), [5000])]
-    assert rows_of(markdown(rows)) == rows
+    assert rows_of(markdown(COLUMNS, rows)) == rows
     assert rows_of("") == []
 
 
@@ -120,7 +120,7 @@ def test_a_row_at_full_load_tells_the_first_failovers_from_the_last() -> None:
         *("0.3", "2026-11-22"),
     )
     columns = failover_full.COLUMNS
-    assert rows_of(markdown([made], columns), columns) == [made]
+    assert rows_of(markdown(columns, [made]), columns) == [made]
     drained = failover_full.row(ABOUT, found, drained=True)
     assert merged([made], [drained], failover_full.IDENTITY) == [made, drained]
     assert read_section("failover at full load") is not None

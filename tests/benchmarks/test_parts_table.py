@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.failover_table import markdown, rows_of
+from benchmarks.failover_table import rows_of
 from benchmarks.parts_table import COLUMNS, PARTS, rows
-from benchmarks.throughput import read_section
+from benchmarks.report import markdown, read_section
 from lab import parts as lab_parts
 
 
@@ -29,7 +29,7 @@ def test_a_row_for_each_fault_with_the_median_of_each_part() -> None:
         *("0.2", "2026-11-26"),
     )
     assert host[:8] == ("host", "1", "4,400", "4,400", "4,400", "1,000", "1,200", "-")
-    assert rows_of(markdown([process, host], COLUMNS), COLUMNS) == [process, host]
+    assert rows_of(markdown(COLUMNS, [process, host]), COLUMNS) == [process, host]
 
 
 @pytest.mark.parametrize("broken", [trial("host", 4400.0, "broken"), trial("host", None)])
