@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from pollux.config import Configuration, loads
 from pollux.config.clustering import ReplicationBackup
 from pollux.config.colocated_ports import lives_of
-from pollux.config.stores import DatabaseStore, Store
 from pollux.ha.colocated.life import Life, decode, derived, directories_of, encode, place_of
 from pollux.ha.replication.settings import settings_of as replication_settings
 from pollux.ha.shared_store.activation import settings_of
@@ -98,15 +96,13 @@ def test_a_life_is_told_to_its_process_as_text() -> None:
     assert (life.key, Life().key) == (NODE, "live")
 
 
-def test_the_policy_is_provided_with_a_store_of_files() -> None:
+def test_the_policy_is_provided_with_a_shared_store_and_with_replication() -> None:
     def refused(configuration: Configuration) -> set[str]:
         return {one.name for one in configuration.unsupported_features(features(configuration))}
 
     assert refused(given()) == set()
     assert refused(replicated()) == set()
     assert refused(loads(replicated_text("").replace(MANAGER, ""))) == set(), "lives of all hosts vote"
-    assert "colocated" in refused(replace(replicated(), store=Store(database_store=DatabaseStore("m", "b", "l", "p"))))
-    assert "colocated" in refused(replace(given(), store=Store(database_store=DatabaseStore("m", "b", "l", "p"))))
 
 
 MANAGER = (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from pollux.config.colocated_ports import colocated_of
 from pollux.config.databases import JdbcError, sqlalchemy_url
 
 if TYPE_CHECKING:
@@ -41,7 +42,13 @@ def database_is_known(configuration: Configuration, report: Report) -> None:
     folded = [name.lower() for name in names]
     if len(set(folded)) < len(folded):
         report.error_at(line, "the tables of a database-store need names of their own")
-    if configuration.replication_part is not None:
+    if colocated_of(configuration) is not None:
+        report.error_at(
+            report.line("ha_policy"),
+            "<colocated> is not possible with a database-store: a host would find the store of a node that asks it"
+            " for a backup in its own tables; make pairs of <primary> and <backup>, each with table names of its own",
+        )
+    elif configuration.replication_part is not None:
         report.error_at(
             report.line("ha_policy"),
             "replication is not possible with a database-store: every broker uses the same database; take shared-store",

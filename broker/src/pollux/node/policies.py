@@ -15,10 +15,10 @@ def features(configuration: Configuration) -> frozenset[str]:
     """Return the features beyond a single broker that this version provides for ``configuration``."""
     built = {"shared-store", "database-store", "scale-down"}
     shared = configuration.ha_policy.shared_store if configuration.ha_policy is not None else None
-    if shared is not None and configuration.database is None:
+    if shared is not None:
         built |= {"colocated"}
     copied = configuration.ha_policy.replication if configuration.ha_policy is not None else None
-    if copied is not None and copied.colocated is not None and configuration.database is None:
+    if copied is not None and copied.colocated is not None:
         built |= {"colocated", "replication", "network-check"}
     if has_cluster_password(configuration):
         built |= {"core-protocol"}
