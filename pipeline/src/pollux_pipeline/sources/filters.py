@@ -31,8 +31,8 @@ from pollux_pipeline.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pollux_pipeline.sources.columns import Mask, Records
     from pollux_pipeline.sources.files import Part
+    from pollux_pipeline.sources.records import Mask, Records
 
 #: Rows that are not records of a file.
 DAMAGE = "DAMAGE"

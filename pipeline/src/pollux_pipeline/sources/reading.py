@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from pollux.formats.history import decode_history
 from pollux.formats.segments import FormatError
-from pollux_pipeline.sources.columns import Records
+from pollux_pipeline.sources.columns import column
 from pollux_pipeline.sources.files import Part, Problem, read_checkpoint
 from pollux_pipeline.sources.filters import CHECKPOINT, DAMAGE, FOLDED, LIFE, Conditions
+from pollux_pipeline.sources.records import Records
 from pollux_pipeline.sources.scan import PADDING, scan
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _segment(part: Part, schema: pa.Schema, conditions: Conditions) -> Iterator[
     records = conditions.select(Records(data, found.positions, part))
     for start in range(0, len(records), BATCH_ROWS):
         piece = records.slice(start, start + BATCH_ROWS)
-        columns = [piece.column(field.name, field.type) for field in schema]
+        columns = [column(piece, field.name, field.type) for field in schema]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
     problems = [_problem(part, one.start, one.end - one.start, one.kind, one.detail) for one in found.damaged]
     if part.limit is not None and found.end > part.limit:
