@@ -138,7 +138,7 @@ def move(directory: Path, messages: int) -> Iterator[Row]:
             [
                 *(sys.executable, "-m", "harness.loadclient", "--protocol", "amqp", "--port", str(one.port)),
                 *("--consumer-port", str(two.port), "--user", USER, "--queue", "backlog", "--size", "1024"),
-                *("--consumers", "1", "--messages", "1"),
+                *("--consumers", "1", "--messages", "1", "--waiting", str(messages)),
             ],
             cwd=ROOT,
             env={**os.environ, "LOADCLIENT_PASSWORD": PASSWORD},

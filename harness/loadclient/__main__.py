@@ -66,6 +66,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=100, help="bytes of the body")
     parser.add_argument("--producers", type=int, default=1)
     parser.add_argument("--consumers", type=int, default=0, help="0: publish and confirm only")
+    parser.add_argument("--waiting", type=int, default=0, help="receive so many more messages, which wait already")
     parser.add_argument("--queue", default="load")
     parser.add_argument("--queues", type=int, default=1, help="spread over so many queues, numbered")
     parser.add_argument("--own-queues", action="store_true", help="each producer and consumer pair has its own queues")
@@ -134,7 +135,13 @@ def connect(options: argparse.Namespace, goal: Goal, windows: list[Window]) -> l
 def main() -> int:
     """Run; exit status 0 done, 1 the broker refused or fell silent."""
     options = parse()
-    goal = Goal(options.messages, options.seconds, producers=options.producers, consumers=options.consumers)
+    goal = Goal(
+        options.messages,
+        options.seconds,
+        producers=options.producers,
+        consumers=options.consumers,
+        waiting=options.waiting,
+    )
     windows = [Window(goal, options.window) for _ in range(options.producers)]
     try:
         connections = connect(options, goal, windows)

@@ -24,6 +24,8 @@ class Goal:
     producers: int = 0
     consumers: int = 0
     last_confirm: float = 0.0
+    #: So many messages were there before, and are to be received, too.
+    waiting: int = 0
 
     def grant(self, wanted: int) -> int:
         """Return how many of `wanted` messages may still be sent, and count them as sent."""
@@ -43,8 +45,8 @@ class Goal:
 
     @property
     def consumed(self) -> bool:
-        """True when every message that will ever be sent was received."""
-        return self.producers_done == self.producers and self.received >= self.sent
+        """True when every message that was there, or will ever be sent, was received."""
+        return self.producers_done == self.producers and self.received >= self.sent + self.waiting
 
 
 @dataclass(slots=True)
