@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness import mqtt, stomp
-from harness.broker import POLLUX
+from harness.broker import POLLUX, BrokerProcess
 from harness.cluster import PASSWORD, SETTINGS, ClusterNode, Nodes
 from harness.databases import DATABASES, postgresql
 from harness.failover import Group, wait_until
 from harness.ports import free_port
-from harness.replication import PRIMARY, Pair, file_manager
+from harness.replication import BACKUP, PRIMARY, Pair, file_manager
 from pollux.process.exits import EXIT_FAILED, EXIT_OK, EXIT_UNDRAINED, EXIT_USAGE
 
 if TYPE_CHECKING:
@@ -38,11 +38,16 @@ def scale_down(node: ClusterNode, inside: str = "") -> None:
     node.configuration.write_text(text.replace("<cluster-connections>", f"{policy}<cluster-connections>", 1))
 
 
-def drain(node: ClusterNode, *words: str) -> tuple[int, Any]:
+def drain(node: BrokerProcess, *words: str) -> tuple[int, Any]:
     """Run `pollux cluster drain`; return its exit status and what it says."""
     command = [POLLUX, "cluster", "drain", *words, "--json", "--config", str(node.configuration)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
+
+
+def held(node: BrokerProcess) -> list[tuple[str, int]]:
+    """The queues with messages, with how many."""
+    return [(one["name"], one["messages"]) for one in node.queues() if one["messages"]]
 
 
 def moved(node: ClusterNode) -> int:
@@ -341,6 +346,43 @@ def test_a_backup_hands_over_instead_of_serving_and_its_live_comes_back_empty(pl
             assert sorted(map(int, bodies(third, "orders", 2001))) == list(range(2001))
             for node in (backup, third):
                 assert "Traceback" not in node.log.read_text(), node.log_tail(20_000)
+        finally:
+            third.close()
+
+
+def test_a_drained_live_hands_over_the_rest_when_nobody_copies_it(tmp_path: Path) -> None:
+    """As scale_in.yml stops a pair. While a backup follows, that one would serve: the stop leaves everything to it."""
+    port = free_port()
+    third = ClusterNode(tmp_path / "third", [port, free_port()], 0)
+    third.configuration.write_text(
+        third.configuration.read_text().replace("<cluster-user>nodes<", "<cluster-user>twins<")
+    )
+    expiry: Any = {
+        "connecting": {"clean_start": True, "properties": mqtt.connect_properties(SessionExpiryInterval=3600)}
+    }
+    with Pair(tmp_path, file_manager(tmp_path / "locks"), PRIMARY, BACKUP) as pair:
+        for member in pair.replicas:
+            text = member.configuration.read_text()
+            named = f'<connectors><connector name="third">tcp://127.0.0.1:{port}</connector><connector '
+            text = text.replace("<connectors><connector ", named, 1)
+            text = text.replace("</static-connectors>", "<connector-ref>third</connector-ref></static-connectors>", 1)
+            member.configuration.write_text(text)
+        live, backup = pair.start()
+        third.start()
+        try:
+            with mqtt.connect(live, "away", **expiry) as client:
+                client.subscribe("news", qos=1)
+            with mqtt.connect(live) as client:
+                client.publish("news", "1", qos=1)
+            wait_until(lambda: drain(live)[0] == EXIT_OK, "the drain is begun")
+            assert live.stop() == EXIT_OK, live.log_tail()
+            backup.wait_for("live")
+            assert (held(backup), third.messages()) == ([("away.news", 1)], {}), "it is the node's, as before"
+            assert backup.stop() == EXIT_OK, backup.log_tail()
+            assert third.messages() == {"away.news": 1}
+            backup.start()
+            backup.wait_for("live")
+            assert held(backup) == []
         finally:
             third.close()
 

@@ -100,6 +100,11 @@ class Activation(ABC):
         self._guard_timer: asyncio.TimerHandle | None = None
 
     @property
+    def copied(self) -> bool:
+        """Whether another broker copies what is here, and may serve with it."""
+        return False
+
+    @property
     def address_astray(self) -> bool | None:
         """Whether a virtual address is elsewhere than the broker that serves; None: this policy has none."""
         return None

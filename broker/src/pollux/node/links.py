@@ -84,9 +84,11 @@ class Links:
             return
         from pollux.node import scale_down
 
+        activation = self._activation
+
         self.cluster = await self._connections(configuration, node, post, self._preparation)
         first = self.cluster.all[0]
-        self.drain = scale_down.join(first, configuration)
+        self.drain = scale_down.join(first, configuration, lambda: activation is not None and activation.copied)
         if sessions is not None:
             from pollux.cluster.mqtt.service import MqttNeighbours
 

@@ -11,13 +11,18 @@ from pollux.cluster.scale_down.receiving import Receiving
 from pollux.protocols.mqtt.moving import MovingRetained, MovingSessions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pollux.cluster.connection.service import Cluster
     from pollux.cluster.scale_down.states import States
     from pollux.config.model import Configuration
 
 
-def join(cluster: Cluster, configuration: Configuration) -> Drain:
-    """Return what hands over all that ``cluster``'s node has; the node takes from others from now on, too."""
+def join(cluster: Cluster, configuration: Configuration, copied: Callable[[], bool]) -> Drain:
+    """Return what hands over all that ``cluster``'s node has; the node takes from others from now on, too.
+
+    ``copied``: whether another broker copies its store. That one may serve as soon as this one stops, and goes on.
+    """
     post = cluster.post
     states: tuple[States, ...] = (MovingSessions(post), MovingRetained(post))
     cluster.requests.update(Receiving(post).requests)
@@ -28,6 +33,5 @@ def join(cluster: Cluster, configuration: Configuration) -> Drain:
         free=lambda: post.storage.usage().free,
         host=socket.gethostname(),
         states=states,
-        # Whoever copies this one's store may serve as soon as it stops, and goes on.
-        finishes=configuration.replication_part is None and configuration.active_passive is None,
+        copied=copied,
     )

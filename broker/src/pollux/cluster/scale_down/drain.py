@@ -47,8 +47,9 @@ _REQUESTS = 50
 class Drain:
     """The scale-down of one broker. All methods are called in the loop's thread.
 
-    ``free``: bytes that the store has room for. ``host``: the machine. ``states``: what goes last. ``finishes``: a stop
-    hands over the rest once this was begun, whatever ``wanted`` says of stops.
+    ``free``: bytes that the store has room for. ``host``: the machine. ``states``: what goes last. ``copied``: another
+    broker copies this store and may serve with it; where none does, a stop hands over the rest once this was begun,
+    whatever ``wanted`` says of stops.
     """
 
     def __init__(
@@ -59,10 +60,10 @@ class Drain:
         free: Callable[[], int],
         host: str,
         states: Sequence[States] = (),
-        finishes: bool = True,
+        copied: Callable[[], bool] = lambda: False,
     ) -> None:
         self.wanted = wanted
-        self._finishes = finishes
+        self._copied = copied
         self._cluster = cluster
         self._post = cluster.post
         self._free = free
@@ -128,7 +129,7 @@ class Drain:
     @property
     def goes_with_a_stop(self) -> bool:
         """Return whether a stop hands over all that is here: broker.xml says so, or an operator began it."""
-        return self.wanted.enabled or (self.running and self._finishes)
+        return self.wanted.enabled or (self.running and not self._copied())
 
     @property
     def nothing(self) -> bool:

@@ -63,6 +63,11 @@ class CopyingActivation(Activation):
         self.files = replicas.files
         self.spare = Spare(self.roots["journal"], self.me.id, self._configuration.journal_file_size, self.files)
 
+    @property
+    def copied(self) -> bool:
+        """Whether a backup follows, whether its copy is complete or not."""
+        return bool(self._replicas.backups())
+
     def _about(self) -> dict[str, Any]:
         """Return what other members are told of this one."""
         return {
