@@ -14,7 +14,7 @@ from broker.store.test_mirror import contents, roots_in
 from pollux.cluster.link import Conversation, CoreHub
 from pollux.formats.segments import Kind, SegmentHeader
 from pollux.ha.copies import local
-from pollux.ha.copies.backup_side import PURPOSE, BackupSide
+from pollux.ha.copies.backup_side import PURPOSE, WINDOW, BackupSide
 from pollux.ha.copies.live_side import LiveSide
 from pollux.ha.copies.local import LocalState
 from pollux.ha.copies.old_replicas import move_aside
@@ -199,6 +199,28 @@ async def test_a_backup_copies_follows_and_is_marked_complete(two: Two) -> None:
         await two.live.write("2.segment", b"record %d" % number)
         # What is confirmed is in the copy already.
         assert (two.backup.roots["journal"] / "2.segment").read_bytes() == b"record %d" % number
+    assert contents(two.backup.roots) == contents(two.live.roots)
+
+
+async def test_a_batch_costs_one_frame_each_way(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credit is granted again by the window's quarters; and it never runs out."""
+    await two.backup.follow(two.port)
+    await until(lambda: bool(two.backup.synced))
+    grants: list[int] = []
+    granting = Conversation.grant
+
+    def counted(conversation: Conversation, channel: int, size: int) -> None:
+        grants.append(size)
+        granting(conversation, channel, size)
+
+    monkeypatch.setattr(Conversation, "grant", counted)
+    for number in range(100):
+        await two.live.write("2.segment", b"record %d" % number)
+    assert grants == []
+    for _ in range(20):  # more than a window
+        await two.live.write("3.segment", bytes(1 << 20))
+    assert 4 <= len(grants) <= 5
+    assert min(grants) >= WINDOW // 4
     assert contents(two.backup.roots) == contents(two.live.roots)
 
 

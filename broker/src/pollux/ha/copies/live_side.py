@@ -64,6 +64,8 @@ class LiveSide:
         self._timeout = timeout
         self._on_end = on_end
         self._inventory: Inventory = {}
+        #: Bytes that were taken and not granted again yet.
+        self._owed = 0
         self._woken = False
         self._copying: asyncio.Task[None] | None = None
         self._ended = False
@@ -92,7 +94,11 @@ class LiveSide:
         except (msgspec.MsgspecError, ValueError, TypeError, KeyError, StoreError) as error:
             self._fail(f"it sent what cannot be read: {error}")
             return
-        self._conversation.grant(self._channel, len(payload))
+        # Not for each confirmation: a frame there, and one that wakes somebody, would be as many as batches.
+        self._owed += len(payload)
+        if self._owed >= WINDOW // 4:
+            owed, self._owed = self._owed, 0
+            self._conversation.grant(self._channel, owed)
 
     def _has(self, file: str, size: int, at: int, hashes: bytes) -> None:
         known = self._inventory.setdefault(file, (size, []))[1]
