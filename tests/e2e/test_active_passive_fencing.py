@@ -82,6 +82,25 @@ def test_a_primary_that_nobody_fences_is_outlasted_and_ends_itself(tmp_path: Pat
         assert "the resource manager has not said for too long that this broker serves" in second.text()
 
 
+def has_queue(broker: Broker, name: str) -> bool:
+    return any(one["name"] == name for one in broker.queues())
+
+
+def make_queue(broker: Broker, name: str) -> tuple[threading.Thread, list[str]]:
+    """Have a queue made by a thread; the list says when that was answered. Who waits for long waits no more."""
+    answered: list[str] = []
+    queue = {"name": name, "address": name, "routingType": "ANYCAST", "durable": True}
+
+    def make() -> None:
+        with suppress(OSError):
+            broker.api("/api/v1/queues", method="POST", body=queue)
+            answered.append(name)
+
+    thread = threading.Thread(target=make, daemon=True)
+    thread.start()
+    return thread, answered
+
+
 def test_nothing_is_confirmed_with_fewer_copies_than_wanted(tmp_path: Path) -> None:
     """min-in-sync: clients are served, and what they send stays unsettled until a backup is there."""
     with Cluster(tmp_path, 2, min_in_sync=1) as cluster:
@@ -94,13 +113,20 @@ def test_nothing_is_confirmed_with_fewer_copies_than_wanted(tmp_path: Path) -> N
         assert first.activation["warnings"] == ["fewer than min-in-sync (1) backups are in sync: nothing is confirmed"]
         confirmed = cluster.confirmed()
         wait_until(lambda: len(first.api("/api/v1/connections")["items"]) >= 3, "clients are there")
+        # Nor a queue that is made: it would be gone with this broker.
+        making, answered = make_queue(first, "made")
+        wait_until(lambda: has_queue(first, "made"), "it is made there")
+        assert has_queue(first, "made"), "whoever asks after it has an answer"
+        assert not answered
         assert cluster.confirmed() == confirmed
         second.spawn()
         second.wait_for_status("ready")
+        making.join()
         cluster.wait_for_confirms(30)
         cluster.fault("kill -9 of the primary")
         first.kill()
         second.promote()
+        assert has_queue(second, "made")
         first.spawn()
         first.wait_for_status("ready")
         cluster.wait_for_confirms(30)
