@@ -1,7 +1,8 @@
-"""Single modules and actions of the bundle, run by Ansible on this machine."""
+"""Single filters, modules and actions of the bundle: loaded, or run by Ansible on this machine."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -12,6 +13,18 @@ from typing import Any
 from harness import bytecode
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def load(path: str | Path) -> Any:
+    """Return a new module from a file of this checkout."""
+    name = f"of_tests_{Path(path).stem}"
+    specification = importlib.util.spec_from_file_location(name, ROOT / path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    specification.loader.exec_module(module)
+    return module
 
 
 def results(home: Path, program: str, *arguments: str, **environment: str) -> dict[str, dict[str, Any]]:

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from typing import Any
 
 import yaml
 
 from harness.bundle import ROOT
+from harness.modules import load
 
-
-def load_filter(name: str) -> Any:
-    """Return a module of filter_plugins."""
-    path = ROOT / "filter_plugins" / f"{name}.py"
-    specification = importlib.util.spec_from_file_location(f"pollux_{name}", path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[f"pollux_{name}"] = module
-    specification.loader.exec_module(module)
-    return module
-
-
-topology = load_filter("topology")
+topology = load("filter_plugins/topology.py")
 OPTIONS = {
     role: yaml.safe_load((ROOT / "roles" / role / "meta" / "argument_specs.yml").read_text())["argument_specs"]["main"][
         "options"

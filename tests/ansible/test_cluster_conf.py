@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from harness.modules import load
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _load() -> Any:
-    specification = importlib.util.spec_from_file_location("conf", ROOT / "filter_plugins" / "cluster_conf.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-conf = _load()
+conf = load("filter_plugins/cluster_conf.py")
 LOOKS = '<action name="status" depth="*" interval="2"/>'
 NODES = ("castor", "pollux", "helen")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.bundle import ROOT, write_private
+from harness.bundle import write_private
+from harness.modules import load
 from harness.rendering import Rendering, example
 from harness.topology import model
 from pollux.config import loads
@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 
 HOSTS = [f"broker{number}.example.com" for number in (1, 2, 3)]
 PASSWORD = "cluster-password-0815"
-
-
-def load(path: str) -> Any:
-    specification = importlib.util.spec_from_file_location(
-        f"of_colocated_tests_{path.rsplit('/', 1)[-1][:-3]}", ROOT / path
-    )
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 gates = load("filter_plugins/gates.py")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import importlib.util
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import pytest
 import yaml
 
 from harness.bundle import ROOT
+from harness.modules import load
 from harness.postgresql import programs, running
 
 if TYPE_CHECKING:
@@ -22,19 +22,8 @@ if TYPE_CHECKING:
     from harness.postgresql import Server
 
 
-def load(path: Path) -> Any:
-    name = f"of_database_tests_{path.stem}"
-    specification = importlib.util.spec_from_file_location(name, path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module
-    specification.loader.exec_module(module)
-    return module
-
-
-topology = load(ROOT / "filter_plugins" / "topology.py")
-module = load(ROOT / "roles" / "database_store" / "library" / "pollux_database.py")
+topology = load("filter_plugins/topology.py")
+module = load("roles/database_store/library/pollux_database.py")
 OPTIONS = {
     role: yaml.safe_load((ROOT / "roles" / role / "meta" / "argument_specs.yml").read_text())["argument_specs"]["main"][
         "options"
@@ -112,7 +101,7 @@ def test_what_cannot_work_is_refused_by_name(given: dict[str, Any], words: str) 
 
 def test_an_installation_without_the_extra_is_whole_and_one_that_lacks_more_is_not(tmp_path: Path) -> None:
     """Each module is imported once when a release is installed; those of the extra may lack what it brings."""
-    install = load(ROOT / "roles" / "broker" / "library" / "pollux_install.py")
+    install = load("roles/broker/library/pollux_install.py")
     package = tmp_path / "thing"
     package.mkdir()
     (package / "__init__.py").touch()

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.modules import load
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _load() -> Any:
-    specification = importlib.util.spec_from_file_location("discard", ROOT / "filter_plugins" / "discard.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-discard = _load()
+discard = load("filter_plugins/discard.py")
 NODES = [{"name": name, "broker": f"10.0.0.{number}:1"} for number, name in enumerate("abc", 1)]
 TOPOLOGY = {
     "brokers": {name: {"group": "trio"} for name in "abc"} | {"x": {"group": "alone"}},

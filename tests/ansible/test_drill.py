@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.modules import load
 from pollux.drill.manifest import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOPBACK = "http://127.0.0.1:8161"
 
 
-def _load() -> Any:
-    specification = importlib.util.spec_from_file_location("pollux_drills", ROOT / "filter_plugins" / "drill.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-drill = _load()
+drill = load("filter_plugins/drill.py")
 
 
 def site(manager: str = "pacemaker", *, fencing: bool = True, management: str = "") -> dict[str, Any]:

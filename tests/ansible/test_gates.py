@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.modules import load
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _load() -> Any:
-    specification = importlib.util.spec_from_file_location("pollux_gates", ROOT / "filter_plugins" / "gates.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-gates = _load()
+gates = load("filter_plugins/gates.py")
 
 
 def refusals(

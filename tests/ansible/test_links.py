@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.bundle import ROOT
+from harness.modules import load
 from harness.topology import chain, cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def load(path: Path) -> Any:
-    specification = importlib.util.spec_from_file_location(path.stem, path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-links = load(ROOT / "roles" / "broker" / "library" / "pollux_links.py")
-report = load(ROOT / "filter_plugins" / "report.py")
+links = load("roles/broker/library/pollux_links.py")
+report = load("filter_plugins/report.py")
 GROUPS = {"pair2": ["a2", "b2"], "pair3": ["a3", "b3"]}
 
 

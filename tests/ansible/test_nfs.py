@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import socket
@@ -16,6 +15,7 @@ import pytest
 import yaml
 
 from harness.bundle import ROOT, Site
+from harness.modules import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,18 +25,8 @@ pytestmark = pytest.mark.timeout(600)
 PROBE = ROOT / "roles" / "shared_store" / "files" / "lock_probe.py"
 
 
-def load(name: str, path: Path) -> Any:
-    """A module of the bundle, which is no package."""
-    specification = importlib.util.spec_from_file_location(name, path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-mounts = load("pollux_mounts", ROOT / "filter_plugins" / "mounts.py")
-lock_probe = load("pollux_lock_probe", PROBE)
+mounts = load("filter_plugins/mounts.py")
+lock_probe = load(PROBE)
 mount_at, mount_problems, unit_name = mounts.mount_at, mounts.mount_problems, mounts.unit_name
 OPTIONS = "rw,sync,vers=4.1,rsize=262144,soft,noac,proto=tcp,timeo=20,retrans=2,sec=sys,lookupcache=none,addr=10.0.0.9"
 MOUNTINFO = f"""\

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
+
+from harness.modules import load
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _load(role: str, name: str) -> Any:
-    path = ROOT / "roles" / role / "library" / f"{name}.py"
-    specification = importlib.util.spec_from_file_location(name, path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-cib = _load("pacemaker", "pollux_cib")
+cib = load("roles/pacemaker/library/pollux_cib.py")
 CURRENT_TEXT = """
 <configuration>
   <crm_config><cluster_property_set id="cib-bootstrap-options">

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import json
 import os
 import sys
@@ -15,6 +14,7 @@ import pytest
 import yaml
 
 from harness.bundle import ROOT, Site, prod_inventory, write_private
+from harness.modules import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,18 +22,6 @@ if TYPE_CHECKING:
     from harness.deployment import Deployment
 
 HOSTS = ("broker1b.example.com", "broker2b.example.com", "broker3b.example.com")
-
-
-def load(path: str) -> Any:
-    """A module by its path in this checkout."""
-    name = f"pipeline_role_{Path(path).stem}"
-    specification = importlib.util.spec_from_file_location(name, ROOT / path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module
-    specification.loader.exec_module(module)
-    return module
 
 
 pipeline = load("filter_plugins/pipeline.py")

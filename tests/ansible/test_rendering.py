@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from lxml import etree
 
-from harness.bundle import ROOT, prod_inventory, write_private
+from harness.bundle import prod_inventory, write_private
+from harness.modules import load
 from harness.rendering import HOSTS, RENDER_NODES, Rendering, example, manager
 from pollux.cluster.connection.settings import settings_of as link_settings_of
 from pollux.config import loads
@@ -219,22 +218,12 @@ def test_the_cluster_conf_of_the_example_passes_rgmanagers_rules(tmp_path: Path)
     hosts = sorted(rendering.render("cluster"))
     files = rendering.files("cluster", hosts[0])
     text = files["/etc/cluster/cluster.conf"]
-    conf = load_filter("cluster_conf")
+    conf = load("filter_plugins/cluster_conf.py")
     assert conf.cluster_conf_problems(text) == []
     order = conf.cluster_conf_plan(text)["order"][-1]
     assert order.startswith("qpidd-primary-service: starts script qpidd-primary, ip 192.0.2.10; stops ip 192.0.2.10,")
     assert "POLLUX_USER='pollux'" in files["/etc/sysconfig/qpidd"]
     assert files["/etc/init.d/qpidd-primary"].startswith("#!/bin/sh")
-
-
-def load_filter(name: str) -> Any:
-    """A module of filter_plugins."""
-    specification = importlib.util.spec_from_file_location(name, ROOT / "filter_plugins" / f"{name}.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 def partner(host: str) -> str:

@@ -11,9 +11,9 @@ import pytest
 
 from harness import mqtt, stomp
 from harness.bundle import MEMBERS, ROOT, Site, write_private
-from harness.modules import results
+from harness.modules import load, results
 from harness.rendering import Rendering, example
-from harness.topology import broker, chain, cluster, load_filter, model
+from harness.topology import broker, chain, cluster, model
 from pollux.config import loads
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from harness.bundle import Run
 
-scale_in = load_filter("scale_in")
+scale_in = load("filter_plugins/scale_in.py")
 LOGIN: Any = {"user": "demo", "password": "a-demo-password-0815"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import threading
@@ -12,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from harness.modules import ROOT, results
+from harness.modules import ROOT, load, results
 from pollux.config.users import load_users
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-    from types import ModuleType
 
 #: On a very busy machine a playbook takes long; only one that hangs takes this long.
 pytestmark = pytest.mark.timeout(900)
@@ -26,16 +24,6 @@ PLUGIN = ROOT / "roles" / "broker" / "action_plugins" / "pollux_users.py"
 SOURCES = ROOT / "broker" / "src"
 KEY = "canary-of-the-users-key"
 HOSTS = ("castor", "pollux", "helena")
-
-
-def plugin() -> ModuleType:
-    """The action's own code."""
-    spec = importlib.util.spec_from_file_location("pollux_users_action", PLUGIN)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def password(name: str) -> str:
@@ -162,7 +150,7 @@ def test_a_password_that_cannot_be_used_is_refused_with_the_users_name_only(site
 
 
 def test_processes_of_one_run_share_what_they_derive(tmp_path: Path) -> None:
-    action = plugin()
+    action = load(PLUGIN)
     wanted = {f"{number:032x}": (f"user{number}", f"secret{number}") for number in range(20)}
     calls: list[str] = []
     results: list[Mapping[str, str]] = []
@@ -188,7 +176,7 @@ def test_processes_of_one_run_share_what_they_derive(tmp_path: Path) -> None:
 
 
 def test_one_that_fails_leaves_nothing_half_done_for_the_others(tmp_path: Path) -> None:
-    action = plugin()
+    action = load(PLUGIN)
     wanted = {"00": ("ada", "a"), "01": ("bob", "b")}
 
     def derive(salt: str, name: str, secret: str) -> str:
@@ -235,6 +223,6 @@ print(code.users_editor.check_user_name("ada"), made.split("$")[0], [name for na
 
 def test_a_place_without_the_broker_is_named_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"tools/wheelhouse\.py") as caught:
-        plugin().broker_code(str(tmp_path))
+        load(PLUGIN).broker_code(str(tmp_path))
     assert str(tmp_path) in str(caught.value)
     assert sys.modules["pollux.config.users"].load_users is load_users
