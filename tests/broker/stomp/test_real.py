@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import proton
 import pytest
@@ -27,6 +27,13 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     await real.start()
     yield real
     await real.stop()
+
+
+async def with_settings(directory: Path, **settings: Any) -> Broker:
+    """Start a broker whose addresses all have these settings."""
+    real = Broker(directory, Configuration(address_settings=(AddressSetting("#", settings),)))
+    await real.start()
+    return real
 
 
 async def test_produced_confirmed_consumed_acknowledged(broker: Broker) -> None:
@@ -150,13 +157,7 @@ async def test_a_large_message_that_is_broken_off_leaves_no_file(broker: Broker)
 
 
 async def test_a_large_message_waits_for_its_address(tmp_path: Path) -> None:
-    configuration = Configuration(
-        address_settings=(
-            AddressSetting("#", {"max_size_bytes": 5_000, "address_full_policy": AddressFullPolicy.BLOCK}),
-        )
-    )
-    broker = Broker(tmp_path, configuration)
-    await broker.start()
+    broker = await with_settings(tmp_path, max_size_bytes=5_000, address_full_policy=AddressFullPolicy.BLOCK)
     producer, consumer = await broker.connected(), await broker.connected()
     for number in range(10):
         producer.send(f"SEND\ndestination:/queue/a\nreceipt:{number}\n\n{'x' * 900}\0".encode())
@@ -187,13 +188,7 @@ async def test_a_refused_large_message_leaves_no_file(broker: Broker) -> None:
 
 
 async def test_a_large_message_for_a_full_address_leaves_no_file(tmp_path: Path) -> None:
-    configuration = Configuration(
-        address_settings=(
-            AddressSetting("#", {"max_size_bytes": 1_000, "address_full_policy": AddressFullPolicy.FAIL}),
-        )
-    )
-    broker = Broker(tmp_path, configuration)
-    await broker.start()
+    broker = await with_settings(tmp_path, max_size_bytes=1_000, address_full_policy=AddressFullPolicy.FAIL)
     client = await broker.connected()
     client.send(f"SEND\ndestination:/queue/a\n\n{'x' * 1000}\0".encode())
     await broker.settle()
@@ -242,13 +237,7 @@ async def test_unsubscribing_inside_a_transaction(broker: Broker) -> None:
 
 
 async def test_dead_letters_say_where_they_come_from(tmp_path: Path) -> None:
-    configuration = Configuration(
-        address_settings=(
-            AddressSetting("#", {"dead_letter_address": "DLQ", "max_delivery_attempts": 2, "redelivery_delay": 0}),
-        )
-    )
-    broker = Broker(tmp_path, configuration)
-    await broker.start()
+    broker = await with_settings(tmp_path, dead_letter_address="DLQ", max_delivery_attempts=2, redelivery_delay=0)
     client = await broker.connected()
     client.send(b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:client-individual\n\n\0")
     client.send(b"SUBSCRIBE\nid:d\ndestination:/queue/DLQ\n\n\0")
@@ -267,13 +256,7 @@ async def test_dead_letters_say_where_they_come_from(tmp_path: Path) -> None:
 
 
 async def test_blocked_producers_wait_and_go_on(tmp_path: Path) -> None:
-    configuration = Configuration(
-        address_settings=(
-            AddressSetting("#", {"max_size_bytes": 20_000, "address_full_policy": AddressFullPolicy.BLOCK}),
-        )
-    )
-    broker = Broker(tmp_path, configuration)
-    await broker.start()
+    broker = await with_settings(tmp_path, max_size_bytes=20_000, address_full_policy=AddressFullPolicy.BLOCK)
     producer, consumer = await broker.connected(), await broker.connected()
     for number in range(100):
         producer.send(f"SEND\ndestination:/queue/a\nreceipt:{number}\n\n{'x' * 1000}\0".encode())
