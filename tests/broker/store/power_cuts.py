@@ -11,10 +11,9 @@ import asyncio
 import pickle
 import random
 import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from harness import in_memory
 from harness.disk_account import Account, Event, materialise
 from harness.lossy_disk import LossyDisk
 from pollux.errors import StoreError
@@ -28,6 +27,7 @@ from .promises import Promises
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from pollux.store.recovered import Damage
 
@@ -35,12 +35,6 @@ if TYPE_CHECKING:
 
 #: Damage that a power cut alone explains: of writes that were never confirmed.
 _NORMAL = {"torn-tail", "late-writes"}
-
-
-def scratch() -> Path:
-    """A directory in memory where there is one: nothing of this has to survive a real power cut."""
-    memory = Path("/dev/shm")  # noqa: S108
-    return Path(tempfile.mkdtemp(prefix="pollux-power-", dir=memory if memory.is_dir() else None))
 
 
 class InMemory(FileOperations):
@@ -143,7 +137,7 @@ def cut(
     loop = asyncio.new_event_loop()
     #: By the hash of all names and contents: bytes keep theirs, and most files are the same object as at the last cut.
     known: dict[int, Recovered] = {}
-    target = scratch()
+    target = in_memory.directory("pollux-power-")
     try:
         for position in positions:
             for event in events[done:position]:
@@ -193,7 +187,7 @@ async def recorded(
 def chain(seed: int, lives: int, *, steps: int = 40) -> Iterator[Recording]:
     """Recordings, each of which begins with what a power cut left of the one before."""
     draw = random.Random(seed)  # noqa: S311
-    base = scratch()
+    base = in_memory.directory("pollux-power-")
     bodies: dict[int, bytes] = {}
     promises = Promises()
     left: dict[str, bytes | None] = {}

@@ -6,16 +6,17 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from harness import in_memory
 
 from .damaged_stores import Store, make_store, run_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 CASES = int(os.environ.get("POLLUX_DAMAGE_CASES", "5000"))
 SEED = int(os.environ.get("POLLUX_DAMAGE_SEED", "1"))
@@ -27,8 +28,7 @@ _PARTS = 5
 @pytest.fixture(scope="module")
 def memory() -> Iterator[Path]:
     """A directory that needs no disk, where there is one: nothing here is about what a power cut leaves."""
-    shared = Path("/dev/shm")  # noqa: S108
-    place = Path(tempfile.mkdtemp(prefix="pollux-damage-", dir=shared if os.access(shared, os.W_OK) else None))
+    place = in_memory.directory("pollux-damage-")
     yield place
     shutil.rmtree(place)
 

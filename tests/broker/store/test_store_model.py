@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
+from harness import in_memory
 from harness.databases import DATABASES
 from harness.disk_account import materialise
 from harness.lossy_disk import LossyDisk
@@ -26,7 +27,7 @@ from pollux.store.sql.database import Database
 from pollux.store.sql.files import SqlFiles
 
 from .lives import WEIGHTS, begin, settings_of
-from .power_cuts import explained, recover, scratch
+from .power_cuts import explained, recover
 from .promises import Found, Promises
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Store(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.base = scratch()
+        self.base = in_memory.directory("pollux-model-")
         self.promises = Promises()
         self.bodies: dict[int, bytes] = {}
         self.noted = 0
