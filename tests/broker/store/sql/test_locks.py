@@ -58,6 +58,16 @@ def wait_until_over(process: Process, name: str) -> None:
         time.sleep(0.01)
 
 
+def wait_until_gone(process: Process, session: Session) -> None:
+    """Wait until the server has ended a session that was closed, which it does after the closing has returned."""
+    there = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = :key")
+    low = {"key": session.key & 0xFFFFFFFF}
+    deadline = time.monotonic() + PATIENCE
+    while process.database.look(lambda connection: connection.execute(there, low).scalar_one()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_lock_is_free_when_its_holders_session_ends(processes: Callable[[float], Process]) -> None:
     """Breaks when the end of a session says nothing: then the lock holds for ten minutes more."""
     live, backup = processes(FAR), processes(FAR)
@@ -167,6 +177,7 @@ def test_a_sign_of_life_is_given_only_with_a_session(
         if not ended:
             ended.append("once")
             live.session.close()
+            wait_until_gone(backup, live.session)
 
     monkeypatch.setattr(live.session, "ensure", ends_once)
     assert lock.try_lock()
