@@ -54,7 +54,7 @@ class Bucket:
         self._ask("PUT", f"/{quote(key)}", content)
 
     def get(self, key: str) -> bytes:
-        """What an object holds."""
+        """Return what an object holds."""
         return self._ask("GET", f"/{quote(key)}")
 
     def keys(self) -> list[str]:

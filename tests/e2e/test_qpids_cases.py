@@ -117,7 +117,7 @@ def said_to_client(broker: Broker, head: bytes) -> bytes:
 
 
 def told_by_amqp(broker: Broker, password: str) -> str:
-    """What a client of AMQP is told that logs in."""
+    """Return what a client of AMQP is told that logs in."""
     try:
         with amqp.connect(broker, password=password):
             return "let in"

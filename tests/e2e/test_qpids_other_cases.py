@@ -29,7 +29,7 @@ VERSIONS = ("1.1", "1.2")
 
 
 def transactions(broker: Broker, where: str) -> None:
-    """What the suites of clients have about transactions; each raises what it finds wrong."""
+    """Hold what the suites of clients have about transactions; each raises what it finds wrong."""
     for commit in (True, False):
         proton_suite.test_a_local_transaction_over_several_queues(broker, f"{where}-{commit}", commit)
     for version in VERSIONS:

@@ -15,7 +15,7 @@ SETTING = '<address-setting match="prices.#"><retroactive-message-count>3</retro
 
 
 def late(broker: BrokerProcess, name: str) -> dict[str, list[str]]:
-    """What subscribers get that come when all was sent."""
+    """Return what subscribers get that come when all was sent."""
     found: dict[str, list[str]] = {}
     with amqp.connect(broker) as connection:
         receiver = connection.create_receiver("prices.eur", credit=10, options=amqp.SourceCapabilities("topic"))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def usual(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> pytest.TempPathFactory:
-    """What makes them in this test's own directory."""
+    """Make them in this test's own directory."""
     made = copy.copy(tmp_path_factory)
     made._basetemp = tmp_path
     return made

@@ -41,7 +41,7 @@ async def taken(office: Office, count: int = 1, **attributes: Any) -> tuple[Rece
 
 
 async def count_after_a_crash(office: Office) -> list[int]:
-    """What was given to a consumer is in the queue again after a start; how often each was delivered."""
+    """Put what a consumer was given into the queue again, by a start; return how often each was delivered."""
     await office.reopen()
     office.post.first_counts.hold = Holds().hold
     _, got = await taken(office, office.count("orders"))

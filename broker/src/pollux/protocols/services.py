@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Door(Protocol):
-    """What a log-in asks of a broker, one that serves or one that sends its clients away."""
+    """Answer what a log-in asks of a broker, one that serves or one that sends its clients away."""
 
     @property
     def security(self) -> Security:

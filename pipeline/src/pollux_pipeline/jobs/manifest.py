@@ -39,7 +39,7 @@ class Manifest:
             raise InputError(f"--output {self._path}: is not a manifest of pollux-pipeline: {error!r}") from error
 
     def _of_killed(self) -> set[str]:
-        """What a run was about to say when it was killed; now it is said.
+        """Say what a run was about to say when it was killed.
 
         Where renaming replaces nothing (`places.Remote`) the file is deleted just before, and by then the new one is
         whole. One that is not is of a first run, which had written nothing else yet.

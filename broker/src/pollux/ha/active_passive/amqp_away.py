@@ -1,4 +1,4 @@
-"""What an AMQP client is told that comes to a broker which waits: after its log-in, where clients are served.
+"""Tell an AMQP client that comes to a broker which waits, after its log-in, where clients are served.
 
 AMQP has a redirection for a connection that is open, so the client opens one first. Its log-in is that of the acceptor
 (the same users and mechanisms, pauses after wrong passwords too), so no password is asked for that would not be there.

@@ -1,4 +1,4 @@
-"""What this process knows of a file that it has open."""
+"""Hold what this process knows of a file that it has open."""
 
 from __future__ import annotations
 
