@@ -93,10 +93,6 @@ class SentAway:
         """Send bytes."""
         self._transport.write(data)
 
-    def writelines(self, data: list[bytes]) -> None:
-        """Send several buffers."""
-        self._transport.writelines(data)
-
     def close(self) -> None:
         """Close after what was sent."""
         self._transport.close()
