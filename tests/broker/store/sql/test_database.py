@@ -95,6 +95,24 @@ def test_what_changes_nothing_takes_no_transaction(two: tuple[Database, Database
     assert not names_in(files, ROOT)
 
 
+def test_a_piece_is_overwritten_by_one_that_is_just_as_long(two: tuple[Database, Database]) -> None:
+    """As the heartbeat is, again and again: one statement, and one piece."""
+    two[0].begin_life()
+    files = SqlFiles(two[0], ROOT)
+    fd = files.open(ROOT / "a", NEW)
+    write_all(files, fd, b"first!", 0, sync=True)
+    changes: list[str] = []
+    event.listen(two[0]._engine, "after_cursor_execute", lambda *values: changes.append(values[2].split()[0]))
+    write_all(files, fd, b"second", 0, sync=True)
+    assert changes[-1] == "UPDATE"
+    assert not {"INSERT", "DELETE"} & set(changes)
+    assert content(two[1], "a") == b"second"
+    write_all(files, fd, b"3", 0, sync=True)
+    write_all(files, fd, b"longer than it was", 0, sync=True)
+    assert content(two[1], "a") == b"longer than it was"
+    files.close(fd)
+
+
 def test_who_has_no_life_reads_only(two: tuple[Database, Database]) -> None:
     two[0].begin_life()
     add(two[0], "a")

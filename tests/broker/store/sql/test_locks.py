@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import event, select, text
 
 from harness.postgresql import running
 from pollux.store.sql.database import Database, Target
@@ -48,6 +48,12 @@ def processes(databases: Callable[..., Database]) -> Iterator[Callable[[float], 
     yield make
     for one in made:
         one.session.close()
+
+
+def wait_until_ended(session: Session, seen_by: Database) -> None:
+    """A session that was closed is there until the server has read that."""
+    gone = text("SELECT pg_advisory_xact_lock_shared(:key)")
+    seen_by.look(lambda connection: connection.execute(gone, {"key": session.key}))
 
 
 def wait_until_over(process: Process, name: str) -> None:
@@ -156,6 +162,7 @@ def test_a_restart_of_the_server_ends_sessions_and_says_nothing_of_their_holders
         assert lock.try_lock()  # it has a session again, and has given a sign of life since the restart
         assert not other.try_lock()
         live.session.close()
+        wait_until_ended(live.session, both[1].database)
         assert other.try_lock()
         for one in both:
             one.session.close()
@@ -180,6 +187,8 @@ def test_a_sign_of_life_is_given_only_with_a_session(
             wait_until_gone(backup, live.session)
 
     monkeypatch.setattr(live.session, "ensure", ends_once)
+    live.session.close()
+    wait_until_ended(live.session, backup.database)
     assert lock.try_lock()
     assert ended
     assert not backup.locks.open("a").try_lock()
@@ -205,3 +214,21 @@ def test_a_lock_holds_as_long_as_its_process_lives_unless_its_holder_has_to_prov
     finally:
         live.locks.stop()
     wait_until_over(backup, "members/a.lock")
+
+
+def test_a_lock_is_renewed_in_one_round_trip(processes: Callable[[float], Process]) -> None:
+    """On a machine that has no time a proof of ten of them would take longer than the lease."""
+    live, backup = processes(FAR), processes(FAR)
+    lock, other = live.locks.open("a"), backup.locks.open("a")
+    assert lock.try_lock()
+    asked: list[str] = []
+    event.listen(live.database._engine, "after_cursor_execute", lambda *values: asked.append(values[2]))
+    renewed = select(live.locks.table.c.renewed).where(live.locks.table.c.name == "a")
+    before = backup.database.look(lambda connection: connection.execute(renewed).scalar_one())
+    assert lock.try_lock()
+    assert len(asked) == 1
+    assert backup.database.look(lambda connection: connection.execute(renewed).scalar_one()) > before
+    assert not other.try_lock()
+    lock.close()
+    assert other.try_lock()
+    assert not lock.try_lock()

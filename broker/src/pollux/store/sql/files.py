@@ -135,15 +135,11 @@ class SqlFiles:
                 raise _error(errno.EISDIR, path)
             return row.id, row.size, self._end(connection, row.id, table) if writes else 0
 
-        def made(connection: Connection) -> tuple[int, int, int]:
-            return find(connection) or (self._add(connection, path, is_directory=False), 0, 0)
-
         table = self._table(path)
         with self._lock:
-            # A file that is there is opened without a transaction that proves anything: nothing is changed.
-            found = self._database.look(find)
+            found = self._database.look(find)  # a file that is there is opened without proving anything
             if found is None:
-                found = self._write(path, made)
+                found = self._write(path, lambda it: find(it) or (self._add(it, path, is_directory=False), 0, 0))
             identity, size, end = found
             file = self._open.get(identity)
             if file is None:
@@ -200,6 +196,8 @@ class SqlFiles:
             rows: list[dict[str, Any]] = []
             for start, data in joined(file.dirty):
                 if start < end:
+                    if self._is_overwritten(connection, file, start, data):
+                        continue
                     self._insert_all(connection, file, rows)
                     self._clear(connection, file, start, start + len(data))
                 rows += [
@@ -221,6 +219,13 @@ class SqlFiles:
         if rows:
             connection.execute(self._insert[file.table.name], rows)
             rows.clear()
+
+    @staticmethod
+    def _is_overwritten(connection: Connection, file: OpenFile, start: int, data: bytes) -> bool:
+        """Put data in the place of a piece that is just as long, as a heartbeat is each time, if there is one."""
+        table = file.table
+        piece = (table.c.file == file.id, table.c.start == start, func.length(table.c.data) == len(data))
+        return bool(connection.execute(update(table).where(*piece).values(data=data)).rowcount)
 
     def _clear(self, connection: Connection, file: OpenFile, start: int, end: int) -> None:
         """Cut a range out of the pieces that there are."""
