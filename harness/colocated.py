@@ -190,7 +190,11 @@ def judge(traffic: Traffic, hosts: Hosts) -> None:
             queue["messages"] for host in lives for queue in host.queues() if "load." in queue["name"]
         )
 
-    verdict = traffic.judge(wait_until, drained)
+    try:
+        verdict = traffic.judge(wait_until, drained)
+    except AssertionError as error:
+        held = {host.name: {queue["name"]: queue["messages"] for queue in host.queues()} for host in hosts.all}
+        raise AssertionError(f"{error}; {traffic.missing()} missing; {held}") from None
     assert verdict.confirmed
     assert verdict.lost == (), f"{verdict}: {verdict.lost[:10]}"
     assert verdict.phantom == (), str(verdict)

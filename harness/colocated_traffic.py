@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from harness.loadclient import mqtt
 from harness.loadclient.connection import LoadError
-from harness.traffic import AmqpConsumer, AmqpProducer, Ledger, StompConsumer, StompProducer, now
+from harness.traffic import (
+    AmqpConsumer,
+    AmqpProducer,
+    Ledger,
+    MqttConsumer,
+    MqttProducer,
+    StompConsumer,
+    StompProducer,
+    now,
+)
 from pollux.formats.ledger import Confirmed, Fault, Received, Verdict, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from harness.loadclient.connection import Connection
     from harness.loadclient.target import Target
 
     #: Where a node is served now, by the name of its broker: host and port; None: nowhere.
     Where = Callable[[str], tuple[str, int] | None]
+
+
+#: Hosts' settings have addresses of this name MULTICAST: as a queue, its node would keep what is published there, too.
+_TOPIC = "load/topic"
+#: What the first SUBSCRIBE may take, seconds: its node answers when all others have heard of it.
+_SUBSCRIBED = 60.0
+
+
+class Subscriber(MqttConsumer):
+    """A session that tells when its subscription is made: what is published before reaches nobody."""
+
+    def __init__(self, name: str, target: Target, place: str, ledger: Ledger) -> None:
+        super().__init__(name, target, place, ledger)
+        self.subscribed = threading.Event()
+
+    def open(self) -> Connection:
+        if self.subscribed.is_set():
+            return super().open()
+        connection = mqtt.MqttConnection(self.target, self.name, clean=False)
+        connection.subscribe(self.place)
+        self.subscribed.set()
+        return connection
 
 
 def following(kind: Any, where: Where, name: str, as_user: Target) -> Any:
@@ -28,8 +62,15 @@ def following(kind: Any, where: Where, name: str, as_user: Target) -> Any:
             place = where(name)
             if place is None:
                 raise LoadError("nobody serves")
+            self._place = place
             self.target = replace(as_user, host=place[0], port=place[1])
             return super().open()
+
+        def work(self) -> None:
+            # A host that lost its power says no farewell, and a consumer sends nothing that would tell.
+            if where(name) != self._place:
+                raise LoadError("its node is served elsewhere")
+            super().work()
 
     return Following
 
@@ -49,17 +90,31 @@ class Traffic:
     ) -> None:
         """``as_user``: who sends and receives. ``pause``: seconds between two batches of a producer."""
         self.ledger = Ledger(directory / "ledger")
-        self.workers: list[Any] = []
-        for kind, node, name, place, more in (
-            (AmqpConsumer, sink, "amqp-consumer", "load.amqp", ()),
-            (StompConsumer, sink, "stomp-consumer", "load.stomp", ()),
-            (AmqpProducer, source, "amqp", "load.amqp", (1,)),
-            (StompProducer, source, "stomp", "load.stomp", (2,)),
-        ):
-            follower = following(_paused(kind, pause) if more and pause else kind, where, node, as_user)
-            worker = follower(name, as_user, place, self.ledger, *more)
-            worker.start()
-            self.workers.append(worker)
+        consumers = (
+            (Subscriber, "mqtt-consumer", _TOPIC),
+            (AmqpConsumer, "amqp-consumer", "load.amqp"),
+            (StompConsumer, "stomp-consumer", "load.stomp"),
+        )
+        self.consumers: list[Any] = [
+            following(kind, where, sink, as_user)(name, as_user, place, self.ledger) for kind, name, place in consumers
+        ]
+        producers = (
+            (AmqpProducer, "amqp", "load.amqp"),
+            (StompProducer, "stomp", "load.stomp"),
+            (MqttProducer, "mqtt", _TOPIC),
+        )
+        self.producers: list[Any] = [
+            following(_paused(kind, pause) if pause else kind, where, source, as_user)(
+                name, as_user, place, self.ledger, seed
+            )
+            for seed, (kind, name, place) in enumerate(producers, start=1)
+        ]
+        for consumer in self.consumers:
+            consumer.start()
+        if not self.consumers[0].subscribed.wait(_SUBSCRIBED):
+            raise LoadError(f"no subscription at {sink} within {_SUBSCRIBED:g} s")
+        for producer in self.producers:
+            producer.start()
 
     def confirmed(self) -> int:
         """Return how many confirms there were."""
@@ -79,14 +134,14 @@ class Traffic:
 
     def judge(self, wait: Callable[[Callable[[], bool], str], Any], drained: Callable[[], bool]) -> Verdict:
         """Stop sending, wait until all is received, and return the verdict."""
-        for worker in self.workers[2:]:
+        for worker in self.producers:
             worker.stop()
         # What is on its way from the one node to the other is in neither queue.
         wait(lambda: drained() and self.missing() == 0, "every queue is drained, and all that was confirmed received")
-        for worker in self.workers[:2]:
+        for worker in self.consumers:
             worker.stop()
         self.ledger.close()
-        errors = [error for worker in self.workers for error in worker.errors]
+        errors = [error for worker in (*self.consumers, *self.producers) for error in worker.errors]
         assert not errors, errors
         return check(self.ledger.entries)
 

@@ -165,7 +165,8 @@ def _shell(arguments: argparse.Namespace) -> int:
     os.execvpe(command[0], command, {**os.environ, **engine.environment})  # noqa: S606
 
 
-def _drill(arguments: argparse.Namespace) -> int:
+def _inside() -> None:
+    """Be where the hosts' addresses are reached."""
     if not os.environ.get("POLLUX_LAB_INSIDE"):
         engine = engines.find()
         if engine is None:
@@ -174,6 +175,20 @@ def _drill(arguments: argparse.Namespace) -> int:
             command = engines.enter(engine, [sys.executable, *sys.argv])
             environment = {**os.environ, **engine.environment, "POLLUX_LAB_INSIDE": "1"}
             os.execvpe(command[0], command, environment)  # noqa: S606
+
+
+def _colocated(arguments: argparse.Namespace) -> int:
+    _inside()
+    from lab import colocated
+    from lab.hosts import find_hosts
+
+    password = arguments.password_file.read_text(encoding="utf-8").strip()
+    colocated.run(arguments.what, find_hosts(arguments.host), arguments.user, password, arguments.report)
+    return 0
+
+
+def _drill(arguments: argparse.Namespace) -> int:
+    _inside()
     from lab import drill, quiet
     from lab.hosts import find_hosts
     from pollux.drill.errors import DrillError
@@ -254,6 +269,13 @@ def parser() -> argparse.ArgumentParser:
     drill.add_argument("--steps", required=True, help="JSON; molecule/lab/drill.py says what a step is")
     drill.add_argument("--protocols", default="amqp,stomp,mqtt")
     drill.set_defaults(call=_drill)
+    hosted = commands.add_parser("colocated", help="break hosts that have each other's backups (used by playbooks)")
+    hosted.add_argument("what", choices=("break", "remove"))
+    hosted.add_argument("host", nargs="+")
+    hosted.add_argument("--report", type=Path, required=True)
+    hosted.add_argument("--user", required=True)
+    hosted.add_argument("--password-file", type=Path, required=True)
+    hosted.set_defaults(call=_colocated)
     return top
 
 

@@ -43,6 +43,7 @@ SUITE = (
     "default",
     "database_store",
     "third_vote",
+    "colocated",
     "live_only",
     "hardening",
     "validation",
