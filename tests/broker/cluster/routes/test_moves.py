@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from pollux.cluster.routes.moves import HOLD, Demand, Elsewhere, Moves
@@ -96,3 +97,29 @@ def test_in_turn_to_those_with_credit() -> None:
     near = Elsewhere(b"D", "q", ANY, free=1)
     moves.update(NOBODY, [A, far, near], 0)
     assert {moves.target(colour("red"), None, 0) for _ in range(4)} == {far, near}
+
+
+def test_the_only_place_takes_all_that_may_be_moved_and_nothing_sooner_than_else() -> None:
+    """The short way of most messages says what the long one says."""
+    only = Elsewhere(b"n", "q", Demand(everything=True))
+    cases: list[tuple[Demand, tuple[Elsewhere, ...]]] = [
+        (Demand(everything=False), (only,)),
+        (Demand(everything=True), (only,)),
+        (Demand(everything=False, filters=frozenset(("a",))), (only,)),
+        (Demand(everything=False), (only._replace(filter="a"),)),
+        (Demand(everything=False), (only._replace(connected=False),)),
+        (Demand(everything=False), (only._replace(demand=Demand(everything=False, filters=frozenset(("a",)))),)),
+        (Demand(everything=False), (only, only._replace(node=b"m", demand=Demand(everything=False)))),
+    ]
+    for here, elsewhere in cases:
+        for delay, text, moved_at, group in itertools.product(
+            (-1.0, 0.0, 1.0), ("a", "b"), (None, 10.0), (None, "group")
+        ):
+            moves = Moves(delay)
+            moves.update(here, elsewhere, 10.0)
+            for now in (10.0, 10.5, 11.0, 13.0):
+                short = moves.target(lambda one, text=text: one == text, moved_at, now, group)  # type: ignore[misc]
+                kept, moves._only = moves._only, None
+                assert short == moves.target(lambda one, text=text: one == text, moved_at, now, group)  # type: ignore[misc]
+                moves._only = kept
+        assert (moves._only is not None) is ((here, elsewhere) == cases[0])

@@ -50,6 +50,8 @@ class Moves:
         #: When a consumer with a filter ("": without) was last here that is not here any more.
         self._left: dict[str, float] = {}
         self._turn = 0
+        #: Where everything goes that may be moved at all, when there is one such place.
+        self._only: Elsewhere | None = None
 
     def update(self, here: Demand, elsewhere: Sequence[Elsewhere], now: float) -> float | None:
         """Look at what is the case; return when to look again because a delay is over, None: not before a change."""
@@ -61,6 +63,10 @@ class Moves:
         self._left = {text: at for text, at in self._left.items() if at > now - self._hold}
         self._here = here
         self._elsewhere = tuple(one for one in elsewhere if one.connected)
+        self._only = None
+        if len(self._elsewhere) == 1 and not here.everything and not here.filters:
+            (one,) = self._elsewhere
+            self._only = one if one.demand.everything and not one.filter else None
         if self.delay < 0 or here.everything:
             self._since.clear()
             return None
@@ -86,6 +92,10 @@ class Moves:
         ``moved_at``: when it was moved here, None for one that was not. A ``group`` goes as a whole, and only where
         nobody takes anything here: all its messages to the queue that has it (:mod:`pollux.cluster.routes.grouped`).
         """
+        if self._only is not None and moved_at is None:  # most messages of a backlog
+            since = self._since.get("")
+            if since is not None and since + self.delay <= now:
+                return self._only
         if group is not None and self._here.filters:
             return None
         if not self._since or self._here.everything or any(lets(text) for text in self._here.filters):
