@@ -59,3 +59,32 @@ async def lives(files: Files, steps: int) -> None:
         checkpoints += any(".checkpoint" in entry.name for entry in disk.entries(NOWHERE / "journal"))
     assert bodies
     assert checkpoints > 1
+
+
+@pytest.mark.parametrize("cleanly", [False, True])
+@pytest.mark.parametrize("kind", ["memory", *DATABASES])
+def test_a_prepared_transaction_waits_for_its_outcome_in_whatever_has_the_store(
+    kind: str, cleanly: bool, databases: Callable[..., Database]
+) -> None:
+    """Through a kill, and a stop; of two of them one is decided by a later life, and the other one still waits."""
+    if kind == "memory":
+        asyncio.run(prepared(MemoryFiles(NOWHERE), cleanly=cleanly))
+    else:
+        database = databases(kind)
+        database.begin_life()
+        asyncio.run(prepared(SqlFiles(database, NOWHERE), cleanly=cleanly))
+
+
+async def prepared(files: Files, *, cleanly: bool) -> None:
+    draw, disk = random.Random(7), LossyDisk(NOWHERE, files)  # noqa: S311  (a reproducible test, no secret)
+    waiting: set[bytes] = set()
+    for steps in (("prepare", "prepare"), ("decide",), ()):
+        life = await begin(disk, draw, {})
+        assert life is not None
+        assert set(life.prepared) == waiting
+        for step in steps:
+            assert await life.step(step)
+            await life.stable()
+        waiting = set(life.prepared)
+        await life.end(cleanly=cleanly)
+    assert len(waiting) == 1
