@@ -107,14 +107,22 @@ def test_a_plan_for_two_that_stopped_in_order_sends_what_one_accepted_alone(
     assert result.findings == {"split": 1, "unknown": 0, "to_send": 6, "to_remove": 5, "bodies_missing": 0, "damage": 0}
 
 
-async def paged(data: Path, messages: int, *, consume: bool, crash: bool) -> None:
-    """A life that puts so many messages into pages of one address, or has its only queue acknowledge all of them."""
+def pages_of(data: Path) -> list[Path]:
+    """The pages that are on disk."""
+    return sorted(data.rglob("*.page"))
+
+
+async def paged(data: Path, messages: int, *, consume: bool, crash: bool, but: int = 0) -> None:
+    """A life that puts so many messages into pages of one address, or has its only queue acknowledge all pages of them
+    `but` the last ones."""
     settings = settings_in(data, journal_file_size=4 << 10, page_size_bytes=2 << 10, journal_compact_min_files=1)
     async with opened(settings, crash=crash) as one:
         pages = one.storage.pages.address("paged")
         for _ in range(messages):
             pages.append(message_of(one.storage, b"p" * 150, address="paged"), [7])
-        while consume and (number := pages.next_page(7)) is not None:
+        there = len(pages_of(data)) - but
+        while consume and (there > 0 or not but) and (number := pages.next_page(7)) is not None:
+            there -= 1
             pages.acknowledge(7, number, [each.message.id for each in await pages.read(number)], 0)
         await stable(one.storage)
 
@@ -139,3 +147,18 @@ def test_messages_that_were_in_pages_alone_are_counted_or_told(spark: SparkSessi
     asyncio.run(paged(data, 0, consume=False, crash=False))
     later = sizing(Run(spark, find([str(data)]), tmp_path / "later", {}))
     assert (later.word, later.clean) == ("compacted", False)
+    assert {name: later.facts[name] for name in ("messages", "without_times")} == {"messages": 40, "without_times": 40}
+    assert later.facts["pages_gone"] == len(list((tmp_path / "copy").rglob("*.page")))
+
+
+def test_a_page_that_a_power_cut_brought_back_is_counted_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Its file says what was in it, and the checkpoint has it as done. Another page of its store is still there."""
+    data = tmp_path / "data"
+    asyncio.run(paged(data, 40, consume=False, crash=False))
+    shutil.copytree(data, tmp_path / "copy")
+    asyncio.run(paged(data, 0, consume=True, crash=False, but=1))
+    (back,) = sorted((tmp_path / "copy").rglob("*.page"))[:1]
+    assert list(data.rglob("*.page")), "the store is still there"
+    assert not (data / back.relative_to(tmp_path / "copy")).exists()
+    shutil.copy(back, data / back.relative_to(tmp_path / "copy"))
+    assert sizing(Run(spark, find([str(data)]), tmp_path / "out", {})).facts["messages"] == 40

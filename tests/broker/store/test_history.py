@@ -103,3 +103,40 @@ def test_what_a_checkpoint_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert (
         decode_history({"history": msgspec.msgpack.decode(msgspec.msgpack.encode(history.encode()))}, (9, 9)) == history
     )
+
+
+def page_files(directory: Path) -> list[Path]:
+    """The pages that are on disk."""
+    return list(directory.rglob("*.page"))
+
+
+async def test_pages_that_ended_are_told_of_with_how_many_messages_they_held(tmp_path: Path) -> None:
+    """Acknowledged in parts, over several checkpoints, by two queues.
+
+    Breaks when a checkpoint forgets what the one before knew, counts a message twice, or a page that still holds some.
+    """
+    settings = settings_in(tmp_path, journal_file_size=4 << 10, page_size_bytes=2 << 10, journal_compact_min_files=1)
+    async with opened(settings) as one:
+        pages = one.storage.pages.address("paged")
+        for _ in range(40):
+            pages.append(message_of(one.storage, b"p" * 150, address="paged"), [7, 8])
+        await stable(one.storage)
+    files = len(page_files(tmp_path))
+    for queue in (7, 8):
+        async with opened(settings) as one:
+            pages = one.storage.pages.address("paged")
+            while (number := pages.next_page(queue)) is not None:
+                ids = [each.message.id for each in await pages.read(number)]
+                pages.acknowledge(queue, number, ids[:3], 0)
+                pages.acknowledge(queue, number, ids[3:], 0)
+            await stable(one.storage)
+        assert told(settings).pages == ({} if queue == 7 else {"paged": (files, 40)})
+
+
+def test_addresses_with_few_paged_messages_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(histories, "MOST_ADDRESSES", 2)
+    history = History()
+    history.end_pages({f"address-{number}": (1, number) for number in range(1, 6)})
+    history.end_pages({"address-5": (2, 10)})
+    history.bound()
+    assert history.pages == {"address-5": (3, 15), "address-4": (1, 4), "": (3, 6)}

@@ -54,6 +54,14 @@ class History(Struct):
     lives: dict[int, Life] = field(default_factory=dict)
     #: (epoch, sequence) of the last segment that was folded before anything was noted; None: everything was.
     unknown: tuple[int, int] | None = None
+    #: Address -> pages that ended, and the messages of them that were acknowledged by id.
+    pages: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def end_pages(self, ended: dict[str, tuple[int, int]]) -> None:
+        """Note pages that nobody needs any more: of each address how many, and how many messages of them are known."""
+        for address, (pages, messages) in ended.items():
+            before, held = self.pages.get(address, (0, 0))
+            self.pages[address] = (before + pages, held + messages)
 
     def fold(self, header: SegmentHeader, end: int, data: bytes | bytearray, offsets: Iterable[int]) -> None:
         """Note a segment whose records end at ``end``; ``offsets``: of the MESSAGE records in ``data``, its bytes."""
@@ -82,10 +90,15 @@ class History(Struct):
             self.lives[epoch].counted = _together(self.lives[epoch].counted, 0)
         for life in self.lives.values():
             life.counted = _together(life.counted, MOST_ADDRESSES)
+        if len(self.pages) > MOST_ADDRESSES + 1:
+            most = sorted(self.pages, key=lambda name: (name == "", -self.pages[name][1], name))
+            others = [self.pages.pop(name) for name in most[MOST_ADDRESSES:]]
+            self.pages[""] = (sum(pages for pages, _ in others), sum(messages for _, messages in others))
 
     def encode(self) -> dict[str, Any]:
         """As it stands in a checkpoint."""
-        return {"unknown": self.unknown, "lives": [self.lives[epoch] for epoch in sorted(self.lives)]}
+        lives = [self.lives[epoch] for epoch in sorted(self.lives)]
+        return {"unknown": self.unknown, "lives": lives, "pages": self.pages}
 
 
 def decode_history(state: dict[str, Any], folded: tuple[int, int]) -> History:
@@ -97,7 +110,9 @@ def decode_history(state: dict[str, Any], folded: tuple[int, int]) -> History:
     if value is None:
         return History(unknown=folded)
     lives = [convert(one, Life) for one in value["lives"]]
-    return History({one.epoch: one for one in lives}, convert(value["unknown"], tuple[int, int] | None))
+    unknown = convert(value["unknown"], tuple[int, int] | None)
+    pages = convert(value.get("pages", {}), dict[str, tuple[int, int]])
+    return History({one.epoch: one for one in lives}, unknown, pages)
 
 
 def _together(counted: dict[str, tuple[int, int, int]], most: int) -> dict[str, tuple[int, int, int]]:

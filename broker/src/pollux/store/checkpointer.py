@@ -120,6 +120,7 @@ def run(job: Job, files: Files) -> Result:
         # What was before is not known: it was lost, with the checkpoint that held it.
         history.unknown = (job.segments[0].epoch, job.segments[0].sequence - 1)
     replayed, damage = fold(state, job, table, files, history)
+    history.end_pages(state.pages.ended)
     history.bound()
     queues = state.finish()
     live_ids = state.prune(queues)

@@ -42,6 +42,8 @@ class PageRecords:
         self.addresses: dict[int, str] = {}
         #: (store, page) -> where its messages end, of pages that were not closed: a later life found it so.
         self.ends: dict[tuple[int, int], int] = {}
+        #: Address -> pages that ended in what was folded here, and how many messages of them were acknowledged by id.
+        self.ended: dict[str, tuple[int, int]] = {}
 
     def fold(self, kind: int, record: memoryview, location: int, pending: Pending | None) -> None:
         """Take a record; in a transaction what counts at its commit goes into ``pending``."""
@@ -86,7 +88,11 @@ class PageRecords:
             queues[queue_id].update(ids)
 
     def _finish(self, store: int, page: int, location: int) -> None:
-        self.done.setdefault(store, set()).add(page)
+        done = self.done.setdefault(store, set())
+        ended = {page} if page else self.files.get(store, set()) | {one for each, one in self.acks if each == store}
+        for one in ended - done if 0 not in done else ():
+            self._count(store, one)
+        done.add(page)
         if page:
             self.files.get(store, set()).discard(page)
         else:
@@ -95,6 +101,12 @@ class PageRecords:
             self.addresses.pop(store, None)
         for pages in (self.acks, self.tx, self.ends):
             pages.pop((store, page), None)
+
+    def _count(self, store: int, page: int) -> None:
+        address = self.addresses.get(store, "")
+        pages, messages = self.ended.get(address, (0, 0))
+        known = set().union(*self.acks.get((store, page), {}).values())
+        self.ended[address] = (pages + 1, messages + len(known))
 
     def forget(self, store: int) -> None:
         """Forget the pages of a store whose directory is gone."""

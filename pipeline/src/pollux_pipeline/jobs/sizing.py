@@ -130,7 +130,9 @@ def _counted(rows: DataFrame, messages: DataFrame, marks: DataFrame, pages: Data
     """
     newer = f.col("unknown").isNull() | (f.struct("epoch", "segment") > f.col("unknown"))
     noted = f.coalesce((f.col("kind") == "journal") & f.col("folded") & f.col("upto").isNotNull() & newer, f.lit(False))
-    each = messages.join(f.broadcast(marks), "node_id", "left").groupBy("node_id", "address", noted.alias("noted"))
+    # The file of a page may still be there when the checkpoint has it as done.
+    once = messages.join(f.broadcast(state.ended(rows)), ["node_id", "store", "page"], "left_anti")
+    each = once.join(f.broadcast(marks), "node_id", "left").groupBy("node_id", "address", noted.alias("noted"))
     left = each.agg(f.count("*").alias("messages"), f.sum("size").alias("bytes"), f.max("size").alias("largest"))
     by_life = state.lives(rows).select("node_id", f.inline("counted")).groupBy("node_id", "address")
     told = by_life.agg(

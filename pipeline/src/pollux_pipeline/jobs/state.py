@@ -169,26 +169,48 @@ def _page_files(rows: DataFrame) -> DataFrame:
 
 
 def gone_pages(rows: DataFrame) -> DataFrame:
-    """One row for each node and address that had pages whose files are gone: node_id, address, pages, messages (those
+    """One row for each node and address that had pages which are gone: node_id, address, pages, messages (those
     that were acknowledged one by one: what a deleted queue had is not told), upto (epoch and segment of the last record
-    about one)."""
+    about one). Of those that ended behind a checkpoint it tells, and records that are still there are not asked again.
+    """
     key = ["node_id", "store", "page"]
     told = rows.filter(rows.kind.isin("journal", "checkpoint") & ~rows.fenced & rows.damage.isNull())
     store = Window.partitionBy("node_id", "store")
     told = told.filter(told.record_type.isin("PAGE", "PAGE_ACKS", "PAGE_DONE") & (told.page > 0)).select(
-        *(*key, "record_type", "message_ids", "epoch", "segment", "kind"),
+        *(*key, "record_type", "message_ids", "epoch", "segment", "kind", "folded"),
         f.coalesce(f.max("address").over(store), f.lit("")).alias("address"),
     )
     ids = f.when(f.col("record_type") == "PAGE_ACKS", f.col("message_ids"))
-    pages = told.filter("kind = 'journal'").groupBy(*key, "address")
-    each = pages.agg(
-        f.size(f.array_distinct(f.flatten(f.collect_list(ids)))).alias("messages"),
-        f.max(f.struct("epoch", "segment")).alias("upto"),
+    newer = (f.col("kind") == "journal") & ~f.col("folded")
+    each = told.groupBy(*key, "address").agg(
+        f.size(f.array_distinct(f.flatten(f.collect_list(ids)))).cast("bigint").alias("messages"),
+        f.max(f.when(newer, f.struct("epoch", "segment"))).alias("upto"),
+        (f.count_if((f.col("record_type") == "PAGE_DONE") & ~newer) > 0).alias("told_of"),
     )
-    gone = each.join(_page_files(rows), key, "left_anti").groupBy("node_id", "address")
-    return gone.agg(
-        f.count("*").alias("pages"), f.sum("messages").cast("bigint").alias("messages"), f.max("upto").alias("upto")
+    each = each.filter("upto is not null and not told_of").join(_page_files(rows), key, "left_anti")
+    one = f.lit(1).cast("bigint").alias("pages")
+    behind = _ended_pages(rows).select("node_id", "address", "pages", "messages", "upto")
+    found = each.select("node_id", "address", one, "messages", "upto").unionByName(behind)
+    return found.groupBy("node_id", "address").agg(
+        f.sum("pages").alias("pages"), f.sum("messages").alias("messages"), f.max("upto").alias("upto")
     )
+
+
+def _ended_pages(rows: DataFrame) -> DataFrame:
+    """node_id, address, pages, messages, upto: what checkpoints tell of pages that ended behind them."""
+    pages = "pages array<struct<address string, pages bigint, messages bigint>>"
+    told = rows.filter(rows.record_type == "FOLDED").select(
+        "node_id",
+        f.struct("epoch", "segment").alias("upto"),
+        f.from_json("properties", pages)["pages"].alias("told"),
+    )
+    return told.select("node_id", "upto", f.inline("told"))
+
+
+def ended(rows: DataFrame) -> DataFrame:
+    """node_id, store, page: pages that a checkpoint has as done, and has counted."""
+    said = rows.filter((rows.kind == "checkpoint") & (rows.record_type == "PAGE_DONE"))
+    return said.select("node_id", "store", "page").distinct()
 
 
 def queue_names(rows: DataFrame) -> DataFrame:

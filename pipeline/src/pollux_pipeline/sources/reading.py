@@ -136,8 +136,9 @@ def _checkpoint(part: Part, schema: pa.Schema, conditions: Conditions) -> Iterat
     if conditions.wants_row({**where, "record_type": CHECKPOINT, "timestamp": None}):
         yield from _queues(checkpoint, where, schema)
     history = decode_history(checkpoint.state, checkpoint.key[1:])
-    unknown = json.dumps({"unknown": history.unknown})
-    itself = {"record_type": FOLDED, "count": sum(count for *_, count in checkpoint.queues), "properties": unknown}
+    pages = [{"address": address, "pages": one[0], "messages": one[1]} for address, one in history.pages.items()]
+    told = json.dumps({"unknown": history.unknown, "pages": pages})
+    itself = {"record_type": FOLDED, "count": sum(count for *_, count in checkpoint.queues), "properties": told}
     rows = [where | row for row in (itself, *_lives(history), *_state(checkpoint.state))]
     yield from _rows(rows, schema, conditions)
 
