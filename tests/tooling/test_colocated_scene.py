@@ -1,4 +1,4 @@
-"""What the lab sees of hosts that have each other's backups: pure decisions of looks at places."""
+"""Decisions of looks at the places of hosts that have each other's backups. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is on a host after deployment, and after every fault."""
+"""A host after deployment, and after every fault: what is on it."""
 
 from __future__ import annotations
 
