@@ -36,6 +36,11 @@ _MASTER = re.compile(r"Starting Spark master at (spark://127\.0\.0\.1:[1-9]\d*)"
 _PAGE = re.compile(r"Bound MasterWebUI to 127\.0\.0\.1, and started at http://[^:]*:([1-9]\d*)")
 
 
+def without_spark() -> dict[str, str]:
+    """Return the environment without a user's settings of Spark, or those of a command that ran in this process."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+
+
 class SparkCluster:
     """Started by `with`; `master` is then what `--master` takes."""
 
@@ -138,9 +143,8 @@ class SparkCluster:
 
     def _environment(self, directory: Path) -> dict[str, str]:
         """Nothing of a user's Spark, and this Python for what executors start."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
         return {
-            **kept,
+            **without_spark(),
             "SPARK_HOME": str(Path(pyspark.__path__[0])),
             "SPARK_CONF_DIR": str(directory),
             "SPARK_LOCAL_IP": "127.0.0.1",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pyarrow.parquet as pq
 from harness import cluster_jobs
 from harness.histories import History, generate
 from harness.journals import JournalFile
-from harness.spark_cluster import UNCOMPILED, SparkCluster
+from harness.spark_cluster import UNCOMPILED, SparkCluster, without_spark
 from pollux_pipeline.jobs import base
 
 if TYPE_CHECKING:
@@ -67,7 +66,6 @@ def run_on(cluster: SparkCluster, data: Path, output: Path) -> None:
     """The jobs, by a driver of its own."""
     settings = {**cluster.settings(), **UNCOMPILED, "spark.sql.shuffle.partitions": "3"}
     program = [sys.executable, cluster_jobs.__file__, cluster.master, json.dumps(settings), str(data), str(output)]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     scratch = str(cluster.directory / "driver")
     done = subprocess.run(
         program,
@@ -75,7 +73,7 @@ def run_on(cluster: SparkCluster, data: Path, output: Path) -> None:
         text=True,
         check=False,
         timeout=1500,
-        env={**kept, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": scratch},
+        env={**without_spark(), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": scratch},
     )
     assert done.returncode == 0, done.stderr
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import re
 import subprocess
@@ -16,7 +15,7 @@ import pyspark
 
 import demo
 from harness.journals import JournalFile
-from harness.spark_cluster import LIMIT, SHORT_LIVED, UNCOMPILED
+from harness.spark_cluster import LIMIT, SHORT_LIVED, UNCOMPILED, without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +50,7 @@ def server(directory: Path) -> Iterator[str]:
     process = subprocess.Popen(
         [*command, *words.split()],
         cwd=directory,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={**without_spark(), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -64,7 +63,10 @@ def server(directory: Path) -> Iterator[str]:
     listener = threading.Thread(target=_listen, args=(process.stdout, port, said))
     listener.start()
     try:
-        number = port.get(timeout=LIMIT)
+        try:
+            number = port.get(timeout=LIMIT)
+        except queue.Empty:
+            number = ""
         assert number, "".join(said)
         yield f"127.0.0.1:{number}"
     finally:
@@ -93,6 +95,7 @@ def test_the_program_of_the_documents_runs_over_spark_connect(tmp_path: Path) ->
             check=False,
             timeout=800,
             cwd=tmp_path,
+            env=without_spark(),
         )
     assert done.returncode == 0, done.stderr[-3000:]
     written = "".join(path.read_text() for path in sorted((tmp_path / "out").glob("part-*.csv")))

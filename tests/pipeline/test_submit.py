@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 import pyspark
 
 from harness.journals import JournalFile
-from harness.spark_cluster import SHORT_LIVED, UNCOMPILED
+from harness.spark_cluster import SHORT_LIVED, UNCOMPILED, without_spark
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "pipeline.md"
 
@@ -35,7 +34,7 @@ def test_the_program_of_the_documents_is_run_by_spark_submit(tmp_path: Path) -> 
         check=False,
         timeout=800,
         cwd=tmp_path,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={**without_spark(), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     written = "".join(path.read_text() for path in sorted((tmp_path / "out").glob("part-*.csv")))
