@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -241,6 +242,21 @@ def test_a_master_that_is_not_there_is_told_at_once(master: str, words: str) -> 
         free = place.getsockname()[1]
         with pytest.raises(InputError, match=re.escape(words.format(free=free))):
             check_master(master.format(free=free))
+
+
+def test_a_master_whose_host_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue of connections that is full answers none, as a firewall that drops them."""
+    monkeypatch.setattr("pollux_pipeline.session._ANSWERS", 0.2)
+    with socket.socket() as place, contextlib.ExitStack() as waiting:
+        place.bind(("127.0.0.1", 0))
+        place.listen(0)
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(place.getsockname())
+        at = f"127.0.0.1:{place.getsockname()[1]}"
+        with pytest.raises(InputError, match=re.escape(f"no master answers ({at}: timed out): is it running there?")):
+            check_master(f"spark://{at}")
 
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2,4]", "yarn", "k8s://https://10.0.0.1:443"])

@@ -91,6 +91,8 @@ def test_a_split_brain_is_healed_exactly_once(spark: SparkSession, tmp_path: Pat
             "to_remove": 1,
         }
         assert result.facts["newest"] == "diverged"
+        command = f"pollux journal apply-plan {result.facts['plan']} --url http://HOST:8161"
+        assert command in (tmp_path / "out" / "report.html").read_text()
         b.start()
         assert apply(b, result.facts["plan"]) == {"sent": 7, "duplicates": 0, "removed": 1, "gone": 0, "leftOut": []}
         assert apply(b, result.facts["plan"]) == {"sent": 0, "duplicates": 7, "removed": 0, "gone": 1, "leftOut": []}
