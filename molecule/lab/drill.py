@@ -139,10 +139,15 @@ class Step:
         return self.name or self.fault
 
 
-def client_options(watch_seconds: float, connect_ms: int = 0) -> str:
-    """How a drill's clients behave on machines that are asked every so many seconds who is live."""
+def client_options(watch_seconds: float, connect_ms: int = 0, *, one_node: bool = False) -> str:
+    """How a drill's clients behave on machines that are asked every so many seconds who is live.
+
+    `one_node`: they stay with the brokers that they are given. Another node of the cluster does not know what was sent
+    to theirs and not confirmed, and what is sent there again is stored twice (docs/clusters.md).
+    """
     words = _CLIENTS.format(*(_SPARING_TIMES if watch_seconds > WATCH_SECONDS else _CLIENT_TIMES))
-    return f"{words}&connect-timeout-millis={connect_ms}" if connect_ms else words
+    times = f"{words}&connect-timeout-millis={connect_ms}" if connect_ms else words
+    return f"{times}&useTopologyForLoadBalancing=false" if one_node else times
 
 
 def may_serve(takeover: str, *, found: str, before: str) -> bool:
@@ -313,7 +318,7 @@ async def _drill(
     step: Step, manifest: Manifest, directory: Path, protocols: Sequence[str], breaker: Breaker
 ) -> dict[str, Any]:
     urls = step.clients or ",".join(member.url for member in manifest.members)
-    options = client_options(step.watch_seconds, step.connect_ms)
+    options = client_options(step.watch_seconds, step.connect_ms, one_node=bool(step.consumers))
     plan = Plan(
         target=parse_url(f"({urls})?{options}"),
         consumers=parse_url(f"({step.consumers})?{options}") if step.consumers else None,

@@ -52,6 +52,8 @@ def test_clients_of_a_drill_outlast_every_fault(watch_seconds: float) -> None:
     assert (options.reconnect_attempts, options.call_failover_timeout) == (-1, -1)
     assert options.connect_timeout == parse_url("tcp://a").options.connect_timeout
     short = parse_url(f"tcp://a?{drill.client_options(watch_seconds, 1000)}").options
+    assert short.use_topology
+    assert not parse_url(f"tcp://a?{drill.client_options(watch_seconds, one_node=True)}").options.use_topology
     assert (short.reconnect_attempts, short.connect_timeout) == (-1, 1000)
 
 
