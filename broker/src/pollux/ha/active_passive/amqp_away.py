@@ -90,8 +90,9 @@ class SentAway:
     # -- the socket
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send bytes."""
-        self._transport.write(data)
+        """Send bytes, if there is still somebody: uvloop raises for a socket that broke meanwhile."""
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
     def close(self) -> None:
         """Close after what was sent."""
