@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import time
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import stomp
@@ -122,11 +122,11 @@ class Client:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Disconnect, if the connection still stands; see the broker close the one that it refused something on."""
-        if self.frames.refused:
-            self.wait_until_closed()
-        elif self.raw.is_connected():
-            self.disconnect()
+        """Disconnect, if the connection still stands, and see its end: a broker that was killed sends no receipt."""
+        if not self.frames.refused:
+            with suppress(stomp.exception.NotConnectedException):
+                self.raw.disconnect(receipt="the end")
+        self.wait_until_closed()
 
     def disconnect(self) -> None:
         """DISCONNECT with a receipt, so that everything before it was processed."""

@@ -26,3 +26,10 @@ def test_a_broker_that_refused_something_is_waited_for_and_not_asked_for_a_recei
     frames.on_error("no")
     client.close()
     assert (raw.said, raw.is_connected()) == ([], False)
+
+
+def test_a_broker_that_was_killed_is_not_waited_for() -> None:
+    """Its end was not seen yet when the client disconnects, and no receipt comes."""
+    raw = Raw()
+    stomp.Client(raw, stomp.Frames(), "1.2").close()
+    assert (raw.said, raw.is_connected()) == (["the end"], False)
