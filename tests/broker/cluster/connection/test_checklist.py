@@ -167,6 +167,24 @@ def _named(node: Node, name: str) -> Configuration:
     return replace(configuration, cluster_connections=(replace(connection, name=name),))
 
 
+async def send_past(source: Node, sink: Node, *, again: bool = True) -> None:
+    """Have a node send a message with a duplicate id to another one, which does not get it, and has no consumer then.
+
+    ``again``: the link may be made anew.
+    """
+    consumer = take(sink, credit=0)
+    await until(lambda: wanted(source, sink))
+    connector = source.connector_to(sink)
+    if not again:
+        connector.allowed.clear()
+    connector.links[-1].ends[0].cut = True
+    source.post.send(message(b"x", duplicate_id=b"d"))
+    await source.office.stable()
+    assert waits(source) == 1
+    sink.post.detach(sink.post.queue("orders"), consumer)
+    await until(lambda: not wanted(source, sink))
+
+
 @pytest.mark.parametrize("first", [0, 1])
 async def test_of_two_copies_that_go_past_each_other_one_is_left(nodes: Make, first: int) -> None:
     """A producer sent it at one node, heard nothing, and sent it again at the other one; each sent it to the other.
@@ -176,14 +194,7 @@ async def test_of_two_copies_that_go_past_each_other_one_is_left(nodes: Make, fi
     found = await mesh(nodes, 2)
     await queues(found, [(Has(consumer=False),), (Has(consumer=False),)])
     for source, sink in ((found[0], found[1]), (found[1], found[0])):
-        consumer = take(sink, credit=0)
-        await until(lambda source=source, sink=sink: wanted(source, sink))  # type: ignore[misc]
-        source.connector_to(sink).links[-1].ends[0].cut = True  # sent, and never there
-        source.post.send(message(b"x", duplicate_id=b"d"))
-        await source.office.stable()
-        assert waits(source) == 1
-        sink.post.detach(sink.post.queue("orders"), consumer)
-        await until(lambda source=source, sink=sink: not wanted(source, sink))  # type: ignore[misc]
+        await send_past(source, sink)
     for at in (first, 1 - first):  # whichever arrives first
         source, sink = found[at], found[1 - at]
         source.connector_to(sink).links[-1].cut()
@@ -203,16 +214,7 @@ async def test_of_two_copies_one_is_left_whoever_is_started_anew_before_the_othe
     await queues(found, [(Has(consumer=False),), (Has(consumer=False),)])
     ways = [(found[0], found[1]), (found[1], found[0])]
     for source, sink in ways:
-        consumer = take(sink, credit=0)
-        await until(lambda source=source, sink=sink: wanted(source, sink))  # type: ignore[misc]
-        connector = source.connector_to(sink)
-        connector.allowed.clear()
-        connector.links[-1].ends[0].cut = True  # sent, and never there
-        source.post.send(message(b"x", duplicate_id=b"d"))
-        await source.office.stable()
-        assert waits(source) == 1
-        sink.post.detach(sink.post.queue("orders"), consumer)
-        await until(lambda source=source, sink=sink: not wanted(source, sink))  # type: ignore[misc]
+        await send_past(source, sink, again=False)
     for at in (first, 1 - first):  # whichever arrives first
         if between == (at != first):
             for one in restarts:

@@ -404,6 +404,14 @@ async def test_who_gets_what_is_forgotten_with_the_scale_down(scaled: Any) -> No
     await found.drain.stop()
     await one.reopen()
     assert not [kind for kind, _ in one.post.recovered if kind.startswith("scale-down")]
+    # Nor is anything left of a life that was killed between the end and this.
+    one.post.storage.put("scale-down-target", "7", bytes(16))
+    await one.reopen()
+    assert ("scale-down-target", "7") in one.post.recovered
+    await found.join()
+    await found.drain.stop()
+    await one.reopen()
+    assert not [kind for kind, _ in one.post.recovered if kind.startswith("scale-down")]
 
 
 async def test_cancelled_it_leaves_the_rest_here_and_others_send_here_again(scaled: Any) -> None:

@@ -97,10 +97,12 @@ class Drain:
 
     def start(self) -> None:
         """Go on with what was begun before the last stop, and tell others of this node from now on."""
+        self._assignment.resume()
         if (KIND, KEY) in self._post.recovered:
             event(logger, logging.WARNING, "scale-down goes on, as before the restart")
-            self._assignment.resume()
             self._begin()
+        else:
+            self._assignment.forget()  # what a life left that ended between the two
         self._task = self._post.loop.create_task(self._run())
 
     async def stop(self) -> None:
