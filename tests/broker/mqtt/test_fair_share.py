@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.sessions.mqtt import publish
+from pollux.engine.departures import BIT
 from pollux.engine.share import SLICE
 from pollux.wire.mqtt.packets import (
+    Ack,
     ConnAck,
     Connect,
     Disconnect,
@@ -110,6 +112,28 @@ async def test_the_subscriptions_of_a_client_that_is_gone(broker: Broker) -> Non
     assert MANY - queues(broker) <= PIECES + 1
     assert max(await turns(lambda: queues(broker), 0)) <= PIECES + 1
     await turns(lambda: len(client.session.mqtt_sessions.sessions), 0)
+
+
+async def test_the_messages_of_a_client_that_is_gone(broker: Broker) -> None:
+    """A subscription's queue may hold very many: they leave it a few in a turn, too."""
+    client, other = broker.client(), broker.client()
+    await client.connect("c", expiry=1000)
+    await client.subscribe("t")
+    client.lose()
+    await other.connect("d")
+    for _ in range(PIECES * 3):
+        other.write(*[publish("t", b"x", 1, number) for number in range(1, BIT + 1)])
+        for _ in range(BIT):
+            await other.receive(Ack)
+    (queue,) = broker.post.space.queues
+    assert queue.waiting == PIECES * 3 * BIT
+    again = broker.client()
+    again.write(Connect("c"))
+    grown = await turns(lambda: queue.waiting, 0)
+    assert max(grown) <= (PIECES + 1) * BIT
+    assert len(grown) >= 3
+    await turns(lambda: queues(broker), 0)
+    assert (await again.receive(ConnAck)).reason == 0
 
 
 async def test_who_comes_back_waits_for_the_end_of_the_session_before(broker: Broker) -> None:

@@ -22,7 +22,7 @@ from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from harness.sessions.stomp import Client
 
@@ -189,9 +189,15 @@ class FakePost:
         if if_unused and self.queues[name].consumers:
             raise InvalidRequestError(f"queue {name!r} has consumers")
         queue = self.queues.pop(name)
+        self.log.append(f"delete {name}")
         self.addresses[queue.address].queues.remove(queue)
         for consumer in queue.consumers:
             consumer.queue_deleted(queue)
+
+    def emptied(self, queue: FakeQueue) -> Iterator[None]:
+        """In one piece."""
+        self.log.append(f"empty {queue.name}")
+        yield
 
     def attach(self, queue: FakeQueue, consumer: Any) -> None:
         queue.consumers.append(consumer)

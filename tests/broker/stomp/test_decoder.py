@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pollux.wire.stomp.decoder import (
@@ -260,9 +260,19 @@ pieces = st.sampled_from([piece.encode() for piece in [*PIECES, "y" * 70]])
 
 
 @settings(max_examples=500)
+@example(b"SEND\ncontent-length:90\n\n" + b"x" * 91, [24])
 @given(st.lists(pieces, max_size=30).map(b"".join), st.lists(st.integers(0, 600), max_size=8))
 def test_nearly_stomp_in_any_chunks_gives_the_same_frames(data: bytes, cuts: list[int]) -> None:
     check_chunking(data, cuts)
+
+
+def before_violation(events: list[Event]) -> list[Event]:
+    """Drop a violation and the large frame it cuts off: of one that is there at once nothing has come out before."""
+    if not events or not isinstance(events[-1], Violation):
+        return events
+    kept = events[:-1]
+    begun = [place for place, event in enumerate(kept) if isinstance(event, LargeFrame | BodyEnd)]
+    return kept[: begun[-1]] if begun and isinstance(kept[begun[-1]], LargeFrame) else kept
 
 
 def check_chunking(data: bytes, cuts: list[int]) -> None:
@@ -270,9 +280,7 @@ def check_chunking(data: bytes, cuts: list[int]) -> None:
         one, other = opened(version, SMALL), opened(version, SMALL)
         whole = merged(one.receive(data))
         cut = merged(in_pieces(other, data, cuts))
-        assert [event for event in cut if not isinstance(event, Violation)] == [
-            event for event in whole if not isinstance(event, Violation)
-        ]
+        assert before_violation(cut) == before_violation(whole)
         assert isinstance(whole[-1] if whole else None, Violation) == isinstance(cut[-1] if cut else None, Violation)
         assert other.buffered <= SMALL.block + SMALL.large_size + 200
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pollux.engine.accounts import Accounts
     from pollux.engine.large_files import LargeFiles
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Acknowledgements of messages on disk that go into one record.
 _ACKS = 1000
+#: Messages that leave a queue in one piece of work when it is emptied bit by bit.
+BIT = 250
 
 
 class Departures:
@@ -84,6 +86,12 @@ class Departures:
         displaced = queue.take_displaced()
         if displaced:
             self.remove(queue, displaced, ())
+
+    def emptied(self, queue: Queue) -> Iterator[None]:
+        """Let go bit by bit of what waits in a queue that goes: all of it at once may take long."""
+        for _ in range(0, queue.waiting, BIT):
+            self.discard(queue, queue.shed(BIT))
+            yield
 
     def clear(self, queue: Queue) -> None:
         """Give back the memory and files of everything in a queue that goes: its deletion is what is written."""

@@ -123,6 +123,7 @@ class PostOffice:
         self._departures = Departures(storage, self.accounts, self._large_files, self.pages)
         self.cooling = Cooling(storage, self.accounts, self._large_files)
         self.remove = self._departures.remove
+        self.emptied = self._departures.emptied
         self.due = DueQueues(loop, self.share, space, wall_ms, self._ready)
         self.cold = ColdMessages(loop, self.accounts, storage.read_messages, self._ready)
         self._records = QueueRecords(storage)

@@ -52,7 +52,7 @@ _UNSTABLE = 2
 AT_ONCE = 64
 #: Bytes of one client handled in a piece: to begin with, at least, at most.
 FIRST_PORTION = 4096
-LEAST_PORTION = 256
+LEAST_PORTION = 64
 LARGEST_PORTION = 1 << 20
 
 logger = logging.getLogger("pollux.post")

@@ -81,7 +81,7 @@ def _own_cgroup() -> list[Path]:
 
 #: Objects after which the collector looks at the new ones; so many of these before it looks at those that survived one;
 #: so many of those before a full collection. What it looks at is looked at twice, however many that is at a time.
-COLLECTOR = (2_000, 1, 15_000)
+COLLECTOR = (500, 1, 60_000)
 #: Seconds after which the loop's thread lets another one go on that has come back from the disk: a write of the journal
 #: comes back two or three times, and everybody's confirm waits for that.
 SWITCH = 0.001

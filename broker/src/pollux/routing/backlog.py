@@ -6,6 +6,7 @@ A part of :class:`pollux.routing.queue.Queue` that knows no consumers. Pure, tim
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush, nsmallest
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
@@ -477,6 +478,16 @@ class Backlog:
     def purge(self) -> tuple[list[MessageReference], list[int]]:
         """Take out everything that is not in delivery; see :meth:`remove`."""
         return self.remove(_Everything())
+
+    def shed(self, most: int) -> list[MessageReference]:
+        """Take out the first ``most`` of those in memory; see :meth:`remove`."""
+        taken: list[MessageReference] = []
+        for level in self.levels:
+            taken += [level.take(position) for position, _ in list(islice(level.positions(), most - len(taken)))]
+        for reference in taken:
+            self.take_out(reference)
+        self.counters.removed += len(taken)
+        return taken
 
     def reset_counters(self) -> None:
         """Count from zero again."""

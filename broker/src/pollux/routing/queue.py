@@ -443,6 +443,10 @@ class Queue:
         """Take out everything that is not in delivery."""
         return self._backlog.purge()
 
+    def shed(self, most: int) -> list[MessageReference]:
+        """Take out the first ``most`` of those that wait in memory."""
+        return self._backlog.shed(most)
+
     def reset_counters(self) -> None:
         """Count from zero again."""
         self._backlog.reset_counters()
