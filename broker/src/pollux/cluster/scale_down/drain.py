@@ -15,16 +15,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pollux.cluster.scale_down.assignment import Assignment
-from pollux.cluster.scale_down.emptying import BATCH, Emptying, waits_for_its_consumers
+from pollux.cluster.scale_down.contents import Contents
+from pollux.cluster.scale_down.emptying import BATCH, Emptying
 from pollux.cluster.scale_down.handing import IDS, QUEUE, definition, id_requests
-from pollux.cluster.scale_down.plan import About, Part, Peer, Progress, Sight, progress, targets, unfit
+from pollux.cluster.scale_down.left import Found, Patience, Sent, Subscription, Waiting, sight_of, stays
+from pollux.cluster.scale_down.plan import About, Peer, Progress, Sight, progress, targets, unfit
 from pollux.cluster.scale_down.ways import NodeWay
 from pollux.errors import InvalidRequestError
 from pollux.logs import event
-from pollux.message import RoutingType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from pollux.cluster.connection.service import Cluster
     from pollux.cluster.scale_down.plan import Wanted
@@ -69,6 +70,7 @@ class Drain:
         self._free = free
         self._host = host
         self._assignment = Assignment(cluster, host)
+        self._contents = Contents(cluster)
         self._states = states
         self._batch = min(BATCH, wanted.interval) if wanted.interval > 0 else BATCH
         self.running = False
@@ -139,7 +141,7 @@ class Drain:
         waiting = any(self._post.message_count(outlet.queue) for outlet in self._cluster.spreading.outlets.values())
         ids = any(account.duplicates for account in self._post.accounts)
         states = any(True for states in self._states for _ in states.ready())
-        return not (waiting or ids or states or self._queues() or self._subscriptions())
+        return not (waiting or ids or states or self._contents.queues() or self._subscriptions())
 
     def _begin(self) -> None:
         self.running = True
@@ -173,8 +175,7 @@ class Drain:
         self._last = self._assignment.stopping = True
         for states in self._states:
             states.prepare()
-        until = clock() + patience
-        mark: object = None
+        waiting = Patience(patience, clock())
         if not self.running:
             event(logger, logging.INFO, "scale-down: what is here goes to other nodes before the end")
             self._begin()
@@ -186,12 +187,8 @@ class Drain:
                 self._assignment.forget()
                 event(logger, logging.INFO, "scale-down: everything is handed over", moved=self.moved)
                 return now
-            if forced.is_set():
-                return now
-            before, mark = mark, (self.moved, self._left_states, sum(way.link.confirmed for way in self._ways.values()))
-            if mark != before:
-                until = clock() + patience
-            if clock() >= until:
+            mark = (self.moved, self._left_states, sum(way.link.confirmed for way in self._ways.values()))
+            if forced.is_set() or waiting.over(mark, clock()):
                 return now
             self._wake.set()
             with suppress(TimeoutError):
@@ -244,18 +241,18 @@ class Drain:
         self._assignment.look(fitting)
         for number in [each for each, one in self._emptying.items() if not self._is_for(one)]:
             self._let_go(number)
-        stays = self._stays()
-        for queue in [*self._queues(), *self._subscriptions()]:
+        left_alone = self._stays()
+        for queue in [*self._contents.queues(), *self._subscriptions()]:
             emptying = self._emptying.get(queue.id)
             if emptying is None:
-                if fitting and len(self._emptying) + len(self._preparing) < _QUEUES and not stays(queue):
+                if fitting and len(self._emptying) + len(self._preparing) < _QUEUES and not left_alone(queue):
                     self._assign(queue)
-            elif stays(queue):
+            elif left_alone(queue):
                 self._let_go(queue.id)
             else:
                 emptying.more()
                 await emptying.take_rest()
-        for number in [number for number, each in self._emptying.items() if self._is_empty(each.queue)]:
+        for number in [number for number, each in self._emptying.items() if self._contents.is_empty(each.queue)]:
             self._let_go(number)
         if self._last and fitting:
             await self._hand_states(fitting)
@@ -263,10 +260,8 @@ class Drain:
 
     def _stays(self) -> Callable[[Queue], bool]:
         """Return what says whether a queue is left to its consumers, or to its session, until the end."""
-        if self._last:
-            return lambda _queue: False
-        kept = [states.keeps() for states in self._states]
-        return lambda queue: waits_for_its_consumers(queue) or any(queue.id in numbers for numbers in kept)
+        kept = [] if self._last else [states.keeps() for states in self._states]
+        return lambda queue: stays(queue, kept, last=self._last)
 
     def _is_for(self, emptying: Emptying) -> bool:
         """Return whether the rest of a queue still goes to the node that it is emptied for."""
@@ -277,31 +272,8 @@ class Drain:
         assert isinstance(emptying.way, NodeWay)  # noqa: S101  (nothing else is made here)
         return emptying.way
 
-    def _lasting(self) -> Iterator[Queue]:
-        """Yield the queues that may be handed over: none of the broker itself, and none that ends with a client."""
-        return (each for each in list(self._post.space.queues) if not each.spec.internal and not each.temporary)
-
-    def _queues(self) -> list[Queue]:
-        """Return the queues that are to be emptied."""
-        return [queue for queue in self._lasting() if not self._is_empty(queue)]
-
     def _subscriptions(self) -> list[Queue]:
-        """Return the empty queues that no other node knows: what is sent for them later would be nobody's."""
-        return [
-            queue
-            for queue in self._lasting()
-            if queue.routing_type is RoutingType.MULTICAST
-            and queue.durable
-            and queue.address in self._cluster.prefixes
-            and (self._assignment.home, queue.id) not in self._known
-            and self._is_empty(queue)
-            and not self._cluster.elsewhere(queue)
-        ]
-
-    def _is_empty(self, queue: Queue) -> bool:
-        return self._post.space.queue_by_id(queue.id) is not queue or not (
-            self._post.message_count(queue) or self._post.in_flight(queue)
-        )
+        return self._contents.subscriptions(self._assignment.home, self._known)
 
     def _let_go(self, number: int) -> None:
         self._emptying.pop(number).stop()
@@ -338,7 +310,7 @@ class Drain:
         self._refused.pop(queue.id, None)
         way = self._ways.setdefault(peer.node, NodeWay(self._cluster, link, self._mark))
         way.link = link
-        if self.running and not self._is_empty(queue):
+        if self.running and not self._contents.is_empty(queue):
             emptying = self._emptying[queue.id] = Emptying(self._post, queue, way, self._counted(way), self._batch)
             emptying.start()
             self._wake.set()
@@ -375,7 +347,7 @@ class Drain:
 
     async def _hand_states(self, fitting: Sequence[Peer]) -> None:
         """Hand over sessions, and what duplicate ids came since; once no message or subscription is left."""
-        if self._queues() or self._subscriptions():
+        if self._contents.queues() or self._subscriptions():
             self._left_states = max(1, self._left_states)
             return
         links = {link.node: link for link in self._cluster.peers.links if link.connected}
@@ -417,38 +389,43 @@ class Drain:
 
     def sight(self) -> Sight:
         """Return what is left."""
-        parts = []
-        stays = self._stays()
-        for queue in self._queues():
-            messages = self._post.message_count(queue)
-            emptying = self._emptying.get(queue.id)
-            held = queue.delivering
-            if emptying is None and stays(queue):
-                held = max(messages, 1)
-            refused = self._refused.get(queue.id, "") or self._why_it_waits(queue)
-            parts.append(Part(queue.name, max(messages, 1), held, refused))
+        left_alone = self._stays()
         reached = {link.node for link in self._cluster.peers.links if link.connected}
         names = {link.node: link.broker for link in self._cluster.peers.links if link.broker}
-        on_the_way, unreached = 0, []
+        waiting = [
+            Waiting(
+                queue.name,
+                self._post.message_count(queue),
+                queue.delivering,
+                queue.id in self._emptying,
+                left_alone(queue),
+                self._refused.get(queue.id, "") or self._why_it_waits(queue),
+            )
+            for queue in self._contents.queues()
+        ]
+        subscriptions = [
+            Subscription(queue.name, left_alone(queue), self._refused.get(queue.id, ""))
+            for queue in self._subscriptions()
+        ]
+        sent = []
         for node, outlet in self._cluster.spreading.outlets.items():
             way = self._ways.get(node)
             count = way.waiting if way is not None else self._post.message_count(outlet.queue)
-            if node in reached:
-                on_the_way += count
-            elif count:
-                unreached.append((names.get(node, node.hex()), count))
-        # What comes for a subscription whose subscriber is here is no reason to wait; at the end nobody is here.
-        incoming = () if self._cluster.local.records and not self._last else self._cluster.incoming.values()
-        coming = tuple(link.name for link in incoming if not link.empty)
-        states = self._left_states if self._last else 0
-        if self._last and not self._last_ids_went:
-            states = max(1, states)
-        for queue in self._subscriptions():
-            refused = self._refused.get(queue.id, "")
-            parts += [Part(queue.name, 0, 0, refused)] if refused else []
-            states += not (refused or stays(queue))
-        stops = self.goes_with_a_stop and not self._last
-        return Sight(tuple(parts), on_the_way, tuple(unreached), coming, states, self._nobody, stops)
+            sent.append(Sent(names.get(node, node.hex()), count, node in reached))
+        return sight_of(
+            Found(
+                tuple(waiting),
+                tuple(subscriptions),
+                tuple(sent),
+                coming=tuple(link.name for link in self._cluster.incoming.values() if not link.empty),
+                subscribers=bool(self._cluster.local.records),
+                last=self._last,
+                states=self._left_states,
+                ids_went=self._last_ids_went,
+                nobody=self._nobody,
+                stops=self.goes_with_a_stop and not self._last,
+            )
+        )
 
     def _why_it_waits(self, queue: Queue) -> str:
         node = self._assignment.waits_for(queue)

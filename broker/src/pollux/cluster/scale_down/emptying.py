@@ -113,15 +113,13 @@ class Emptying(Taker):
         queue, limit = self.queue, min(_REST, self.way.room)
         if limit <= 0 or self._post.storage.full:
             return 0
-        ids: list[int] = []
         if hands_nothing_out(queue):
-            ids = [reference.message.id for reference in islice(queue.iterate(), limit)]
-            if not ids and queue.cold:
+            if ids := [reference.message.id for reference in islice(queue.iterate(), limit)]:
+                return self._take(ids)
+            if queue.cold:
                 self._post.cold.feed(queue)
-        if ids:
-            return self._take(ids)
-        if queue.message_count > queue.scheduled + (0 if queue.non_destructive else queue.delivering):
-            return 0  # what waits goes first
+        if not only_scheduled(queue):
+            return 0
         hot, cold = queue.scheduled_ids(limit)
         if hot:
             return self._take(hot)
@@ -180,6 +178,12 @@ class Emptying(Taker):
 def hands_nothing_out(queue: Queue) -> bool:
     """Return whether a consumer of a queue may get nothing although something waits."""
     return queue.paused or queue.non_destructive or queue.attributes.consumers_before_dispatch > 1
+
+
+def only_scheduled(queue: Queue) -> bool:
+    """Return whether nothing of a queue waits any more but what is scheduled, which goes last."""
+    # A queue that only shows its messages counts those that are shown among the waiting.
+    return queue.message_count <= queue.scheduled + (0 if queue.non_destructive else queue.delivering)
 
 
 def waits_for_its_consumers(queue: Queue) -> bool:
