@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 
 import uvloop
 
 from pollux.process.connection import Connection
+from pollux.process.holds import Holds
 
 
 def test_what_was_queued_for_a_connection_that_was_cut_off_is_dropped() -> None:
@@ -20,7 +20,7 @@ def test_what_was_queued_for_a_connection_that_was_cut_off_is_dropped() -> None:
             connection._transport = transport
             connection._out = [b"delivery", b"delivery"]
             connection._out_size = 16
-            connection._holds = deque()
+            connection._holds = Holds()
             transport.abort()
             await asyncio.sleep(0)
             await asyncio.sleep(0)

@@ -186,7 +186,7 @@ async def test_a_broken_frame_ends_the_connection_with_its_code() -> None:
 
 async def test_a_port_for_websocket_alone() -> None:
     async with bench() as server:
-        server.listener.web_only = True
+        server.listener.rules = server.listener.rules._replace(web_only=True)
         reader, writer = await server.open()
         writer.write(AMQP)
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):

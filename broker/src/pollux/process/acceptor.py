@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pollux.errors import PolluxError
 from pollux.logs import event
 from pollux.process.connection import Connection
+from pollux.process.opening import Rules
 from pollux.process.tls_handshake import layer_of
 from pollux.wire.sniff import Protocol
 
@@ -88,9 +89,9 @@ class Listener:
         self.connections = connections
         self.services = services
         self.tls = tls
-        self.tls_required = settings.ssl_enabled and not settings.ssl_allow_plain
-        #: Clients have to speak WebSocket (ws://).
-        self.web_only = acceptor.scheme == "ws"
+        required = settings.ssl_enabled and not settings.ssl_allow_plain
+        #: What the first bytes of a connection may be.
+        self.rules = Rules(tls=tls is not None, tls_required=required, web_only=acceptor.scheme == "ws")
         self.tls_layer: Any = layer_of(loop) if tls is not None else None
         self.open_connections = 0
         self._factories = {
@@ -146,7 +147,7 @@ class Listener:
             host=host,
             port=self.port,
             protocols=sorted(protocol.value for protocol in self._factories),
-            tls="required" if self.tls_required else "offered" if self.tls else "off",
+            tls="required" if self.rules.tls_required else "offered" if self.tls else "off",
         )
 
     async def _resolve(self, host: str, port: int) -> list[tuple[int, tuple[Any, ...]]]:

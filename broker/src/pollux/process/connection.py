@@ -5,7 +5,8 @@ nothing of what the bytes mean. Timeouts are not timers of their own but deadlin
 connections' sweep (:mod:`pollux.process.connections`): 5,000 idle connections cost no timer each.
 
 One file, and a long one: it is one object to asyncio and to the session, and reading, writing, pausing and ending look
-at each other's state with each packet. What can be told apart is: TLS, WebSocket, limits, buffers, strangers.
+at each other's state with each packet. What can be told apart is: what the first bytes mean, holds, endings, TLS,
+WebSocket, limits, buffers, strangers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import asyncio
 import logging
 import socket
 import struct
-from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
@@ -23,11 +23,14 @@ from pollux.engine.peer import Peer
 from pollux.engine.share import Portion
 from pollux.errors import PolluxError
 from pollux.logs import event, failure
-from pollux.process import tls_handshake
+from pollux.process import opening, tls_handshake
+from pollux.process.endings import Due, Seen, due, who_ended
+from pollux.process.holds import Holds
+from pollux.process.opening import OpeningError
 from pollux.process.strangers import TLS
 from pollux.wire import proxy
 from pollux.wire.proxy import ProxyError
-from pollux.wire.sniff import Protocol, SniffError, sniff
+from pollux.wire.sniff import Protocol, SniffError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,8 +104,8 @@ class Connection(asyncio.Protocol):
         #: What was written this turn behind the first write; None: nothing was written yet.
         self._out: list[bytes] | None = None
         self._out_size = 0
-        #: For each hold that lasts, what was in ``_out`` when it began; and whether the session waits for its end.
-        self._holds: deque[int] = deque()
+        #: What of it waits until something is on disk; and whether the session waits for that.
+        self._holds = Holds()
         self._held_back = False
         #: Why the client is not being read: the bits above; 0 reads.
         self._paused = 0
@@ -297,7 +300,7 @@ class Connection(asyncio.Protocol):
         connections = self._listener.connections
         if connections.remove(self) is None:
             return  # refused, or already handled (a failed TLS handshake)
-        who, why = self._who_ended(error)
+        who, why = who_ended(self.close_reason, self.session, error, closing=self._closing)
         self._closing = True
         self.deadline = float("inf")
         session = self.session
@@ -325,73 +328,47 @@ class Connection(asyncio.Protocol):
         if session is not None:
             connections.trail.event("client-disconnected", **fields)
 
-    def _who_ended(self, error: BaseException | None) -> tuple[str, str]:
-        if self.close_reason:
-            return "broker", self.close_reason
-        if self.session is not None and self.session.ended is not None:
-            return self.session.ended
-        if self._closing:
-            return "broker", "it was closed"
-        if error is not None:
-            return "network", str(error)
-        return "client", "without a farewell"
-
     # -- before there is a session
 
     def _first_bytes(self, data: bytes) -> None:
         data = self._buffer + data if self._buffer else data
         try:
-            if self._proxied and not (data := self._behind_header(data)):
-                return
-            protocol = sniff(data)
-        except (SniffError, ProxyError) as error:
+            if self._proxied and (header := proxy.parse(data)) is not None:
+                self._proxied = False
+                if not self._relocate(header):
+                    return
+                data = data[header.size :]
+            known = data and not self._proxied
+            secured = self._transport is not self._raw
+            begins = opening.read(data, self._listener.rules, secured=secured) if known else None
+        except (SniffError, ProxyError, OpeningError) as error:
             self._refuse(str(error))
             return
-        if protocol is None:
-            self._buffer = data
-            return
-        if protocol is Protocol.TLS and len(data) < tls_handshake.HELLO_HEAD:
-            self._buffer = data
-            return
-        self._buffer = b""
-        if protocol is Protocol.TLS:
+        self._buffer = data if begins is None else b""
+        if begins is Protocol.TLS:
             self._start_tls(data)
-        elif self._listener.tls_required and self._transport is self._raw:
-            self._refuse("this acceptor takes TLS only (sslEnabled=true without sslAllowPlain=true)")
-        elif protocol is Protocol.HTTP:
+        elif begins is Protocol.HTTP:
             from pollux.process.websocket import WebSocket  # which takes a start's time, and most have none
 
             self._web = WebSocket(self, self._listener.acceptor.settings, self._listener.speaks)
             self._web.data_received(data)
-        elif self._listener.web_only:
-            self._refuse("this acceptor takes WebSocket only (ws://)")
-        elif (session := self.begin(protocol, self)) is not None:
+        elif begins is not None and (session := self.begin(begins, self)) is not None:
             self._take(session, data)
 
-    def _behind_header(self, data: bytes) -> bytes:
-        """Return what is behind a proxy's header, empty while there is nothing. Raises ProxyError."""
-        self._buffer = data
-        found = proxy.parse(data)
-        if found is None:
-            return b""
-        self._proxied, self._buffer = False, b""
-        if found.address:
-            client = replace(self.peer, address=found.address, port=found.port)
+    def _relocate(self, proxied: proxy.Proxied) -> bool:
+        """Count it where the client is that a proxy speaks for; False: it is refused."""
+        if proxied.address:
+            client = replace(self.peer, address=proxied.address, port=proxied.port)
             refusal = self._listener.connections.relocate(self, client)
             if refusal is not None:
                 self._refuse(refusal)
-                return b""
-        return data[found.size :]
+                return False
+        return True
 
     def _start_tls(self, data: bytes) -> None:
         listener = self._listener
-        if listener.tls is None or self._transport is not self._raw:
-            missing = "TLS is not configured on this acceptor (sslEnabled=true is missing)"
-            self._refuse(missing if listener.tls is None else "TLS inside TLS")
-            return
-        if (size := tls_handshake.hello_size(data)) > tls_handshake.LARGEST_HELLO:
-            self._refuse(f"a TLS ClientHello of {size} bytes; at most {tls_handshake.LARGEST_HELLO} are allowed")
-            return
+        assert listener.tls is not None  # noqa: S101  (the acceptor's rules say so)
+        assert self._raw is not None  # noqa: S101
         listener.connections.strangers.grew(self, TLS)
         if self._closing:
             return
@@ -514,11 +491,9 @@ class Connection(asyncio.Protocol):
             self._holds.clear()
             self.abort()
             return
-        self._holds.popleft()
         out = self._out or []
-        many = self._holds[0] if self._holds else len(out)
+        many = self._holds.end_first(len(out))
         self._out = out[many:] if self._holds else None
-        self._holds = deque(each - many for each in self._holds)
         ready = out[:many]
         self._out_size -= sum(map(len, ready))
         self._send(ready)
@@ -623,26 +598,32 @@ class Connection(asyncio.Protocol):
     def expire(self, now: float) -> None:
         """Act on what the deadline, which the sweep found passed, was for."""
         session = self.session
-        if self._closing or self._ending:
-            self.close_reason = self.close_reason or "did not take what was queued for it"
-            self.abort()
-        elif session is None or session.user is None:
-            self._refuse(f"no log-in within {self._listener.handshake_timeout:g} s")
-        elif self._writing_paused:
-            taken = self._taken()
-            if taken == self._taken_before and not self._holds:
+        seen = Seen(
+            closing=self.closing,
+            logged_in=session is not None and session.user is not None,
+            blocked=self._writing_paused,
+            took=self._writing_paused and not self.closing and self._took(),
+            ttl=self.ttl,
+            heard=self.active or bool(self._paused),
+        )
+        match due(seen):
+            case Due.CUT_OFF:
+                self.close_reason = self.close_reason or "did not take what was queued for it"
+                self.abort()
+            case Due.NO_LOGIN:
+                self._refuse(f"no log-in within {self._listener.handshake_timeout:g} s")
+            case Due.TAKES_NOTHING:
                 self._forget_unsent()
                 self._refuse(f"took nothing for {self._listener.write_timeout:g} s (write-timeout)")
-            else:
-                self._taken_before = taken
+            case Due.TAKES:
                 self.deadline = now + self._listener.write_timeout
-        elif self.ttl <= 0.0:
-            self.deadline = float("inf")
-        elif self.active or self._paused:
-            self.active = False
-            self.deadline = now + self.ttl
-        else:
-            self.shutdown(f"silent for {self.ttl:g} s (connection-ttl)")
+            case Due.NEVER:
+                self.deadline = float("inf")
+            case Due.LIVES:
+                self.active = False
+                self.deadline = now + self.ttl
+            case Due.SILENT:
+                self.shutdown(f"silent for {self.ttl:g} s (connection-ttl)")
 
     def _forget_unsent(self) -> None:
         """Have the kernel drop, at the close, what it still holds for this client: it would keep megabytes for it."""
@@ -650,6 +631,11 @@ class Connection(asyncio.Protocol):
         if self._raw is not None and not self._raw.is_closing():
             opened = self._raw.get_extra_info("socket")
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
+
+    def _took(self) -> bool:
+        """Return whether the client took something since the last look, or what is written waits for the broker."""
+        before, self._taken_before = self._taken_before, self._taken()
+        return self._taken_before != before or bool(self._holds)
 
     def _taken(self) -> int:
         """Return the bytes the client has taken so far (for TLS an estimate that grows alike)."""

@@ -23,16 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pollux.connection")
 
-#: The headers of a TLS record and a handshake message, whose end is the size of the ClientHello: so many bytes.
-HELLO_HEAD = 9
-#: The largest ClientHello, bytes. OpenSSL takes and keeps 128 KiB of it; nobody's has more than two or three.
-LARGEST_HELLO = 16 << 10
 _SHUTDOWN_TIMEOUT = 2.0
-
-
-def hello_size(data: bytes) -> int:
-    """Return the bytes of the ClientHello whose first :data:`HELLO_HEAD` bytes are in ``data``."""
-    return int.from_bytes(data[HELLO_HEAD - 3 : HELLO_HEAD], "big")
 
 
 def layer_of(loop: asyncio.AbstractEventLoop) -> Any:
