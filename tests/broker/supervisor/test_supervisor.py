@@ -32,7 +32,7 @@ from pollux.process.exits import (
 from pollux.store.data_lock import DirectoryLockedError
 from pollux.supervisor import hosted, views
 from pollux.supervisor.child import Child
-from pollux.supervisor.policy import Then, after
+from pollux.supervisor.policy import Then, after, exit_code, other_policy, stands_still, takes_none_in
 from pollux.supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -44,21 +44,59 @@ NODE = "0123456789abcdef" * 2
 @pytest.mark.parametrize("code", [EXIT_FAILED, EXIT_STORE, EXIT_FENCED, EXIT_UNDRAINED, -signal.SIGKILL])
 def test_a_live_that_failed_starts_again(code: int) -> None:
     for others in (False, True):
-        assert after(code, hosted=False, was_ready=True, others=others) is Then.AGAIN
+        assert after(code, wanted=True, hosted=False, was_ready=True, others=others) is Then.AGAIN
 
 
 @pytest.mark.parametrize("code", [EXIT_OK, EXIT_USAGE, EXIT_LISTEN])
 def test_a_live_that_cannot_start_ends_the_host_unless_it_has_others(code: int) -> None:
-    assert after(code, hosted=False, was_ready=False, others=False) is Then.END
-    assert after(code, hosted=False, was_ready=True, others=True) is Then.STAYS
+    assert after(code, wanted=True, hosted=False, was_ready=False, others=False) is Then.END
+    assert after(code, wanted=True, hosted=False, was_ready=True, others=True) is Then.STAYS
 
 
 @pytest.mark.parametrize("code", [EXIT_USAGE, EXIT_LISTEN, EXIT_STORE_REFUSED])
 def test_a_backup_that_never_was_one_gives_up_its_slot(code: int) -> None:
-    assert after(code, hosted=True, was_ready=False, others=True) is Then.DROP
-    assert after(code, hosted=True, was_ready=True, others=True) is Then.AGAIN
-    assert after(EXIT_OK, hosted=True, was_ready=True, others=True) is Then.AGAIN
-    assert after(-signal.SIGKILL, hosted=True, was_ready=False, others=True) is Then.AGAIN
+    assert after(code, wanted=True, hosted=True, was_ready=False, others=True) is Then.DROP
+    assert after(code, wanted=True, hosted=True, was_ready=True, others=True) is Then.AGAIN
+    assert after(EXIT_OK, wanted=True, hosted=True, was_ready=True, others=True) is Then.AGAIN
+    assert after(-signal.SIGKILL, wanted=True, hosted=True, was_ready=False, others=True) is Then.AGAIN
+
+
+def test_an_end_that_was_asked_for_has_no_consequence() -> None:
+    assert after(EXIT_USAGE, wanted=False, hosted=False, was_ready=True, others=True) is Then.NOTHING
+    assert after(EXIT_USAGE, wanted=False, hosted=True, was_ready=False, others=True) is Then.NOTHING
+
+
+def test_the_hosts_exit_code_is_that_of_its_own_live() -> None:
+    assert exit_code(EXIT_OK, Then.END, EXIT_USAGE, hosted=False) == EXIT_USAGE
+    assert exit_code(EXIT_OK, Then.STAYS, EXIT_USAGE, hosted=False) == EXIT_USAGE
+    assert exit_code(EXIT_OK, Then.AGAIN, EXIT_USAGE, hosted=False) == EXIT_OK
+    assert exit_code(EXIT_OK, Then.NOTHING, EXIT_USAGE, hosted=False) == EXIT_USAGE
+    assert exit_code(EXIT_OK, Then.NOTHING, -signal.SIGTERM, hosted=False) == EXIT_OK, "a signal's end is no failure"
+    assert exit_code(EXIT_LISTEN, Then.NOTHING, EXIT_USAGE, hosted=False) == EXIT_LISTEN, "the first one counts"
+    assert exit_code(EXIT_OK, Then.NOTHING, EXIT_USAGE, hosted=True) == EXIT_OK
+
+
+def test_a_life_stands_still_that_missed_two_feedings() -> None:
+    assert not stands_still(None, 1000.0, 5.0)
+    assert not stands_still(90.0, 100.0, 5.0)
+    assert stands_still(89.9, 100.0, 5.0)
+
+
+def test_a_host_takes_nobody_in_while_it_knows_better() -> None:
+    assert takes_none_in(ready=True, stops=False, removed=False) == ""
+    assert takes_none_in(ready=False, stops=True, removed=True) == "this host is not ready yet"
+    assert takes_none_in(ready=True, stops=True, removed=True) == "this host stops"
+    assert "removed by an operator" in takes_none_in(ready=True, stops=False, removed=True)
+
+
+@pytest.mark.parametrize(
+    ("shared", "copies", "reason"),
+    [(True, False, ""), (False, True, ""), (False, False, "has a shared store"), (True, True, "takes in copies")],
+)
+def test_a_backup_is_of_the_same_policy(shared: bool, copies: bool, reason: str) -> None:
+    found = other_policy("host2", shared=shared, copies=copies)
+    assert reason in found
+    assert bool(found) is bool(reason)
 
 
 def test_what_is_remembered_is_read_again(tmp_path: Path) -> None:

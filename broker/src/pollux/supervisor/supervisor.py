@@ -27,9 +27,9 @@ from pollux.process.exits import EXIT_OK
 from pollux.process.failures import exit_code
 from pollux.process.notify import Notifier
 from pollux.store.data_lock import DirectoryLockedError
-from pollux.supervisor import hosted, views
+from pollux.supervisor import hosted, policy, views
 from pollux.supervisor.child import Child
-from pollux.supervisor.policy import RESTART_AFTER, Then, after
+from pollux.supervisor.policy import RESTART_AFTER, Then
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,7 +146,7 @@ class Supervisor:
             if interval is not None:
                 self._notifier.alive()
                 for child in self.children.values():
-                    if child.fed is not None and time.monotonic() - child.fed > 2 * interval:
+                    if policy.stands_still(child.fed, time.monotonic(), interval):
                         event(logger, logging.ERROR, "life stands still: it is ended", of=child.life.key, pid=child.pid)
                         child.fed = None
                         child.signal(signal.SIGABRT)
@@ -178,17 +178,20 @@ class Supervisor:
         try:
             while not self._stopping.is_set() and self.children.get(key) is child:
                 code = await child.run()
-                if self._stopping.is_set() or self.children.get(key) is not child:
-                    self._code = self._code or (max(code, 0) if not child.life.slot else EXIT_OK)
+                then = policy.after(
+                    code,
+                    wanted=not self._stopping.is_set() and self.children.get(key) is child,
+                    hosted=bool(child.life.slot),
+                    was_ready=child.was_ready,
+                    others=any(one.process is not None for one in self.children.values() if one is not child),
+                )
+                self._code = policy.exit_code(self._code, then, code, hosted=bool(child.life.slot))
+                if then is Then.NOTHING:
                     return
-                others = any(one.process is not None for one in self.children.values() if one is not child)
-                then = after(code, hosted=bool(child.life.slot), was_ready=child.was_ready, others=others)
                 child.status = f"ended with {code}"
                 event(logger, logging.WARNING, "life ended", of=key, exit=code, then=then.name.lower())
                 if then is Then.DROP:
                     self.drop(child.life.node, f"its process cannot be here: it ended with {code}")
-                if then in (Then.END, Then.STAYS):
-                    self._code = code
                 if then is Then.END:
                     self._stopping.set()
                 if then is not Then.AGAIN:
@@ -282,16 +285,16 @@ class Supervisor:
 
     async def _host(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Take a backup in, or say why not."""
-        if self._slots is None or self._stopping.is_set():
-            return {"slot": 0, "reason": "this host is not ready yet" if self._slots is None else "this host stops"}
-        node = asked["node"]
-        if asked.get("home"):
+        node, home = asked["node"], bool(asked.get("home"))
+        refused = policy.takes_none_in(
+            ready=self._slots is not None,
+            stops=self._stopping.is_set(),
+            removed=node in self._removed and not home,
+        )
+        if self._slots is None or refused:
+            return {"slot": 0, "reason": refused}
+        if home:
             self._removed.discard(node)
-        if node in self._removed:
-            return {
-                "slot": 0,
-                "reason": "its node was removed by an operator of this host, and its own live is not there",
-            }
         known = bytes.fromhex(node) in self._slots.slots
         wish = Wish(bytes.fromhex(node), asked["machine"], asked["domain"], asked.get("group", ""))
         slot, reason = self._slots.ask(wish, time.monotonic())
@@ -321,11 +324,9 @@ class Supervisor:
 
     def _unusable(self, slot: int, directories: dict[str, str]) -> str:
         """Say why a backup with this store cannot be in a slot. Blocking."""
-        if not directories and not self._copies:
-            return f"{self.machine} has a shared store, and the live is replicated: give both the same ha-policy"
+        if reason := policy.other_policy(self.machine, shared=bool(directories), copies=self._copies):
+            return reason
         for path in dict.fromkeys(directories.values()):
-            if self._copies:
-                return f"{self.machine} takes in copies, and the live has a shared store: give both the same ha-policy"
             if not Path(path).is_dir():
                 return f"{path} is no directory on {self.machine}: a shared store has the same path on all hosts"
         for port, what in own_ports(self._configuration).items():
