@@ -9,6 +9,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from pollux.cluster.link import Idle
 from pollux.cluster.votes import Answer
 from pollux.logs import event
 
@@ -23,17 +24,8 @@ logger = logging.getLogger("pollux.ha")
 PURPOSE = "quorum"
 
 
-class _Channel:
+class _Channel(Idle):
     """A channel on which nothing is sent but the question and the answer."""
-
-    def accepted(self, content: dict[str, Any]) -> None:
-        """Take no answer."""
-
-    def data(self, payload: bytes) -> None:
-        """Do nothing: nothing is sent here."""
-
-    def credited(self) -> None:
-        """Do nothing: nothing is sent here."""
 
     def closed(self, code: str, text: str) -> None:
         """Note that the channel, or the whole connection, is gone."""

@@ -11,12 +11,13 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
+from pollux.cluster.link import Idle
 from pollux.config.colocated_ports import colocated_of, group_of
 from pollux.errors import InvalidRequestError
 from pollux.ha.colocated.life import DIRECTORIES, directories_of
 from pollux.ha.colocated.placement import Host, Next, Wish, decide, unfit
 from pollux.logs import event
-from pollux.supervisor.asking import PURPOSE, End, Questions, ask
+from pollux.supervisor.asking import PURPOSE, Questions, ask
 from pollux.supervisor.line import Line, LineError
 from pollux.supervisor.views import host_of
 
@@ -254,12 +255,12 @@ class Agent:
                 ready=self._told.get("ready", []),
                 at=self._at.hex(),
             )
-            return End()
+            return Idle()
         if what == "host":
             task = asyncio.get_running_loop().create_task(self._host(conversation, channel, content))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            return End()
+            return Idle()
         conversation.refuse(channel, f"{str(what)[:50]!r} is not asked for here")
         return None
 

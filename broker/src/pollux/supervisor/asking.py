@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from pollux.cluster.link import Idle
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -15,23 +17,7 @@ PURPOSE = "colocated"
 _PATIENCE, _LOOK = 15.0, 2.0
 
 
-class End:
-    """The end of a channel on which nothing is sent."""
-
-    def accepted(self, content: dict[str, Any]) -> None:
-        """Do nothing: it was opened by the other end."""
-
-    def data(self, payload: bytes) -> None:
-        """Do nothing: nothing is sent here."""
-
-    def credited(self) -> None:
-        """Do nothing: nothing is sent here."""
-
-    def closed(self, code: str, text: str) -> None:
-        """Do nothing: there is nothing to give back."""
-
-
-class _Asked(End):
+class _Asked(Idle):
     """The end of who asked."""
 
     def __init__(self, conversation: Conversation, content: dict[str, Any]) -> None:

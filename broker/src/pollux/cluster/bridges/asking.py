@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from pollux.cluster.bridges.demand import MOST, Matching
 from pollux.cluster.bridges.federation import FEDERATION, Fetching
+from pollux.cluster.link import Idle
 from pollux.config.federating import AddressMatch, AddressPolicy, QueueMatch, QueuePolicy
 from pollux.logs import event
 
@@ -121,7 +122,7 @@ class Asking(Fetching):
         return {"name": self.name, "connected": self.connected, "reason": self.reason or None}
 
 
-class _Wanting:
+class _Wanting(Idle):
     """Tells what is wanted here of a broker that asked for it; the handler of the channel on which it is told."""
 
     def __init__(self, conversation: Conversation, matching: Matching, receiver: Receiver, federation: str) -> None:
@@ -154,9 +155,6 @@ class _Wanting:
         self._open = True
         self.look()
 
-    def data(self, payload: bytes) -> None:
-        """Take nothing: messages come by a channel of their own."""
-
     def credited(self) -> None:
         """More may be told."""
         self.look()
@@ -166,7 +164,7 @@ class _Wanting:
         self._open = False
 
 
-class AskedBy:
+class AskedBy(Idle):
     """One broker that asks this one to fetch from it; the handler of the channel on which its policies come."""
 
     def __init__(
@@ -197,12 +195,6 @@ class AskedBy:
             self.wanting = _Wanting(self._conversation, matching, receiver, self.federation)
             fields = {"broker": self.broker, "federation": self.federation}
             event(logger, logging.INFO, "asked to fetch from a broker", **fields)
-
-    def accepted(self, content: dict[str, Any]) -> None:
-        """Nothing was opened from here by this handler."""
-
-    def credited(self) -> None:
-        """Nothing is told on this channel."""
 
     def closed(self, code: str, text: str) -> None:  # noqa: ARG002  (a handler's)
         """It is gone."""

@@ -14,6 +14,7 @@ import msgspec
 
 from pollux.cluster.bridges.demand import MOST
 from pollux.cluster.connector import UnreachableError
+from pollux.cluster.link import Idle
 from pollux.cluster.reconnection import Reconnection
 from pollux.logs import event
 
@@ -31,7 +32,7 @@ logger = logging.getLogger("pollux.bridge")
 FEDERATION = "federation"
 
 
-class Fetching(Reconnection):
+class Fetching(Reconnection, Idle):
     """One upstream: connects to it, and tells what is wanted here. The handler of that channel."""
 
     logger = logger
@@ -113,9 +114,6 @@ class Fetching(Reconnection):
         self.reached()
         event(logger, logging.INFO, f"{self.kind} is reached", **{self.kind: self.name})
         self.look()
-
-    def data(self, payload: bytes) -> None:
-        """Take nothing: messages come by a channel of their own."""
 
     def credited(self) -> None:
         """More may be told."""

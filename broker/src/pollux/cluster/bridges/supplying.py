@@ -12,6 +12,7 @@ from pollux.cluster.bridges.feeding import Feeder, Sending
 from pollux.cluster.bridges.receiving import visited_of
 from pollux.cluster.bridges.settings import PURPOSE, plain_settings
 from pollux.cluster.connection.outgoing import OutgoingLink
+from pollux.cluster.link import Idle
 from pollux.errors import PolluxError
 from pollux.logs import event
 from pollux.message import RoutingType
@@ -111,7 +112,7 @@ class Who(NamedTuple):
     node: bytes
 
 
-class Supplying(Sending):
+class Supplying(Sending, Idle):
     """Hold what one other broker fetches from here; the handler of the channel on which it says what it wants."""
 
     def __init__(
@@ -194,12 +195,6 @@ class Supplying(Sending):
             self.post.delete_queue(name)
 
     # -- the rest of a handler
-
-    def accepted(self, content: dict[str, Any]) -> None:
-        """Nothing was opened from here by this handler."""
-
-    def credited(self) -> None:
-        """Nothing is told on this channel."""
 
     def closed(self, code: str, text: str) -> None:  # noqa: ARG002  (a handler's)
         """Whoever fetches is gone; copies wait for it."""

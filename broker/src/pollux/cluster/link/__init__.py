@@ -4,7 +4,7 @@
 * :mod:`pollux.cluster.link.session`: a connection that another broker opened to an acceptor
 """
 
-from pollux.cluster.link.conversation import Conversation, CoreHub, Handler
+from pollux.cluster.link.conversation import Conversation, CoreHub, Handler, Idle
 from pollux.cluster.link.session import CoreSession
 
-__all__ = ["Conversation", "CoreHub", "CoreSession", "Handler"]
+__all__ = ["Conversation", "CoreHub", "CoreSession", "Handler", "Idle"]

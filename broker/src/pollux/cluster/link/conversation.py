@@ -45,6 +45,22 @@ class Handler(Protocol):
         """The channel, or the whole connection, is gone. The last call."""
 
 
+class Idle:
+    """The end of who was asked and has answered; as a base, of any end that does nothing in some of these cases."""
+
+    def accepted(self, content: dict[str, Any]) -> None:
+        """Do nothing: it was opened by the other end."""
+
+    def data(self, payload: bytes) -> None:
+        """Do nothing: nothing is sent here."""
+
+    def credited(self) -> None:
+        """Do nothing: nothing waits to be sent."""
+
+    def closed(self, code: str, text: str) -> None:
+        """Do nothing: there is nothing to give back."""
+
+
 class CoreHub:
     """The purposes that connections of other brokers may have here, and who answers them.
 

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pollux.cluster.link import Idle
 from pollux.cluster.mqtt.words import Entry, Given, Heard, Retained, Sync, Take, Taken, Word, Words, encode
 from pollux.wire.core.frames import CoreError
 
@@ -52,7 +53,7 @@ class Node(Protocol):
         """Give up a client's session."""
 
 
-class _End:
+class _End(Idle):
     """Hold what both ends do: send words as far as there is credit, and read them."""
 
     def __init__(self, conversation: Conversation, channel: int) -> None:
@@ -180,9 +181,6 @@ class Answering(_End):
         self._topics, self._reached, self._unsaid = topics, number, True
         self._conversation.accept(self.channel, life=life)
         self._conversation.grant(self.channel, _WINDOW)
-
-    def accepted(self, content: dict[str, Any]) -> None:
-        """Do nothing: it was opened by the other end."""
 
     def changed(self, topic: str, number: int) -> None:
         """Tell of a topic; ``number``: where the changes are now."""

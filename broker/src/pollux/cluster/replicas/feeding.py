@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pollux.cluster.connection import payloads
 from pollux.cluster.connection.forwarded import Forwarded
 from pollux.cluster.connection.payloads import Kind, Payloads
+from pollux.cluster.link import Idle
 from pollux.errors import LostBodyError, StoreError
 from pollux.logs import event
 from pollux.wire.core.frames import CoreError
@@ -109,7 +110,7 @@ def sent_as(message: Message) -> Forwarded:
     )
 
 
-class Feed:
+class Feed(Idle):
     """One replica that another broker has of a queue here; the handler of its channel, and a watcher of the queue."""
 
     def __init__(self, feeds: Feeds, queue: Queue, conversation: Conversation, channel: int, name: str) -> None:
@@ -132,9 +133,6 @@ class Feed:
         self._ended = False
 
     # -- the channel
-
-    def accepted(self, content: dict[str, Any]) -> None:
-        """Nothing was opened from here by this handler."""
 
     def data(self, payload: bytes) -> None:
         """Take the ids that the other end has."""

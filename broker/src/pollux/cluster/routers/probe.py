@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pollux.cluster import topology
+from pollux.cluster.link import Idle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,7 @@ class Said(NamedTuple):
     where: Announcement | None
 
 
-class Asked:
+class Asked(Idle):
     """The end of who asks. All calls are in the loop's thread."""
 
     def __init__(self, conversation: Conversation, loop: asyncio.AbstractEventLoop) -> None:
@@ -64,31 +65,9 @@ class Asked:
             self._is(said)
         self._conversation.refuse(self._channel, "", "done")
 
-    def data(self, payload: bytes) -> None:
-        """Do nothing: nothing is sent here."""
-
-    def credited(self) -> None:
-        """Do nothing: nothing is sent here."""
-
     def closed(self, code: str, text: str) -> None:
         """Note that there is no answer, if there is none yet."""
         self._is(f"{code}: {text}" if text else code)
-
-
-class _Answered:
-    """The end of who answered: nothing is left to do."""
-
-    def accepted(self, content: dict[str, Any]) -> None:
-        """Do nothing: it was opened by the other end."""
-
-    def data(self, payload: bytes) -> None:
-        """Do nothing: nothing is sent here."""
-
-    def credited(self) -> None:
-        """Do nothing: nothing is sent here."""
-
-    def closed(self, code: str, text: str) -> None:
-        """Do nothing: there is nothing to give back."""
 
 
 def answering(
@@ -98,6 +77,6 @@ def answering(
 
     def answer(conversation: Conversation, channel: int, _content: dict[str, Any]) -> Handler:
         conversation.accept(channel, node_id=node, name=name, connections=connections(), clients=where.as_content())
-        return _Answered()
+        return Idle()
 
     return answer

@@ -13,6 +13,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from pollux.cluster.connector import UnreachableError
+from pollux.cluster.link import Idle
 from pollux.errors import PolluxError
 from pollux.ha.active_passive.promotion import Answer, Number, Record
 from pollux.ha.active_passive.statuses import Status
@@ -29,22 +30,6 @@ _TIME = struct.Struct("<d")
 _WINDOW = 4096
 
 
-class _Channel:
-    """A channel on which nothing is sent but what is said above."""
-
-    def accepted(self, content: dict[str, Any]) -> None:
-        """Take the answer."""
-
-    def data(self, payload: bytes) -> None:
-        """Take bytes."""
-
-    def credited(self) -> None:
-        """Do nothing: so little is sent that it is never waited for."""
-
-    def closed(self, code: str, text: str) -> None:
-        """Do nothing: what is not answered does not count."""
-
-
 class RefusedError(PolluxError):
     """The other broker does not do what was asked; the text is its reason."""
 
@@ -53,7 +38,7 @@ class BrokenOffError(UnreachableError):
     """The other broker was there, and ended the connection before it had answered."""
 
 
-class Question(_Channel):
+class Question(Idle):
     """A channel that is opened for its answer. ``why``: with what code and text the other end refused it."""
 
     def __init__(self) -> None:
@@ -93,7 +78,7 @@ async def ask_as_admin(
     raise RefusedError(text)
 
 
-class Answerer(_Channel):
+class Answerer(Idle):
     """The end that is asked: refuses with the reason, or accepts with what came of it. ``work`` does what is asked."""
 
     def __init__(self, conversation: Conversation, channel: int, work: Awaitable[dict[str, Any]]) -> None:
@@ -169,7 +154,7 @@ def _answer(member: str, content: dict[str, Any]) -> Answer:
     return Answer(member, status, record)
 
 
-class ReadyAsker(_Channel):
+class ReadyAsker(Idle):
     """The backup's end: asks again every ``period`` seconds; ``on_answer`` gets when an answer was asked for."""
 
     def __init__(self, conversation: Conversation, member: str, on_answer: Callable[[float], None]) -> None:
@@ -200,7 +185,7 @@ class ReadyAsker(_Channel):
         self._ended = True
 
 
-class ReadyAnswerer(_Channel):
+class ReadyAnswerer(Idle):
     """The primary's end. ``counts(member)`` notes that it is answered, and says whether it may be."""
 
     def __init__(self, conversation: Conversation, channel: int, member: str, counts: Callable[[str], bool]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pollux.cluster.link import Idle
 from pollux.errors import PolluxError, StoreError
 from pollux.logs import event
 from pollux.store.mirror.copying import HASH_SIZE, copy_store, wait_nearly
@@ -36,7 +37,7 @@ _TURN = 2 << 20
 _FILES = 1_000_000
 
 
-class LiveSide:
+class LiveSide(Idle):
     """The handler of one backup's channel. ``on_synced`` and ``on_lost`` are called in the loop."""
 
     def __init__(
@@ -77,9 +78,6 @@ class LiveSide:
         return "in sync" if self.link.in_sync else "copying"
 
     # -- from the backup
-
-    def accepted(self, content: dict[str, Any]) -> None:
-        """Do nothing: a live asks for nothing on this channel."""
 
     def data(self, payload: bytes) -> None:
         """Take one message of the backup."""
