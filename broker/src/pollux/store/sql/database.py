@@ -310,8 +310,12 @@ class Database:
         """Read. ``work`` may be called several times. Raises OSError."""
         return self._retried(work)
 
+    def repeat(self, work: Callable[[Connection], Result]) -> Result:
+        """Do what may be done twice and needs no transaction: each statement counts by itself. Raises OSError."""
+        return self._retried(work)
+
     def _retried(self, work: Callable[[Connection], Result], *, keep: bool = False) -> Result:
-        """Do what changes nothing, again when the connection is lost. ``keep``: leave the connection open."""
+        """Do what may be done twice, again when the connection is lost. ``keep``: leave the connection open."""
         deadline = self._clock() + self.target.timeout
         while True:
             connection: Connection | None = None

@@ -206,7 +206,7 @@ class SqlLocks:
         # Without the session it would be a sign of life of one who seems to have died.
         there = (locks.c.session == self._session.key, not_(func.pg_try_advisory_xact_lock_shared(self._session.key)))
         change = update(locks).where(*mine, *there).values(renewed=_NOW, expires=_NOW + self._expiration)
-        return self._database.look(lambda connection: connection.execute(change).rowcount == 1)
+        return self._database.repeat(lambda connection: connection.execute(change).rowcount == 1)
 
     def acquire(self, name: str, nonce: str, holder: str) -> bool:
         """Take a lock for a holder, or renew it; False when another has it. Raises OSError."""
@@ -273,7 +273,7 @@ class SqlLocks:
             return
         which = {"high": key >> 32, "low": key & 0xFFFFFFFF}
         try:
-            ended = self._database.look(lambda connection: connection.execute(_END, which).scalar_one())
+            ended = self._database.repeat(lambda connection: connection.execute(_END, which).scalar_one())
         except OSError as error:
             logger.warning("%s: the sessions of the lock's holder cannot be ended: %s", self.where, error)
         else:
