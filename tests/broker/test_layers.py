@@ -45,6 +45,13 @@ EXCEPTIONS: set[tuple[str, str]] = set()
 #: one. The numbers only fall.
 LARGEST_CYCLES = {"client": 3, "config": 2, "ha": 2, "process": 3, "protocols": 2, "store": 3}
 
+#: What was looked for by name alone when the layers were made, and was mostly not where a newcomer guessed.
+BEHAVIOURS = (
+    *("a dead letter is decided", "the lock is taken", "an MQTT will is published", "the journal is folded"),
+    *("an upgrade has to wait at its gate", "a replica applies changes", "the sequence is raised", "votes are counted"),
+    *("paging begins", "a failback is decided", "a discovery datagram is sent", "a permission is checked"),
+)
+
 SOCKETS_AND_LOOPS = {"asyncio", "uvloop", "socket", "socketserver", "select", "selectors", "ssl", "threading", "queue"}
 INPUT_OUTPUT = SOCKETS_AND_LOOPS | {
     *("os", "io", "pathlib", "shutil", "tempfile", "subprocess", "mmap", "fcntl", "signal", "multiprocessing"),
@@ -205,6 +212,22 @@ def test_the_architecture_shows_these_layers_and_files_that_exist() -> None:
     assert len(named) > 40
     roots = (PACKAGE, ARCHITECTURE.parent.parent)
     assert not {name for name in named if not any((root / name).is_file() for root in roots)}
+
+
+def test_the_architecture_names_every_package() -> None:
+    text = ARCHITECTURE.read_text()
+    packages = [path.parent.relative_to(PACKAGE) for path in PACKAGE.glob("*/*/__init__.py")]
+    assert len(packages) > 20
+    missing = {str(name) for name in packages if f"`{name}`" not in text}
+    assert not missing
+
+
+def test_the_architecture_says_where_each_behaviour_is() -> None:
+    """Of each a newcomer has to find the file by this table alone."""
+    table = re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]*\|$", ARCHITECTURE.read_text(), re.MULTILINE)
+    places = dict(table)
+    missing = {name for name in BEHAVIOURS if not re.search(r"`[\w/]+\.(?:py|yml)`", places.get(name, ""))}
+    assert not missing
 
 
 @pytest.mark.parametrize(
