@@ -1,4 +1,4 @@
-"""The OCF agent and the LSB scripts of active-passive clusters: every action, and every exit code, without a cluster.
+"""The OCF agent of active-passive clusters: every action, and every exit code, without a cluster.
 
 The program `pollux` is a stand-in (stand_in.sh) that says what the test has written; its process is a real one.
 """
@@ -318,90 +318,6 @@ def test_whose_data_an_operator_gives_up_is_passed_on(machine: Machine) -> None:
     assert (machine.directory / "promoted").read_text().split() == ["--discard", "10.0.0.3:1"]
 
 
-#: As pacemaker repeats it on the one that it promoted.
-REPEATED = {"OCF_RESKEY_CRM_meta_interval": "2000", "OCF_RESKEY_CRM_meta_role": "Promoted"}
-
-
-def granting(machine: Machine, status: str = "active") -> None:
-    """A broker with grant-lease, whose clock says 41."""
-    under_pacemaker(machine, ("a", "true", "false"))
-    assert machine(AGENT, "start") == 0
-    machine.becomes(status)
-    (machine.directory / "more").write_text(', "grant_left_ms": 5, "clock_ms": 41')
-
-
-def grants(machine: Machine) -> int:
-    """How often the primary was told to serve on."""
-    path = machine.directory / "asked"
-    lines = path.read_text().splitlines() if path.exists() else []
-    assert {line.partition(" --json")[0] for line in lines if line.startswith("ha grant")} <= {
-        "ha grant --cluster-manager --asked 41"
-    }
-    return sum(line.startswith("ha grant") for line in lines)
-
-
-@pytest.mark.parametrize("status", ["recovering", "active"])
-def test_each_look_at_the_promoted_one_has_it_serve_on_from_its_clock_before(machine: Machine, status: str) -> None:
-    granting(machine, status)
-    assert machine(AGENT, "monitor", **REPEATED) == 8
-    assert grants(machine) == 1
-    assert machine(AGENT, "monitor", **REPEATED | {"OCF_RESKEY_CRM_meta_role": "Master"}) == 8
-    assert grants(machine) == 2
-
-
-def test_without_grant_lease_nobody_is_told_to_serve_on(machine: Machine) -> None:
-    granting(machine)
-    (machine.directory / "more").write_text(', "grant_left_ms": null, "clock_ms": 41')
-    assert machine(AGENT, "monitor", **REPEATED) == 8
-    assert grants(machine) == 0
-
-
-@pytest.mark.parametrize(
-    ("file", "said"), [("quorum", "0"), ("quorum", ""), ("quorate", "Quorate:          No"), ("quorate", "")]
-)
-def test_without_a_majority_by_both_programs_it_is_not_told_to_serve_on(machine: Machine, file: str, said: str) -> None:
-    """The look itself goes well: it serves, and ends by itself."""
-    granting(machine)
-    (machine.directory / file).write_text(said)
-    assert machine(AGENT, "monitor", **REPEATED) == 8
-    assert grants(machine) == 0
-    assert "no majority here" in machine.said
-
-
-def test_a_cluster_that_does_not_answer_is_no_failure_of_the_primary(machine: Machine) -> None:
-    """It is looked at in less than a monitor's time-out (15 s of the role's), and ends by itself."""
-    granting(machine)
-    for name in ("crm_node", "corosync-quorumtool"):
-        (machine.directory / name).write_text("#!/bin/sh\nexec sleep 600\n")
-    began = time.monotonic()
-    assert machine(AGENT, "monitor", **REPEATED) == 8
-    assert time.monotonic() - began < 12
-    assert grants(machine) == 0
-
-
-@pytest.mark.parametrize(
-    "environment",
-    [{}, {**REPEATED, "OCF_RESKEY_CRM_meta_role": "Unpromoted"}, {**REPEATED, "OCF_RESKEY_CRM_meta_interval": "0"}],
-)
-def test_who_serves_and_was_not_promoted_is_not_told_to_serve_on(machine: Machine, environment: dict[str, str]) -> None:
-    """A probe, and the look at a backup, find a primary that the cluster does not know of."""
-    granting(machine)
-    assert machine(AGENT, "monitor", **environment) == 8
-    assert grants(machine) == 0
-
-
-def test_a_primary_that_hangs_is_ended_when_it_is_to_be_demoted(machine: Machine) -> None:
-    """It may serve, and cannot be asked; it has nothing to put in order, so it is killed at once."""
-    assert machine(AGENT, "start") == 0
-    assert machine(AGENT, "promote") == 0
-    machine.flag("deaf")
-    os.killpg(machine.number, signal.SIGSTOP)
-    machine.flag("hung")
-    assert machine(AGENT, "monitor") == 9
-    assert machine(AGENT, "demote", OCF_RESKEY_CRM_meta_timeout="600000") == 0
-    assert not machine.runs()
-
-
 def recovered(machine: Machine, fault: str = "killed") -> int:
     """Recover as a cluster does when its primary has ended or stands still; the exit code of the start."""
     assert machine(AGENT, "start") == 0
@@ -535,52 +451,3 @@ def test_a_process_with_the_number_of_another_one_is_not_ours(machine: Machine) 
     machine.pidfile.write_text(f"{os.getpid()}\n")
     assert machine(QPIDD, "status") == 1
     assert machine(QPIDD, "stop") == 0
-
-
-def test_the_broker_script_has_the_codes_of_lsb(machine: Machine) -> None:
-    assert machine(QPIDD, "status") == 3
-    assert [machine(QPIDD, one) for one in ("stop", "condrestart", "start", "start", "status")] == [0, 0, 0, 0, 0]
-    first = machine.number
-    assert machine(QPIDD, "condrestart") == 0
-    assert machine.number != first
-    assert machine(QPIDD, "restart") == 0
-    machine.flag("hung")
-    assert machine(QPIDD, "status") == 1
-    machine.flag("hung", on=False)
-    machine.kill()
-    assert machine(QPIDD, "status") == 1
-    assert "its pid file is there" in machine.said
-    assert [machine(QPIDD, one) for one in ("reload", "force-reload", "")] == [3, 3, 2]
-    assert machine(QPIDD, "status", POLLUX="/none") == 5
-    assert machine(QPIDD, "status", POLLUX_CONFIG="/none") == 4
-
-
-def test_a_primary_is_not_stopped_by_the_brokers_script(machine: Machine) -> None:
-    """rgmanager stops everything before it starts anything."""
-    assert machine(QPIDD, "start") == 0
-    machine.becomes("active")
-    assert machine(QPIDD, "stop") == 0
-    assert "stop qpidd-primary" in machine.said
-    assert machine.runs()
-
-
-def test_the_primarys_script_promotes_and_demotes(machine: Machine) -> None:
-    assert [machine(PRIMARY, one) for one in ("status", "stop", "condrestart")] == [3, 0, 0]
-    assert [machine(PRIMARY, one) for one in ("start", "status")] == [0, 0]
-    assert machine(PRIMARY, "stop") == 0
-    assert machine.runs(), "it waits"
-    assert machine(PRIMARY, "status") == 3
-    assert machine(PRIMARY, "restart") == 0
-    assert machine(PRIMARY, "status") == 0
-    machine.flag("hung")
-    assert machine(PRIMARY, "status") == 1
-    machine.flag("hung", on=False)
-    machine.flag("refuse")
-    assert machine(PRIMARY, "stop") == 0
-    assert not machine.runs(), "it would not be demoted"
-    assert machine(PRIMARY, "start") != 0
-    assert "Refused" in machine.said
-    assert [machine(PRIMARY, one) for one in ("reload", "force-reload", "")] == [3, 3, 2]
-    assert machine(PRIMARY, "status", POLLUX="/none") == 5
-    assert machine(PRIMARY, "status", QPIDD_INIT="/none") == 5
-    assert machine(PRIMARY, "status", POLLUX_CONFIG="/none") == 4

@@ -51,7 +51,7 @@ EFFECTS = {
     "saslMechanisms": "amqp/test_connecting.py::test_mechanisms_of_the_acceptor",
     "amqpCredits": "amqp/test_sending.py::test_credit_is_replenished_in_batches",
     "amqpLowCredits": "amqp/test_sending.py::test_credit_is_replenished_in_batches",
-    "amqpMinLargeMessageSize": "amqp/test_sending.py::test_the_size_from_which_a_message_goes_through_a_file",
+    "amqpMinLargeMessageSize": "amqp/test_large_messages.py::test_the_size_from_which_a_message_goes_through_a_file",
     "amqpIdleTimeout": "amqp/test_connecting.py::test_idle_client_is_closed",
     "amqpDuplicateDetection": "amqp/test_sending.py::test_duplicate_detection_of_the_acceptor",
     "stompConsumerCredits": "stomp/test_parameters.py::test_bytes_sent_before_a_client_acknowledges",
