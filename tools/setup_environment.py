@@ -22,6 +22,9 @@
   people start by hand is compiled here, for shells that say PYTHONDONTWRITEBYTECODE and for other users.
 
 This program runs before there is an environment: standard library only. It must not know what the broker does.
+
+One file, and a long one: nothing else of the repository can be imported before it has run, and each step of it uses the
+same few things (a lock, a cache, a directory that is switched over to at the end).
 """
 
 from __future__ import annotations
