@@ -79,23 +79,10 @@ async def test_a_failed_log_in_closes(broker: Broker) -> None:
     assert seen == [Phase.CLOSING, Phase.ENDED]
 
 
-async def test_a_consumer_stays_at_its_queue_until_its_transaction_ends(broker: Broker) -> None:
-    client = await broker.client().opened()
-    transactions = await Transactions.open(client)
-    link = await client.receiver("q", credit=1, capabilities=["queue"])
-    (consumer,) = (each for each in client.session.links if isinstance(each, Consumer))
-    broker.post.send(Message(Encoding.AMQP, "q", bytes(message("x").encode())))
-    delivery, _ = await client.receive()
-    identifier = await transactions.declare()
-    transactions.retire(delivery, identifier)
-    link.close()
-    await client.until(lambda: consumer.phase is ConsumerPhase.RETIRING)
-    await transactions.discharge(identifier)
-    assert consumer.phase is ConsumerPhase.DETACHED
-
-
-@pytest.mark.parametrize("retiring", [False, True])
-async def test_a_consumer_is_let_go_with_its_queue(broker: Broker, retiring: bool) -> None:
+@pytest.mark.parametrize(("retiring", "gone"), [(True, False), (False, True), (True, True)])
+async def test_a_consumer_stays_until_its_transaction_ends_and_goes_with_its_queue(
+    broker: Broker, retiring: bool, gone: bool
+) -> None:
     client = await broker.client().opened()
     transactions = await Transactions.open(client)
     link = await client.receiver("q", credit=1, capabilities=["queue"])
@@ -107,7 +94,9 @@ async def test_a_consumer_is_let_go_with_its_queue(broker: Broker, retiring: boo
         transactions.retire(delivery, identifier)
         link.close()
         await client.until(lambda: consumer.phase is ConsumerPhase.RETIRING)
-    broker.post.delete_queue("q")
+    if gone:
+        broker.post.delete_queue("q")
+        assert consumer.phase is ConsumerPhase.DETACHED
+    await transactions.discharge(identifier, fail=gone)
     assert consumer.phase is ConsumerPhase.DETACHED
-    await transactions.discharge(identifier, fail=True)
     assert client.session.phase is Phase.IDLE

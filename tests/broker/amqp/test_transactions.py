@@ -86,16 +86,22 @@ async def test_rollback_of_sends(broker: Broker) -> None:
     assert broker.count("q") == 0
 
 
-async def test_acknowledgements_at_the_commit(broker: Broker) -> None:
+async def two_retired(broker: Broker, credit: int) -> tuple[Client, Transactions, bytes, Any]:
+    """A client that has retired two messages in a transaction; the second is not settled by it."""
     client = await broker.client().opened()
     transactions = await Transactions.open(client)
     await client.send_all(await client.sender("q", capabilities=["queue"]), [message("a"), message("b")])
-    await client.receiver("q", credit=2)
+    await client.receiver("q", credit=credit)
     identifier = await transactions.declare()
     first, _ = await client.receive()
     second, _ = await client.receive()
     transactions.retire(first, identifier)
     transactions.retire(second, identifier, settled=False)
+    return client, transactions, identifier, second
+
+
+async def test_acknowledgements_at_the_commit(broker: Broker) -> None:
+    client, transactions, identifier, second = await two_retired(broker, credit=2)
     await client.quiet()
     assert broker.count("q") == 2
     await transactions.discharge(identifier)
@@ -108,15 +114,7 @@ async def test_acknowledgements_at_the_commit(broker: Broker) -> None:
 
 
 async def test_rollback_of_acknowledgements(broker: Broker) -> None:
-    client = await broker.client().opened()
-    transactions = await Transactions.open(client)
-    await client.send_all(await client.sender("q", capabilities=["queue"]), [message("a"), message("b")])
-    await client.receiver("q", credit=10)
-    identifier = await transactions.declare()
-    first, _ = await client.receive()
-    second, _ = await client.receive()
-    transactions.retire(first, identifier)
-    transactions.retire(second, identifier, settled=False)
+    client, transactions, identifier, second = await two_retired(broker, credit=10)
     await transactions.discharge(identifier, fail=True)
     again = await client.get()
     assert (again.body, again.delivery_count) == ("a", 1)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.sessions.office import Receiver
 from pollux.message import Encoding, Message
 from pollux.routing.spec import QueueSpec
 from pollux.wire.content import Content
@@ -16,31 +17,12 @@ from pollux.wire.mqtt.packets import Filter
 
 if TYPE_CHECKING:
     from harness.sessions.mqtt import Broker
-    from pollux.routing.reference import MessageReference
-    from pollux.routing.selector import Selector
-
-
-class Collector:
-    """A consumer of another protocol."""
-
-    def __init__(self) -> None:
-        self.priority = 0
-        self.selector: Selector | None = None
-        self.browsing = False
-        self.no_local = False
-        self.origin = 0
-        self.credit = 100
-        self.got: list[MessageReference] = []
-
-    def deliver(self, references: list[MessageReference]) -> None:
-        self.credit -= len(references)
-        self.got += references
 
 
 async def test_an_mqtt_message_as_others_see_it(broker: Broker) -> None:
     queue = broker.post.create_queue(QueueSpec("mine", "orders.new"))
-    collector = Collector()
-    broker.post.attach(queue, collector)
+    receiver = Receiver()
+    broker.post.attach(queue, receiver)
     client = broker.client()
     await client.connect("c")
     await client.publish(
@@ -54,7 +36,7 @@ async def test_an_mqtt_message_as_others_see_it(broker: Broker) -> None:
         user_property=[("colour", "red")],
     )
     await broker.settle()
-    (reference,) = collector.got
+    (reference,) = receiver.got
     message = reference.message
     assert (message.address, message.durable, message.user) == ("orders.new", True, None)
     content = content_of(message)
