@@ -86,7 +86,7 @@ def client(port: int, count: int) -> None:
 
 
 async def measure(count: int, directory: str | None) -> None:
-    """Serve one client process."""
+    """Answer one client process."""
     loop = asyncio.get_running_loop()
     with tempfile.TemporaryDirectory(dir=directory) as made:
         writer = Writer(Path(made) / "floor.bin", loop)

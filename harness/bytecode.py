@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 KEPT = "/var/cache/lab-bytecode"
 _PACKAGES = "/usr/lib/python3/dist-packages"
 _MODULE = '''\
-"""What Python is sent as source is compiled once, and Ansible seldom looks for garbage."""
+"""Compile once what Python is sent as source, and have Ansible seldom look for garbage."""
 
 import _frozen_importlib_external
 import _sha1

@@ -103,7 +103,7 @@ def apply(mutant: Mutant, tree: Path) -> None:
 
 
 def check(mutants: list[Mutant]) -> None:
-    """See that every patch still applies, and run nothing. Raises UnusableError."""
+    """Check that every patch still applies, and run nothing. Raises UnusableError."""
     for mutant in mutants:
         with tempfile.TemporaryDirectory(prefix="pollux-mutant-") as name:
             tree = Path(name) / "tree"
@@ -157,7 +157,7 @@ def judge(mutant: Mutant, directory: Path) -> str:
 
 
 def baseline(mutants: list[Mutant], directory: Path) -> None:
-    """See that the tests pass on what is not broken. Raises UnusableError."""
+    """Check that the tests pass on what is not broken. Raises UnusableError."""
     tree = directory / "unbroken"
     tree.mkdir()
     copy(tree)

@@ -76,7 +76,7 @@ class Connection:
         self.epoll.modify(self.socket, select.EPOLLIN)
 
     def start(self) -> None:
-        """Begin the traffic; the handshake is done and the socket is non-blocking."""
+        """Start the traffic; the handshake is done and the socket is non-blocking."""
 
     def received(self, data: bytes) -> None:
         """Handle what arrived, incomplete frames of earlier reads included."""

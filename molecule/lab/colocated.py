@@ -204,7 +204,7 @@ class Scene:
     # -- faults, under traffic
 
     def traffic(self, source: str, sink: str) -> Traffic:
-        """Begin the traffic."""
+        """Start the traffic."""
 
         def where(name: str) -> tuple[str, int] | None:
             place = self.watch.serving(self.nodes[name])

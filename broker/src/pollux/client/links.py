@@ -78,7 +78,7 @@ class Link:
         self.on_ready(frame)
 
     def on_ready(self, frame: Frame) -> None:
-        """Begin to use the link."""
+        """Start to use the link."""
 
     def on_flow(self, frame: Frame) -> None:
         """Handle the broker's flow for this link."""

@@ -114,7 +114,7 @@ class Session:
     # -- connections come and go
 
     async def establish(self, stream: AmqpStream) -> None:
-        """Begin over a new connection and attach everything again. Raises FailoverError when it is lost meanwhile."""
+        """Start over a new connection and attach everything again. Raises FailoverError when it is lost meanwhile."""
         self.stream = stream
         self.generation += 1
         self.next_delivery = self._next_outgoing = self._window = 0

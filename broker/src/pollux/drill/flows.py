@@ -169,7 +169,7 @@ class Flows:
             self.problems.append(f"{self.unconfirmed} messages were still not confirmed after {limit:g} s")
 
     async def consume_backlog(self) -> None:
-        """Begin to receive the backlog; afterwards every queue can be empty."""
+        """Start to receive the backlog; afterwards every queue can be empty."""
         for flow in self.standing:
             try:
                 await self._subscribers[flow].start()

@@ -223,7 +223,7 @@ class Activation(ABC):
 
     @abstractmethod
     async def switchover(self) -> dict[str, Any]:
-        """Begin to hand over to a member that waits. Raises InvalidRequestError when none does."""
+        """Start to hand over to a member that waits. Raises InvalidRequestError when none does."""
 
     @abstractmethod
     async def failback(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ KEEPALIVE_TIMEOUT = 75.0
 
 
 class LazyManagement:
-    """Serve HTTP beside the broker (:class:`pollux.process.broker.Component`)."""
+    """Answer HTTP beside the broker (:class:`pollux.process.broker.Component`)."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

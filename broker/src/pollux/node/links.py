@@ -61,7 +61,7 @@ class Links:
         self._key: asyncio.Future[ClusterKey] | None = None
 
     def prepare(self, configuration: Configuration) -> None:
-        """Begin with what takes time, while the node opens its store or waits. Raises PolluxError."""
+        """Do what takes time, while the node opens its store or waits. Raises PolluxError."""
         if configuration.cluster_connections:
             from pollux.cluster.connection.preparing import Preparation
 

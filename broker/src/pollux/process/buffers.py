@@ -36,7 +36,7 @@ class Buffers:
         self.often = memory.limit // _SHARE
 
     def look(self, connections: Iterable[Droppable]) -> None:
-        """See how much there is, and cut off who has too much."""
+        """Look how much there is, and cut off who has too much."""
         self.unseen = 0
         memory = self.memory
         if memory is None:

@@ -188,7 +188,7 @@ class Connections:
             )
 
     def look_at_buffers(self) -> None:
-        """See what connections hold in buffers."""
+        """Look at what connections hold in buffers."""
         self.buffers.look(self._connections.values())
 
     def _sweep(self) -> None:

@@ -206,7 +206,7 @@ class NodeLocks(Protocol):
         """Look at a lock without touching it; None when there is none. Raises OSError."""
 
     def wait(self, name: str, wake: Callable[[], None]) -> LockWait:
-        """Begin to wait for a lock; ``wake`` is called, in any thread, when it is held or waiting failed."""
+        """Start to wait for a lock; ``wake`` is called, in any thread, when it is held or waiting failed."""
 
     def briefly(self, name: str, seconds: float) -> AbstractContextManager[None]:
         """Hold a lock for a moment, waited for so long at most. Raises LockTimeoutError, OSError."""

@@ -167,7 +167,7 @@ class AmqpLinks(Reconnection):
                 yield "receiver", queue
 
     def look(self) -> None:
-        """Begin and end links where queues came and went; called once a second."""
+        """Start and end links where queues came and went; called once a second."""
         session = self._session
         if session is None:
             return

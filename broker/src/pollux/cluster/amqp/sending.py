@@ -53,7 +53,7 @@ class _Link(Watched, SenderLink):
         self.largest = frame.number(10)
 
     def begin(self) -> tuple[int, asyncio.Future[object]]:
-        """Begin a message that is sent in pieces; there is credit. Returns its number, and what becomes of it."""
+        """Start a message that is sent in pieces; there is credit. Returns its number, and what becomes of it."""
         future: asyncio.Future[object] = self.session.answers.loop.create_future()
         return self.take_number(Item(b"", future, in_transaction=False)), future
 

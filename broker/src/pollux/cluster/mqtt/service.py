@@ -123,7 +123,7 @@ class MqttNeighbours:
     # -- channels
 
     def reached(self, node: bytes, conversation: Conversation) -> None:
-        """Begin to ask a node, which is reached from now on."""
+        """Start to ask a node, which is reached from now on."""
         before = self._asking.get(node)
         if before is not None:
             self._heard[node] = before.life, before.number

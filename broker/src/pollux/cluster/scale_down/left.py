@@ -49,7 +49,7 @@ class Sent(NamedTuple):
 
 
 class Found(Struct, frozen=True):
-    """What there is at one moment. ``coming``: names of nodes that still hold messages for this one.
+    """Hold what there is at one moment. ``coming``: names of nodes that still hold messages for this one.
 
     ``subscribers``: somebody here has a subscription in the cluster. ``last``: no client is left, and none comes.
     ``states``, ``ids_went``: sessions and the like that were not handed over when that was tried last, and whether the

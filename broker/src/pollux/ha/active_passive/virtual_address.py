@@ -57,7 +57,7 @@ class VirtualAddress:
         return {"address": self.address, "here": self.here} if self.address else None
 
     def look(self, now: float, *, serves: bool) -> None:
-        """See where it is, if that is due. ``serves``: this broker is the primary."""
+        """Look where it is, if that is due. ``serves``: this broker is the primary."""
         if not self.address or (self._looked is not None and now - self._looked < PERIOD):
             return
         self._looked, self.here = now, self._look(self.address)

@@ -332,11 +332,11 @@ class ReplicatedActivation(CopyingActivation):
         return [one.member for one in self._replicas.backups().values() if one.member.alive]
 
     async def switchover(self) -> dict[str, Any]:
-        """Begin to hand over to a backup in sync. Raises InvalidRequestError when there is none."""
+        """Start to hand over to a backup in sync. Raises InvalidRequestError when there is none."""
         return self._on_request(handover.switchover(self._as_live()))
 
     async def failback(self) -> dict[str, Any]:
-        """Begin to hand over to the preferred broker. Raises InvalidRequestError when it cannot serve."""
+        """Start to hand over to the preferred broker. Raises InvalidRequestError when it cannot serve."""
         return self._on_request(handover.failback(self._as_live()))
 
     def _as_live(self) -> handover.Live:

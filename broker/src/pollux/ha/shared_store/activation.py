@@ -253,7 +253,7 @@ class SharedStoreActivation(Activation):
         return await asyncio.to_thread(self.node_manager.others)
 
     async def switchover(self) -> dict[str, Any]:
-        """Begin to hand the store over to a member that waits for it. Raises InvalidRequestError when none does."""
+        """Start to hand the store over to a member that waits for it. Raises InvalidRequestError when none does."""
         phase = self.machine.phase
         if phase is not Phase.LIVE:
             raise InvalidRequestError(f"this broker is {phase}, only a live one can hand over")

@@ -36,13 +36,13 @@ class Place(Protocol):
     locks: NodeLocks
 
     def look(self) -> None:
-        """See whether it can be used, before anything else. Raises PolluxError."""
+        """Check whether it can be used, before anything else. Raises PolluxError."""
 
     def check(self) -> str:
-        """See whether it can be shared, and return its kind; nothing is written. Raises StoreDirectoryError."""
+        """Check whether it can be shared, and return its kind; nothing is written. Raises StoreDirectoryError."""
 
     def probe(self) -> None:
-        """See whether it can be written to. Raises StoreDirectoryError."""
+        """Check whether it can be written to. Raises StoreDirectoryError."""
 
     def identity(self) -> peers.Identity | None:
         """Return which store this is; None when there is none yet."""
@@ -69,7 +69,7 @@ class FilePlace:
         self.locks: NodeLocks = FileLocks(layout.node)
 
     def look(self) -> None:
-        """See whether the directories can be written, and no single broker has them."""
+        """Check whether the directories can be written, and no single broker has them."""
         for directory in self._layout.directories:
             filesystem.check_access(directory)
         check_no_single_broker(self._layout.directories)

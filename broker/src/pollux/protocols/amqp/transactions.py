@@ -129,7 +129,7 @@ class Transactions:
         return len(self._open)
 
     def begin(self, origin: int) -> LocalTransaction:
-        """Begin a transaction of connection ``origin``. Raises LimitError."""
+        """Start a transaction of connection ``origin``. Raises LimitError."""
         if len(self._open) >= MAX_TRANSACTIONS:
             raise LimitError(f"a connection may have {MAX_TRANSACTIONS} open transactions")
         local = LocalTransaction(self._post, self._post.begin(origin))

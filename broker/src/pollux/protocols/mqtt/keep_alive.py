@@ -29,7 +29,7 @@ class KeepAlive:
         self.heard = loop.time()
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start to look."""
         if self.silence:
             self.timer = self._loop.call_later(self.silence, self.look)
 

@@ -44,7 +44,7 @@ class LargeInbound:
     __slots__ = ("_closed", "_error", "_reading", "_start", "_writer")
 
     def __init__(self, start: PublishStart, block: bytes, storage: Storage, reading: Reading) -> None:
-        """Begin the file. ``block`` is the property block that will be stored."""
+        """Start the file. ``block`` is the property block that will be stored."""
         self._start = start
         self._reading = reading
         self._error: PolluxError | None = None

@@ -51,7 +51,7 @@ class RetainedMessages:
         self._sweeping: asyncio.TimerHandle | None = None
 
     def restored(self) -> None:
-        """Begin to look for expired messages: all that was stored is here."""
+        """Start to look for expired messages: all that was stored is here."""
         if self.store.count:
             self._sweep_later()
 

@@ -1,4 +1,4 @@
-"""Serve STOMP clients: one session of the broker for each.
+"""Sessions of STOMP clients, one for each.
 
 * :mod:`pollux.protocols.stomp.session`: the conversation, frame by frame
 * :mod:`pollux.protocols.stomp.phases`: what may follow what in it

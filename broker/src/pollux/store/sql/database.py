@@ -151,7 +151,7 @@ class Database:
         self._judge(self.change(work))
 
     def check(self) -> None:
-        """See whether there is a store that is ours; nothing is made. Raises DatabaseError, OSError."""
+        """Check whether there is a store that is ours; nothing is made. Raises DatabaseError, OSError."""
 
         def work(connection: Connection) -> Any:
             store = self.tables.store

@@ -228,7 +228,7 @@ class Decoder:
             raise _too_large(length, limit)
 
     def _start_stream(self, data: bytes, start: int, body: int, stop: int, events: list[Event]) -> int:
-        """Begin a large PUBLISH. Return the offset after its head, ``start`` when that is not complete."""
+        """Start a large PUBLISH. Return the offset after its head, ``start`` when that is not complete."""
         end = min(len(data), stop)
         first = data[start]
         qos = first >> 1 & 3
