@@ -1,4 +1,4 @@
-"""What a look at a broker that is scaled down means: what is left, what stays to the end, and when to give up."""
+"""A look at a broker that is scaled down: what is left, what stays to the end, and when to give up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the first bytes of a connection mean, by the rules of its acceptor."""
+"""The first bytes of a connection, and how they are taken by the rules of its acceptor."""
 
 from __future__ import annotations
 
