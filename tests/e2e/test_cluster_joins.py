@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from proton import symbol
 
 from e2e.test_cluster import Traffic
-from harness import stomp
+from harness import amqp, stomp
 from harness.broker import POLLUX
 from harness.cluster import ClusterNode, Nodes
 from harness.failover import wait_until
@@ -26,6 +27,13 @@ def cluster(node: ClusterNode, *words: str) -> None:
     command = [POLLUX, "cluster", *words, "--json", "--config", str(node.configuration)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def told(node: ClusterNode) -> list[int]:
+    """The ports of the brokers that an AMQP client is told of (failover-server-list)."""
+    with amqp.connect(node) as connection:
+        properties: Any = connection.conn.remote_properties
+        return sorted(entry[symbol("port")] for entry in properties[symbol("failover-server-list")])
 
 
 def test_a_node_joins_leaves_and_joins_again_under_traffic_of_two_others(tmp_path: Path) -> None:
@@ -48,9 +56,12 @@ def test_a_node_joins_leaves_and_joins_again_under_traffic_of_two_others(tmp_pat
             return all(node.links() == 2 for node in nodes.all)
 
         flows()
+        assert [told(node) for node in others] == [[others[1].port], [others[0].port]]
         traffic.fault("a node joins")
         third.start()
         wait_until(joined, "all three reach each other")
+        ports = sorted(node.port for node in nodes.all)
+        assert [told(node) for node in nodes.all] == [[one for one in ports if one != node.port] for node in nodes.all]
         flows()
         before = third.cluster["nodeId"]
         with stomp.connect(third) as sender:
@@ -62,12 +73,16 @@ def test_a_node_joins_leaves_and_joins_again_under_traffic_of_two_others(tmp_pat
         third.stop()
         wait_until(lambda: all(node.links() == 1 for node in others), "it is gone")
         cluster(others[0], "remove", before)
+        wait_until(
+            lambda: [told(node) for node in others] == [[others[1].port], [others[0].port]], "it is named no more"
+        )
         flows()
         traffic.fault("it joins as a new one")
         shutil.rmtree(third.directory / "data")
         third.start()
         wait_until(joined, "all three reach each other again")
         assert third.cluster["nodeId"] != before
+        assert told(others[0]) == [one for one in ports if one != others[0].port]
         assert third.messages() == {}
         flows()
         with stomp.connect(third) as client:

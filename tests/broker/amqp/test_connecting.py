@@ -248,6 +248,19 @@ async def test_what_open_offers(broker: Broker) -> None:
     assert broker.asked[1:] == [("AMQP", True)], "a client with TLS is not sent to a port without"
 
 
+async def test_a_list_of_many_brokers_leaves_room_in_the_clients_frames(broker: Broker) -> None:
+    """Breaks when open is larger than the frames that the client takes: it would have to close the connection."""
+    broker.servers = [(f"node{number}.cluster.example", 61617, "amqp") for number in range(64)]
+    listed = {}
+    for frame in (512, 1024, 16384):
+        client = await broker.client(f"c{frame}", max_frame=frame).opened()
+        properties: Any = client.connection.remote_properties
+        listed[frame] = len(properties["failover-server-list"])
+        named = [entry["network-host"] for entry in properties["failover-server-list"]]
+        assert named == [host for host, _, _ in broker.servers[: listed[frame]]]
+    assert listed == {512: 2, 1024: 4, 16384: 64}
+
+
 async def test_shutdown_tells_where_to_go(broker: Broker) -> None:
     client = await broker.client().opened()
     sender = await client.sender("q", capabilities=["queue"])

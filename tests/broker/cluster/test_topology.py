@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pollux.cluster.topology import (
     MAXIMUM_ADDRESSES,
     MAXIMUM_MEMBERS,
+    MAXIMUM_SERVERS,
     Address,
     Announcement,
     Topology,
@@ -133,7 +134,26 @@ def test_a_member_is_remembered_by_its_last_words_and_never_itself() -> None:
     for number in range(1000):
         found.heard(partner(Address(f"h{number}", 1, tls=False), member=f"m{number}"))
     assert len(found._announced) == MAXIMUM_MEMBERS
-    assert len(found.servers("AMQP", False)) == MAXIMUM_ADDRESSES
+    assert len(found.servers("AMQP", False)) == MAXIMUM_SERVERS
+
+
+def test_brokers_of_a_cluster_that_announced_nothing_are_told_by_where_they_are_reached() -> None:
+    found = Topology(broker("pollux:1"), "m")
+    found.heard(partner(Address("pollux", 2, tls=False), link=("pollux", 1)))
+    places = [("pollux", 1, False), ("castor", 61616, False), ("third", 3, False), ("fourth", 4, True)]
+    assert found.servers("AMQP", False, places) == [("pollux", 2, "amqp"), ("third", 3, "amqp")]
+    assert found.servers("AMQP", True, places) == [("fourth", 4, "amqps")]
+
+
+def test_one_that_does_not_come_back_is_told_no_more_nor_the_connector_that_led_to_it() -> None:
+    found = Topology(broker("pollux:1", "third:1"), "m")
+    found.heard(partner(Address("pollux", 2, tls=False), link=("pollux", 1)))
+    found.forget("nobody")
+    assert found.servers("AMQP", False) == [("pollux", 2, "amqp"), ("third", 1, "amqp")]
+    found.forget("p")
+    assert found.servers("AMQP", False) == [("third", 1, "amqp")]
+    found.heard(partner(Address("pollux", 2, tls=False), link=("pollux", 1)))
+    assert found.servers("AMQP", False) == [("pollux", 2, "amqp"), ("third", 1, "amqp")]
 
 
 HOSTS = st.from_regex(r"[a-z0-9.:-]{1,20}", fullmatch=True)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _UNAUTHORIZED = "amqp:unauthorized-access"
 #: Another one serves us (part 2, 2.8.16).
 _REDIRECT = "amqp:connection:redirect"
-#: Entries of a list that are looked at, and brokers that are taken from it.
-MAX_LISTED, MAX_NAMED = 64, 16
+#: Entries of a list of brokers that are looked at.
+MAX_NAMED = 64
 
 
 class Channel(Protocol):
@@ -231,7 +231,7 @@ def servers_of(properties: dict[object, object], *, tls: bool) -> list[Endpoint]
     """
     found: dict[Endpoint, None] = {}
     listed = properties.get("failover-server-list")
-    for entry in listed[:MAX_LISTED] if isinstance(listed, list) else []:
+    for entry in listed[:MAX_NAMED] if isinstance(listed, list) else []:
         if not isinstance(entry, dict):
             continue
         host, port, scheme = entry.get("network-host"), entry.get("port", 61616), entry.get("scheme")
@@ -239,4 +239,4 @@ def servers_of(properties: dict[object, object], *, tls: bool) -> list[Endpoint]
         named = isinstance(host, str) and HOST.fullmatch(host)
         if named and numbered and (scheme is None or scheme == ("amqps" if tls else "amqp")):
             found[Endpoint(str(host), int(port))] = None
-    return list(found)[:MAX_NAMED]
+    return list(found)

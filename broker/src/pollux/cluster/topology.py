@@ -1,4 +1,4 @@
-"""Where clients find the members of this broker's pair: what each member announces, and what clients are told.
+"""Where clients find the members of this broker's pair or cluster: what each announces, and what clients are told.
 
 A member announces its acceptors with the host of the connector that others use to reach it. Pure: no I/O, no time.
 What others announce was said by somebody who knows the cluster password or shares the store; it is bounded and checked
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from pollux.config.acceptors import Acceptor, Endpoint
     from pollux.config.model import Configuration
 
-#: Members remembered, and addresses of one member.
+#: Members remembered, addresses of one member, and servers that a client is told of.
 MAXIMUM_MEMBERS = 64
 MAXIMUM_ADDRESSES = 16
+MAXIMUM_SERVERS = 64
 _HOST = re.compile(r"[A-Za-z0-9._:%-]{1,253}", re.ASCII)
 _SCHEMES = {False: "amqp", True: "amqps"}
 
@@ -132,7 +133,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class Topology:
-    """The others of one broker's pair: its static connectors, and what they announced."""
+    """The others of one broker's pair, or the nodes of its cluster: static connectors, and what was announced."""
 
     def __init__(self, configuration: Configuration, member: str = "") -> None:
         self.mine = announcement_of(configuration, member)
@@ -153,15 +154,25 @@ class Topology:
             del self._announced[next(iter(self._announced))]
         self._announced[announcement.member] = announcement
 
+    def forget(self, member: str) -> None:
+        """Send no client any more to a member that does not come back; nor by a connector that led to it."""
+        known = self._announced.get(member)
+        if known is not None:
+            self._announced[member] = known._replace(addresses=())
+
     def places(self) -> list[tuple[str, int, bool]]:
         """Where other nodes reach the brokers of this one: host, port, and whether by TLS. This broker first."""
         said = [self.mine, *self._announced.values()]
         return [(host, port, self._tls) for one in said for host, port in one.links]
 
-    def servers(self, protocol: str, tls: bool) -> list[tuple[str, int, str]]:
+    def servers(
+        self, protocol: str, tls: bool, places: Iterable[tuple[str, int, bool]] = ()
+    ) -> list[tuple[str, int, str]]:
         """Where a client of ``protocol`` may go instead: host, port, scheme (amqp or amqps).
 
         A client with TLS is told only of addresses with TLS; one without of plain ones, or of all where there are none.
+        ``places``: where brokers of the cluster are reached that need not have announced anything here (host, port,
+        whether by TLS): backups, and nodes to which there is no link.
         """
         found = [
             address
@@ -172,12 +183,13 @@ class Topology:
         known = {link for announcement in self._announced.values() for link in announcement.links}
         if not self._voters:
             found += [address for address in self._static if (address.host, address.port) not in known]
+        found += [Address(host, port, by_tls) for host, port, by_tls in places if (host, port) not in known]
         mine = {(address.host, address.port) for address in self.mine.addresses}
         fitting = [address for address in found if address.tls == tls and (address.host, address.port) not in mine]
         if not fitting and not tls:
             fitting = found
         listed = dict.fromkeys((one.host, one.port, _SCHEMES[one.tls]) for one in fitting)
-        return list(listed)[:MAXIMUM_ADDRESSES]
+        return list(listed)[:MAXIMUM_SERVERS]
 
 
 def _static(configuration: Configuration) -> list[Address]:

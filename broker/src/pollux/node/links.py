@@ -171,9 +171,9 @@ class Links:
 
     def servers(self, protocol: str, tls: bool) -> list[tuple[str, int, str]]:
         """Other brokers that a client may turn to, as :meth:`pollux.cluster.topology.Topology.servers`."""
-        known = [self._activation.topology] if self._activation is not None else []
-        known += [self.cluster.all[0].topology] if self.cluster is not None else []
-        return list(dict.fromkeys(server for one in known for server in one.servers(protocol, tls)))
+        found = self._activation.topology.servers(protocol, tls) if self._activation is not None else []
+        found += self.cluster.all[0].servers(protocol, tls) if self.cluster is not None else []
+        return list(dict.fromkeys(found))
 
     async def reload(self, configuration: Configuration) -> None:
         """Use what a reload may change."""

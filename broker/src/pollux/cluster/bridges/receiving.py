@@ -133,6 +133,10 @@ class Receiver(Apart):
         """Nothing comes back by a bridge."""
         return False
 
+    def follow(self, message: Message, sent: Forwarded, tx: int) -> bool:  # noqa: ARG002  (an owner's)
+        """Nothing goes on from a bridge."""
+        return False
+
     def at_home(self, message: Message, tx: int) -> bool:
         """Send a message: its duplicate id is looked at like anybody's."""
         return self.post.receive(message, tx)

@@ -101,6 +101,10 @@ class Forgetting(Taker):
             post.reject([reference])
             return
         message = taken(one, reference.message.large)
+        came = len(one.visited) > 1 and not one.moved and not one.home
+        if came and post.accounts.sent_to(message) is not None:
+            post.acknowledge([reference])  # it followed this node's own copy, which is routed anew if it waits here
+            return
         if one.home:  # that one is gone: another node is it now, or this one
             spread = self._anew(message, one, self._spreading.route(message))
             message.duplicate_id = None  # it was seen here when it came first

@@ -342,6 +342,8 @@ class IncomingLink:
                 kept = cluster.at_home(message, tx)
             elif not mine:
                 kept = cluster.pass_on(message, one, tx)
+            elif one.duplicate_id is not None and not one.moved and cluster.follow(message, one, tx):
+                kept = True
             elif not queues:
                 kept = cluster.place_again(message, one, tx)
             elif cluster.post.take(

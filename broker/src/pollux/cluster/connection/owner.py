@@ -139,6 +139,9 @@ class Owner(Protocol):
     def crossed(self, message: Message, sent: Forwarded) -> bool:
         """Whether a message is taken although its duplicate id is known: its copies went past each other."""
 
+    def follow(self, message: Message, sent: Forwarded, tx: int) -> bool:
+        """Send a message after the one of the same duplicate id that went to another node; False: it is not to go."""
+
     def at_home(self, message: Message, tx: int) -> bool:
         """Look at the duplicate id of a message for all nodes, and route it; return whether it is kept."""
 

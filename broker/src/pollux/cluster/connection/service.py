@@ -7,6 +7,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
+from pollux.cluster.connection.crossed import Crossed
 from pollux.cluster.connection.forwarded import mark_moved, taken
 from pollux.cluster.connection.homes import Homes
 from pollux.cluster.connection.incoming import IncomingLink
@@ -132,6 +133,8 @@ class Cluster:
         )
         self.leave, self.stay, self.leaving = self.moving.leave, self.moving.stay, self.moving.leaving
         self.arrived = self.moving.arrived
+        crossed = Crossed(post, self.spreading, self.table, self.members)
+        self.crossed, self.follow = crossed.taken, crossed.follow
         self.local.leaving = self.spreading.leaving = self.moving.leaves.names
         #: Told of each node that is reached, with the connection to it.
         self.reached: Callable[[bytes, Conversation], None] = _unheard
@@ -316,6 +319,10 @@ class Cluster:
         """Note where a peer says that it takes clients."""
         self.topology.heard(parse(node.hex(), clients))
 
+    def servers(self, protocol: str, tls: bool) -> list[tuple[str, int, str]]:
+        """Return the brokers of the other nodes that a client may turn to, as :meth:`Topology.servers`."""
+        return self.topology.servers(protocol, tls, [place for one in self.members.others for place in one.places])
+
     def taken_of(self, key: str) -> Taken:
         """Return what was taken in of a link."""
         return self._taken.setdefault(key, Taken())
@@ -335,16 +342,6 @@ class Cluster:
         for forward in forwards:
             self.post.forward(forward, tx)
         return bool(forwards) or self.place_again(message, sent, tx)
-
-    def crossed(self, message: Message, sent: Forwarded) -> bool:
-        """Whether a message is taken although its duplicate id is known: its copies went past each other.
-
-        This node had it from a producer too, and sent it to where this copy is from, which knows the id as well: of the
-        two copies that of the node with the lower id counts, or both would be taken for the other's duplicate and none
-        be left. What was sent where is in the store, beside the id: a restart in between changes nothing.
-        """
-        origin = sent.visited[0] if sent.visited else self.node
-        return origin < self.node and self.post.accounts.sent_to(message) == origin
 
     def at_home(self, message: Message, tx: int) -> bool:
         """Look at the duplicate id of a message for all nodes, and route it; return whether it is kept."""
@@ -446,7 +443,8 @@ class Cluster:
             self._learned(self.table.disconnected(node))
 
     def _unlearn(self, node: bytes) -> None:
-        """Know nothing of a node's queues any more."""
+        """Know nothing of a node's queues any more, and send no client there."""
+        self.topology.forget(node.hex())
         self._remembered.forget(node)
         self._learned(self.table.forget(node))
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: The capability by which a client asks to be the only connection of its container id.
 SOLE = "sole-connection-for-container"
+#: Bytes of a server in a list of them, without its host, which is there twice.
+_SERVER = 72
 OFFERED = (SOLE, "DELAYED_DELIVERY", "SHARED-SUBS", "ANONYMOUS-RELAY")
 
 try:
@@ -74,15 +76,23 @@ def redirection(answer: Elsewhere) -> tuple[str, str, dict[object, object]]:
     return "amqp:connection:redirect", f"served at {answer.reference}", info
 
 
-def failover_info(services: Services, peer: Peer) -> dict[object, object]:
-    """Return the other brokers for a client, as AMQP JMS clients expect them: like a redirected connection."""
-    servers = [
-        {
-            Symbol("network-host"): host,
-            Symbol("hostname"): host,
-            Symbol("port"): UShort(port),
-            Symbol("scheme"): scheme,
-        }
-        for host, port, scheme in services.failover_servers("AMQP", peer.tls)
-    ]
+def failover_info(services: Services, peer: Peer, frame: int) -> dict[object, object]:
+    """Return the other brokers for a client, as AMQP JMS clients expect them: like a redirected connection.
+
+    As many, in their order, as have room in half of a frame of so many bytes, the largest that the client takes.
+    """
+    servers: list[dict[Symbol, object]] = []
+    room = frame // 2
+    for host, port, scheme in services.failover_servers("AMQP", peer.tls):
+        room -= _SERVER + 2 * len(host)
+        if room < 0:
+            break
+        servers.append(
+            {
+                Symbol("network-host"): host,
+                Symbol("hostname"): host,
+                Symbol("port"): UShort(port),
+                Symbol("scheme"): scheme,
+            }
+        )
     return {Symbol("failover-server-list"): servers} if servers else {}

@@ -77,6 +77,8 @@ class AmqpSession(Session):
         self.containers = containers
         #: The next look at idle time-outs, or, when it closes, the end of the client's time to answer.
         self._timer: asyncio.TimerHandle | None = None
+        #: Bytes of the largest frame that the client takes; until it says so the least that any does.
+        self.frame = 512
         self._flusher: asyncio.Handle | None = None
         #: What waits for the disk, a batch for each pass with the bytes it received, and those bytes altogether.
         self._stable: deque[tuple[list[tuple[Confirmed, list[Pointer]]], int]] = deque()
@@ -339,7 +341,7 @@ class AmqpSession(Session):
             return
         self.phase = follow(CONNECTION, self.phase, Phase.CLOSING)
         self._release_links()
-        engine.close(condition, description, info or failover_info(self.services, self.transport.peer))
+        engine.close(condition, description, info or failover_info(self.services, self.transport.peer, self.frame))
         self.flush()
         # The client has a bounded time to answer our close.
         if self._timer is not None:
@@ -360,7 +362,9 @@ class AmqpSession(Session):
         refused = decide(self.services, Client(self.protocol, self.transport.peer, self.proven(), remote.container_id))
         if refused is None and self.containers.refuses(self.user, remote.container_id, sole=sole):
             refused = refusal(remote.container_id)
-        properties = open_properties(failover_info(self.services, self.transport.peer), refused=refused is not None)
+        self.frame = remote.max_frame
+        others = failover_info(self.services, self.transport.peer, self.frame)
+        properties = open_properties(others, refused=refused is not None)
         engine.open(self.services.configuration.name, offered=OFFERED, properties=properties)
         if refused is not None:
             self._fail(*refused)

@@ -82,7 +82,16 @@ class FrameError(DecodeError):
 class Open:
     """The client's open performative."""
 
-    __slots__ = ("channel_max", "container_id", "desired", "hostname", "idle_timeout", "offered", "properties")
+    __slots__ = (
+        "channel_max",
+        "container_id",
+        "desired",
+        "hostname",
+        "idle_timeout",
+        "max_frame",
+        "offered",
+        "properties",
+    )
 
     def __init__(self, fields: list[object]) -> None:
         fields = fields + [None] * (10 - len(fields))
@@ -92,6 +101,7 @@ class Open:
         if isinstance(fields[2], int) and fields[2] < 512:
             raise FrameError("amqp:invalid-field", f"open.max-frame-size is {fields[2]}; the least is 512 (2.7.1)")
         self.hostname = fields[1] if isinstance(fields[1], str) else None
+        self.max_frame = fields[2] if isinstance(fields[2], int) else 0xFFFFFFFF
         self.channel_max = fields[3] if isinstance(fields[3], int) else 65535
         self.idle_timeout = fields[4] if isinstance(fields[4], int) else 0
         self.offered = names_of(fields[7])
