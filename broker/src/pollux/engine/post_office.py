@@ -36,6 +36,7 @@ from pollux.engine.intake import Intake
 from pollux.engine.large_files import LargeFiles
 from pollux.engine.memory import DUPLICATE_IDS, Memory
 from pollux.engine.moves import Moves
+from pollux.engine.named import Named
 from pollux.engine.orphans import Orphans
 from pollux.engine.owners import Owners
 from pollux.engine.pages import Pages
@@ -145,6 +146,8 @@ class PostOffice:
             wake=self.wake,
         )
         self.first_counts = FirstCounts(storage)
+        #: Told of durable subscriptions.
+        self.named = Named()
         if configuration.persist_delivery_count_before_delivery:
             self.address_manager.coming = self.first_counts.watch
         self.create_queue = self.address_manager.create_queue

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pollux.cluster.bridges.service import Bridges
     from pollux.cluster.connection.connections import Connections
     from pollux.cluster.connection.preparing import Preparation
-    from pollux.cluster.link import CoreHub
+    from pollux.cluster.connection.subscriptions import Subscriptions
+    from pollux.cluster.link import Conversation, CoreHub
     from pollux.cluster.mqtt.service import MqttNeighbours
     from pollux.cluster.replicas.service import Replicas
     from pollux.cluster.routers.service import Routers
@@ -47,6 +48,8 @@ class Links:
         self.cluster: Connections | None = None
         #: What MQTT sessions have of the other nodes.
         self.neighbours: MqttNeighbours | None = None
+        #: What durable subscriptions of AMQP and STOMP have of them.
+        self.subscriptions: Subscriptions | None = None
         #: The connection routers, and what other brokers' routers ask.
         self.routers: Routers | None = None
         self.bridges: Bridges | None = None
@@ -82,6 +85,7 @@ class Links:
         """Make the cluster connections. ``sessions``: of MQTT clients, who find theirs at any node of the cluster."""
         if self._preparation is None:
             return
+        from pollux.cluster.connection.subscriptions import Subscriptions
         from pollux.node import scale_down
 
         activation = self._activation
@@ -89,11 +93,19 @@ class Links:
         self.cluster = await self._connections(configuration, node, post, self._preparation)
         first = self.cluster.all[0]
         self.drain = scale_down.join(first, configuration, lambda: activation is not None and activation.copied)
+        self.subscriptions = subscriptions = Subscriptions(first)
+        post.named = subscriptions
+        first.reached = lambda node, _conversation: subscriptions.reached(node)
         if sessions is not None:
             from pollux.cluster.mqtt.service import MqttNeighbours
 
             self.neighbours = neighbours = MqttNeighbours(first, sessions)
-            first.reached, first.tried = neighbours.reached, neighbours.changed
+
+            def reached(node: bytes, conversation: Conversation) -> None:
+                subscriptions.reached(node)
+                neighbours.reached(node, conversation)
+
+            first.reached, first.tried = reached, neighbours.changed
             neighbours.start()
 
     async def _connections(
@@ -205,6 +217,8 @@ class Links:
             await bounded(self.routers.stop(), STEP_TIMEOUT, "connection routers")
         if self.neighbours is not None:
             self.neighbours.stop()
+        if self.subscriptions is not None:
+            self.subscriptions.stop()
         if self.cluster is not None:
             await bounded(self.cluster.stop(), STEP_TIMEOUT, "cluster connection")
         if self.bridges is not None:

@@ -337,6 +337,6 @@ class MqttNeighbours:
             return
         leaving = {queue.id for queue in self._cluster.leaving()}
         for queue in empty:
-            if queue.id in leaving and not post.message_count(queue):
+            if queue.id in leaving and not post.message_count(queue) and not queue.consumer_count:
                 self._cluster.stay(queue)
                 self._sessions.subscriptions.delete_queue(queue.name)

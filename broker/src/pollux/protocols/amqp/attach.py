@@ -184,6 +184,8 @@ def _attach_consumer(session: AmqpSession, pointer: Pointer, attach: Attach) -> 
     except PolluxError:
         subscription.ended(session.post, queue, closed=False)
         raise
+    if subscription.delete_when_closed:
+        session.post.named.used(queue)
     session.links.add(consumer)
     session.opened().answer(
         pointer,
@@ -331,4 +333,11 @@ def _existing_subscription(session: AmqpSession, link: str, source: Source) -> t
                 session.containers.steal(session, name)
                 _exclude_own(session, queue, no_local=bool(queue.no_local_origin))
             return queue, Subscription(delete_when_closed=True), queue.address
+    found = session.post.named.find(names[0])
+    if found is not None:
+        plan = plan_consumer(session.post.space, found.address, RoutingType.MULTICAST)
+        _require(session, Permission.consume, plan.name, names[0])
+        wanted = replace(wanted, selector=found.selector or None)
+        queue, subscription = _named_subscription(session, link, plan, wanted)
+        return queue, subscription, queue.address
     raise NoSuchQueueError(f"there is no subscription {plain!r} of client {container!r}")

@@ -29,12 +29,14 @@ class Subscription(Struct):
     def ended(self, post: PostOffice, queue: Queue, *, closed: bool) -> None:
         """Delete what ends with the link, which is over; ``closed``: by the client, for good."""
         unused = not queue.consumer_count
-        if post.space.queue(queue.name) is queue and (
-            self.delete_always
-            or (self.delete_when_unused and unused)
-            or (self.delete_when_closed and closed and unused)
-        ):
-            post.delete_queue(queue.name)
+        over = self.delete_when_closed and closed and unused
+        if post.space.queue(queue.name) is queue:
+            if self.delete_always or (self.delete_when_unused and unused) or over:
+                post.delete_queue(queue.name)
+            if over:
+                post.named.over(queue.name, queue.address, queue.user)
+            elif self.delete_when_closed:
+                post.named.unused(queue)
         if self.temporary is not None:
             delete_temporary(post, self.temporary)
 

@@ -151,6 +151,8 @@ class Consuming:
             if temporary:
                 self._session.post.delete_queue(queue.name)
             raise
+        if subscription.durable_name is not None:
+            self._session.post.named.used(queue)
         self.subscriptions[request.key] = subscription
         self._by_number[number] = subscription
         self._session.receipt(headers)
@@ -180,13 +182,18 @@ class Consuming:
         self._session.receipt(headers)
 
     def _delete_durable(self, durable_name: str) -> None:
+        post, identity = self._session.post, self._session.identity
         name = durable_queue_name(self._session.client_id, durable_name)
-        queue = existing_queue(self._session.post, name)
-        if queue is None:
+        queue = existing_queue(post, name)
+        found = queue or post.named.find(name)
+        if found is None:
             raise InvalidRequestError(f"there is no durable subscription {name!r}")
-        require_owner(self._session.security, self._session.identity, queue)
-        self._session.security.check(self._session.identity, Permission.deleteDurableQueue, queue.address, name)
-        self._session.post.delete_queue(name, if_unused=True)
+        if queue is not None:
+            require_owner(self._session.security, identity, queue)
+        self._session.security.check(identity, Permission.deleteDurableQueue, found.address, name)
+        if queue is not None:
+            post.delete_queue(name, if_unused=True)
+        post.named.over(name, found.address, identity.user if queue is None else queue.user)
 
     def drop(self, subscription: Subscription, *, clean: bool) -> None:
         """End a subscription and give back what it holds.
@@ -221,6 +228,8 @@ class Consuming:
         self._session.post.detach(subscription.queue, subscription)  # gives back what it still holds
         if subscription.temporary:
             self._session.post.delete_queue(subscription.queue.name)
+        elif subscription.durable_name is not None:
+            self._session.post.named.unused(subscription.queue)
 
     def queue_gone(self, subscription: Subscription) -> None:
         """An administrator deleted the queue: STOMP can say so only by ERROR."""

@@ -1,0 +1,178 @@
+"""Durable subscriptions of AMQP and STOMP have one home in a cluster: a client finds them, and all in them, anywhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from broker.cluster.connection.conftest import until
+from broker.cluster.connection.test_spreading import quiet
+from broker.cluster.connection.test_topologies import count, distance, take, wanted
+from broker.engine.conftest import message
+from pollux.cluster.connection.subscriptions import Subscriptions
+from pollux.message import RoutingType
+from pollux.routing.spec import QueueSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from broker.cluster.connection.conftest import Node
+    from broker.engine.conftest import Receiver
+
+    Make = Callable[..., Awaitable[list[Node]]]
+
+pytestmark = pytest.mark.asyncio
+NAME = "client.news"
+
+
+async def clustered(nodes: Make, size: int = 2, balancing: str = "ON_DEMAND", delay: int = -1) -> list[Node]:
+    """Nodes that know of each other's subscriptions; nothing of other queues is moved."""
+    found = await nodes(size, balancing)
+    for node in found:
+        node.office.settings("#", redistribution_delay=delay)
+        await node.reopen()
+        join(node)
+    for node in found:
+        for other in found:
+            if other is not node:
+                link = node.reach(other)
+                await until(lambda link=link: link.connected)  # type: ignore[misc]
+    return found
+
+
+def join(node: Node) -> None:
+    subscriptions = Subscriptions(node.cluster)
+    node.post.named = subscriptions
+    node.cluster.reached = lambda one, _conversation: subscriptions.reached(one)
+
+
+def subscribe(node: Node, user: str | None = "alice", name: str = NAME) -> Receiver:
+    """As a protocol does it: the queue is made where there is none, then taken from."""
+    if node.post.space.queue(name) is None:
+        node.post.create_queue(QueueSpec(name, "news", routing_type=RoutingType.MULTICAST, user=user))
+    receiver = take(node, name)
+    node.post.named.used(node.post.queue(name))
+    return receiver
+
+
+def leave(node: Node, receiver: Receiver, name: str = NAME) -> None:
+    queue = node.post.queue(name)
+    node.post.detach(queue, receiver)
+    node.post.named.unused(queue)
+
+
+async def publish(node: Node, *bodies: bytes) -> None:
+    for body in bodies:
+        node.post.send(message(body, "news", routing_type=RoutingType.MULTICAST))
+    await node.office.stable()
+
+
+def taken(receiver: Receiver) -> list[bytes]:
+    return sorted(reference.message.data for reference in receiver.got)
+
+
+@pytest.mark.parametrize("balancing", ["ON_DEMAND", "STRICT", "OFF", "OFF_WITH_REDISTRIBUTION"])
+async def test_a_client_finds_its_messages_at_another_node_and_new_ones_come_there_alone(
+    nodes: Make, balancing: str
+) -> None:
+    """Breaks with the reference's rules: with STRICT half of it is kept at the first node, for ever."""
+    one, two = found = await clustered(nodes, balancing=balancing)
+    leave(one, subscribe(one))
+    await publish(one, b"1", b"2")
+    await until(lambda: distance(two, one, NAME))
+    await publish(two, b"3")
+    await quiet(found)
+    assert count(one, NAME) == 3
+    receiver = subscribe(two)
+    await receiver.wait(3)
+    await until(lambda: not distance(two, one, NAME))
+    await publish(one, b"4", b"5")
+    await publish(two, b"6", b"7")
+    await receiver.wait(7)
+    assert taken(receiver) == [b"1", b"2", b"3", b"4", b"5", b"6", b"7"]
+    assert not count(one, NAME)
+
+
+async def test_a_client_goes_back_and_forth_and_is_connected_to_both_for_a_while(nodes: Make) -> None:
+    one, two = found = await clustered(nodes)
+    first = subscribe(one)
+    second = subscribe(two)
+    await until(lambda: wanted(one, two, NAME) and wanted(two, one, NAME))
+    first.credit = second.credit = 0
+    await publish(one, b"1", b"2", b"3", b"4")
+    await quiet(found)
+    leave(one, first)
+    await until(lambda: count(two, NAME) == 4)
+    leave(two, second)
+    third = subscribe(one)
+    await third.wait(4)
+    await publish(two, b"5")
+    await third.wait(5)
+    assert taken(third) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_what_a_node_that_was_down_has_comes_when_it_is_back(nodes: Make) -> None:
+    one, two = await clustered(nodes)
+    leave(one, subscribe(one))
+    await publish(one, b"1")
+    for node, other in ((one, two), (two, one)):
+        node.connector_to(other).allowed.clear()
+        node.connector_to(other).links[-1].cut()
+    receiver = subscribe(two)
+    await one.reopen()
+    join(one)
+    assert not receiver.got
+    for node, other in ((one, two), (two, one)):
+        node.connector_to(other).allowed.set()
+    one.reach(two)
+    await receiver.wait(1)
+    assert taken(receiver) == [b"1"]
+
+
+async def test_one_that_is_ended_at_a_node_is_ended_at_all(nodes: Make) -> None:
+    one, two, three = await clustered(nodes, 3)
+    leave(one, subscribe(one))
+    await publish(one, b"1")
+    await until(lambda: three.post.named.find(NAME) is not None)
+    found = three.post.named.find(NAME)
+    assert found is not None
+    assert found == ("news", "")
+    three.post.named.over(NAME, found.address, "alice")
+    await until(lambda: one.post.space.queue(NAME) is None)
+    await until(lambda: two.post.named.find(NAME) is None)
+    assert two.post.named.find("another") is None
+
+
+@pytest.mark.parametrize("what", ["used", "over"])
+async def test_another_users_subscription_and_a_queue_that_is_none_are_left_alone(nodes: Make, what: str) -> None:
+    one, two = found = await clustered(nodes)
+    leave(one, subscribe(one))
+    one.post.create_queue(QueueSpec("volatile", "news", routing_type=RoutingType.MULTICAST, durable=False))
+    one.post.create_queue(QueueSpec("queue", "news", routing_type=RoutingType.ANYCAST))
+    await publish(one, b"1")
+    link = two.cluster.reached_by(one.id)
+    assert link is not None
+    refusals = {}
+    for name in (NAME, "volatile", "queue", "nobody's"):
+        told = msgspec.msgpack.encode((name, "news", "mallory"))
+        refusals[name] = await link.ask(f"subscription-{what}", told)
+    assert refusals == {NAME: "another user has it", "volatile": "", "queue": "", "nobody's": ""}
+    assert "cannot be read" in await link.ask(f"subscription-{what}", b"\xc1")
+    await quiet(found)
+    assert not list(one.cluster.leaving())
+    assert count(one, NAME) == 1
+    assert one.post.space.queue("volatile") is not None
+    assert one.post.space.queue("queue") is not None
+
+
+async def test_one_that_somebody_takes_from_stays_also_when_it_is_ended_elsewhere(nodes: Make) -> None:
+    one, two = await clustered(nodes)
+    receiver = subscribe(one)
+    link = two.cluster.reached_by(one.id)
+    assert link is not None
+    for what in ("used", "over"):
+        assert not await link.ask(f"subscription-{what}", msgspec.msgpack.encode((NAME, "news", "alice")))
+    await publish(two, b"1")
+    await receiver.wait(1)
