@@ -1,4 +1,4 @@
-"""Durable subscriptions of AMQP and STOMP have one home in a cluster: a client finds them, and all in them, anywhere."""
+"""Durable subscriptions of AMQP and STOMP have one home in a cluster: a client finds them, and their messages."""
 
 from __future__ import annotations
 
