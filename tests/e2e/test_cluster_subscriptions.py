@@ -35,6 +35,16 @@ def publish(node: ClusterNode, bodies: list[str]) -> None:
             client.send(TOPIC, body, persistent="true")
 
 
+def numbers(receiver: Any, count: int) -> list[int]:
+    """Receive messages; their bodies are views of what is gone with them."""
+    found = []
+    for _ in range(count):
+        message = receiver.receive(amqp.TIMEOUT)
+        found.append(int(bytes(message.body)))
+        receiver.accept()
+    return found
+
+
 def holders(nodes: Nodes, queue: str) -> list[str]:
     return [node.name for node in nodes.all if queue in {one["name"] for one in node.queues()}]
 
@@ -52,15 +62,10 @@ def test_an_amqp_client_goes_on_at_another_node_and_ends_its_subscription_at_a_t
         wait_until(lambda: one.messages() == {"reader.news": 50}, "it waits at the first")
         with amqp.connect(two, container_id="reader") as client:
             receiver = client.create_receiver(TOPIC, name="news", options=DurableSubscription())
-            got = []
-            for _ in FIRST:
-                got.append(int(bytes(receiver.receive(amqp.TIMEOUT).body)))
-                receiver.accept()
+            got = numbers(receiver, len(FIRST))
             wait_until(lambda: "node0" not in three.routes("reader.news"), "the first has left")
             publish(three, SECOND)
-            for _ in SECOND:
-                got.append(int(bytes(receiver.receive(amqp.TIMEOUT).body)))
-                receiver.accept()
+            got += numbers(receiver, len(SECOND))
             assert sorted(got) == list(range(100))
             receiver.link.detach()
         with amqp.connect(three, container_id="reader") as client:
