@@ -17,9 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import peers
 from benchmarks.report import markdown, show, write_section
 from benchmarks.throughput import RUN_LIMIT
 from harness.broker import PASSWORD, USER
@@ -42,7 +44,12 @@ Row = tuple[str, str, str]
 
 def load(node: ClusterNode, *words: str) -> dict[str, Any]:
     """Run the load client against a node; return what it measured."""
-    command = [sys.executable, "-m", "harness.loadclient", "--port", str(node.port), "--user", USER, *words]
+    return run("--port", str(node.port), "--user", USER, *words)
+
+
+def run(*words: str) -> dict[str, Any]:
+    """Run the load client; return what it measured."""
+    command = [sys.executable, "-m", "harness.loadclient", *words]
     environment = {**os.environ, "LOADCLIENT_PASSWORD": PASSWORD}
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=RUN_LIMIT, check=True, env=environment
@@ -81,6 +88,31 @@ def forward(directory: Path, rounds: int, seconds: float) -> Iterator[Row]:
                 f"{on_a} the producer's node, {on_b} the consumer's; one broker {on_one}",
                 "-",
             )
+            yield from _beside_rabbitmq(directory / protocol, protocol, rounds, seconds, across)
+
+
+def _beside_rabbitmq(directory: Path, protocol: str, rounds: int, seconds: float, ours: float) -> Iterator[Row]:
+    """Where RabbitMQ is installed: produced on one of two clustered nodes, consumed on the other, which has the queue.
+
+    A queue is on the node where it was declared first. MQTT's are those of its sessions: on the consumer's node.
+    """
+    if not peers.RABBITMQ.exists():
+        return
+    directory.mkdir()
+    rates = []
+    with ExitStack() as stack:
+        one, two = nodes = peers.start_rabbitmq_cluster(directory)
+        for node in nodes:  # the last one is stopped first
+            stack.callback(node.stop)
+        words = ("--window", "512", "--consumers", "1")
+        there = ("--consumer-port", str(two.ports[protocol]))
+        for turn in range(rounds):
+            name = ("--queue", f"{protocol}{turn}")
+            run(*two.load_options(protocol), *words, "--messages", "1", *name)
+            rates.append(run(*one.load_options(protocol), *words, *there, "--seconds", str(seconds), *name)["rate"])
+    theirs = statistics.median(rates)
+    what = f"{protocol.upper()}: the same with two clustered nodes of RabbitMQ, the queue on the consumer's"
+    yield what, f"{theirs:,.0f}/s; ours is {ours / theirs:.1f} times that", "2 times"
 
 
 def _load(nodes: Sequence[ClusterNode], spent: dict[ClusterNode, list[float]], node: ClusterNode, *words: str) -> float:

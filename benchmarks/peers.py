@@ -199,20 +199,52 @@ def start_mosquitto(directory: Path) -> Broker:
 
 def start_rabbitmq(directory: Path) -> Broker:
     """Start RabbitMQ with its AMQP 1.0, MQTT and STOMP plugins and a name service of its own."""
-    ports = {protocol: free_port() for protocol in ("amqp", "stomp", "mqtt")}
+    (found,) = _start_rabbitmqs(directory, 1)
+    return found
+
+
+def start_rabbitmq_cluster(directory: Path) -> list[Broker]:
+    """Start two nodes of RabbitMQ that are one cluster; the one that was started first is to be stopped last."""
+    return _start_rabbitmqs(directory, 2)
+
+
+def _start_rabbitmqs(directory: Path, count: int) -> list[Broker]:
+    """Start nodes that have one name service and one cookie, both in this directory, and wait until they are one."""
     epmd = free_port()
+    names = [f"bench{epmd}n{number}@localhost" for number in range(count)]
+    common = {"HOME": str(directory), "ERL_EPMD_PORT": str(epmd), "ERL_EPMD_ADDRESS": "127.0.0.1"}
+    # The name service is ours to stop: started in the foreground, before RabbitMQ would start one that stays behind.
+    (directory / "epmd").mkdir()
+    name_service = spawn([shutil.which("epmd") or "epmd", "-port", str(epmd)], directory / "epmd", common)
+    wait_for_port(epmd, name_service, directory / "epmd" / "log")
+
+    def stop_name_service() -> None:
+        name_service.send_signal(signal.SIGKILL)
+        name_service.wait()
+
+    found: list[Broker] = []
+    for name in names:
+        own = directory / name if count > 1 else directory
+        own.mkdir(exist_ok=True)
+        found.append(_rabbitmq(own, name, names, common))
+    found[0].cleanup = stop_name_service
+    return found
+
+
+def _rabbitmq(directory: Path, name: str, names: list[str], common: Mapping[str, str]) -> Broker:
+    """Start a node; it joins those of ``names`` that run."""
+    ports = {protocol: free_port() for protocol in ("amqp", "stomp", "mqtt")}
+    members = "".join(f"cluster_formation.classic_config.nodes.{at} = {each}\n" for at, each in enumerate(names, 1))
     (directory / "rabbitmq.conf").write_text(
         f"listeners.tcp.1 = 127.0.0.1:{ports['amqp']}\nmqtt.listeners.tcp.1 = 127.0.0.1:{ports['mqtt']}\n"
         f"stomp.listeners.tcp.1 = 127.0.0.1:{ports['stomp']}\nmqtt.prefetch = 1000\n"
-        "disk_free_limit.absolute = 100MB\n"
+        f"disk_free_limit.absolute = 100MB\n{members if len(names) > 1 else ''}"
     )
     (directory / "plugins").write_text("[rabbitmq_amqp1_0,rabbitmq_mqtt,rabbitmq_stomp].")
     (directory / "env").write_text("")
     variables = {
-        "HOME": str(directory),
-        "ERL_EPMD_PORT": str(epmd),
-        "ERL_EPMD_ADDRESS": "127.0.0.1",
-        "RABBITMQ_NODENAME": f"bench{epmd}@localhost",
+        **common,
+        "RABBITMQ_NODENAME": name,
         "RABBITMQ_DIST_PORT": str(free_port()),
         "RABBITMQ_MNESIA_BASE": f"{directory}/db",
         "RABBITMQ_LOG_BASE": f"{directory}/logs",
@@ -221,16 +253,7 @@ def start_rabbitmq(directory: Path) -> Broker:
         "RABBITMQ_CONF_ENV_FILE": f"{directory}/env",
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
     }
-    # The name service is ours to stop: started in the foreground, before RabbitMQ would start one that stays behind.
-    (directory / "epmd").mkdir()
-    name_service = spawn([shutil.which("epmd") or "epmd", "-port", str(epmd)], directory / "epmd", variables)
-    wait_for_port(epmd, name_service, directory / "epmd" / "log")
     process = spawn([str(RABBITMQ)], directory, variables)
-
-    def stop_name_service() -> None:
-        name_service.send_signal(signal.SIGKILL)
-        name_service.wait()
-
     for port in ports.values():
         wait_for_port(port, process, directory / "log")
     return Broker(
@@ -245,7 +268,6 @@ def start_rabbitmq(directory: Path) -> Broker:
                 *("--stomp-subscribe-header", "prefetch-count:1000"),
             ],
         },
-        stop_name_service,
     )
 
 
