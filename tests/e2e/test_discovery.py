@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness import stomp
 from harness.broker import PASSWORD, USER, free_udp_port
+from harness.cluster import Pairs
+from harness.failover import wait_until
 from harness.replication import PEER, Pair, file_manager
 from pollux.client import Message, connect
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.replication import Replica
+    from harness.broker import BrokerProcess
 
 pytestmark = pytest.mark.timeout(300)
 GROUP = (
@@ -24,12 +27,12 @@ GROUP = (
 )
 
 
-def discovering(member: Replica, number: int, port: int) -> None:
+def discovering(member: BrokerProcess, number: int, port: int, kind: str = "c") -> None:
     """Replace its static connectors by a group; of its connectors only its own is left."""
     text = member.configuration.read_text()
     text = re.sub(r"<static-connectors>.*</static-connectors>", "<discovery-group-ref discovery-group-name='g'/>", text)
-    text = re.sub(rf'<connector name="c(?!{number}")\d">[^<]*</connector>', "", text)
-    announced = f"<broadcast-period>200</broadcast-period><connector-ref>c{number}</connector-ref>"
+    text = re.sub(rf'<connector name="{kind}(?!{number}")\d">[^<]*</connector>', "", text)
+    announced = f"<broadcast-period>200</broadcast-period><connector-ref>{kind}{number}</connector-ref>"
     groups = GROUP.format(kind="broadcast", port=port, more=announced) + GROUP.format(
         kind="discovery", port=port, more="<initial-wait-timeout>1000</initial-wait-timeout>"
     )
@@ -71,3 +74,28 @@ def test_a_pair_finds_each_other_and_again_after_a_failover(tmp_path: Path) -> N
         first.logged("member discovered")
         pair.wait_for_confirms(30)
         pair.finish()
+
+
+def test_pairs_that_share_a_store_find_each_other_and_who_took_over(tmp_path: Path) -> None:
+    """Each member announces itself when it serves; nobody is named by a connector of another one."""
+    port = free_udp_port()
+    pairs = Pairs(tmp_path)
+    members = [member for group in pairs.all for member in group.members]
+    for number, member in enumerate(members):
+        discovering(member, number, port, "n")
+    with pairs:
+        first, second, third, _ = members
+
+        def linked(*names: str) -> bool:
+            found = third.api("/api/v1/cluster")["links"]
+            return sorted(link["node"] for link in found if link["connected"]) == sorted(names)
+
+        wait_until(lambda: linked(first.name), "the live of the other pair is found")
+        first.kill()
+        second.wait_for("live")
+        wait_until(lambda: linked(second.name), "who took over is found")
+        with stomp.connect(third) as receiver, stomp.connect(second) as sender:
+            receiver.subscribe("orders")
+            wait_until(lambda: second.api("/api/v1/cluster")["routes"], "the consumer is known")
+            sender.send("orders", "found", persistent="true")
+            assert receiver.message().body == "found"
