@@ -260,6 +260,22 @@ async def test_an_earlier_life_is_refused_while_a_later_one_is_linked(
     assert "cluster link refused" in caplog.text
 
 
+async def test_two_brokers_of_one_id_in_the_same_epoch_are_told_apart_by_their_names(nodes: Make) -> None:
+    """A data directory was copied: neither takes the place of the other one, and both are told what to do."""
+    one, first, copy = await nodes(3)
+    for node in (first, copy):
+        node.cluster.node = node.connections.hub.node_id = b"n" * 16
+        node.connections.hub.epoch = 3
+    link = first.reach(one)
+    await until(lambda: link.connected)
+    refused = copy.reach(one)
+    await until(lambda: "broker 'node3' has the node id of broker 'node2': its data directory is" in refused.reason)
+    assert link.connected
+    between = first.reach(copy)
+    await until(lambda: "broker 'node3' has the node id of broker 'node2'" in between.reason)
+    assert not between.useless
+
+
 async def test_forget_routes_anew_what_waits_and_deletes_the_queue(nodes: Make) -> None:
     """ANYCAST goes to another queue of the address, a copy for a subscription of that node to the dead letters."""
     one, two, three = await nodes(3)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pollux.cluster.connection import payloads
+from pollux.cluster.connection import payloads, refusals
 from pollux.cluster.connection.forwarded import taken
 from pollux.cluster.connection.local import Prefixes
 from pollux.cluster.connection.payloads import Kind, Payloads
@@ -73,9 +73,7 @@ class IncomingLink:
         if len(self.node) != 16:
             raise ValueError("a node id has 16 bytes")
         if self.node == cluster.node and self.name != cluster.name:
-            raise ValueError(
-                f"broker {self.name!r} has the node id of broker {cluster.name!r}: its data directory is a copy"
-            )
+            raise ValueError(refusals.copied(self.name, cluster.name))
         #: That of the peer's life: of two that connect with one node id the later one is right.
         self.epoch = conversation.peer.epoch if conversation.peer is not None else 0
         self.key = self._key(cluster, str(connection))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pollux.cluster.connection import payloads
+from pollux.cluster.connection import payloads, refusals
 from pollux.cluster.connection.forwarded import to_send
 from pollux.cluster.connection.payloads import Kind, Payloads
 from pollux.cluster.connection.sent import Fate, Sent
@@ -162,7 +162,7 @@ class OutgoingLink:
             return False
         peer = link.conversation.peer
         node, epoch = (peer.node_id, peer.epoch) if peer is not None else (b"", 0)
-        if problem := self._not_to(node, epoch):
+        if problem := self._not_to(node, epoch, peer.name if peer is not None else ""):
             # Before OPEN: a node takes one link of each peer, the last one.
             self._unreachable(problem)
             link.close("another link leads there")
@@ -191,13 +191,13 @@ class OutgoingLink:
         self._link = None
         return self._was_up
 
-    def _not_to(self, node: bytes, epoch: int) -> str:
+    def _not_to(self, node: bytes, epoch: int, name: str) -> str:
         """Return why nothing is sent to who is reached there; empty: it is."""
         cluster = self._cluster
         self.second = False
         if node == cluster.node:
-            self.useless = epoch == cluster.hub.epoch
-            return "it leads to this broker itself" if self.useless else "another broker serves as this node there"
+            self.useless = (name, epoch) == (cluster.name, cluster.hub.epoch)
+            return "it leads to this broker itself" if self.useless else refusals.twice(name, epoch, cluster)
         if not node:
             return "it waits there, and serves nobody"
         if cluster.members is not None and cluster.members.was_removed(node):

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from pollux.caches import make_room
 from pollux.logs import event
+
+if TYPE_CHECKING:
+    from pollux.cluster.connection.owner import Sender
 
 logger = logging.getLogger("pollux.cluster")
 
 #: Brokers of which it is remembered why they were refused last.
 _NAMES = 100
+
+
+def copied(name: str, other: str) -> str:
+    """Tell of two brokers that have one node id."""
+    return (
+        f"broker {name!r} has the node id of broker {other!r}: its data directory is a copy; stop one of them, and give"
+        " it an empty one"
+    )
+
+
+def twice(name: str, epoch: int, cluster: Sender) -> str:
+    """Tell of a broker elsewhere that has this node's id: of a pair the other one may serve in another epoch."""
+    if epoch == cluster.hub.epoch:
+        return copied(name, cluster.name)
+    return "another broker serves as this node there"
 
 
 class Refusals:

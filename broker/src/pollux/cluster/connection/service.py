@@ -14,7 +14,7 @@ from pollux.cluster.connection.incoming import IncomingLink
 from pollux.cluster.connection.local import LocalQueues, Prefixes
 from pollux.cluster.connection.peers import Peers
 from pollux.cluster.connection.redistribution import LOOK, Redistribution
-from pollux.cluster.connection.refusals import Refusals
+from pollux.cluster.connection.refusals import Refusals, copied
 from pollux.cluster.connection.remembered import Remembered
 from pollux.cluster.connection.removing import Removing
 from pollux.cluster.connection.spread import Outlet, Spreading
@@ -293,6 +293,8 @@ class Cluster:
         before = self.incoming.get(link.node)
         if before is not None and before.epoch > link.epoch:
             raise ValueError(f"broker {before.name!r} serves as this node in a later life, epoch {before.epoch}")
+        if before is not None and before.epoch == link.epoch and before.name != link.name:
+            raise ValueError(copied(link.name, before.name))
         return before
 
     def left(self, node: bytes, link: object) -> None:
