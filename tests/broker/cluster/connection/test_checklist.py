@@ -12,6 +12,7 @@ from broker.cluster.connection.conftest import until
 from broker.cluster.connection.test_spreading import ANYCAST, MULTICAST, Has, mesh, queues, quiet
 from broker.cluster.connection.test_topologies import both_ways, count, distance, take, waits, wanted
 from broker.engine.conftest import message
+from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -227,3 +228,33 @@ async def test_of_two_copies_one_is_left_whoever_is_started_anew_before_the_othe
         await until(lambda source=source: not waits(source))  # type: ignore[misc]
     await quiet(found)
     assert _all(found) == 1
+
+
+async def test_a_request_and_its_reply_to_a_temporary_queue_of_another_node(nodes: Make) -> None:
+    """ClusteredRequestResponseTest, TemporaryQueueClusterTest, TemporaryJMSQueueClusterTest: nothing stays of it."""
+    one, two = found = await mesh(nodes, 2)
+    receivers = await queues(found, [(), (Has("requests", address="requests"),)])
+    name = "reply-1"
+    queue = one.post.create_queue(
+        QueueSpec(name, name, routing_type=ANYCAST, durable=False, temporary=True, auto_created=True)
+    )
+    replies = take(one, name)
+    one.post.send(message(b"request", "requests", duplicate_id=b"d"))
+    (request,) = await receivers[1, "requests"].wait(1)
+    await until(lambda: wanted(two, one, name))  # whoever answers at once is not sooner than the request was
+    two.post.send(message(b"reply", name, duplicate_id=b"r"))
+    (reply,) = await replies.wait(1)
+    assert (request.message.data, reply.message.data) == (b"request", b"reply")
+    one.post.acknowledge([reply])
+    one.post.detach(queue, replies)
+    one.post.address_manager.delete_address(name, force=True)
+    await until(lambda: not distance(two, one, name))
+    await quiet(found)
+    assert not one.post.accounts.remembers_duplicates(name)
+    for _ in range(2):  # the first look sees that nobody uses it, the second that it is long ago
+        two.post.address_manager.reap()
+        await two.office.stable()
+        two.office.now += 3 * two.office.configuration.address_queue_scan_period
+    two.post.address_manager.reap()
+    await until(lambda: two.post.space.address(name) is None)
+    assert not two.post.accounts.remembers_duplicates(name)
