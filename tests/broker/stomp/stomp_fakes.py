@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from harness.sessions import stomp
 from pollux.engine.memory import Memory
+from pollux.engine.named import Named
 from pollux.engine.share import Share
 from pollux.errors import InvalidRequestError, NoSuchQueueError, SendError
 from pollux.message import Message, RoutingType
@@ -88,6 +89,7 @@ class FakePost:
         self.addresses: dict[str, FakeAddress] = {}
         self.queues: dict[str, FakeQueue] = {}
         self.memory = Memory(lambda _: None, 1 << 30)
+        self.named = Named()
         self.sent: list[Message] = []
         self.acknowledged: list[MessageReference] = []
         self.released: list[tuple[MessageReference, bool]] = []
