@@ -176,3 +176,22 @@ async def test_one_that_somebody_takes_from_stays_also_when_it_is_ended_elsewher
         assert not await link.ask(f"subscription-{what}", msgspec.msgpack.encode((NAME, "news", "alice")))
     await publish(two, b"1")
     await receiver.wait(1)
+
+
+async def test_one_that_an_administrator_deleted_is_not_asked_for_any_more(nodes: Make) -> None:
+    """Else one that is made anew at another node would be no node's: it leaves for where it is not."""
+    one, two = await clustered(nodes)
+    subscribe(one)
+    one.post.delete_queue(NAME)
+    two.connector_to(one).allowed.clear()
+    one.connector_to(two).allowed.clear()
+    for node, other in ((one, two), (two, one)):
+        node.connector_to(other).links[-1].cut()
+    leave(two, subscribe(two))
+    for node, other in ((one, two), (two, one)):
+        node.connector_to(other).allowed.set()
+    await until(lambda: one.cluster.reached_by(two.id) and two.cluster.reached_by(one.id))
+    await until(lambda: distance(one, two, NAME))
+    await publish(one, b"1")
+    await until(lambda: count(two, NAME) == 1)
+    assert not list(two.cluster.leaving())

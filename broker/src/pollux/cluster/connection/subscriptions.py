@@ -90,9 +90,14 @@ class Subscriptions(Named):
     def reached(self, node: bytes) -> None:
         """Tell a node that is reached from now on."""
         link = self._cluster.reached_by(node)
-        if link is not None:
-            for told in self._used.values():
+        if link is None:
+            return
+        for told in list(self._used.values()):
+            queue = self._cluster.post.space.queue(told.name)
+            if queue is not None and next(takers(queue), None) is not None:
                 self._ask(link, _USED, told)
+            else:  # an administrator deleted it
+                del self._used[told.name]
 
     def _tell(self, what: str, told: _Told) -> None:
         for link in self._cluster.peers.links:
