@@ -102,7 +102,7 @@ async def test_a_copy_that_follows_another_one_to_where_it_is_kept_is_dropped(
 
 
 async def test_a_copy_that_follows_another_one_to_a_node_that_is_forgotten_is_not_doubled(nodes: Make) -> None:
-    """What this node sent away itself and what came after it wait for that node; one of them is routed anew."""
+    """Its own copy and the one that came after it wait for that node; one of them is routed anew."""
     one, two, three = found = await sent_past(nodes, 3, ((0, 1), (1, 2)))
     two.connector_to(three).links[-1].cut()
     await arrives(one, two)

@@ -1,4 +1,4 @@
-"""What becomes of a copy whose duplicate id a node knows although it has no message of that id. Pure.
+"""Decides on a copy whose duplicate id a node knows although it has no message of that id. Pure.
 
 A producer sent one message at several nodes, and each sent its copy to another one, which did the same. Where the
 copies go round in a ring each node would take what arrives for a duplicate of its own, and none would be left. So a
@@ -13,7 +13,7 @@ from enum import Enum
 
 
 class Crossing(Enum):
-    """What is done with it."""
+    """Done with such a copy."""
 
     DROP = "drop"
     TAKE = "take"
