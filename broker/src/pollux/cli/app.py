@@ -22,6 +22,7 @@ from pollux.cli import (
     queues,
     sequence,
     stores,
+    transactions,
     users,
 )
 from pollux.cli.output import print_line, run_command
@@ -66,6 +67,7 @@ migrate.register(app)
 drill.register(app)
 app.add_typer(queues.app, name="queue")
 app.add_typer(addresses.app, name="address")
+app.add_typer(transactions.app, name="transaction")
 app.add_typer(connections.app, name="connection")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(bridges.app, name="bridge")

@@ -247,8 +247,8 @@ class Accounts:
     # -- producers
 
     def writable(self, address: str) -> bool:
-        """Return whether a producer of this address may send now; if not, see :meth:`on_writable`."""
-        account = self._accounts.get(address)
+        """Return whether a producer of this address, or FQQN, may send now; if not, see :meth:`on_writable`."""
+        account = self._accounts.get(address.partition("::")[0])
         return account is None or self._open(account)
 
     def _open(self, account: Account) -> bool:
@@ -261,17 +261,18 @@ class Accounts:
 
     def on_writable(self, address: str, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, when the address is writable again, unless :meth:`off_writable` takes it back."""
-        self.get(address).waiters[callback] = None
-        self._waiting.add(address)
+        account = self.of(address)
+        account.waiters[callback] = None
+        self._waiting.add(account.name)
 
     def off_writable(self, address: str, callback: Callable[[], None]) -> None:
         """Forget ``callback``, if it still waits: who waited is gone."""
-        account = self._accounts.get(address)
+        account = self._accounts.get(address.partition("::")[0])
         if account is None:
             return
         account.waiters.pop(callback, None)
         if not account.waiters:
-            self._waiting.discard(address)
+            self._waiting.discard(account.name)
 
     def set_disk_full(self, full: bool) -> None:
         """Keep what the store says of its room for new messages."""

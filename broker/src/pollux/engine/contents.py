@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pollux.engine.departures import Departures
     from pollux.engine.memory import Memory
     from pollux.engine.pages import Pages
+    from pollux.engine.prepared import Prepared
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
 
@@ -25,9 +26,17 @@ class Contents:
     """Says what queues and addresses hold, and lets go of it."""
 
     def __init__(
-        self, *, arrivals: Arrivals, departures: Departures, pages: Pages, accounts: Accounts, memory: Memory
+        self,
+        *,
+        arrivals: Arrivals,
+        departures: Departures,
+        pages: Pages,
+        accounts: Accounts,
+        memory: Memory,
+        prepared: Prepared,
     ) -> None:
         self._arrivals = arrivals
+        self._prepared = prepared
         self._departures = departures
         self._pages = pages
         self._accounts = accounts
@@ -38,8 +47,8 @@ class Contents:
         return self._pages.message_count(queue)
 
     def incoming(self, queue: Queue) -> bool:
-        """Return whether messages for this queue are written but not yet in it."""
-        return queue in self._arrivals
+        """Return whether messages for this queue are written but not yet in it, or may not come at all."""
+        return queue in self._arrivals or self._prepared.holds(queue)
 
     def unread(self, queue: Queue) -> int:
         """Return how many of its messages are in pages."""

@@ -40,6 +40,7 @@ from pollux.engine.named import Named
 from pollux.engine.orphans import Orphans
 from pollux.engine.owners import Owners
 from pollux.engine.pages import Pages
+from pollux.engine.prepared import Prepared
 from pollux.engine.queue_records import QueueRecords
 from pollux.engine.restart import Restart
 from pollux.engine.share import Share
@@ -95,6 +96,9 @@ class PostOffice:
             configuration.global_max_messages,
             configuration.page_above,
         )
+        self.writable = self.accounts.writable
+        self.on_writable = self.accounts.on_writable
+        self.off_writable = self.accounts.off_writable
         self.memory = Memory(self.accounts.change, configuration.state_limit(memory))
         self.loop = loop
         self.share = share or Share(loop)
@@ -122,6 +126,15 @@ class PostOffice:
             arrive=self.arrive,
         )
         self._departures = Departures(storage, self.accounts, self._large_files, self.pages)
+        self.prepared = Prepared(
+            storage=storage,
+            space=space,
+            accounts=self.accounts,
+            memory=self.memory,
+            arrivals=self._arrivals,
+            large_files=self._large_files,
+            arrive=self.arrive,
+        )
         self.cooling = Cooling(storage, self.accounts, self._large_files)
         self.remove = self._departures.remove
         self.emptied = self._departures.emptied
@@ -139,6 +152,7 @@ class PostOffice:
                 pages=self.pages,
                 accounts=self.accounts,
                 memory=self.memory,
+                prepared=self.prepared,
             ),
             share=self.share,
             trail=self.trail,
@@ -220,6 +234,7 @@ class PostOffice:
         self.recovered = recovered.bindings
         self.links = recovered.links
         self._large_files.restore(recovered)
+        self.prepared.restore(recovered)
         start = Restart(
             recovered,
             space=self.space,
@@ -469,20 +484,6 @@ class PostOffice:
         """Go on with a queue in which something came from disk, or was due."""
         self._departures.tidy(queue)
         self.wake(queue)
-
-    # -- producers
-
-    def writable(self, address: str) -> bool:
-        """Return whether a producer of this address may send now."""
-        return self.accounts.writable(address.partition("::")[0])
-
-    def on_writable(self, address: str, callback: Callable[[], None]) -> None:
-        """Call back once when :meth:`writable` is true again."""
-        self.accounts.on_writable(address.partition("::")[0], callback)
-
-    def off_writable(self, address: str, callback: Callable[[], None]) -> None:
-        """Wait no more for :meth:`on_writable`, as the session ends."""
-        self.accounts.off_writable(address.partition("::")[0], callback)
 
     async def close(self) -> None:
         """Stop reading and planning; the store is closed by its owner."""

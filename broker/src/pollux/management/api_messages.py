@@ -10,7 +10,17 @@ from pollux.management import messages, restoring, views
 from pollux.management.answers import Answers
 from pollux.management.errors import ApiError, json_response, not_found
 from pollux.management.operations import CHOICE, MOVE, RESTORE, RESTORE_LARGE
-from pollux.management.requests import DEFAULT_PAGE, MAXIMUM_PAGE, body_of, checked, flag_in, name_in, number_in
+from pollux.management.requests import (
+    DEFAULT_PAGE,
+    MAXIMUM_PAGE,
+    body_of,
+    checked,
+    flag_in,
+    name_in,
+    number_in,
+    paged,
+    xid_in,
+)
 from pollux.management.server import MAXIMUM_BODY
 
 if TYPE_CHECKING:
@@ -54,6 +64,24 @@ class MessagesApi(Answers):
         chosen, more = await self._chosen(found, body)
         count = await messages.move(self._engine, found, chosen, target)
         return json_response({"count": count, "stayed": len(chosen), "more": more})
+
+    async def prepared(self, request: web.Request) -> web.Response:
+        """Prepared transactions that wait for their outcome."""
+        return paged(request, self._engine.post.prepared.views())
+
+    async def commit_prepared(self, request: web.Request) -> web.Response:
+        """Have all of a prepared transaction happen."""
+        return await self._decide(request, commit=True)
+
+    async def rollback_prepared(self, request: web.Request) -> web.Response:
+        """Have nothing of a prepared transaction happen: what it acknowledges is in its queues again."""
+        return await self._decide(request, commit=False)
+
+    async def _decide(self, request: web.Request, *, commit: bool) -> web.Response:
+        xid = xid_in(request)
+        count = await self._engine.post.prepared.resolve(xid, commit=commit)
+        await self._engine.stable()
+        return json_response({"xid": xid.hex(), "count": count})
 
     async def retry(self, request: web.Request) -> web.Response:
         """Send dead letters and expired messages back to where they came from; what no queue takes there stays."""

@@ -94,6 +94,15 @@ def orphan_in(request: web.Request) -> int:
     return int(text)
 
 
+def xid_in(request: web.Request) -> bytes:
+    """Return the identifier of a prepared transaction that the path names."""
+    text = request.match_info["xid"]
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise not_found("prepared transaction", text) from None
+
+
 def routing_type_in(name: str) -> RoutingType:
     """Return the routing type of that name."""
     try:

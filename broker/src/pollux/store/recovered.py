@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from pollux.store.state import State
@@ -53,6 +53,8 @@ class PreparedTransaction(Struct):
     messages: list[tuple[int, int, int]] = field(default_factory=list)
     #: (queue id, message id) that commit would acknowledge; they are still in their queues.
     acknowledgements: list[tuple[int, int]] = field(default_factory=list)
+    #: Key of the link by which it came from another node; empty: it was prepared here.
+    origin: str = ""
 
 
 class Recovered(Struct):
@@ -85,6 +87,19 @@ class Recovered(Struct):
     seconds: float = 0.0
     #: The checkpoint that was used, None when everything was replayed.
     checkpoint: Path | None = None
+
+    def withhold(self, wanted: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Take (queue id, message id) out of the queues, not out of the journal; return those that were there."""
+        by_queue: dict[int, set[int]] = {}
+        for queue_id, message_id in wanted:
+            by_queue.setdefault(queue_id, set()).add(message_id)
+        found: list[tuple[int, int]] = []
+        for queue_id, messages in by_queue.items():
+            priorities = self.queues.get(queue_id, {})
+            for priority, ids in list(priorities.items()):
+                found += [(queue_id, one) for one in ids if one in messages]
+                priorities[priority] = array("Q", [one for one in ids if one not in messages])
+        return found
 
     def set_aside(self, messages: set[int]) -> dict[int, list[int]]:
         """Take messages out of the queues, not out of the journal; which, by queue."""
@@ -130,6 +145,7 @@ def recovered_of(state: State, damage: list[Damage]) -> Recovered:
                 for queue_id in queue_ids
             ],
             [(queue_id, message_id) for queue_id, ids in pending.acknowledgements for message_id in ids],
+            pending.links[0][0] if pending.links else "",
         )
         for tx, pending in state.pending.items()
         if pending.xid is not None
