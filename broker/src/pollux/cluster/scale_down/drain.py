@@ -19,7 +19,8 @@ from pollux.cluster.scale_down.contents import Contents
 from pollux.cluster.scale_down.emptying import BATCH, Emptying
 from pollux.cluster.scale_down.handing import IDS, QUEUE, definition, id_requests
 from pollux.cluster.scale_down.left import Found, Patience, Sent, Subscription, Waiting, sight_of, stays
-from pollux.cluster.scale_down.plan import About, Peer, Progress, Sight, progress, targets, unfit
+from pollux.cluster.scale_down.plan import About, Part, Peer, Progress, Sight, progress, targets, unfit
+from pollux.cluster.scale_down.prepared import TRANSACTION, Transactions
 from pollux.cluster.scale_down.ways import NodeWay
 from pollux.errors import InvalidRequestError
 from pollux.logs import event
@@ -72,6 +73,7 @@ class Drain:
         self._assignment = Assignment(cluster, host)
         self._contents = Contents(cluster)
         self._states = states
+        self._transactions = Transactions(cluster)
         self._batch = min(BATCH, wanted.interval) if wanted.interval > 0 else BATCH
         self.running = False
         #: No client is left, and none comes: the rest goes, too.
@@ -141,7 +143,8 @@ class Drain:
         waiting = any(self._post.message_count(outlet.queue) for outlet in self._cluster.spreading.outlets.values())
         ids = any(account.duplicates for account in self._post.accounts)
         states = any(True for states in self._states for _ in states.ready())
-        return not (waiting or ids or states or self._contents.queues() or self._subscriptions())
+        held = self._transactions.held
+        return not (waiting or ids or states or held or self._contents.queues() or self._subscriptions())
 
     def _begin(self) -> None:
         self.running = True
@@ -254,6 +257,7 @@ class Drain:
                 await emptying.take_rest()
         for number in [number for number, each in self._emptying.items() if self._contents.is_empty(each.queue)]:
             self._let_go(number)
+        await self._transactions.hand(self._assignment, fitting)
         if self._last and fitting:
             await self._hand_states(fitting)
         self._tell()
@@ -417,6 +421,7 @@ class Drain:
                 tuple(waiting),
                 tuple(subscriptions),
                 tuple(sent),
+                tuple(Part(one.name, one.messages, 0, one.refused, TRANSACTION) for one in self._transactions.held),
                 coming=tuple(link.name for link in self._cluster.incoming.values() if not link.empty),
                 subscribers=bool(self._cluster.local.records),
                 last=self._last,
@@ -457,7 +462,7 @@ class Drain:
             "targets": [peer.name for peer in fitting],
             "queues": [
                 {
-                    "name": part.queue,
+                    "name": part.label,
                     "messages": part.messages,
                     "held": part.held,
                     "target": self._target_name(part.queue),

@@ -49,8 +49,9 @@ class Sent(NamedTuple):
 
 
 class Found(Struct, frozen=True):
-    """Hold what there is at one moment. ``coming``: names of nodes that still hold messages for this one.
+    """Hold what there is at one moment. ``others``: things that hold messages and are no queues.
 
+    ``coming``: names of nodes that still hold messages for this one.
     ``subscribers``: somebody here has a subscription in the cluster. ``last``: no client is left, and none comes.
     ``states``, ``ids_went``: sessions and the like that were not handed over when that was tried last, and whether the
     duplicate ids went once more. ``nobody``, ``stops``: as of :class:`Sight`.
@@ -59,6 +60,7 @@ class Found(Struct, frozen=True):
     waiting: tuple[Waiting, ...] = ()
     subscriptions: tuple[Subscription, ...] = ()
     sent: tuple[Sent, ...] = ()
+    others: tuple[Part, ...] = ()
     coming: tuple[str, ...] = ()
     subscribers: bool = False
     last: bool = False
@@ -76,6 +78,7 @@ def sight_of(found: Found) -> Sight:
         for one in found.waiting
     ]
     parts += [Part(one.name, 0, 0, one.refused) for one in found.subscriptions if one.refused]
+    parts += found.others
     states = found.states if found.last else 0
     if found.last and not found.ids_went:
         states = max(1, states)

@@ -121,7 +121,7 @@ def contradiction(name: str, here: Shape, there: Shape) -> str:
 
 
 class Part(NamedTuple):
-    """A queue that is not empty.
+    """A queue that is not empty; or a thing of another kind (``what``) that has messages, by its name.
 
     ``held``: messages that go only with the stop, as they are with consumers or a session. ``refused``: why its target
     does not take it.
@@ -131,6 +131,12 @@ class Part(NamedTuple):
     messages: int
     held: int = 0
     refused: str = ""
+    what: str = "queue"
+
+    @property
+    def label(self) -> str:
+        """Return what it is called where queues are listed."""
+        return self.queue if self.what == "queue" else f"{self.what} {self.queue}"
 
 
 class Sight(Struct, frozen=True):
@@ -177,7 +183,7 @@ def progress(sight: Sight) -> Progress:
             "moving", f"{sight.left} messages are left" if sight.left else "sessions and subscriptions are handed over"
         )
     if refused is not None:
-        return Progress("waiting", f"queue {refused.queue!r}: {refused.refused}")
+        return Progress("waiting", f"{refused.what} {refused.queue!r}: {refused.refused}")
     if sight.unreached:
         name, count = sight.unreached[0]
         return Progress("waiting", f"{count} messages wait for node {name}, which is not connected")

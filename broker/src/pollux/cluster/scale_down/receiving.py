@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from pollux.cluster.scale_down.handing import IDS, QUEUE, Ids
 from pollux.cluster.scale_down.plan import Shape, contradiction
+from pollux.cluster.scale_down.prepared import TRANSACTION, taker
 from pollux.engine.memory import DUPLICATE_IDS
 from pollux.engine.queue_records import decode_queue, is_paused
 from pollux.errors import LimitError
@@ -29,7 +30,11 @@ class Receiving:
 
     def __init__(self, post: PostOffice) -> None:
         self._post = post
-        self.requests: dict[str, Callable[[bytes, bytes], None]] = {QUEUE: self._queue, IDS: self._ids}
+        self.requests: dict[str, Callable[[bytes, bytes], None]] = {
+            QUEUE: self._queue,
+            IDS: self._ids,
+            TRANSACTION: taker(post),
+        }
 
     def _queue(self, node: bytes, content: bytes) -> None:
         """Have this queue, as it was there; one of that name for something else is left as it is, and refused."""
