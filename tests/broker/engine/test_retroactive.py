@@ -211,3 +211,44 @@ async def test_the_brokers_own_queues_get_nothing_and_are_kept_from_nobody(offic
     office.post.acknowledge(receiver.got)
     await office.settle()
     assert (office.count("late"), office.count(ring_of("prices.eur", MULTICAST))) == (0, 1)
+
+
+async def test_a_kept_address_goes_after_the_time_that_is_set_for_unused_ones(office: Office) -> None:
+    """Else each name that anybody ever sent to stays for good where the settings are for all names."""
+    office.settings("#", retroactive_message_count=3, auto_delete_addresses_delay=60_000)
+    await opened(office)
+    await office.send(b"a", address="prices.eur")
+    for later, there in ((59_000, True), (10_000_000, False)):
+        office.now = later
+        office.post.address_manager.reap()
+        await office.settle()
+        assert (office.post.address("prices.eur") is not None) is there
+    assert office.post.space.address(keeper_of("prices.eur")) is None
+
+
+@pytest.mark.parametrize("crash", ["before its copies", "behind them"])
+async def test_a_queue_that_a_crash_left_while_it_was_made_gets_what_was_kept_once(
+    office: Office, crash: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its binding is on disk before anything of it is in the journal."""
+    await opened(office)
+    await office.send(b"1", b"2", address="prices.eur")
+    manager = office.post.address_manager
+    if crash == "before its copies":
+        monkeypatch.setattr(manager, "made", lambda _queue: None)
+    monkeypatch.setattr(manager._records, "note_queue", lambda _queue: None)
+    office.queue("late", "prices.eur", routing_type=MULTICAST)
+    await office.settle()
+    monkeypatch.undo()
+    for _ in range(2):
+        await reopened(office)
+        await office.settle()
+        assert office.post.message_count(office.post.queue("late")) == 2
+    receiver = Receiver()
+    office.post.attach(office.post.queue("late"), receiver)
+    await receiver.wait(2)
+    assert receiver.bodies == [b"1", b"2"]
+    office.post.acknowledge(receiver.got)
+    await office.settle()
+    await reopened(office)
+    assert office.post.message_count(office.post.queue("late")) == 0

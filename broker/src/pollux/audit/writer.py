@@ -6,6 +6,7 @@ is counted (:meth:`Writer.take_lost`) and logged once; the next file is tried ag
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import queue
@@ -106,7 +107,11 @@ class Writer:
 
     def _open(self, path: Path) -> None:
         self._leave()
-        self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        try:
+            self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        except FileExistsError as error:
+            words = "it is a file, not a directory: move it away, or give px:audit another directory"
+            raise NotADirectoryError(errno.ENOTDIR, words, str(self._directory)) from error
         self._prune()
         self._path = path
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640)

@@ -157,6 +157,10 @@ def _print_status(found: dict[str, Any]) -> None:
             ("disk", f"{store['diskUsedPercent']:.1f} % used, {size(store['diskFree'])} free"),
             ("epoch", store["epoch"]),
         ]
+        if store.get("preparedTransactions"):
+            pairs.append(("prepared transactions", store["preparedTransactions"]))
+        if found.get("configurationWithoutEffect"):
+            pairs.append(("broker.xml without effect", found["configurationWithoutEffect"]))
     print_pairs(f"broker {found['name']}", [*pairs, ("damage", found["damage"])])
     print_table("", ("acceptor", "port"), sorted(found["ports"].items()), right=("port",))
     _print_lives(found.get("lives", []))

@@ -13,21 +13,19 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from pollux.caches import make_room
-from pollux.config.address_settings import ConfigDelete
 from pollux.config.model import PermissionType as Permission
+from pollux.engine import configured
 from pollux.errors import InvalidRequestError, NoSuchAddressError, NoSuchQueueError, NotPermittedError
 from pollux.message import RoutingType
 from pollux.routing.address import join_fqqn, split_fqqn
 from pollux.routing.lifecycle import Creation, address_removable, plan_producer, queue_removable
 from pollux.routing.queue import Queue
 from pollux.routing.space import Address
-from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pollux.audit import Trail
-    from pollux.config.addressing import AddressConfig, QueueConfig
     from pollux.config.model import Configuration
     from pollux.engine.accounts import Account
     from pollux.engine.contents import Contents
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from pollux.engine.queue_records import QueueRecords
     from pollux.engine.share import Share
     from pollux.routing.space import AddressSpace
+    from pollux.routing.spec import QueueSpec
 
 log = logging.getLogger("pollux.addresses")
 
@@ -73,11 +72,15 @@ class AddressManager:
         self.ask: Callable[[str, Permission, str, str | None], None] | None = None
         #: Whether an address stays when nobody uses it: others of a cluster ask for its duplicate ids here.
         self.keeps: Callable[[str], bool] = lambda _name: False
+        #: Whether it does as it has messages for queues that come later.
+        self.retains: Callable[[str], bool] = lambda _name: False
         #: Told of each queue before anybody can use it, of each that was asked for when it was made, and of addresses
         #: that were deleted.
         self.coming: Callable[[Queue], None] = lambda _queue: None
         self.made: Callable[[Queue], None] = lambda _queue: None
         self.gone: Callable[[str], None] = lambda _name: None
+        #: Queues that broker.xml gives other attributes than they have, in words.
+        self.differing: list[str] = []
         #: What is unused is being looked for.
         self._reaping = False
         #: By the routing type a message asks for: names to which such can be sent at once, with their accounts.
@@ -239,7 +242,6 @@ class AddressManager:
         self.add_queue(queue, already=False)
         if spec.durable and not spec.temporary:
             self._records.keep_queue(queue)
-            self._records.note_queue(queue)
         self._trail.event("queue-created", queue=spec.name, address=spec.address)
         log.info(
             "queue created name=%s address=%s routing=%s durable=%s auto=%s",
@@ -249,9 +251,18 @@ class AddressManager:
             spec.durable,
             spec.auto_created,
         )
-        if auto_address or spec.configuration_managed:
-            self.made(queue)
+        self.finish(queue, asked_for=auto_address or spec.configuration_managed)
         return queue
+
+    def finish(self, queue: Queue, *, asked_for: bool = True) -> None:
+        """Give a new queue what was kept for it, and note in the journal that it has it: a crash comes before or after.
+
+        Bindings are on disk before the journal: a start that finds the queue there alone does this again.
+        """
+        if asked_for:
+            self.made(queue)
+        if queue.durable and not queue.temporary:
+            self._records.note_queue(queue)
 
     def pause_queue(self, queue: Queue, *, paused: bool) -> None:
         """Stop deliveries of a queue, or go on with them; that of a durable one outlives a restart."""
@@ -306,7 +317,7 @@ class AddressManager:
 
     def _maybe_delete_address(self, name: str, now: int) -> None:
         address, settings = self._space.address(name), self._space.settings(name)
-        kept = self.keeps(name) or settings.retroactive_message_count > 0
+        kept = self.keeps(name) or self.retains(name)
         if address is None or address.queues or (kept and not address.temporary):
             return
         if not address.unused_since:
@@ -352,75 +363,8 @@ class AddressManager:
     def apply_configuration(self, configuration: Configuration) -> None:
         """Create what broker.xml names and does not exist; on reload, delete what config-delete-* says."""
         self._configuration = configuration
-        names = set()
-        queue_names = set()
-        for given in configuration.addresses:
-            names.add(given.name)
-            address = self._space.address(given.name)
-            types = _configured_types(given)
-            if address is None:
-                address = self.create_address(given.name, types, configuration_managed=True)
-            else:
-                address.configuration_managed = True
-                address.auto_created = False
-                if not types <= address.routing_types:
-                    address.routing_types |= types
-                self._records.keep_address(address)
-            for queue in given.queues:
-                queue_names.add(queue.name)
-                self._apply_queue(given.name, queue)
-        for queue_here in list(self._space.queues):
-            policy = self._space.settings(queue_here.address).config_delete_queues
-            gone = queue_here.spec.configuration_managed and queue_here.name not in queue_names
-            if gone and policy is ConfigDelete.FORCE:
-                self.delete_queue(queue_here.name)
-        for address in list(self._space.addresses):
-            policy = self._space.settings(address.name).config_delete_addresses
-            if address.configuration_managed and address.name not in names and policy is ConfigDelete.FORCE:
-                self.delete_address(address.name, force=True)
+        self.differing = configured.apply(configuration, self, space=self._space, records=self._records)
         self._changed()
-
-    def _apply_queue(self, address: str, given: QueueConfig) -> None:
-        spec = QueueSpec(
-            name=given.name,
-            address=address,
-            routing_type=given.routing_type,
-            durable=given.durable,
-            selector=given.filter,
-            user=given.user,
-            configuration_managed=True,
-            **{
-                name: getattr(given, name)
-                for name in (
-                    "max_consumers",
-                    "purge_on_no_consumers",
-                    "exclusive",
-                    "group_rebalance",
-                    "group_rebalance_pause_dispatch",
-                    "group_buckets",
-                    "group_first_key",
-                    "last_value",
-                    "last_value_key",
-                    "non_destructive",
-                    "consumers_before_dispatch",
-                    "delay_before_dispatch",
-                    "ring_size",
-                    "enabled",
-                )
-            },
-        )
-        queue = self._space.queue(given.name)
-        if queue is None:
-            self.create_queue(spec, auto_address=False)
-        elif queue.address != address or queue.routing_type is not given.routing_type:
-            log.warning(
-                "queue %s is on address %s as %s, broker.xml wants %s on %s: delete the queue to have it changed",
-                given.name,
-                queue.address,
-                queue.routing_type.name,
-                given.routing_type.name,
-                address,
-            )
 
     def make_replica(self, queue: Queue, source: str) -> None:
         """Let nobody send to a queue or take from it, which is a replica of ``source``; empty: let all do it again."""
@@ -490,7 +434,3 @@ class AddressManager:
 
 def _types(address: Address) -> str:
     return "+".join(sorted(each.name for each in address.routing_types)) or "without routing type"
-
-
-def _configured_types(given: AddressConfig) -> set[RoutingType]:
-    return set(given.routing_types) | {queue.routing_type for queue in given.queues}

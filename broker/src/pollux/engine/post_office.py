@@ -106,6 +106,8 @@ class PostOffice:
         self.shared: dict[str, Any] = {}
         #: What the last start found wrong with queues and their messages, in words.
         self.problems: list[str] = []
+        #: Queues that a crash left while they were made, until :meth:`AddressManager.finish`.
+        self.unfinished: list[Queue] = []
         #: (kind, key) -> value of everything ``storage.put`` kept before this start.
         self.recovered: dict[tuple[str, str], bytes] = {}
         #: What was taken in of a cluster's links before this start: key -> [(life, number)].
@@ -248,6 +250,7 @@ class PostOffice:
         self.accounts.restore_ids(recovered.duplicates, self.memory.user(DUPLICATE_IDS))
         self.pages.restore(start.dropped, self.orphans.found_in_pages)
         self.orphans.settle()
+        self.unfinished = start.unfinished
         self.problems = [*start.problems, *self.orphans.report()]
         if self.problems:
             self.storage.put(*INCOMPLETE, b"")

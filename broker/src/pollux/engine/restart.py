@@ -58,6 +58,8 @@ class Restart:
         #: Queues whose deletion is on record in the bindings, and perhaps not yet in the journal.
         self.dropped = {int(key) for kind, key in recovered.bindings if kind == DROPPED}
         self.problems: list[str] = []
+        #: Queues of which only the bindings know.
+        self.unfinished: list[Queue] = []
 
     def run(self) -> None:
         """Make addresses, queues and their contents; pages and duplicate ids come after it."""
@@ -89,8 +91,8 @@ class Restart:
                     continue
                 queue = self._add(queue_id, spec)
                 if queue_id not in self._recovered.queue_records:
-                    # Made by a version that kept it in the bindings only.
-                    self._records.note_queue(queue)
+                    # The crash came while it was made, or a version made it that kept it in the bindings only.
+                    self.unfinished.append(queue)
 
     def _add(self, queue_id: int, spec: QueueSpec) -> Queue:
         routing = spec.routing_type or RoutingType.MULTICAST

@@ -83,12 +83,16 @@ class Retroactive:
         self._address_manager = post.address_manager
         self._address_manager.made = self.queue_made
         self._address_manager.gone = self.address_gone
+        self._address_manager.retains = self.retains
         post.diverts.keep = self.rule
         #: Addresses whose last messages are kept (a dict for its order).
         self._kept: dict[str, None] = {}
 
     async def restore(self) -> None:
-        """Find what was kept before this start, and have it in memory, so that no queue has to wait for it."""
+        """Find what was kept before this start, and have it in memory, so that no queue has to wait for it.
+
+        Then queues get it that a crash left while they were made.
+        """
         for address in self._space.addresses:
             if address.name.startswith(INTERNAL_PREFIX) and address.name.endswith(_SUFFIX):
                 self._kept[address.name[len(INTERNAL_PREFIX) : -len(_SUFFIX)]] = None
@@ -97,6 +101,9 @@ class Retroactive:
             while tasks := list(self._post.cold.tasks()):
                 await asyncio.wait(tasks)
                 self._post.cold.feed(ring)
+        while self._post.unfinished:
+            queue = self._post.unfinished.pop()
+            self._address_manager.finish(queue, asked_for=not self._post.message_count(queue))
 
     def rule(self, name: str) -> Keep | None:
         """Return what keeps the messages of an address, None where none are to be; what it needs is there then."""
@@ -122,6 +129,11 @@ class Retroactive:
         if own or address is None or address.temporary:
             return 0
         return self._space.settings(name).retroactive_message_count
+
+    def retains(self, name: str) -> bool:
+        """Return whether an address that nobody uses stays: for good, unless a time after which it goes is set."""
+        count, settings = self._count(name), self._space.settings(name)
+        return count > 0 and settings.auto_delete_addresses_delay <= 0 and any(map(any_held, self._rings(name)))
 
     def address_gone(self, name: str) -> None:
         """Forget what was kept of an address that was deleted."""
@@ -192,6 +204,11 @@ class Retroactive:
         if queue.no_local_origin and queue.no_local_origin == message.origin:
             return False
         return queue.selector is None or queue.selector.matches(message)
+
+
+def any_held(ring: Queue) -> bool:
+    """Return whether something was kept."""
+    return ring.message_count > 0
 
 
 def _held(ring: Queue) -> Iterator[Message]:

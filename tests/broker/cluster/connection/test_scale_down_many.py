@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 
-SCHEDULED, GROUPED, LARGE, UNIQUE = 10_000, 1_000, 100, 1_000
+SCHEDULED, GROUPED, LARGE, UNIQUE, PREPARED = 10_000, 1_000, 100, 1_000, 10
 
 
 async def begun(one: Node, other: Node) -> Scaled:
@@ -41,7 +41,7 @@ def binary(number: int) -> bytes:
 async def test_thousands_of_each_kind_are_as_they_were(nodes: Make) -> None:
     one, two = await nodes()
     now = one.office.wall_ms()
-    for name in ("scheduled", "grouped", "large", "unique"):
+    for name in ("scheduled", "grouped", "large", "unique", "prepared"):
         one.office.queue(name)
     for number in range(SCHEDULED):
         one.post.send(message(str(number).encode(), "scheduled", deliver_at=now + HOUR + number))
@@ -58,6 +58,11 @@ async def test_thousands_of_each_kind_are_as_they_were(nodes: Make) -> None:
         one.post.send(large)
     for number in range(UNIQUE):
         one.post.send(message(str(number).encode(), "unique", duplicate_id=binary(number)))
+    queues = [one.post.queue("prepared")]
+    for number in range(PREPARED):
+        sent = message(f"sent {number}".encode(), "prepared", priority=number % 10, user="bob")
+        had = message(f"had {number}".encode(), "prepared", group=f"g{number}")
+        one.post.prepared.take(binary(number), f"{one.id.hex()}/{number}", [(sent, queues)], [(had, queues, number)])
     found = await begun(one, two)
     await found.done()
     scheduled = two.post.queue("scheduled")
@@ -75,6 +80,19 @@ async def test_thousands_of_each_kind_are_as_they_were(nodes: Make) -> None:
     await two.office.stable()
     assert [int(each.data) for each in await contents(two, "unique")] == list(range(UNIQUE))
     assert one.post.space.queue("unique") is None or count(one, "unique") == 0
+    assert [view["xid"] for view in two.post.prepared.views()] == [binary(each).hex() for each in range(PREPARED)]
+    assert (len(one.post.prepared), count(two, "prepared")) == (0, 0)
+    for number in range(PREPARED):
+        assert await two.post.prepared.resolve(binary(number), commit=number % 2 == 0) == 1
+    await two.office.stable()
+    decided = {each.message.data.decode(): each for each in two.post.queue("prepared").iterate()}
+    assert sorted(decided) == sorted(f"{('had', 'sent')[number % 2 == 0]} {number}" for number in range(PREPARED))
+    for name, reference in decided.items():
+        number = int(name.split(" ")[1])
+        if number % 2:
+            assert (reference.message.group, reference.delivery_count) == (f"g{number}", number)
+        else:
+            assert (reference.message.priority, reference.message.user) == (number, "bob")
     await found.drain.stop()
 
 
