@@ -318,6 +318,26 @@ async def test_a_reader_that_takes_nothing_is_cut_off() -> None:
         client.close()
 
 
+async def test_a_reader_that_stops_again_when_its_log_in_would_have_been_late_has_all_its_time() -> None:
+    """Breaks when the deadline of before is the one that counts: it was cut off ten seconds after it connected."""
+    async with bench(limits=Limits(handshake_timeout=10_000, write_timeout=60_000)) as server:
+        reader, writer = await server.open()
+        writer.write(AMQP + b"LOGIN")
+        await asyncio.wait_for(reader.readexactly(13), PATIENCE)
+        (connection,) = server.connections
+        connection.pause_writing()
+        connection.resume_writing()
+        before = connection.loop.time()
+        connection.pause_writing()
+        connection.expire(connection.deadline + 0.001)
+        assert not connection.closing
+        assert connection.deadline >= before + 60
+        connection.expire(connection.deadline + 0.001)
+        assert connection.closing
+        await asyncio.wait_for(server.connections.empty.wait(), PATIENCE)
+        await finish(writer)
+
+
 async def test_a_taken_port_is_named() -> None:
     async with bench() as server:
         listener = server.listener

@@ -14,6 +14,7 @@ DUE = {
     "a farewell takes too long": (Seen(closing=True, logged_in=False, blocked=True, took=True), Due.CUT_OFF),
     "nobody has logged in": (Seen(logged_in=False, blocked=True, took=True, heard=True), Due.NO_LOGIN),
     "nothing is taken, whatever was heard": (Seen(blocked=True, ttl=5.0, heard=True), Due.TAKES_NOTHING),
+    "it has more time to take something": (Seen(blocked=True, early=True), Due.EARLY),
     "some is taken": (Seen(blocked=True, took=True), Due.TAKES),
     "no time to live": (Seen(ttl=0.0), Due.NEVER),
     "heard of": (Seen(ttl=5.0, heard=True), Due.LIVES),

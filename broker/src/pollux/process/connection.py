@@ -77,6 +77,7 @@ class Connection(asyncio.Protocol):
         "_proxied",
         "_raw",
         "_taken_before",
+        "_takes_until",
         "_transport",
         "_web",
         "_writing_paused",
@@ -119,6 +120,8 @@ class Connection(asyncio.Protocol):
         self._closing = False
         self._ending = False
         self._taken_before = 0
+        #: When a client that takes nothing is cut off. (The deadline may be an earlier one: that of the log-in.)
+        self._takes_until = 0.0
         #: What is between this and the session, where the client speaks WebSocket.
         self._web: WebSocket | None = None
         self.peer = Peer(0, "", 0)
@@ -278,7 +281,8 @@ class Connection(asyncio.Protocol):
         self._writing_paused = True
         self._taken_before = self._taken()
         if not self.closing:
-            self.deadline = min(self.deadline, self.loop.time() + self._listener.write_timeout)
+            self._takes_until = self.loop.time() + self._listener.write_timeout
+            self.deadline = min(self.deadline, self._takes_until)
         if self.session is not None:
             self.session.pause_writing()
 
@@ -602,7 +606,8 @@ class Connection(asyncio.Protocol):
             closing=self.closing,
             logged_in=session is not None and session.user is not None,
             blocked=self._writing_paused,
-            took=self._writing_paused and not self.closing and self._took(),
+            early=now < self._takes_until,
+            took=self._writing_paused and not self.closing and now >= self._takes_until and self._took(),
             ttl=self.ttl,
             heard=self.active or bool(self._paused),
         )
@@ -615,8 +620,10 @@ class Connection(asyncio.Protocol):
             case Due.TAKES_NOTHING:
                 self._forget_unsent()
                 self._refuse(f"took nothing for {self._listener.write_timeout:g} s (write-timeout)")
+            case Due.EARLY:
+                self.deadline = self._takes_until
             case Due.TAKES:
-                self.deadline = now + self._listener.write_timeout
+                self.deadline = self._takes_until = now + self._listener.write_timeout
             case Due.NEVER:
                 self.deadline = float("inf")
             case Due.LIVES:

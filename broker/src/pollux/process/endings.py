@@ -18,6 +18,8 @@ class Due(Enum):
     CUT_OFF = auto()
     #: Nobody has logged in: refuse it.
     NO_LOGIN = auto()
+    #: Its client has more time to take something: look again when that is over.
+    EARLY = auto()
     #: Its client took nothing of what is written: refuse it.
     TAKES_NOTHING = auto()
     #: It took something: look again after the write timeout.
@@ -33,7 +35,7 @@ class Due(Enum):
 class Seen(Struct, frozen=True):
     """A connection whose deadline passed. ``closing``: it is being closed, or its session says farewell.
 
-    ``blocked``: more is written than its client takes at once; ``took``: it took some since the last look, or what is
+    ``blocked``: more is written than its client takes at once; ``early``: not for as long as it may be; ``took``: it took some since the last look, or what is
     written is held back by the broker itself. ``ttl``: seconds of silence after which it is dead, 0: never. ``heard``:
     it sent something since the last look, or is not being read.
     """
@@ -41,6 +43,7 @@ class Seen(Struct, frozen=True):
     closing: bool = False
     logged_in: bool = True
     blocked: bool = False
+    early: bool = False
     took: bool = False
     ttl: float = 0.0
     heard: bool = False
@@ -52,6 +55,8 @@ def due(seen: Seen) -> Due:
         return Due.CUT_OFF
     if not seen.logged_in:
         return Due.NO_LOGIN
+    if seen.blocked and seen.early:
+        return Due.EARLY
     if seen.blocked:
         return Due.TAKES if seen.took else Due.TAKES_NOTHING
     if seen.ttl <= 0.0:
