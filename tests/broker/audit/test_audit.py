@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollux.audit import Trail
+from pollux.audit.writer import Writer
 from pollux.config.extensions import Audit
 from pollux.formats.audit import (
     AuditError,
@@ -304,3 +305,15 @@ async def test_a_disk_that_fails_at_every_call_for_a_while_ends_no_trail(
 
     await until(goes_on)
     await trail.stop()
+
+
+async def test_a_directory_that_is_a_file_is_named_with_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "audit").write_text("not ours")
+    writer = Writer(tmp_path / "audit", "broker", 3)
+    writer.begin(lambda _number: b"header")
+    writer.close()
+    (line,) = [record.__dict__["fields"] for record in caplog.records]
+    assert "it is a file, not a directory: move it away, or give px:audit another directory" in line["reason"]
+    assert (tmp_path / "audit").read_text() == "not ours"

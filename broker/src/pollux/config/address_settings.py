@@ -197,7 +197,8 @@ class AddressSettings(Struct, frozen=True):
         int,
         Integer(maximum=LONG_MAX),
         "Last messages of an address that a queue gets which is made later (0: none). They are kept in memory and on"
-        " disk, also when the address has no queue; it is not deleted automatically then.",
+        " disk, also when the address has no queue: it is not deleted automatically, unless"
+        " auto-delete-addresses-delay is set.",
     ] = 0
     send_to_dla_on_no_route: Annotated[
         bool, Boolean(), "Messages that match no queue go to the dead-letter-address."
