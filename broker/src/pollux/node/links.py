@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pollux.broker")
 
 #: Scale-down on a stop ends when nothing moved for so long.
-SCALE_DOWN_PATIENCE = 15.0
+SCALE_DOWN_PATIENCE = 12.0
 
 
 class Links:
