@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pollux.config.address_settings import ConfigDelete
 from pollux.routing.spec import QueueSpec, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pollux.config.addressing import AddressConfig, QueueConfig
     from pollux.config.model import Configuration
-    from pollux.engine.address_manager import AddressManager
     from pollux.engine.queue_records import QueueRecords
     from pollux.message import RoutingType
     from pollux.routing.queue import Queue
@@ -40,9 +39,25 @@ _ATTRIBUTES = (
 )
 
 
-def apply(
-    configuration: Configuration, manager: AddressManager, *, space: AddressSpace, records: QueueRecords
-) -> list[str]:
+class Maker(Protocol):
+    """Makes and deletes what is named: the address manager."""
+
+    def create_address(
+        self, name: str, routing_types: Iterable[RoutingType], *, configuration_managed: bool = False
+    ) -> object:
+        """Create an address."""
+
+    def create_queue(self, spec: QueueSpec, *, auto_address: bool = True) -> object:
+        """Create a queue."""
+
+    def delete_queue(self, name: str) -> None:
+        """Delete a queue with its messages."""
+
+    def delete_address(self, name: str, *, force: bool = False) -> None:
+        """Delete an address."""
+
+
+def apply(configuration: Configuration, manager: Maker, *, space: AddressSpace, records: QueueRecords) -> list[str]:
     """Make and delete what ``configuration`` says; return what of it has no effect, as a queue is another one already.
 
     That is logged, too.
