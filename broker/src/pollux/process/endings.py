@@ -35,9 +35,9 @@ class Due(Enum):
 class Seen(Struct, frozen=True):
     """A connection whose deadline passed. ``closing``: it is being closed, or its session says farewell.
 
-    ``blocked``: more is written than its client takes at once; ``early``: not yet for as long as it may be; ``took``: it
-    took some since the last look, or what is written is held back by the broker itself. ``ttl``: seconds of silence after
-    which it is dead, 0: never. ``heard``: it sent something since the last look, or is not being read.
+    ``blocked``: more is written than its client takes at once; ``early``: not yet for as long as it may be; ``took``:
+    it took some since the last look, or what is written is held back by the broker itself. ``ttl``: seconds of silence
+    after which it is dead, 0: never. ``heard``: it sent something since the last look, or is not being read.
     """
 
     closing: bool = False
