@@ -1,15 +1,16 @@
 """A store in PostgreSQL beside one in files on the same disk: throughput, many producers, failover, recovery.
 
-    .venv/bin/python -m benchmarks.database [--only throughput producers failover recovery] [--directory /var/tmp]
-        [--rounds 3] [--seconds 5] [--trials 20] [--messages 1000000] [--size 1024]
+    .venv/bin/python -m benchmarks.database [--only throughput producers failover takeover recovery]
+        [--directory /var/tmp] [--rounds 3] [--seconds 5] [--trials 20] [--messages 1000000] [--size 1024]
 
 The server is one of its own in the directory, with `fsync` and `synchronous_commit` on, reached by a socket.
 Throughput: durable messages published and confirmed over AMQP, window 512, the two brokers in turns; the other one
 idles (one that stands still would lose its right to serve). Producers: 50 at once, each of which waits for the
 confirm of one message of 1 KiB before it sends the next; at least 5,000 messages/s with p99 below 20 ms were asked
-for. Failover: kill -9 of the live under load until the other one confirms. Recovery: that many durable messages in
-one queue, kill -9, and from the start of the process until it is ready. Prints a table for each part; nothing is
-asserted.
+for. Failover: kill -9 of the live under load until the other one confirms. Takeover: the same for a live that is
+killed, stands still or is asked to stop, with a lease of 5 s and clocks that are right or an hour off; asked for were
+1 s, 7 s and 0.3 s. Recovery: that many durable messages in one queue, kill -9, and from the start of the process until
+it is ready. Prints a table for each part; nothing is asserted.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -42,10 +44,19 @@ if TYPE_CHECKING:
     from harness.postgresql import Server
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("throughput", "producers", "failover", "recovery")
+PARTS = ("throughput", "producers", "failover", "takeover", "recovery")
 WINDOW = 512
 #: That send at once, each with one message in flight.
 PRODUCERS = 50
+#: Of the takeovers: whoever serves may be asked to stop, and is followed.
+FOLLOWED = "<failover-on-shutdown>true</failover-on-shutdown>"
+FOLLOWED_ROLES = (
+    f"<primary>{FOLLOWED}</primary>",
+    f"<backup><allow-failback>false</allow-failback>{FOLLOWED}</backup>",
+)
+LEASE = "<px:lease-guard>3500</px:lease-guard><px:lease-margin>1500</px:lease-margin>"
+FAULTS = {"kill -9": signal.SIGKILL, "stands still": signal.SIGSTOP, "is asked to stop": signal.SIGTERM}
+WRONG_CLOCK = ROOT / "tests/e2e/wrong_clock_runner.py"
 STORE = """<store><database-store><jdbc-connection-url>{url}</jdbc-connection-url><jdbc-user>pollux</jdbc-user>
   <message-table-name>MESSAGES</message-table-name><bindings-table-name>BINDINGS</bindings-table-name>
   <large-message-table-name>LARGE_MESSAGES</large-message-table-name>
@@ -148,6 +159,34 @@ def failover(directory: Path, server: Server, arguments: argparse.Namespace) -> 
     return table
 
 
+def takeover(directory: Path, server: Server, arguments: argparse.Namespace) -> Table:
+    """What may become of the live under load until the other one confirms, with clocks that are right and wrong."""
+    table = Table(title="What becomes of the live to the first confirm, lease 5 s, AMQP", title_justify="left")
+    for column in ("the live", "clocks, hours", "trials", "p50 ms", "p99 ms", "longest ms"):
+        table.add_column(column, justify="right")
+    for hours in (0, 1):
+        name = f"takeover{hours}"
+        store = STORE.format(url=server.jdbc(server.create(name)))
+        pair = DatabasePair(directory / name, store, roles=FOLLOWED_ROLES, own=LEASE)
+        for member, wrong in zip(pair.members, (hours, -hours), strict=True):
+            (member.directory / "hours").write_text(str(wrong))
+            member.program = [sys.executable, str(WRONG_CLOCK)]
+        try:
+            pair.start()
+            for words, how in FAULTS.items():
+                times = []
+                for number, delay in enumerate(delays(arguments.trials, 0.2)):
+                    time.sleep(delay)
+                    times.append(asyncio.run(trial(pair, Wire.AMQP, f"{words}-{number}", how)))
+                    if how == signal.SIGSTOP:
+                        os.kill(pair.live, signal.SIGKILL)
+                    pair.swap()
+                table.add_row(words, f"{hours:+d}, {-hours:+d}" if hours else "right", *figures(times))
+        finally:
+            pair.close()
+    return table
+
+
 def recovery(directory: Path, server: Server, arguments: argparse.Namespace) -> Table:
     """A broker that was killed with many messages until it serves them again."""
     table = Table(title="kill -9, and the start with all messages", title_justify="left")
@@ -173,7 +212,7 @@ def recovery(directory: Path, server: Server, arguments: argparse.Namespace) -> 
 
 def tables(directory: Path, server: Server, arguments: argparse.Namespace) -> Iterator[Table]:
     """Yield the tables that are asked for."""
-    for name, part in zip(PARTS, (throughput, producers, failover, recovery), strict=True):
+    for name, part in zip(PARTS, (throughput, producers, failover, takeover, recovery), strict=True):
         if name in arguments.only:
             yield part(directory, server, arguments)
 

@@ -72,8 +72,8 @@ async def fill(pair: Pair, protocol: Wire, messages: int, size: int) -> None:
     await sender.close()
 
 
-async def trial(pair: Pair, protocol: Wire, run: str) -> float:
-    """Send, kill, and return the milliseconds until the other broker confirms something."""
+async def trial(pair: Pair, protocol: Wire, run: str, how: signal.Signals = signal.SIGKILL) -> float:
+    """Send, kill (or what else `how` does), and return the milliseconds until the other broker confirms something."""
     loop = asyncio.get_running_loop()
     killed = 0.0
     served: asyncio.Future[Endpoint] = loop.create_future()
@@ -102,7 +102,7 @@ async def trial(pair: Pair, protocol: Wire, run: str) -> float:
     await asyncio.sleep(LOAD)
     # There is something to send also when all that may be under way is.
     sender.window += 100
-    os.kill(pair.live, signal.SIGKILL)
+    os.kill(pair.live, how)
     killed = loop.time()
     try:
         return await asyncio.wait_for(recovered, LIMIT)

@@ -198,12 +198,17 @@ class DatabasePair(PolluxPair):
 
     name = "Pollux, database"
 
-    def __init__(self, directory: Path, store: str) -> None:
+    def __init__(self, directory: Path, store: str, *, roles: tuple[str, str] = ROLES, own: str = "") -> None:
+        """`own` stands inside `<px:high-availability>`."""
         names = ("castor", "pollux")
         self.members = [
             Member(directory / name, directory, name, role, store=store)
-            for name, role in zip(names, ROLES, strict=True)
+            for name, role in zip(names, roles, strict=True)
         ]
+        policy = f"<px:high-availability>{own}</px:high-availability>" if own else ""
+        for member in self.members:
+            text = member.configuration.read_text()
+            member.configuration.write_text(text.replace("<px:security>", f"{policy}<px:security>"))
 
 
 #: What tests set so that their journals are soon compacted; benchmarks measure the defaults.

@@ -1,6 +1,7 @@
 """A store in a database, under traffic over three protocols and judged by the ledger.
 
-    POLLUX_DATABASE_ROUNDS=50 .venv/bin/python -m pytest tests/e2e/test_database_store.py -k 'stood or server_is_killed'
+    POLLUX_DATABASE_ROUNDS=50 .venv/bin/python -m pytest tests/e2e/test_database_store.py -k stood
+    POLLUX_DATABASE_ROUNDS=20 .venv/bin/python -m pytest tests/e2e/test_database_store.py -k server_is_killed
 
 has a live stand still, or the server killed, so often in one test.
 """
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from harness.failover import Member
     from harness.postgresql import Server
 
 __all__ = ["postgresql"]
@@ -82,11 +84,14 @@ def test_kill_of_the_live_under_traffic(kind: str, store: Callable[[str], str], 
         assert json.loads(backup.command("journal", "verify", "--json", *config))["sound"]
 
 
-def test_a_live_that_stood_still_longer_than_its_lease_confirms_nothing_more(
-    store: Callable[[str], str], tmp_path: Path
+def test_a_live_that_stood_still_for_two_leases_writes_and_confirms_nothing_more(
+    postgresql: Server, store: Callable[[str], str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Also when it stands still within a transaction, which the server then ends."""
-    with Group(tmp_path, PRIMARY.format(""), BACKUP.format(""), core=store("postgresql")) as group:
+    """It stands still within a transaction, which the server then ends. A lease is 3 s here, two of them the guard."""
+    lease = 3.0
+    own = "<px:lease-guard>2000</px:lease-guard><px:lease-margin>1000</px:lease-margin>"
+    core, database = store("postgresql"), f"e2e_{abs(hash(request.node.name))}"
+    with Group(tmp_path, PRIMARY.format(""), BACKUP.format(""), core=core, own=own) as group:
         live, backup = group.members
         group.begin()
         for number in range(ROUNDS):
@@ -97,13 +102,46 @@ def test_a_live_that_stood_still_longer_than_its_lease_confirms_nothing_more(
                 backup.spawn()
                 backup.wait_for("ready")
             group.fault("SIGSTOP")
-            live.signal(signal.SIGSTOP)
+            stop_within_a_transaction(live, postgresql, database)
+            stopped = time.monotonic()
             backup.wait_for("live")
+            epoch = backup.activation["epoch"]
+            before = written_before(epoch, postgresql, database)
             group.wait_for_confirms(30)
+            time.sleep(max(0, stopped + 2 * lease - time.monotonic()))  # nothing to wait for: it stands still so long
             live.signal(signal.SIGCONT)
             assert live.wait_for_end() == FENCED
+            # The new life deletes what its checkpoints hold.
+            assert written_before(epoch, postgresql, database) <= before
             group.wait_for_confirms(30)
         group.finish()
+
+
+def stop_within_a_transaction(live: Member, server: Server, database: str) -> None:
+    """Have it stand still where a write is on its way: the statements are sent, and the commit is not."""
+    assert live.process is not None
+    its = f"datname = '{database}' AND application_name LIKE 'pollux {live.process.pid} %'"
+    open_ones = f"SELECT count(*) FROM pg_stat_activity WHERE {its} AND state = 'idle in transaction'"  # noqa: S608  (of ours)
+
+    def stands() -> bool:
+        live.signal(signal.SIGSTOP)
+        if int(server.sql(open_ones)):
+            return True
+        live.signal(signal.SIGCONT)
+        return False
+
+    wait_until(stands, "it stands still within a transaction")
+
+
+def written_before(epoch: int, server: Server, database: str) -> set[str]:
+    """Return what is in the journal of lives before an epoch: file, offset and digest of each piece."""
+    return set(
+        server.sql(
+            "SELECT name, start, md5(data) FROM messages JOIN node_manager_store_files AS files ON files.id = file"  # noqa: S608
+            f" WHERE name LIKE 'pollux-%' AND CAST(split_part(name, '-', 2) AS INTEGER) < {epoch}",
+            database,
+        ).splitlines()
+    )
 
 
 def test_a_single_broker_keeps_its_store_in_a_database_and_shares_it_with_nobody(

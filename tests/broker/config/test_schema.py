@@ -48,6 +48,8 @@ OTHER_DEFAULTS = {
     "core/mask-password": "absent",
     # Absent, so that it can be told from the newer message-load-balancing.
     "core/cluster-connections/cluster-connection/forward-when-no-consumers": "absent",
+    # A page is in pieces here, not one value of the database: only what is written is a limit.
+    "core/store/database-store/jdbc-max-page-size-bytes": "absent",
 }
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Struct
 
-from pollux.config.kinds import KIB, Duration, Password, Size, Text
+from pollux.config.kinds import Duration, Password, Size, Text
 from pollux.config.markers import Element, Needs
 from pollux.redacted import Redacted
 
@@ -28,7 +28,7 @@ class DatabaseStore(Redacted, frozen=True):
     jdbc_lock_expiration: Annotated[int, Duration(minimum=1), "How long a lock holds without renewal."] = 20000
     jdbc_journal_sync_period: Annotated[int, Duration(minimum=1), "How often waiting records are written."] = 5
     jdbc_allowed_time_diff: Annotated[int, Duration(), "Largest difference of the clocks."] = 250
-    jdbc_max_page_size_bytes: Annotated[int, Size(minimum=1024), "Size of a page."] = 100 * KIB
+    jdbc_max_page_size_bytes: Annotated[int | None, Size(minimum=1024), "page-size-bytes is this at most."] = None
 
 
 class FileStore(Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 from pathlib import Path
@@ -113,6 +114,23 @@ def test_a_piece_is_overwritten_by_one_that_is_just_as_long(two: tuple[Database,
     files.close(fd)
 
 
+def test_a_page_that_has_its_size_from_the_start_is_written_as_a_journal_is(two: tuple[Database, Database]) -> None:
+    """Zeros at its end are no piece, so that nothing is looked for that a batch would take the place of."""
+    two[0].begin_life()
+    files = SqlFiles(two[0], ROOT)
+    fd = files.open(ROOT / "a", NEW)
+    write_all(files, fd, b"\0", 999, sync=True)
+    assert files.used(fd) == 0
+    statements: list[str] = []
+    event.listen(two[0]._engine, "after_cursor_execute", lambda *values: statements.append(values[2].split()[0]))
+    write_all(files, fd, b"first", 0, sync=True)
+    write_all(files, fd, b"\0second", 5, sync=True)
+    assert [one for one in statements if one in ("INSERT", "UPDATE", "DELETE")] == ["INSERT", "INSERT"]
+    write_all(files, fd, b"\0\0", 3, sync=True)
+    assert content(two[1], "a") == b"fir\0\0\0second" + bytes(988)
+    files.close(fd)
+
+
 def test_who_has_no_life_reads_only(two: tuple[Database, Database]) -> None:
     two[0].begin_life()
     add(two[0], "a")
@@ -204,7 +222,10 @@ class LosesAnswers:
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_a_write_whose_answer_was_lost_is_done_once(databases: Callable[..., Database], done: bool) -> None:
+def test_a_write_whose_answer_was_lost_is_done_once(
+    databases: Callable[..., Database], done: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "pollux.store")
     database = databases("postgresql")
     database.begin_life()
     add(database, "before")
@@ -220,6 +241,9 @@ def test_a_write_whose_answer_was_lost_is_done_once(databases: Callable[..., Dat
     loses = LosesAnswers(database, done=done)
     database.write(count)
     assert loses.lost == 1
+    assert caplog.messages == [
+        f"{database.where}: an answer was lost: the commit {'was done' if done else 'is repeated'}"
+    ]
     assert counts == (1 if done else 2)
     assert sorted(names_in(SqlFiles(database, ROOT), ROOT)) == ["before", f"n{counts}"]
 

@@ -277,8 +277,12 @@ class Database:
             try:
                 if result and committed is not None:
                     with self._writing.begin() as connection:
-                        if committed(connection):
-                            return result[0]
+                        done = committed(connection)
+                    logger.info(
+                        "%s: an answer was lost: the commit %s", self.where, "was done" if done else "is repeated"
+                    )
+                    if done:
+                        return result[0]
                 result.clear()
                 with self._writing.begin() as connection:
                     result.append(work(connection))

@@ -16,15 +16,16 @@ import tempfile
 import threading
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-from sqlalchemy import bindparam, delete, func, insert, select, update
+from sqlalchemy import bindparam, delete, insert, select, update
 
 from pollux.store.port import Entry, Status
 from pollux.store.sql.database import Database, Target
 from pollux.store.sql.open_file import OpenFile
 from pollux.store.sql.pieces import joined, overlay
+from pollux.store.sql.rows import Rows
 from pollux.store.sql.tables import PIECE, TableNames
 
 if TYPE_CHECKING:
@@ -59,9 +60,7 @@ class SqlFiles:
         self._numbers = itertools.count(_FIRST_DESCRIPTOR)
         self._descriptors: dict[int, OpenFile] = {}
         self._open: dict[int, OpenFile] = {}
-        pieces = database.tables.pieces
-        #: The statements of the journal's writes, made once.
-        self._insert = {table.name: insert(table) for table in pieces}
+        self._rows = Rows(database.tables)
         files = self._files
         self._resize = update(files).where(files.c.id == bindparam("key")).values(size=bindparam("bytes"))
 
@@ -133,7 +132,7 @@ class SqlFiles:
                 raise _error(errno.EEXIST, path)
             if row.is_directory:
                 raise _error(errno.EISDIR, path)
-            return row.id, row.size, self._end(connection, row.id, table) if writes else 0
+            return row.id, row.size, self._rows.end(connection, row.id, table) if writes else 0
 
         table = self._table(path)
         with self._lock:
@@ -154,11 +153,6 @@ class SqlFiles:
             self.truncate(fd, 0)
         return fd
 
-    def _end(self, connection: Connection, identity: int, table: Table) -> int:
-        last = select(table.c.start, func.length(table.c.data)).where(table.c.file == identity)
-        row = connection.execute(last.order_by(table.c.start.desc()).limit(1)).first()
-        return int(row[0] + row[1]) if row is not None else 0
-
     def _file(self, fd: int) -> OpenFile:
         try:
             return self._descriptors[fd]
@@ -171,18 +165,20 @@ class SqlFiles:
         if not file.writes:
             raise OSError(errno.EBADF, "the file is open for reading only")
         with file.lock:
-            before = file.size
-            file.dirty.append((offset, bytes(data)))
-            file.dirty_bytes += len(data)
+            size, waiting, bytes_waiting = file.size, len(file.dirty), file.dirty_bytes
+            # Zeros behind all that was written need no piece: they make a page as long as it will be, and what comes
+            # into it afterwards would have to look for pieces to take the place of.
+            if data[:1] != b"\0" or offset < file.written or bytes(data).strip(b"\0"):
+                file.dirty.append((offset, bytes(data)))
+                file.dirty_bytes += len(data)
             file.size = max(file.size, offset + len(data))
             if sync or file.dirty_bytes >= DIRTY_BYTES:
                 try:
                     self._flush(file)
                 except BaseException:
                     # It was not written, as the caller is told; what waited before it still does.
-                    file.dirty.pop()
-                    file.dirty_bytes -= len(data)
-                    file.size = before
+                    del file.dirty[waiting:]
+                    file.size, file.dirty_bytes = size, bytes_waiting
                     raise
         return len(data)
 
@@ -193,19 +189,17 @@ class SqlFiles:
 
         def work(connection: Connection) -> int:
             end = file.end
-            rows: list[dict[str, Any]] = []
+            pieces: list[tuple[int, bytes]] = []
             for start, data in joined(file.dirty):
                 if start < end:
-                    if self._is_overwritten(connection, file, start, data):
+                    if self._rows.overwrite(connection, file, start, data):
                         continue
-                    self._insert_all(connection, file, rows)
-                    self._clear(connection, file, start, start + len(data))
-                rows += [
-                    {"file": file.id, "start": start + at, "data": data[at : at + PIECE]}
-                    for at in range(0, len(data), PIECE)
-                ]
+                    self._rows.add(connection, file, pieces)
+                    pieces.clear()
+                    self._rows.clear(connection, file, start, start + len(data))
+                pieces += [(start + at, data[at : at + PIECE]) for at in range(0, len(data), PIECE)]
                 end = max(end, start + len(data))
-            self._insert_all(connection, file, rows)
+            self._rows.add(connection, file, pieces)
             if file.size != file.stored:
                 connection.execute(self._resize, {"key": file.id, "bytes": file.size})
             return end
@@ -214,35 +208,6 @@ class SqlFiles:
         file.stored = file.size
         file.dirty.clear()
         file.dirty_bytes = 0
-
-    def _insert_all(self, connection: Connection, file: OpenFile, rows: list[dict[str, Any]]) -> None:
-        if rows:
-            connection.execute(self._insert[file.table.name], rows)
-            rows.clear()
-
-    @staticmethod
-    def _is_overwritten(connection: Connection, file: OpenFile, start: int, data: bytes) -> bool:
-        """Put data in the place of a piece that is just as long, as a heartbeat is each time, if there is one."""
-        table = file.table
-        piece = (table.c.file == file.id, table.c.start == start, func.length(table.c.data) == len(data))
-        return bool(connection.execute(update(table).where(*piece).values(data=data)).rowcount)
-
-    def _clear(self, connection: Connection, file: OpenFile, start: int, end: int) -> None:
-        """Cut a range out of the pieces that there are."""
-        table = file.table
-        near = select(table.c.start, table.c.data).where(
-            table.c.file == file.id, table.c.start > start - PIECE, table.c.start < end
-        )
-        rows: list[dict[str, Any]] = []
-        for at, data in connection.execute(near).all():
-            if at + len(data) <= start:
-                continue
-            connection.execute(delete(table).where(table.c.file == file.id, table.c.start == at))
-            if at < start:
-                rows.append({"file": file.id, "start": at, "data": data[: start - at]})
-            if at + len(data) > end:
-                rows.append({"file": file.id, "start": end, "data": data[end - at :]})
-        self._insert_all(connection, file, rows)
 
     def fdatasync(self, fd: int) -> None:
         """Put all that waits into one transaction."""
@@ -279,7 +244,7 @@ class SqlFiles:
 
             def work(connection: Connection) -> None:
                 if size < file.end:
-                    self._clear(connection, file, size, max(file.end, size))
+                    self._rows.clear(connection, file, size, max(file.end, size))
                 connection.execute(self._resize, {"key": file.id, "bytes": size})
 
             self._database.write(work, shared=file.shared)
@@ -411,10 +376,7 @@ class SqlFiles:
 
     def _size_and_pieces(self, file: OpenFile, offset: int, length: int) -> tuple[int, list[tuple[int, bytes]]]:
         """Return the size in the database and the pieces near a range, in one question."""
-        files, table = self._files, file.table
-        near = (table.c.file == files.c.id) & (table.c.start > offset - PIECE) & (table.c.start < offset + length)
-        found = select(files.c.size, table.c.start, table.c.data).select_from(files.outerjoin(table, near))
-        rows = self._database.look(lambda connection: connection.execute(found.where(files.c.id == file.id)).all())
+        rows = self._database.look(lambda connection: self._rows.near(connection, file, offset, length))
         if not rows:
             raise OSError(errno.ENOENT, "the file was deleted by another process")
         return int(rows[0][0]), [(start, data) for _, start, data in rows if data is not None]
@@ -428,8 +390,8 @@ class SqlFiles:
         file = self._file(fd)
         with file.lock:
             if file.writes:
-                return max([file.end, *(offset + len(data) for offset, data in file.dirty)])
-            return self._database.look(lambda connection: self._end(connection, file.id, file.table))
+                return file.written
+            return self._database.look(lambda connection: self._rows.end(connection, file.id, file.table))
 
     def view(self, path: Path) -> memoryview:
         """Read a small file into memory, and a large one into a temporary file that is mapped."""

@@ -29,3 +29,8 @@ class OpenFile:
         self.end = 0
         self.dirty: list[tuple[int, bytes]] = []
         self.dirty_bytes = 0
+
+    @property
+    def written(self) -> int:
+        """Behind this nothing was written, in the database or in what waits."""
+        return max([self.end, *(offset + len(data) for offset, data in self.dirty)])
