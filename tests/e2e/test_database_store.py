@@ -87,11 +87,10 @@ def test_kill_of_the_live_under_traffic(kind: str, store: Callable[[str], str], 
 def test_a_live_that_stood_still_for_two_leases_writes_and_confirms_nothing_more(
     postgresql: Server, store: Callable[[str], str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """It stands still within a transaction, which the server then ends. A lease is 3 s here, two of them the guard."""
-    lease = 3.0
-    own = "<px:lease-guard>2000</px:lease-guard><px:lease-margin>1000</px:lease-margin>"
+    """It stands still within a transaction, which the server then ends."""
+    lease = 6.0  # lease-guard and lease-margin
     core, database = store("postgresql"), f"e2e_{abs(hash(request.node.name))}"
-    with Group(tmp_path, PRIMARY.format(""), BACKUP.format(""), core=core, own=own) as group:
+    with Group(tmp_path, PRIMARY.format(""), BACKUP.format(""), core=core) as group:
         live, backup = group.members
         group.begin()
         for number in range(ROUNDS):
