@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 ALLOW_MISSING = "allow-missing-segments"
 #: Damaged ranges longer than this are isolated only up to here.
 _ISOLATE_LIMIT = 64 << 20
-_LOOK_BYTES = 1 << 18
+#: Read at once. In a database a question costs as much as 64 KiB of its answer, and pieces at both ends are read twice.
+_LOOK_BYTES = 1 << 20
 _QUICK_BYTES = 4096
 _ZEROS = bytes(_LOOK_BYTES)
 
