@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -75,14 +75,17 @@ class BackupSide:
         self._channel = 0
         self._files = files or FileOperations()
         self._replica = Replica(roots, self._marked, self._files)
-        self._waiting: deque[bytes] = deque()
+        #: For the thread: the live's answer, then its changes; None: the end.
+        self._waiting: SimpleQueue[dict[str, Any] | bytes | None] = SimpleQueue()
         #: Bytes that were repeated and not granted again yet.
         self._owed = 0
-        self._arrived = asyncio.Event()
+        #: What the live has not been told yet, for want of credit; 0: nothing.
+        self._unconfirmed = 0
+        self._credited = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._ended = False
-        #: All reading and writing of files, one thing at a time.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="pollux-replica")
+        self._synced = self._ended = False
+        #: All reading and writing of files.
+        self._thread = threading.Thread(target=self._run, name="pollux-replica", daemon=True)
 
     @property
     def journal(self) -> Path:
@@ -120,36 +123,52 @@ class BackupSide:
 
     def accepted(self, content: dict[str, Any]) -> None:
         """Follow a live that takes us: its ``node_id`` and ``epoch``, ``prefix`` (what we have can be completed)."""
-        self._task = self._loop.create_task(self._follow(content))
+        self._waiting.put(content)
+        self._thread.start()
 
     def data(self, payload: bytes) -> None:
         """Take changes, to be repeated."""
-        self._waiting.append(payload)
-        self._arrived.set()
+        self._waiting.put(payload)
 
     def credited(self) -> None:
-        """Send more: what is waited for is sent in order anyway."""
-        self._arrived.set()
+        """Send more."""
+        self._credited.set()
+        self._confirm()
 
-    async def _follow(self, content: dict[str, Any]) -> None:
+    # -- in the thread
+
+    def _run(self) -> None:
         try:
-            inventory = await self._loop.run_in_executor(self._thread, self._prepare, content)
-            self._on_accepted(content)
-            await self._tell(inventory)
-            del inventory
-            self._conversation.grant(self._channel, WINDOW)
-            while True:
-                await self._arrived.wait()
-                self._arrived.clear()
-                while self._waiting:
-                    await self._repeat()
+            while (item := self._waiting.get()) is not None and not self._ended:
+                if isinstance(item, bytes):
+                    self._repeat(item)
+                else:
+                    self._call(self._prepared, item, self._prepare(item))
         except Exception as error:
             # Whatever it is: a stream that nobody reads any more, and nobody ends, would be followed for ever.
             if not isinstance(error, (PolluxError, OSError)):
                 logger.exception("the live cannot be followed")
-            if not self._ended:
-                self._conversation.refuse(self._channel, str(error), "failed")
-                self.closed("failed", str(error))
+            self._call(self._failed, str(error))
+        finally:
+            self._replica.close()
+
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            logger.debug("the event loop has ended")
+
+    def _repeat(self, payload: bytes) -> None:
+        """Everything that waits, with one sync; then its confirmation."""
+        payloads = [payload]
+        try:
+            while isinstance(more := self._waiting.get_nowait(), bytes):
+                payloads.append(more)
+            self._waiting.put(more)
+        except Empty:
+            pass
+        applied = self._replica.apply(operation for each in payloads for operation in decode(each))
+        self._call(self._repeated, applied, sum(map(len, payloads)))
 
     def _prepare(self, content: dict[str, Any]) -> Inventory:
         """Mark our data as incomplete; move it aside if it is not the beginning of the live's."""
@@ -183,41 +202,6 @@ class BackupSide:
                 local.write(self.journal, replace(mine, complete=False, aside=number), self._files)
         move_aside(self._roots, self._keep, self._files, number=number)
 
-    async def _tell(self, inventory: Inventory) -> None:
-        for file, (size, hashes) in inventory.items():
-            for at in range(0, max(len(hashes), 1), _HASHES):
-                await self._send({"file": file, "size": size, "at": at, "hashes": b"".join(hashes[at : at + _HASHES])})
-        await self._send({"complete": True})
-
-    async def _send(self, message: dict[str, object]) -> None:
-        while self._conversation.credit(self._channel) == 0:
-            if self._ended:
-                raise StoreError("the live is gone")
-            self._arrived.clear()
-            await self._arrived.wait()
-        self._conversation.send(self._channel, msgspec.msgpack.encode(message))
-
-    async def _repeat(self) -> None:
-        """Everything that waits, with one sync; then its confirmation."""
-        payloads = list(self._waiting)
-        self._waiting.clear()
-        size = sum(map(len, payloads))
-        before = self.state
-        self.applied = await self._loop.run_in_executor(self._thread, self._apply, payloads)
-        if self._ended:
-            return
-        await self._send({"confirm": self.applied})
-        # Some at a time: the live sends on as long as it has any, and hears of nothing else in between.
-        self._owed += size
-        if self._owed >= WINDOW // 4:
-            owed, self._owed = self._owed, 0
-            self._conversation.grant(self._channel, owed)
-        if self.state is not None and self.state.complete and (before is None or not before.complete):
-            self._on_synced(self.state)
-
-    def _apply(self, payloads: list[bytes]) -> int:
-        return self._replica.apply(operation for payload in payloads for operation in decode(payload))
-
     def _marked(self, data: bytes) -> None:
         """In the thread: everything before is safe, and the copy is complete with this sequence."""
         content = msgspec.msgpack.decode(data, type=dict[str, Any])
@@ -234,21 +218,72 @@ class BackupSide:
         )
         local.write(self.journal, self.state, self._files)
 
+    # -- to the live
+
+    def _prepared(self, content: dict[str, Any], inventory: Inventory) -> None:
+        if not self._ended:
+            self._task = self._loop.create_task(self._tell(content, inventory))
+
+    async def _tell(self, content: dict[str, Any], inventory: Inventory) -> None:
+        """Say what we have, then take changes."""
+        try:
+            self._on_accepted(content)
+            for file, (size, hashes) in inventory.items():
+                for at in range(0, max(len(hashes), 1), _HASHES):
+                    part = b"".join(hashes[at : at + _HASHES])
+                    await self._send({"file": file, "size": size, "at": at, "hashes": part})
+            await self._send({"complete": True})
+        except Exception as error:
+            logger.exception("the live is not told what is here")
+            self._failed(str(error))
+            return
+        self._conversation.grant(self._channel, WINDOW)
+
+    async def _send(self, message: dict[str, object]) -> None:
+        while self._conversation.credit(self._channel) == 0:
+            self._credited.clear()
+            await self._credited.wait()
+        self._conversation.send(self._channel, msgspec.msgpack.encode(message))
+
+    def _repeated(self, applied: int, size: int) -> None:
+        """Changes of so many bytes are safe, and all before them."""
+        if self._ended:
+            return
+        self.applied = self._unconfirmed = applied
+        self._confirm()
+        # Some at a time: the live sends on as long as it has any, and hears of nothing else in between.
+        self._owed += size
+        if self._owed >= WINDOW // 4:
+            owed, self._owed = self._owed, 0
+            self._conversation.grant(self._channel, owed)
+        if not self._synced and self.state is not None and self.state.complete:
+            self._synced = True
+            self._on_synced(self.state)
+
+    def _confirm(self) -> None:
+        if self._unconfirmed and self._conversation.credit(self._channel):
+            self._conversation.send(self._channel, msgspec.msgpack.encode({"confirm": self._unconfirmed}))
+            self._unconfirmed = 0
+
     # -- the end
+
+    def _failed(self, reason: str) -> None:
+        if not self._ended:
+            self._conversation.refuse(self._channel, reason, "failed")
+            self.closed("failed", reason)
 
     def closed(self, code: str, text: str) -> None:
         """The live is gone, or does not take us."""
         if self._ended:
             return
         self._ended = True
-        self._arrived.set()
-        self._waiting.clear()
+        self._waiting.put(None)
         if self._task is not None:
             self._task.cancel()
-        self._thread.submit(self._replica.close)
         self._on_end(code, text)
 
     async def stop(self) -> None:
         """Follow no more; returns when nothing is written any more."""
         self.closed("stopping", "")
-        await asyncio.to_thread(self._thread.shutdown)
+        if self._thread.ident is not None:
+            await asyncio.to_thread(self._thread.join)
