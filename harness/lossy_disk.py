@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from random import Random
 
-    from pollux.store.port import Entry, Files, Status
+    from pollux.store.port import Copies, Entry, Files, Status
 
 
 class PowerCutError(OSError):
@@ -308,6 +308,10 @@ class LossyDisk:
     def adopt(self, paths: list[Path]) -> None:
         """Another process made these files."""
         self._inner.adopt(paths)
+
+    def copies(self) -> Copies | None:
+        """Nobody keeps any."""
+        return None
 
     def read(self, fd: int, length: int, offset: int) -> bytes:
         """``os.pread``."""

@@ -14,6 +14,8 @@ from pollux.store.port import Entry, Status
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pollux.store.port import Copies
+
 #: Larger than any descriptor of the system: what is asked of the system by mistake fails.
 _FIRST_DESCRIPTOR = 1 << 30
 
@@ -176,6 +178,9 @@ class MemoryFiles:
     def adopt(self, paths: list[Path]) -> None:
         for path in paths:
             self._at(path)
+
+    def copies(self) -> Copies | None:
+        return None
 
     # -- looking
 

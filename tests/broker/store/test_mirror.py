@@ -267,6 +267,28 @@ def test_a_replica_syncs_for_whoever_waits(tmp_path: Path) -> None:
     replica.close()
 
 
+def test_a_replica_has_no_group_on_its_disk_without_the_one_before_it(tmp_path: Path) -> None:
+    """Its live writes on before a group is confirmed, but never before it is synced there."""
+    files = Syncing()
+    replica = Replica(roots_in(tmp_path), lambda _: None, files)
+    seen: list[tuple[int, int]] = []
+    pwrite = files.write
+
+    def write(fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> int:
+        seen.append((offset, len(files.synced)))
+        return pwrite(fd, data, offset, sync=sync)
+
+    files.write = write  # type: ignore[method-assign]
+    replica.apply([Operation(OperationType.MARK, "", data=b"mark")])
+    replica.apply(
+        Operation(OperationType.WRITE, "journal/1.segment", offset, b"group", synced=synced)
+        for offset, synced in ((0, True), (5, False), (10, True), (15, True))
+    )
+    assert seen == [(0, 0), (5, 1), (10, 1), (15, 2)]
+    assert len(files.synced) == 3
+    replica.close()
+
+
 @pytest.mark.parametrize("served", [True, False])
 def test_a_copy_is_slower_while_clients_change_something(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, *, served: bool

@@ -100,7 +100,7 @@ async def test_a_notice_that_is_out_of_order_confirms_nothing(tmp_path: Path, no
     async with opened(settings_in(tmp_path), crash=True) as one:
         journal = one.storage._journal
         await stable(one.storage)
-        journal._stable = notice
+        journal._ahead._stable = notice
         told: list[StoreError | None] = []
         one.storage.when_stable(told.append)
         journal._complete()

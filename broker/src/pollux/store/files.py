@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from pollux.store.port import Files
+    from pollux.store.port import Copies, Files
 
 #: Written to new segments block by block; also what a free block looks like.
 _ZEROS = bytes(1 << 20)
@@ -120,6 +120,10 @@ class FileOperations:
 
     def adopt(self, paths: list[Path]) -> None:
         """Another process of this broker made these files: they are there."""
+
+    def copies(self) -> Copies | None:
+        """Nobody keeps any."""
+        return None
 
     def size(self, fd: int) -> int:
         """Return the size of an open file, bytes."""

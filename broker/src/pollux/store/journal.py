@@ -2,8 +2,8 @@
 
 The loop's side collects the records of one loop turn and hands them over as one chunk; the
 thread joins the chunks that wait (up to a cap), writes them with one synced write and reports
-back. Nothing after a failure is ever reported as stable. This module knows frames, not records'
-meanings.
+back; with copies elsewhere it writes on until they have confirmed (:mod:`pollux.store.ahead`).
+Nothing after a failure is ever reported as stable. This module knows frames, not records' meanings.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import TYPE_CHECKING
 
 from pollux.checksum import crc32c
 from pollux.errors import DiskFullError, StoreError
 from pollux.formats.records import BATCH, SEGMENT_END, RecordType, segment_end
 from pollux.formats.segments import FOLLOWS_UNSYNCED, FRAME, FRAME_SIZE, MARKER, frame
+from pollux.store.ahead import Ahead
 from pollux.store.bindings import joined
+from pollux.store.chunks import GROUP_RECORDS, Chunk, Chunks
 from pollux.store.files import write_all
 from pollux.store.latency import LatencyHistogram
 from pollux.store.segments import NO_ROOM, RETRY_SECONDS, Segment, SegmentPool
@@ -34,30 +36,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 StableCallback = Callable[[StoreError | None], None]
-#: A group commit takes chunks until it has this many records (or journal-buffer-size bytes).
-GROUP_RECORDS = 512
 #: Appended bytes that may wait for the disk; beyond, new messages are refused until it keeps up again.
 BACKLOG_BYTES = 128 << 20
 _JOIN_SECONDS = 10.0
 BATCH_SIZE = FRAME_SIZE + BATCH.size
 #: Room for a write with the record that names the next segment.
 _END_ROOM = BATCH_SIZE + FRAME_SIZE + SEGMENT_END.size
-
-
-class Chunk:
-    """The records of one loop turn. ``parts`` joined are whole frames; ``before`` runs first, in the writer."""
-
-    __slots__ = ("before", "parts", "records", "size", "sync", "token")
-
-    def __init__(
-        self, token: int, parts: list[bytes], records: int, size: int, before: list[Callable[[], None]], *, sync: bool
-    ) -> None:
-        self.token = token
-        self.parts = parts
-        self.records = records
-        self.size = size
-        self.before = before
-        self.sync = sync
 
 
 class Journal:
@@ -120,15 +104,17 @@ class Journal:
         self._stalled = False
         #: From the end of the loop turn that appended a record until what waits for it is told that it is stable.
         self.latencies = LatencyHistogram()
-        # -- shared: each is written by one side only
-        self._chunks: SimpleQueue[Chunk | None] = SimpleQueue()
-        self._stable = 0
+        self._loop_thread = threading.get_ident()
         #: Up to here whoever waits was told.
         self._told = 0
+        # -- shared: each is written by one side only
+        self._chunks = Chunks(group_bytes)
+        self._ahead = Ahead(files, self._look)
         self._notified = False
         self._writer_error: StoreError | None = None
         # -- the writer's side
         self._segment: Segment | None = None
+        self._written = 0
         self._batch = 0
         self.batches = 0
         self.written_records = 0
@@ -150,7 +136,7 @@ class Journal:
     @property
     def stable_token(self) -> int:
         """The last chunk that is stable."""
-        return self._stable
+        return self._told
 
     @property
     def behind(self) -> bool:
@@ -188,8 +174,8 @@ class Journal:
     def hand_over(self) -> None:
         """Hand over what was appended now (a turn that appends very much calls this in between)."""
         if self._pool is None:
+            self._ahead.skipped(self.token)
             self.token += 1
-            self._stable = self.token - 1
             for operation in self._before:
                 operation()
             if not self._completing:
@@ -223,7 +209,7 @@ class Journal:
         """Call ``callback`` in the loop when everything appended so far is stable, or with the error."""
         token = self.token if self.parts or self._before else self.token - 1
         self._callbacks.append((token, callback))
-        if (token <= self._stable or self.failure is not None) and not self._completing:
+        if (token <= self._told or self.failure is not None) and not self._completing:
             self._completing = True
             self._loop.call_soon(self._complete)
 
@@ -240,7 +226,10 @@ class Journal:
         self._completing = False
         self._notified = False
         error = self.failure or self._writer_error
-        stable = self._stable
+        try:
+            stable = self._ahead.stable()
+        except OSError as refused:
+            stable, error = self._told, error or self._describe(refused)
         if not self._told <= stable < self.token:
             # Told out of order, what is not on the disk yet would be confirmed.
             self.fail(StoreError(f"group {stable} is stable after {self._told}, of {self.token - 1}: a defect"))
@@ -297,56 +286,51 @@ class Journal:
     # -- the writer's side -------------------------------------------------------------------------
 
     def _run(self) -> None:
-        get = self._chunks.get
-        get_nowait = self._chunks.get_nowait
-        most = self.group_bytes
-        held: Chunk | None = None
+        try:
+            self._write_groups()
+        except (OSError, StoreError) as error:
+            self._writer_error = self._describe(error)
+        except Exception as error:
+            # Whatever it was: a writer that is gone without a word would leave every confirm waiting for ever.
+            logger.exception("the journal's writer failed")
+            self._writer_error = StoreError(f"the journal's writer failed: {error!r}")
+        else:
+            return
+        self._notify()
+
+    def _write_groups(self) -> None:
+        """Write what comes, until the end; then all of it is stable."""
+        while group := self._next():
+            # One chunk follows another: one that is left out would be confirmed and not be written.
+            assert group[0].token == self._written + 1 == group[-1].token + 1 - len(group)  # noqa: S101
+            self._write_group(group)
+            self._written = group[-1].token
+            if self._ahead.written(self._written):
+                self._notify()
+        self._ahead.wait(0)
+
+    def _next(self) -> list[Chunk]:
+        """Return what is written next, once another group may be under way; nothing at the end."""
+        self._ahead.wait()
         while True:
-            chunk = held if held is not None else get()
-            held = None
-            if chunk is None:
-                return
-            group = [chunk]
-            records, size = chunk.records, chunk.size
-            stop = False
-            while records < GROUP_RECORDS and size < most:
-                try:
-                    more = get_nowait()
-                except Empty:
-                    break
-                if more is None:
-                    stop = True
-                    break
-                if size + more.size > most:
-                    held = more
-                    break
-                group.append(more)
-                records += more.records
-                size += more.size
             try:
-                # One chunk follows another: one that is left out would be confirmed and not be written.
-                assert group[0].token == self._stable + 1 == group[-1].token + 1 - len(group)  # noqa: S101
-                self._write_group(group, records)
-            except (OSError, StoreError) as error:
-                self._writer_error = self._describe(error)
-                self._notify()
-                return
-            except Exception as error:
-                # Whatever it was: a writer that is gone without a word would leave every confirm waiting for ever.
-                logger.exception("the journal's writer failed")
-                self._writer_error = StoreError(f"the journal's writer failed: {error!r}")
-                self._notify()
-                return
-            self._stable = group[-1].token
+                return self._chunks.group(self._ahead.patience())
+            except Empty:
+                self._ahead.wait(0)
+
+    def _look(self) -> None:
+        """Copies may have more: whoever waits for that is told. Any thread."""
+        if self._ahead.due():
             self._notify()
-            if stop:
-                return
 
     def _notify(self) -> None:
         if not self._notified:
             self._notified = True
             try:
-                self._loop.call_soon_threadsafe(self._complete)
+                if threading.get_ident() == self._loop_thread:
+                    self._loop.call_soon(self._complete)
+                else:
+                    self._loop.call_soon_threadsafe(self._complete)
             except RuntimeError:  # the loop was closed under us: nobody is left to tell
                 logger.warning("the event loop ended before the journal did")
 
@@ -359,7 +343,7 @@ class Journal:
         failure.__cause__ = error
         return failure
 
-    def _write_group(self, group: list[Chunk], records: int) -> None:
+    def _write_group(self, group: list[Chunk]) -> None:
         sync = False
         for chunk in group:
             sync = sync or chunk.sync
@@ -372,7 +356,7 @@ class Journal:
             return
         self._write(b"".join(data), sync=sync)
         self.batches += 1
-        self.written_records += records
+        self.written_records += sum(chunk.records for chunk in group)
 
     def _write(self, data: bytes, *, sync: bool) -> None:
         """Write whole records, in as many segments as they need.
@@ -406,7 +390,7 @@ class Journal:
         alone = sync and not segment.dirty
 
         def write() -> None:
-            written = self._files.write(segment.fd, data, segment.position, sync=alone)
+            written = self._ahead.write(segment.fd, data, segment.position, sync=alone)
             if written < len(data):
                 rest = memoryview(data)[written:]
                 write_all(self._files, segment.fd, rest, segment.position + written, sync=alone)

@@ -99,6 +99,9 @@ class Files(Protocol):
     def adopt(self, paths: list[Path]) -> None:
         """Take in files that another process of this broker made, which are complete and synced."""
 
+    def copies(self) -> Copies | None:
+        """Return what is known of copies of these files that others keep; None: nobody keeps any."""
+
     # -- looking
 
     def read(self, fd: int, length: int, offset: int) -> bytes:
@@ -130,6 +133,38 @@ class Files(Protocol):
 
     def disk(self, path: Path) -> tuple[int, int]:
         """Return (total, free for us) bytes of the room that ``path`` is part of; 0 in all: nobody knows."""
+
+
+class Copies(Protocol):
+    """Copies of the files that others keep. A sync of :class:`Files` waits for them; here one may go on meanwhile.
+
+    Changes have numbers that grow. A copy that has one has all before it.
+    """
+
+    @property
+    def patience(self) -> float:
+        """How long a copy may be waited for until it does not count any more, seconds."""
+
+    def clock(self) -> float:
+        """Return the time, seconds, monotonic."""
+
+    def write_here(self, fd: int, data: bytes | memoryview, offset: int) -> tuple[int, int]:
+        """As ``write`` with ``sync``, but for the copies: return also the number of the change."""
+
+    def settled(self) -> int:
+        """Return the newest change that all copies that count have.
+
+        Raises OSError: nothing may be confirmed any more.
+        """
+
+    def wait(self, number: int, since: float) -> None:
+        """Return when the copies that count have a change. Raises OSError: nothing may be confirmed any more.
+
+        A copy that does not have it within ``patience`` from ``since`` counts no more.
+        """
+
+    def listen(self, told: Callable[[], None]) -> None:
+        """Have this called, in any thread, whenever ``settled`` may have grown, or fails."""
 
 
 class Probe(NamedTuple):

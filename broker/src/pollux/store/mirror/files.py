@@ -1,7 +1,8 @@
 """The store's system calls, that tell a mirror what they change.
 
-A call that syncs returns when the change is on this disk and on those of all replicas in sync. Calls are made in
-threads of the store, never in the event loop's.
+A call that syncs returns when the change is on this disk and on those of all replicas in sync; ``write_here`` returns
+when it is on this disk, and whoever calls it asks later whether the replicas have it. Calls are made in threads of the
+store, never in the event loop's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.store.mirror.mirror import Mirror
-    from pollux.store.port import Entry, Files, Status
+    from pollux.store.port import Copies, Entry, Files, Status
 
 
 class MirroredFiles:
@@ -44,6 +45,19 @@ class MirroredFiles:
 
     def write(self, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> int:
         """Write at an offset; with ``sync`` the bytes are on stable storage everywhere when it returns."""
+        written, number = self._write(fd, data, offset, sync=sync)
+        if sync:
+            self._mirror.wait(number)
+        self._mirror.throttle()
+        return written
+
+    def write_here(self, fd: int, data: bytes | memoryview, offset: int) -> tuple[int, int]:
+        """Write and sync here; the replicas get it. How many bytes were written, and the number of the change."""
+        written = self._write(fd, data, offset, sync=True)
+        self._mirror.throttle()
+        return written
+
+    def _write(self, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> tuple[int, int]:
         mirror = self._mirror
         number = 0
         with mirror.lock:
@@ -54,9 +68,36 @@ class MirroredFiles:
                 number = mirror.submit(Operation(OperationType.WRITE, name, offset, copy, synced=sync))
         if sync:
             self._inner.fdatasync(fd)
-            mirror.wait(number)
-        mirror.throttle()
-        return written
+        return written, number
+
+    # -- copies (:class:`pollux.store.port.Copies`)
+
+    def copies(self) -> Copies:
+        """Return what is known of the replicas."""
+        return self
+
+    def settled(self) -> int:
+        """Return the newest change that no replica has to be waited for any more. Raises OSError."""
+        return self._mirror.settled
+
+    def wait(self, number: int, since: float) -> None:
+        """Return when the replicas that count have it. Raises OSError."""
+        self._mirror.wait(number, since)
+
+    def clock(self) -> float:
+        """Return the time that ``wait`` counts by."""
+        return self._mirror.clock()
+
+    @property
+    def patience(self) -> float:
+        """How long a replica is waited for, seconds."""
+        return self._mirror.patience
+
+    def listen(self, told: Callable[[], None]) -> None:
+        """Have this called, in any thread, whenever more may be settled."""
+        self._mirror.listen(told)
+
+    # -- the other calls
 
     def fdatasync(self, fd: int) -> None:
         """Put a file's data on stable storage, everywhere."""

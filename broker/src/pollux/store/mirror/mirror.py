@@ -2,9 +2,10 @@
 
 Threads change files; the event loop sends what a link's queue holds. A change is numbered and queued while the lock is
 held under which it was made, so that every link sees the order of this disk. A sync returns when it is on this disk
-and every link that is *in sync* has confirmed it. A link that breaks, or that somebody has waited for ``patience``
-seconds for, is lost, however much it confirms meanwhile: ``on_lost`` must first make sure that its copy is never taken
-for complete, then the waiting go on. When it cannot, the store fails: nothing is confirmed any more.
+and every link that is *in sync* has confirmed it; who does not want to stand still meanwhile asks for
+:attr:`Mirror.settled` instead, and is told when that has grown. A link that breaks, or that somebody has waited for
+``patience`` seconds for, is lost, however much it confirms meanwhile: ``on_lost`` must first make sure that its copy is
+never taken for complete, then the waiting go on. When it cannot, the store fails: nothing is confirmed any more.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class Link:
         #: The newest operation that was queued, and the newest that was confirmed.
         self.last = 0
         self.confirmed = 0
-        #: Syncs wait for it.
+        #: Syncs wait for it, and since when.
         self.in_sync = False
+        self.since = 0.0
         #: Why it is lost.
         self.lost: str | None = None
         #: Bytes that wait to be sent, and how many may before those who change files have to wait.
@@ -48,11 +50,11 @@ class Link:
         self._queue: deque[tuple[bytes, bytes]] = deque()
         self._lock = threading.Lock()
 
-    def put(self, head: bytes, data: bytes) -> None:
+    def put(self, encoded: tuple[bytes, bytes]) -> None:
         """Queue an encoded operation."""
         with self._lock:
-            self._queue.append((head, data))
-            self.queued += len(head) + len(data)
+            self._queue.append(encoded)
+            self.queued += len(encoded[0]) + len(encoded[1])
         self.wake()
 
     def take(self, limit: int) -> list[bytes]:
@@ -106,6 +108,7 @@ class Mirror:
         self._refused: str | None = None
         self._withheld = False
         self._least = 0
+        self._told: Callable[[], None] = lambda: None
 
     # -- links
 
@@ -137,10 +140,11 @@ class Mirror:
             if link.lost is not None:
                 return False
             link.in_sync = True
+            link.since = self.clock()
             link.limit = self.maximum_queue
             self._waited = (*self._waited, link)
             self._number += 1
-            self._put(link, Operation(OperationType.MARK, "", data=mark, number=self._number))
+            self._put(Operation(OperationType.MARK, "", data=mark, number=self._number), link)
         return True
 
     def mark(self, data: bytes) -> None:
@@ -152,8 +156,7 @@ class Mirror:
         with self.lock:
             self._number += 1
             number, links = self._number, self.in_sync
-            for link in links:
-                self._put(link, Operation(OperationType.MARK, "", data=data, number=number))
+            self._put(Operation(OperationType.MARK, "", data=data, number=number), *links)
         deadline = self.clock() + self.patience
         with self._changed:
             while any(link.confirmed < number and link.lost is None for link in links):
@@ -165,9 +168,11 @@ class Mirror:
     def confirm(self, link: Link, number: int) -> None:
         """The replica has everything up to ``number``, synced where that was asked for."""
         with self._changed:
-            if link.lost is None and link.confirmed < number <= link.last:
-                link.confirmed = number
-                self._changed.notify_all()
+            if link.lost is not None or not link.confirmed < number <= link.last:
+                return
+            link.confirmed = number
+            self._changed.notify_all()
+        self._told()
 
     def lose(self, link: Link, reason: str) -> None:
         """The replica is gone or too slow. Blocks while its loss is settled: call it in a thread, without the lock."""
@@ -199,6 +204,7 @@ class Mirror:
             else:
                 self._refused = f"replica {link.name} is lost ({reason}) and that could not be made known"
             self._changed.notify_all()
+        self._told()
 
     # -- changes
 
@@ -213,20 +219,21 @@ class Mirror:
         links = self._links if only is None else tuple(filter(only, self._links))
         if links:
             for piece in pieces(operation._replace(number=self._number)):
-                for link in links:
-                    self._put(link, piece)
+                self._put(piece, *links)
         return self._number
 
     def submit_to(self, link: Link, operation: Operation) -> None:
         """Queue a change for one link only (its copy of a file); call it with the lock held."""
         if link.lost is None:
             for piece in pieces(operation._replace(number=self._number)):
-                self._put(link, piece)
+                self._put(piece, link)
 
     @staticmethod
-    def _put(link: Link, operation: Operation) -> None:
-        link.last = operation.number
-        link.put(*encode(operation))
+    def _put(operation: Operation, *links: Link) -> None:
+        encoded = encode(operation)
+        for link in links:
+            link.last = operation.number
+            link.put(encoded)
 
     # -- waiting; never with the lock, never in the event loop
 
@@ -235,12 +242,35 @@ class Mirror:
         with self._changed:
             self._withheld = withheld
             self._changed.notify_all()
+        self._told()
 
     def require(self, least: int) -> None:
         """Have no sync return before so many links in sync have confirmed it."""
         with self._changed:
             self._least = least
             self._changed.notify_all()
+        self._told()
+
+    def listen(self, told: Callable[[], None]) -> None:
+        """Have this called, in any thread, whenever :attr:`settled` may have grown, or fails. The last one counts."""
+        self._told = told
+
+    @property
+    def settled(self) -> int:
+        """The newest change that nobody is waited for any more. Raises OSError when nothing may be confirmed."""
+        with self._changed:
+            self._check()
+            if self._withheld:
+                return 0
+            confirmed = [link.confirmed for link in self._waited]
+            if self._least:
+                kept = sorted((link.confirmed for link in self.in_sync), reverse=True)
+                confirmed.append(kept[self._least - 1] if len(kept) >= self._least else 0)
+            return min(confirmed, default=self._number)
+
+    def _check(self) -> None:
+        if self._refused is not None:
+            raise OSError(errno.EROFS, self._refused)
 
     def drain(self, seconds: float) -> bool:
         """Wait until every link in sync has confirmed all that was queued for it; whether it has."""
@@ -270,9 +300,12 @@ class Mirror:
             with self._changed:
                 self._changed.wait(0.01)
 
-    def wait(self, number: int) -> None:
-        """Return when every link in sync has confirmed ``number``. Raises OSError when nothing may be confirmed."""
-        late = self._late(number)
+    def wait(self, number: int, since: float | None = None) -> None:
+        """Return when every link in sync has confirmed ``number``. Raises OSError when nothing may be confirmed.
+
+        ``since``: when it was on this disk, by our clock, if that was not just now.
+        """
+        late = self._late(number, self.clock() if since is None else since)
         reason = f"it was waited for longer than {self.patience:g} s"
         # All first: the loss of one is not made known to another that is lost too.
         for link in [link for link in late if self._drop(link, reason)]:
@@ -282,8 +315,7 @@ class Mirror:
                 self._withheld or any(link in self._waited for link in late) or self._too_few(number)
             ):
                 self._changed.wait(_LOOK)
-        if self._refused is not None:
-            raise OSError(errno.EROFS, self._refused)
+        self._check()
 
     def _too_few(self, number: int) -> bool:
         if not self._least:
@@ -291,12 +323,12 @@ class Mirror:
         # One that was admitted since has a copy of everything that was written before.
         return sum(link.confirmed >= number for link in self.in_sync) < self._least
 
-    def _late(self, number: int) -> list[Link]:
+    def _late(self, number: int, since: float) -> list[Link]:
         """Who has not confirmed ``number`` within ``patience``, or is lost before it has."""
-        deadline = self.clock() + self.patience
         late = []
         with self._changed:
             for link in self._waited:
+                deadline = max(since, link.since) + self.patience
                 while link.confirmed < number and link.lost is None and (left := deadline - self.clock()) > 0:
                     self._changed.wait(min(left, _LOOK))
                 if link.confirmed < number:

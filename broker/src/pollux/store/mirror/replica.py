@@ -97,6 +97,10 @@ class Replica:
             return
         descriptor = self._descriptor(name)
         if kind is OperationType.WRITE:
+            if self._complete and name in self._dirty:
+                # Its live wrote it when what is before it was on stable storage, and recovery takes a hole for damage.
+                self._files.fdatasync(descriptor)
+                del self._dirty[name]
             write_all(self._files, descriptor, operation.data, operation.value, sync=False)
             self._unsynced += len(operation.data)
             if operation.synced:

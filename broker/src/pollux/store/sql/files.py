@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Table
     from sqlalchemy.engine import Connection, Row
 
+    from pollux.store.port import Copies
+
 Result = TypeVar("Result")
 
 #: Larger than any descriptor of the system: what is asked of the system by mistake fails.
@@ -346,6 +348,10 @@ class SqlFiles:
         """Look whether they are there: another process of this broker made them."""
         for path in paths:
             self.status(path)
+
+    def copies(self) -> Copies | None:
+        """The database keeps its own."""
+        return None
 
     # -- looking
 
