@@ -61,6 +61,7 @@ MESSAGE = struct.Struct("<BBBBBBHHQQQ")
 #: The same with one queue id behind it: nearly every message.
 MESSAGE_ONE = struct.Struct("<BBBBBBHHQQQQ")
 MESSAGE_TX = struct.Struct("<BBQBBBBHHQQQ")
+MESSAGE_TX_ONE = struct.Struct("<BBQBBBBHHQQQQ")
 #: Where the fields behind type, flags (and tx) start in a framed record.
 FIELDS = FRAME_SIZE + 2
 FIELDS_TX = FIELDS + 8

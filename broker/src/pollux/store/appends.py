@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING
 from pollux.checksum import crc32c
 from pollux.errors import StoreError
 from pollux.formats import records
-from pollux.formats.records import COUNT, DURABLE, MESSAGE_ONE, OUTCOME, SCHEDULE, RecordType
+from pollux.formats.records import (
+    COUNT,
+    DURABLE,
+    EXTENDED,
+    MESSAGE_ONE,
+    MESSAGE_TX_ONE,
+    OUTCOME,
+    SCHEDULE,
+    TX,
+    U32,
+    RecordType,
+)
 from pollux.formats.segments import FRAME, FRAME_SIZE, MARKER
 from pollux.message import LONG_NAME
 
@@ -62,40 +73,43 @@ class Appends:
         if address is None:
             address = self._encode_address(message.address)
         data = message.data
-        if (
-            tx
-            or len(queue_ids) != 1
-            or message.deliver_at
-            or message.duplicate_id is not None
-            or message.annotations
-            or message.group is not None
-            or message.last_value is not None
-            or message.large is not None
-            or message.user is not None
-            or message.group_sequence
-        ):
+        if tx:
+            self.tx_records[tx] = self.tx_records.get(tx, 0) + 1
+        if len(queue_ids) != 1:
             head = records.message_head(message, queue_ids, tx, address)
-            if tx:
-                self.tx_records[tx] = self.tx_records.get(tx, 0) + 1
         else:
+            extension = b""
+            if (
+                message.annotations
+                or message.deliver_at
+                or message.duplicate_id is not None
+                or message.group is not None
+                or message.last_value is not None
+                or message.large is not None
+                or message.user is not None
+                or message.group_sequence
+            ):
+                extension = records.extension_of(message)
             routing = message.routing_type
-            head = (
-                MESSAGE_ONE.pack(
-                    _MESSAGE,
-                    DURABLE,
-                    message.encoding,
-                    message.priority,
-                    0 if routing is None else 2 if routing else 1,
-                    0,
-                    len(address),
-                    1,
-                    message.id,
-                    message.timestamp,
-                    message.expiration,
-                    queue_ids[0],
-                )
-                + address
+            fields = (
+                message.encoding,
+                message.priority,
+                0 if routing is None else 2 if routing else 1,
+                0,
+                len(address),
+                1,
+                message.id,
+                message.timestamp,
+                message.expiration,
+                queue_ids[0],
             )
+            flags = DURABLE | EXTENDED if extension else DURABLE
+            if tx:
+                head = MESSAGE_TX_ONE.pack(_MESSAGE, flags | TX, tx, *fields) + address
+            else:
+                head = MESSAGE_ONE.pack(_MESSAGE, flags, *fields) + address
+            if extension:
+                head += U32.pack(len(extension)) + extension
         length = FRAME_SIZE + len(head) + len(data)
         journal.parts += (
             FRAME.pack(MARKER, length, crc32c(data, crc32c(head, self._salt ^ length))),
