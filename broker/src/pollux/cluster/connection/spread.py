@@ -44,6 +44,18 @@ class _Far(NamedTuple):
 _Choices = tuple[tuple[str, str], "list[Queue]", "list[tuple[Key, Path]]"]
 
 
+class _Only(NamedTuple):
+    """The one queue elsewhere that messages of a name are for, unless somebody takes them ``here``; the copies' way."""
+
+    group: tuple[str, str]
+    here: list[Queue]
+    key: Key
+    path: Path
+    outlet: Outlet
+    queues: tuple[str, ...]
+    visited: tuple[bytes, ...]
+
+
 class Outlet(NamedTuple):
     """Where messages for another node wait, and who numbers them."""
 
@@ -72,7 +84,7 @@ class Spreading:
         #: Names of queues that leave: where others of their group are reached they get nothing.
         self.leaving: Container[str] = frozenset()
         #: What messages of a name are for, and of which space, table and outlets that is true.
-        self._choices: dict[tuple[str, RoutingType | None], Sequence[_Choices]] = {}
+        self._choices: dict[tuple[str, RoutingType | None], tuple[Sequence[_Choices], _Only | None]] = {}
         self._state = (-1, -1, 0)
         self._turns: dict[tuple[str, str], int] = {}
         #: Messages sent to a queue since its record was heard.
@@ -167,7 +179,9 @@ class Spreading:
         if visited or gone is not None or self.leaving:
             groups: Sequence[_Choices] = self._groups(message.address, message.routing_type, elsewhere, visited, gone)
         else:
-            groups = self._known_groups(message.address, message.routing_type, elsewhere)
+            groups, only = self._known_groups(message.address, message.routing_type, elsewhere)
+            if only is not None and message.group is None and self._only_there(only.here, only.path):
+                return self._to_only(message, only)
         if len(groups) == 1:
             return self._to_one(message, groups[0], visited)
         queues: list[Queue] = []
@@ -204,18 +218,40 @@ class Spreading:
         copy = self._copy(message, peer, owner, (name,), visited, topic=topic)
         return Spread((), (copy,), b"" if topic or message.duplicate_id is None else owner)
 
+    def _to_only(self, message: Message, only: _Only) -> Spread:
+        """Send a message to the one queue that it is for."""
+        group, here, key, path, outlet, queues, visited = only
+        self._turns[group] = len(here) + 1
+        self._count(key, path)
+        owner, topic = key[0], bool(group[1])
+        whose = b"" if owner == path.peer else owner
+        address = outlet.queue.address
+        copy = stored(message, address, outlet.numbering.next(), queues, visited, owner=whose, topic=topic)
+        away = b"" if topic or message.duplicate_id is None else owner
+        return Spread((), (Forward(outlet.queue, copy),), away)
+
     def _known_groups(
         self, address: str, routing_type: RoutingType | None, elsewhere: Iterable[str]
-    ) -> Sequence[_Choices]:
-        """Return :meth:`_groups` as long as no queue, here or elsewhere, has changed since it was asked."""
+    ) -> tuple[Sequence[_Choices], _Only | None]:
+        """Return :meth:`_groups` as long as no queue, here or elsewhere, has changed since it was asked.
+
+        And, if they are one group with one queue elsewhere, that.
+        """
         state = (self._space.version, self._table.version, len(self.outlets))
         if state != self._state or len(self._choices) >= _NAMES:
             self._state = state
             self._choices.clear()
         found = self._choices.get((address, routing_type))
         if found is None:
-            found = self._choices[address, routing_type] = self._groups(address, routing_type, elsewhere, (), None)
+            groups = self._groups(address, routing_type, elsewhere, (), None)
+            found = self._choices[address, routing_type] = groups, self._only(groups)
         return found
+
+    def _only(self, groups: Sequence[_Choices]) -> _Only | None:
+        if len(groups) != 1 or len(groups[0][2]) != 1:
+            return None
+        group, here, ((key, path),) = groups[0]
+        return _Only(group, here, key, path, self.outlets[path.peer], (key[1],), (self._node,))
 
     def _groups(
         self,
@@ -289,16 +325,19 @@ class Spreading:
         if self._balancing is not Balancing.ON_DEMAND or not path.connected or not record.consumers or record.filter:
             return False
         for queue in here:  # noqa: SIM110  (each message comes by here: a generator costs more than all of it)
-            if queue.consumers and next(takers(queue), None) is not None:
+            if queue.consumer_count and next(takers(queue), None) is not None:
                 return False
         return True
 
     def _to(self, key: Key, path: Path) -> _Far:
         """Count a message for a queue elsewhere."""
+        self._count(key, path)
+        return _Far(key, path.peer)
+
+    def _count(self, key: Key, path: Path) -> None:
         version, sent = self._sent.get(key, (0, 0))
         known = path.record.version
         self._sent[key] = (known, sent + 1 if version == known else 1)
-        return _Far(key, path.peer)
 
     @staticmethod
     def _local(queue: Queue, message: Message) -> Candidate:
