@@ -384,6 +384,21 @@ class Intake:
         self._store(account, message, queues, tx, paged=paged, failures=failures, redelivered=redelivered)
         return True
 
+    def take_alike(
+        self, messages: Iterable[Message], queues: Sequence[Queue], tx: int, *, moved: bool, redelivered: bool
+    ) -> list[Message]:
+        """Write what another node sent for these queues to one address, without ids: as :meth:`take`; return it."""
+        kept = []
+        account: Account | None = None
+        for message in messages:
+            account = account or self._accounts.of(message.address)
+            verdict = self._full(account)
+            if verdict is not Verdict.DROP or moved:
+                paged = verdict is Verdict.PAGE
+                self._store(account, message, queues, tx, paged=paged, redelivered=redelivered)
+                kept.append(message)
+        return kept
+
     def remember(self, message: Message, tx: int) -> bool:
         """Note a duplicate id for the whole cluster, within the attempt ``tx``; False: it was seen before."""
         account = self._accounts.of(message.address)

@@ -189,6 +189,7 @@ class PostOffice:
         self.reachable = self._intake.reachable
         self.forward = self._intake.forward
         self.take = self._intake.take
+        self.take_alike = self._intake.take_alike
         self.remember = self._intake.remember
         self.copy_in = self._intake.copy_in
         self.receive = self._intake.receive

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 #: The annotation of a stored copy, and what the addresses of the queues begin with in which such copies wait. Behind
 #: that come the name of the cluster connection and, after the last dot, the id of the node that they are sent to.
@@ -43,6 +45,21 @@ class Note(Struct, frozen=True, array_like=True):
 #: Raises msgspec.MsgspecError for what is no note, TypeError for what is no bytes.
 decode = msgspec.msgpack.Decoder(Note).decode
 encode = msgspec.msgpack.Encoder().encode
+#: The largest number is in 9 bytes, which the life of 8 before it cannot look like; each number may be in as many.
+_LARGEST = 2**64 - 1
+_ENCODED = encode(_LARGEST)
+_NUMBER = struct.Struct(">BQ")
+
+
+def halves(note: Note) -> tuple[bytes, bytes]:
+    """Return what is before and behind the number of a note: for many that differ in it alone."""
+    before, _, behind = encode(replace(note, number=_LARGEST)).partition(_ENCODED)
+    return before, behind
+
+
+def numbered(before: bytes, number: int, behind: bytes) -> bytes:
+    """Return the note of a number, of :func:`halves`."""
+    return before + _NUMBER.pack(_ENCODED[0], number) + behind
 
 
 def described(annotation: object) -> dict[str, Any] | None:

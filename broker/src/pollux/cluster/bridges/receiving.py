@@ -56,6 +56,10 @@ class IncomingBridge(IncomingLink):
         self.bridge = connection[:255]
         return f"{_KEY}{self.bridge}/{self.node.hex()}"
 
+    def _queues(self, one: Forwarded) -> list[Queue]:  # noqa: ARG002  (a link's)
+        """Return none: each message is sent to its address."""
+        return []
+
     def _place(self, one: Forwarded, tx: int) -> None:
         """Send a message. Raises PolluxError where a client's would be refused: its sender keeps it."""
         message = taken(one, self._finish_body(one))
@@ -145,8 +149,8 @@ class Receiver(Apart):
         """Return what was taken in of a link."""
         return self._taken.setdefault(key, Taken())
 
-    def arrived(self, queues: Iterable[Queue], message: Message) -> None:
-        """Note a message that came: nothing is remembered of it."""
+    def arrived(self, queues: Iterable[Queue], messages: Iterable[Message]) -> None:
+        """Note messages that came: nothing is remembered of them."""
 
     def place_again(self, message: Message, sent: Forwarded, tx: int) -> bool:  # noqa: ARG002  (an owner's)
         """Send a message, as there is no queue that it was for."""

@@ -13,11 +13,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.formats.forwards import ROUTE_TO, Note, decode, encode
-from pollux.message import DEFAULT_PRIORITY, Encoding, Message, RoutingType
+from pollux.formats.forwards import ROUTE_TO, Note, decode, encode, halves, numbered
+from pollux.message import Encoding, Message, RoutingType
 
 #: By their numbers: an enumeration takes longer to find its members than a message may.
 _ENCODINGS = {int(each): each for each in Encoding}
+_ROUTING = {None: None, **{int(each): each for each in RoutingType}}
 
 if TYPE_CHECKING:
     from pollux.cluster.routes.numbers import Number
@@ -69,6 +70,32 @@ class Forwarded(Struct, frozen=True, array_like=True):
         return self.topic or self.routing_type == RoutingType.MULTICAST
 
 
+class Shape(Struct, frozen=True, eq=False):
+    """All that plain messages of one kind have in common: those without times, a group or an id of their own.
+
+    ``one`` is sent of them; ``before`` and ``behind`` their number the notes are the same, too.
+    """
+
+    one: Forwarded
+    before: bytes
+    behind: bytes
+
+
+class Plain(Struct, frozen=True, gc=False):
+    """A plain message that waits, as long as it is in memory: what is not the same of all of its ``shape``."""
+
+    life: bytes
+    number: int
+    shape: Shape
+
+
+#: Life, queues, visited, owner, moved, redelivered, topic, home: as Forwarded has them.
+_Way = tuple[bytes, tuple[str, ...], tuple[bytes, ...], bytes, bool, bool, bool, bool]
+#: What messages have in common -> their shape.
+_shapes: dict[tuple[_Way, object], Shape] = {}
+_SHAPES_KEPT = 10_000
+
+
 def stored(
     message: Message,
     address: str,
@@ -97,7 +124,22 @@ def stored(
         user=message.user,
         large=message.large,
     )
-    copy.priority = DEFAULT_PRIORITY
+    if (
+        message.annotations is None
+        and message.duplicate_id is None
+        and message.group is None
+        and not (message.expiration or message.deliver_at or message.group_sequence)
+        and message.last_value is None
+        and message.large is None
+        and sent is None
+        and (reference is None or not (reference.delivery_count or reference.deliver_at))
+    ):
+        redelivered = reference is not None and reference.redelivered
+        way = (number.life, queues, visited, owner, reference is not None, redelivered, topic, home)
+        shape = _shape_of(message, way)
+        copy.annotations = {ROUTE_TO: numbered(shape.before, number.value, shape.behind)}
+        copy.content = Plain(number.life, number.value, shape)
+        return copy
     routing_type = None if message.routing_type is None else int(message.routing_type)
     note = Note(
         number.life,
@@ -124,6 +166,24 @@ def stored(
     return copy
 
 
+def _shape_of(message: Message, way: _Way) -> Shape:
+    kind = (message.address, message.priority, message.routing_type, message.encoding, message.durable, message.user)
+    shape = _shapes.get((way, kind))
+    if shape is not None:
+        return shape
+    life, queues, visited, owner, moved, redelivered, topic, home = way
+    routing_type = None if message.routing_type is None else int(message.routing_type)
+    note = Note(
+        *(life, 0, queues, visited, message.address, message.priority, 0, 0, None, 0, None, None),
+        *(routing_type, owner, moved, 0, topic, redelivered, home),
+    )
+    copy = Message(message.encoding, "", b"", durable=message.durable, user=message.user)
+    if len(_shapes) >= _SHAPES_KEPT:
+        _shapes.clear()
+    shape = _shapes[way, kind] = Shape(_as_sent(copy, note, None), *halves(note))
+    return shape
+
+
 def renumbered(copy: Message, number: Number) -> Message:
     """Return another copy of a stored one, with another number."""
     notes = dict(copy.annotations or {})
@@ -146,6 +206,7 @@ def mark_moved(copy: Message) -> None:
     notes = dict(copy.annotations or {})
     notes[ROUTE_TO] = encode(replace(decode(notes[ROUTE_TO]), moved=True))  # type: ignore[arg-type]
     copy.annotations = notes
+    copy.content = None
 
 
 def to_send(copy: Message) -> Forwarded | None:
@@ -155,6 +216,16 @@ def to_send(copy: Message) -> Forwarded | None:
         note = decode(notes.pop(ROUTE_TO))  # type: ignore[arg-type]  # what is no bytes is refused
     except (KeyError, TypeError, msgspec.MsgspecError):
         return None
+    return _as_sent(copy, note, notes or None)
+
+
+def known(copy: Message) -> Plain | None:
+    """Return a stored copy that is plain; None: :func:`to_send` looks at all of it."""
+    content = copy.content
+    return content if isinstance(content, Plain) else None
+
+
+def _as_sent(copy: Message, note: Note, notes: dict[str, Any] | None) -> Forwarded:
     return Forwarded(
         note.life,
         note.number,
@@ -174,7 +245,7 @@ def to_send(copy: Message) -> Forwarded | None:
         note.duplicate_id,
         note.routing_type,
         copy.user,
-        notes or None,
+        notes,
         (copy.large.size, copy.large.checksum) if copy.large is not None else None,
         note.owner,
         note.moved,
@@ -212,3 +283,31 @@ def taken(sent: Forwarded, large: LargeBody | None = None) -> Message:
         raise ValueError("an annotation is neither text, number nor bytes")
     message.annotations = notes or None
     return message
+
+
+def is_plain(sent: Forwarded) -> bool:
+    """Whether nothing but data and time tells one message of this kind from another."""
+    return (
+        sent.annotations is None
+        and sent.duplicate_id is None
+        and sent.group is None
+        and not (sent.expiration or sent.deliver_at or sent.group_sequence or sent.failures)
+        and sent.last_value is None
+        and sent.large is None
+        and sent.encoding in _ENCODINGS
+        and sent.routing_type in _ROUTING
+    )
+
+
+def plainly_taken(sent: Forwarded, timestamp: int, data: bytes) -> Message:
+    """Return a plain message of this kind, as :func:`taken` would."""
+    return Message(
+        _ENCODINGS[sent.encoding],
+        sent.address,
+        data,
+        durable=sent.durable,
+        priority=sent.priority,
+        timestamp=timestamp,
+        routing_type=_ROUTING[sent.routing_type],
+        user=sent.user,
+    )

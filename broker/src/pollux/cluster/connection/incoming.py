@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from pollux.cluster.connection import payloads, refusals
-from pollux.cluster.connection.forwarded import taken
+from pollux.cluster.connection.forwarded import is_plain, plainly_taken, taken
 from pollux.cluster.connection.local import Prefixes
 from pollux.cluster.connection.payloads import Kind, Payloads
 from pollux.cluster.membership import Member
@@ -28,9 +30,11 @@ if TYPE_CHECKING:
 
     from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.owner import Owner
+    from pollux.cluster.connection.payloads import Item
     from pollux.cluster.link import Conversation
     from pollux.cluster.routes.numbers import Taken
     from pollux.cluster.routes.records import Key, QueueRecord, Telling
+    from pollux.routing.queue import Queue
     from pollux.store.large import LargeMessage, LargeWriter
 
 logger = logging.getLogger("pollux.cluster")
@@ -116,7 +120,7 @@ class IncomingLink:
         said: dict[str, Any] = {"member": members.mine} if members is not None and self._member is not None else {}
         if cluster.topology is not None:
             said["clients"] = cluster.topology.mine.as_content()
-        said |= {"node_id": cluster.node.hex(), "name": cluster.name, "taken": numbers, "homes": True}
+        said |= {"node_id": cluster.node.hex(), "name": cluster.name, "taken": numbers, "homes": True, "alike": True}
         self._conversation.accept(self._channel, **said)
         self._conversation.grant(self._channel, self._window)
         event(logger, logging.INFO, f"{self.what} from", broker=self.name, node=self.node.hex())
@@ -216,6 +220,10 @@ class IncomingLink:
             self._conversation.grant(self._channel, len(payload))
             self._cluster.progressed()
             return
+        if kind is Kind.ALIKE:
+            self.empty = False
+            self._take_alike(*content, len(payload))  # type: ignore[misc]  # decoded as such
+            return
         if kind is not Kind.MESSAGES:
             self._conversation.stop("protocol", f"{kind.name} from the side that sends messages")
             return
@@ -290,6 +298,62 @@ class IncomingLink:
             return
         cluster.post.when_stable(lambda error: self._stored(error, batch, size))
 
+    def _take_alike(self, shapes: tuple[Forwarded, ...], items: list[Item], size: int) -> None:
+        """Take messages that are like some others: at once where all have their queues here, else one by one."""
+        places = None if self._cluster.post.storage.full or self._body is not None else self._places(shapes)
+        batch = _Batch()
+        if places is None or not self._put(shapes, places, items, batch):
+            self._take(payloads.each_of(shapes, items), size)
+            return
+        self._cluster.post.when_stable(lambda error: self._stored(error, batch, size))
+
+    def _places(self, shapes: tuple[Forwarded, ...]) -> list[list[Queue]] | None:
+        """Return the queues here that plain messages are for; None: that is to be looked at for each."""
+        found: list[list[Queue]] = []
+        for one in shapes:
+            queues = self._queues(one)
+            if not queues or one.home or not is_plain(one):
+                return None
+            found.append(queues)
+        return found
+
+    def _put(self, shapes: tuple[Forwarded, ...], places: list[list[Queue]], items: list[Item], batch: _Batch) -> bool:
+        """Put messages into their queues, with their numbers: all of them, or nothing. Return whether they are."""
+        post, numbers = self._cluster.post, self._cluster.taken_of(self.key)
+        count = 0
+        try:
+            with post.attempt() as tx:
+                for which, run in groupby(items, itemgetter(0)):
+                    one, queues = shapes[which], places[which]
+                    last = batch.last.get(one.life) or numbers.last(one.life)
+                    messages = []
+                    for _, number, timestamp, data in run:
+                        if number > last:
+                            last = number
+                            messages.append(plainly_taken(one, timestamp, data))
+                    batch.last[one.life] = last
+                    batch.addresses.add(one.address)
+                    count += len(messages)
+                    kept = post.take_alike(messages, queues, tx, moved=one.moved, redelivered=one.redelivered)
+                    self._cluster.arrived(queues, kept)
+                for life, highest in batch.last.items():
+                    post.storage.append_link(self.key, life, highest, tx)
+        except Exception as error:
+            # Each of them is tried again, which finds the one that has no place.
+            event(logger, logging.INFO, "forwarded messages are taken one by one", broker=self.name, reason=error)
+            return False
+        for life, highest in batch.last.items():
+            numbers.take(Number(life, highest))
+        self.taken += count
+        return True
+
+    def _queues(self, one: Forwarded) -> list[Queue]:
+        """Return the queues here that a message is for."""
+        if one.owner not in (b"", self._cluster.node):
+            return []
+        space = self._cluster.post.space
+        return [queue for name in one.queues if (queue := space.queue(name)) is not None]
+
     def _try(self, sent: tuple[Forwarded, ...], numbers: Taken) -> _Batch:
         """Take messages and their numbers as one: all of them, or nothing."""
         batch = _Batch()
@@ -331,14 +395,12 @@ class IncomingLink:
         """
         message = taken(one, self._finish_body(one))
         cluster = self._cluster
-        space = cluster.post.space
-        mine = one.owner in (b"", cluster.node)
-        queues = [queue for name in one.queues if (queue := space.queue(name)) is not None] if mine else []
+        queues = self._queues(one)
         kept = False
         try:
             if one.home:
                 kept = cluster.at_home(message, tx)
-            elif not mine:
+            elif one.owner not in (b"", cluster.node):
                 kept = cluster.pass_on(message, one, tx)
             elif one.duplicate_id is not None and not one.moved and cluster.follow(message, one, tx):
                 kept = True
@@ -353,7 +415,7 @@ class IncomingLink:
                 redelivered=one.redelivered,
             ):
                 kept = True
-                cluster.arrived(queues, message)
+                cluster.arrived(queues, (message,))
         finally:
             if not kept and message.large is not None:
                 cluster.post.storage.large.delete(message.large.id)
@@ -368,8 +430,8 @@ class IncomingLink:
             return
         for life, number in batch.last.items():
             self._out.append(payloads.confirm(life, number))
-        self._flush()
         self._go_on(batch.addresses, size)
+        self._flush()
 
     def _go_on(self, addresses: set[str], size: int) -> None:
         """Let the peer send as much again, once there is room where it went."""

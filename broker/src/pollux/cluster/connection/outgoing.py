@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pollux.cluster.connection import payloads, refusals
-from pollux.cluster.connection.forwarded import to_send
+from pollux.cluster.connection.asking import Asking
+from pollux.cluster.connection.forwarded import known, to_send
+from pollux.cluster.connection.packing import Packing
 from pollux.cluster.connection.payloads import Kind, Payloads
 from pollux.cluster.connection.sent import Fate, Sent
 from pollux.cluster.connection.settings import PURPOSE
@@ -28,7 +30,6 @@ from pollux.wire.core.frames import CoreError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.owner import Sender
     from pollux.cluster.link import Conversation
     from pollux.cluster.link.connecting import CoreLink
@@ -42,8 +43,6 @@ logger = logging.getLogger("pollux.cluster")
 
 #: Messages that may be sent and not confirmed.
 _IN_FLIGHT = 2000
-#: Messages and bytes in one payload.
-_BATCH, _BATCH_BYTES = 200, 128 << 10
 #: Bytes of a large message's body in one payload.
 _PIECE = 64 << 10
 
@@ -95,9 +94,7 @@ class OutgoingLink:
         self._planned = False
         #: What the peer tells of itself; None before it did.
         self.about: About | None = None
-        #: Requests that wait for their answers, by number.
-        self._answers: dict[int, asyncio.Future[str]] = {}
-        self._asked = 0
+        self._asking = Asking()
         #: The peer, which is being emptied, knows that nothing waits for it.
         self._said_empty = False
         self._told = ""
@@ -107,7 +104,9 @@ class OutgoingLink:
         self._was_up = self._ever = False
         #: Something is known of the peer that was not when it was tried last.
         self._news = asyncio.Event()
-        self._tells_members = False
+        self._tells_members = self._alike = False
+        #: Bytes that the peer said and was not granted again.
+        self._owed = 0
 
     @property
     def conversation(self) -> Conversation | None:
@@ -246,11 +245,14 @@ class OutgoingLink:
         self.node, self.broker = node, broker
         #: The peer looks at duplicate ids for others.
         self.homes = bool(content.get("homes"))
+        #: It takes messages that are like others.
+        self._alike = bool(content.get("alike"))
         self._sent.begin(node, taken)
         self._cluster.heard_of(node, content.get("clients"))
         self.connected, self.reason, self._told = True, "", ""
         self._was_up = True
         event(logger, logging.INFO, f"{self.what} is up", connector=self.name, broker=broker, node=node.hex())
+        self._owed = 0
         self._grant(self._cluster.settings.window)
         self._queue = self._cluster.opened(node)
         self.credit = _IN_FLIGHT
@@ -281,8 +283,11 @@ class OutgoingLink:
         self._sent.gives_up = True
 
     def _grant(self, size: int) -> None:
-        if self._link is not None:
-            self._link.conversation.grant(self._channel, size)
+        """Let the peer say so much more, when there is some of it: most of what it says is short."""
+        self._owed += size
+        if self._link is not None and self._owed >= self._cluster.settings.window // 4:
+            self._link.conversation.grant(self._channel, self._owed)
+            self._owed = 0
 
     def data(self, payload: bytes) -> None:
         """Take what the peer tells, or what it has stored."""
@@ -302,7 +307,7 @@ class OutgoingLink:
         elif kind is Kind.CONFIRM:
             self._confirmed(*content)  # type: ignore[misc]  # decoded as such
         elif kind is Kind.ANSWER:
-            self._answered(*content)  # type: ignore[misc]  # decoded as such
+            self._asking.answered(*content)  # type: ignore[misc]  # decoded as such
         elif kind is Kind.ABOUT:
             self.about = content  # type: ignore[assignment]  # decoded as such
             self._say_empty()
@@ -312,11 +317,6 @@ class OutgoingLink:
         else:
             self._end(CoreError("protocol", f"{kind.name} from the side that takes messages"))
 
-    def _answered(self, number: int, refusal: str) -> None:
-        answer = self._answers.get(number)
-        if answer is not None and not answer.done():
-            answer.set_result(refusal)
-
     async def ask(self, what: str, content: bytes) -> str:
         """Ask the peer for something; return why it cannot be, empty: it is done, and on the peer's disk.
 
@@ -324,16 +324,13 @@ class OutgoingLink:
         """
         if not self.connected or self._link is None:
             raise ConnectionError(self.reason)
-        self._asked += 1
-        number = self._asked
-        answer: asyncio.Future[str] = self._cluster.loop.create_future()
-        self._answers[number] = answer
+        number, answer = self._asking.begin(self._cluster.loop)
         self._payloads_out.extend(payloads.request(number, what, content, self._link.conversation.room()))
         self._plan()
         try:
             return await answer
         finally:
-            self._answers.pop(number, None)
+            self._asking.done(number)
 
     def _say_empty(self) -> None:
         """Tell a peer that is being emptied when nothing waits for it any more."""
@@ -372,10 +369,7 @@ class OutgoingLink:
             self._body = None
         self.connected = False
         self.about = None
-        answers, self._answers = self._answers, {}
-        for answer in answers.values():
-            if not answer.done():
-                answer.set_exception(ConnectionError(reason))
+        self._asking.lost(reason)
         self.credit = 0
         self._waiting.clear()
         self._sent.end()
@@ -419,13 +413,13 @@ class OutgoingLink:
                 if large is not None:
                     self._body = self._cluster.loop.create_task(self._send_body(self._link.conversation, large, batch))
                 elif batch:
-                    self._payloads_out.extend(payloads.messages(batch, self._link.conversation.room()))
+                    self._payloads_out.extend(batch.payloads(self._link.conversation.room()))
                 continue
             if not self._link.conversation.credit(self._channel):
                 return
             self._link.conversation.send(self._channel, self._payloads_out.popleft())
 
-    async def _send_body(self, conversation: Conversation, reference: MessageReference, batch: list[Forwarded]) -> None:
+    async def _send_body(self, conversation: Conversation, reference: MessageReference, batch: Packing) -> None:
         """Send the body of a large message bit by bit, then the message; others wait for it, and keep their order."""
         post, message = self._cluster.post, reference.message
         assert message.large is not None  # noqa: S101  (why this is called)
@@ -436,9 +430,9 @@ class OutgoingLink:
                     self._more.clear()
                     await self._more.wait()
                 conversation.send(self._channel, bytes((Kind.BODY,)) + data)
-            self._payloads_out.extend(payloads.messages(batch, conversation.room()))
+            self._payloads_out.extend(batch.payloads(conversation.room()))
         except PolluxError as error:  # the file is gone, or is not what it was
-            self._sent.take_back(batch[0].life)
+            self._sent.take_back(batch.life)
             post.set_aside(reference, error)
             self._end(CoreError("failed", str(error)))
         finally:
@@ -446,42 +440,42 @@ class OutgoingLink:
             self._body = None
         self._plan()
 
-    def _batch(self) -> tuple[list[Forwarded], MessageReference | None]:
+    def _batch(self) -> tuple[Packing, MessageReference | None]:
         """Return what is sent next; what the peer has, or is no message of this link, is done with at once.
 
         A large message is returned alone, with its reference.
         """
-        batch: list[Forwarded] = []
-        size = 0
+        batch = Packing()
         done: list[MessageReference] = []
         large: MessageReference | None = None
-        while self._waiting and len(batch) < _BATCH and size < _BATCH_BYTES:
-            if batch and self._waiting[0].message.large is not None:
+        waiting, sent, alike = self._waiting, self._sent, self._alike
+        while waiting:
+            reference = waiting[0]
+            message = reference.message
+            one = (known(message) if alike else None) or to_send(message)
+            if batch.life and (message.large is not None or not batch.fits(one)):
                 break
-            reference = self._waiting.popleft()
-            one = to_send(reference.message)
+            waiting.popleft()
             if one is None:
                 self._cluster.post.reject([reference])
                 self.credit += 1
                 continue
-            fate = self._sent.next(one, reference)
+            fate = sent.next(one, reference)
             if fate is Fate.SEND:
-                size += len(one.data)
-                batch.append(one)
-                if reference.message.large is not None:
+                batch.add(one, message)
+                if message.large is not None:
                     large = reference
                     break
             elif fate is Fate.DONE:
                 done.append(reference)
             else:
-                if fate is Fate.GIVE_UP:
-                    self._cluster.give_up(reference, one)
-                else:
+                if fate is Fate.RENUMBER:
                     self._cluster.renumber(self.node, reference)
+                elif (whole := to_send(message)) is not None:
+                    self._cluster.give_up(reference, whole)
                 self.credit += 1
         self.sent += len(batch)
-        if batch:
-            self._said_empty = False
+        self._said_empty = self._said_empty and not batch
         self._done(done)
         return batch, large
 

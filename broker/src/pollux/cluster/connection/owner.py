@@ -130,8 +130,8 @@ class Owner(Protocol):
     def asked(self, node: bytes, what: str, content: bytes) -> None:
         """Do what a peer asks for. Raises PolluxError or ValueError, in words for the peer, when that cannot be."""
 
-    def arrived(self, queues: Iterable[Queue], message: Message) -> None:
-        """Note a message that came from another node."""
+    def arrived(self, queues: Iterable[Queue], messages: Iterable[Message]) -> None:
+        """Note messages that came from another node."""
 
     def pass_on(self, message: Message, sent: Forwarded, tx: int) -> bool:
         """Send a message on that is for queues of another node; return whether it is kept. Raises PolluxError."""

@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from pollux.cluster.connection.forwarded import Forwarded
 from pollux.cluster.membership import Member
@@ -39,13 +40,18 @@ class Kind(IntEnum):
     ABOUT = 9
     EMPTY = 10
     REQUEST = 11
+    ALIKE = 12
 
+
+#: A message of ALIKE: which of the first ones it is like, its number, timestamp and data.
+Item = tuple[int, int, int, bytes]
 
 _encode = msgspec.msgpack.Encoder().encode
 _telling = msgspec.msgpack.Decoder(Telling).decode
 _confirm = msgspec.msgpack.Decoder(tuple[bytes, int]).decode
 _members = msgspec.msgpack.Decoder(tuple[Member, ...]).decode
 _messages = msgspec.msgpack.Decoder(tuple[Forwarded, ...]).decode
+_alike = msgspec.msgpack.Decoder(tuple[tuple[Forwarded, ...], list[Item]]).decode
 _request = msgspec.msgpack.Decoder(tuple[int, str, bytes]).decode
 _answer = msgspec.msgpack.Decoder(tuple[int, str]).decode
 _about = msgspec.msgpack.Decoder(About).decode
@@ -69,6 +75,22 @@ def confirm(life: bytes, number: int) -> bytes:
 def messages(listed: Sequence[Forwarded], room: int) -> Iterator[bytes]:
     """Return the payloads of messages; ``room``: bytes of the largest."""
     yield from _cut(Kind.MESSAGES, _encode(listed), room)
+
+
+def alike(shapes: Sequence[Forwarded], items: Sequence[Item], room: int) -> Iterator[bytes]:
+    """Return the payloads of messages that are like one of some others, as far as their items do not say how they are.
+
+    Only for who accepts with ``alike``. ``room``: bytes of the largest.
+    """
+    yield from _cut(Kind.ALIKE, _encode((shapes, items)), room)
+
+
+def each_of(shapes: Sequence[Forwarded], items: Sequence[Item]) -> tuple[Forwarded, ...]:
+    """Return the messages of :func:`alike` as those of :func:`messages`."""
+    return tuple(
+        replace(shapes[which], number=number, timestamp=timestamp, data=data)
+        for which, number, timestamp, data in items
+    )
 
 
 def request(number: int, what: str, content: bytes, room: int) -> Iterator[bytes]:
@@ -130,18 +152,26 @@ class Payloads:
         if kind is Kind.MEMBERS:
             return _members(body)
         if kind is Kind.MESSAGES:
-            listed = _messages(body)
-            for one in listed:
-                if len(one.life) != 8 or len(one.visited) > MAXIMUM_VISITED:
-                    raise ValueError("a message has no number, or went round for ever")
-                if one.owner and len(one.owner) != _NODE:
-                    raise ValueError("a node id is not of 16 bytes")
-                for node in one.visited:
-                    if len(node) != _NODE:
-                        raise ValueError("a node id is not of 16 bytes")
-            return listed
+            return _checked(_messages(body))
+        if kind is Kind.ALIKE:
+            shapes, items = _alike(body)
+            if not {item[0] for item in items} <= set(range(len(shapes))):
+                raise ValueError("a message is like none that was named")
+            return _checked(shapes), items
         decode = _DECODE.get(kind)
         return decode(body) if decode is not None else None
+
+
+def _checked(listed: tuple[Forwarded, ...]) -> tuple[Forwarded, ...]:
+    for one in listed:
+        if len(one.life) != 8 or len(one.visited) > MAXIMUM_VISITED:
+            raise ValueError("a message has no number, or went round for ever")
+        if one.owner and len(one.owner) != _NODE:
+            raise ValueError("a node id is not of 16 bytes")
+        for node in one.visited:
+            if len(node) != _NODE:
+                raise ValueError("a node id is not of 16 bytes")
+    return listed
 
 
 _DECODE: dict[Kind, Callable[[bytes | memoryview], object]] = {

@@ -76,12 +76,14 @@ class Redistribution:
         if mover is not None:
             mover.stop()
 
-    def arrived(self, queues: Iterable[Queue], message: Message) -> None:
-        """Note a message that came from another node."""
+    def arrived(self, queues: Iterable[Queue], messages: Iterable[Message]) -> None:
+        """Note messages that came from another node."""
+        now = self._loop.time()
         for queue in queues:
             mover = self._movers.get(queue.id)
             if mover is not None:
-                mover.arrived(message, self._loop.time())
+                for message in messages:
+                    mover.arrived(message, now)
 
     def review(self, queues: Iterable[Queue]) -> None:
         """Look whether something of these queues is to be moved."""

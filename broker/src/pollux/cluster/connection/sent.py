@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pollux.cluster.connection.forwarded import Forwarded
+    from pollux.cluster.connection.forwarded import Forwarded, Plain
     from pollux.routing.reference import MessageReference
 
 
@@ -72,14 +72,18 @@ class Sent:
         """Whether something was sent that the peer has not said to have, by an earlier connection or this one."""
         return bool(self._open) or self.in_flight > 0
 
-    def next(self, one: Forwarded, reference: MessageReference) -> Fate:
+    def next(self, one: Forwarded | Plain, reference: MessageReference) -> Fate:
         """Return what becomes of a message; what is sent is on its way from now on."""
         life, number = one.life, one.number
         if number > self._last.get(life, 0) and not (self.gives_up and (life, number) in self._open):
             self._last[life] = number
             self._highest[life] = max(number, self._highest.get(life, 0))
-            self._open.discard((life, number))
-            self._in_flight.setdefault(life, deque()).append((number, reference))
+            if self._open:
+                self._open.discard((life, number))
+            flight = self._in_flight.get(life)
+            if flight is None:
+                flight = self._in_flight[life] = deque()
+            flight.append((number, reference))
             self.size += reference.message.size
             return Fate.SEND
         taken = self._taken.get(life, 0)

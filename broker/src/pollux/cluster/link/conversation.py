@@ -108,6 +108,8 @@ class Conversation:
         #: With which code and words.
         self._end = ("", "")
         self._paused = False
+        #: What was granted is sent at the end of this turn of the loop.
+        self._flushing = False
         self._core = CorePeer(
             hub.key,
             initiator=initiator,
@@ -223,9 +225,16 @@ class Conversation:
         self.flush()
 
     def grant(self, channel: int, size: int) -> None:
-        """Let the other end send more."""
+        """Let the other end send more: it is told with what is sent in this turn of the loop, or at its end."""
         if not self._ended:
             self._core.grant(channel, size)
+            if not self._flushing:
+                self._flushing = True
+                self._loop.call_soon(self._flush_granted)
+
+    def _flush_granted(self) -> None:
+        self._flushing = False
+        if not self._ended:
             self.flush()
 
     def credit(self, channel: int) -> int:

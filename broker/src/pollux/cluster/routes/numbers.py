@@ -48,6 +48,10 @@ class Taken:
         """Whether a message of this number was not taken in yet."""
         return number.value > self._last.get(number.life, 0)
 
+    def last(self, life: bytes) -> int:
+        """Return the last number that was taken in of a life; 0: none was."""
+        return self._last.get(life, 0)
+
     def take(self, number: Number) -> None:
         """Remember that it was: all before it of its life are taken in, too."""
         last = self._last.pop(number.life, 0)

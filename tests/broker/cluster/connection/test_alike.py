@@ -1,0 +1,228 @@
+"""Messages that are like each other go over a link with what they have in common said once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from broker.cluster.connection.conftest import until
+from broker.cluster.connection.test_links import consumer, pair
+from broker.engine.conftest import message
+from pollux.cluster.connection import payloads
+from pollux.cluster.connection.forwarded import Forwarded, known, stored, to_send
+from pollux.cluster.connection.packing import Packing
+from pollux.cluster.connection.payloads import Kind, Payloads
+from pollux.cluster.routes.numbers import Number
+from pollux.errors import LimitError
+from pollux.formats.forwards import ROUTE_TO, Note, decode, encode
+from pollux.message import RoutingType
+from pollux.routing.reference import MessageReference
+from pollux.wire.core.frames import CoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from broker.cluster.connection.conftest import Node
+    from pollux.message import Message
+
+    Make = Callable[..., Awaitable[list[Node]]]
+
+LIFE, NODE = b"lifelife", b"A" * 16
+
+
+def waiting(number: int, sent: Message, queues: tuple[str, ...] = ("orders",), **more: Any) -> Message:
+    return stored(sent, "sf", Number(LIFE, number), queues, (NODE,), **more)
+
+
+def packed(copies: list[Message]) -> Packing:
+    batch = Packing()
+    for copy in copies:
+        one = known(copy) or to_send(copy)
+        assert one is not None
+        batch.add(one, copy)
+    return batch
+
+
+def received(batch: Packing, room: int = 1 << 20) -> tuple[Kind, tuple[Forwarded, ...]]:
+    reader = Payloads()
+    (found,) = filter(None, map(reader.decode, batch.payloads(room)))
+    kind, content = found
+    return kind, payloads.each_of(*content) if kind is Kind.ALIKE else content  # type: ignore[misc,return-value]
+
+
+def moved(sent: Message, *, failures: int = 0) -> MessageReference:
+    reference = MessageReference(sent, None)  # type: ignore[arg-type]  # nobody asks for its queue
+    reference.redelivered, reference.delivery_count = True, failures
+    return reference
+
+
+@pytest.mark.parametrize("room", [1 << 20, 100])
+def test_alike_messages_arrive_as_they_would_one_by_one(room: int) -> None:
+    """Of three kinds, in turns: each kind is named once, the order is kept."""
+    kinds: list[dict[str, Any]] = [
+        {"address": "orders"},
+        {"address": "news", "priority": 7, "durable": False, "routing_type": RoutingType.MULTICAST},
+        {"address": "orders", "user": "alice"},
+    ]
+    copies = [
+        waiting(number, message(str(number).encode(), timestamp=number, **kinds[number % 3]), topic=number % 3 == 1)
+        for number in range(1, 31)
+    ]
+    kind, found = received(packed(copies), room)
+    assert kind is Kind.ALIKE
+    assert list(found) == [to_send(copy) for copy in copies]
+    assert len(b"".join(packed(copies).payloads(1 << 20))) < len(b"".join(payloads.messages(found, 1 << 20))) / 2
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"expiration": 5},
+        {"deliver_at": 5},
+        {"group": "g"},
+        {"group_sequence": 5},
+        {"last_value": "v"},
+        {"duplicate_id": b"d"},
+    ],
+    ids=lambda one: next(iter(one)),
+)
+def test_a_message_with_something_of_its_own_is_sent_as_it_was_before(more: dict[str, Any]) -> None:
+    copy = waiting(3, message(**more))
+    assert known(copy) is None
+    kind, (one,) = received(packed([copy]))
+    assert kind is Kind.MESSAGES
+    assert one == to_send(copy)
+    assert [getattr(one, name) for name in more] == list(more.values())
+
+
+def test_a_message_with_annotations_is_sent_as_it_was_before() -> None:
+    sent = message()
+    sent.annotations = {"a": 1}
+    assert known(waiting(3, sent)) is None
+
+
+def test_moved_messages_are_alike_unless_their_delivery_failed() -> None:
+    sent = message()
+    plain = waiting(3, sent, reference=moved(sent))
+    _, (one,) = received(packed([plain]))
+    assert (one.moved, one.redelivered, one.failures) == (True, True, 0)
+    failed = waiting(4, sent, reference=moved(sent, failures=2))
+    assert known(failed) is None
+    _, (one,) = received(packed([failed]))
+    assert (one.moved, one.failures) == (True, 2)
+
+
+def test_the_stored_note_is_that_of_any_message() -> None:
+    """Whoever reads the store knows nothing of what messages have in common."""
+    for number in (1, 127, 1 << 40, (1 << 64) - 1):
+        copy = waiting(number, message(), owner=b"C" * 16)
+        note = decode((copy.annotations or {})[ROUTE_TO])  # type: ignore[arg-type]
+        expected = Note(LIFE, number, ("orders",), (NODE,), "orders", 4, 0, 0, None, 0, None, None, None, b"C" * 16)
+        assert note == decode(encode(expected))
+
+
+@pytest.mark.parametrize("which", [-1, 1])
+def test_a_message_that_is_like_none_is_refused(which: int) -> None:
+    copy = to_send(waiting(3, message()))
+    payload = bytes((Kind.ALIKE,)) + msgspec.msgpack.encode(([copy], [(which, 1, 0, b"")]))
+    with pytest.raises(CoreError, match="like none"):
+        Payloads().decode(payload)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("knows", [True, False], ids=["this version", "the version before"])
+async def test_a_peer_of_the_version_before_is_sent_each_message_whole(
+    nodes: Make, monkeypatch: pytest.MonkeyPatch, knows: bool
+) -> None:
+    one, two = await pair(nodes)
+    receiver = await consumer(one, two)
+    link = one.cluster.peers.links[0]
+    accepted, kinds = link.accepted, set()
+    decode_ = Payloads.decode
+
+    def noted(self: Payloads, payload: bytes) -> tuple[Kind, object] | None:
+        kinds.add(Kind(payload[0]))
+        return decode_(self, payload)
+
+    def as_before(content: dict[str, Any]) -> None:
+        assert content["alike"] is True
+        accepted({key: value for key, value in content.items() if knows or key != "alike"})
+
+    monkeypatch.setattr(link, "accepted", as_before)
+    monkeypatch.setattr(Payloads, "decode", noted)
+    one.connectors[two.id].links[-1].cut()
+    await until(lambda: link.connected and len(one.connectors[two.id].links) == 2)
+    await until(lambda: one.cluster.table.path((two.id, "orders")).connected)  # type: ignore[union-attr]
+    for number in range(700):
+        one.post.send(message(b"%d" % number))
+    await receiver.wait(700)
+    assert receiver.bodies == [b"%d" % number for number in range(700)]
+    assert (Kind.ALIKE in kinds, Kind.MESSAGES in kinds) == (knows, not knows)
+    await until(lambda: link.confirmed == 700)
+
+
+@pytest.mark.asyncio
+async def test_alike_messages_of_a_queue_that_is_gone_are_routed_anew(nodes: Make) -> None:
+    """One kind has its queue, the other one has not: both arrive, once, and in order."""
+    one, two = await pair(nodes)
+    two.office.queue("other")
+    await until(lambda: (two.id, "other") in one.cluster.table.queues)
+    link = one.cluster.peers.links[0]
+    connector = one.connectors[two.id]
+    connector.allowed.clear()
+    connector.links[-1].cut()
+    for number in range(20):
+        name = ("orders", "other")[number % 2]
+        sent = message(b"%d" % number, name)
+        one.post.forward(one.cluster.spreading.forward(sent, two.id, (name,)), 0)
+    await one.office.stable()
+    two.post.delete_queue("other")
+    connector.allowed.set()
+    await until(lambda: link.confirmed == 20)
+    for odd, name in enumerate(("orders", "other")):
+        bodies = [each.message.data for each in two.post.queue(name).iterate()]
+        assert bodies == [b"%d" % number for number in range(odd, 20, 2)]
+
+
+@pytest.mark.asyncio
+async def test_alike_messages_one_of_which_fails_are_taken_once(nodes: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was stored of them is undone, and they are taken one by one."""
+    one, two = await pair(nodes)
+    receiver = await consumer(one, two)
+    store, calls = two.post._intake._store, []
+
+    def failing(*given: Any, **more: Any) -> None:
+        calls.append(given)
+        if len(calls) == 3:
+            raise LimitError("not now")
+        store(*given, **more)
+
+    monkeypatch.setattr(two.post._intake, "_store", failing)
+    for number in range(5):
+        one.post.send(message(b"%d" % number))
+    await receiver.wait(5)
+    assert receiver.bodies == [b"%d" % number for number in range(5)]
+    assert two.cluster.incoming[one.id].taken == 5
+    two.post.acknowledge(receiver.got)
+    await two.office.stable()
+    two.office.check_accounts()
+
+
+@pytest.mark.asyncio
+async def test_alike_messages_that_were_taken_are_left_out(nodes: Make) -> None:
+    one, two = await pair(nodes)
+    receiver = await consumer(one, two)
+    for number in range(4):
+        one.post.send(message(b"%d" % number))
+    await receiver.wait(4)
+    link = two.cluster.incoming[one.id]
+    copies = [
+        stored(message(b"%d" % number), "sf", Number(one.cluster._life, number + 1), ("orders",), (one.id,))
+        for number in range(2, 6)
+    ]
+    for payload in packed(copies).payloads(1 << 20):
+        link.data(payload)
+    await receiver.wait(6)
+    assert receiver.bodies == [b"0", b"1", b"2", b"3", b"4", b"5"]
