@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import peers
+from benchmarks.failover_pairs import SMALL_JOURNAL
 from benchmarks.report import markdown, show, write_section
 from benchmarks.throughput import RUN_LIMIT
 from harness.broker import PASSWORD, USER
@@ -62,9 +63,12 @@ def forward(directory: Path, rounds: int, seconds: float) -> Iterator[Row]:
     """Compare what goes through one broker with what goes from one node to another, alternating.
 
     Two nodes, the client and whatever else runs share the machine's processors: what each node spends on a message
-    is told beside the rates, and depends less on that.
+    is told beside the rates, and depends less on that. Journals are as large as they are by default.
     """
-    with Nodes(directory / "single", 1) as alone, Nodes(directory / "pair", 2) as pair:
+    single, both = Nodes(directory / "single", 1), Nodes(directory / "pair", 2)
+    for node in (*single.all, *both.all):
+        node.configuration.write_text(node.configuration.read_text().replace(SMALL_JOURNAL, ""))
+    with single as alone, both as pair:
         one, two = pair.all
         for protocol in ("amqp", "stomp", "mqtt"):
             rates: tuple[list[float], list[float]] = [], []
@@ -79,9 +83,9 @@ def forward(directory: Path, rounds: int, seconds: float) -> Iterator[Row]:
                 name = f"{protocol}{turn}{suffix}"
                 rates[0].append(_load(alone.all, spent, alone.all[0], *words, "--queue", name))
                 rates[1].append(_load(pair.all, spent, one, *words, *there, "--queue", name))
-            single, across = map(statistics.median, rates)
+            by_one, across = map(statistics.median, rates)
             what = f"{protocol.upper()}: produced on one node, consumed on another, window 512, 100 B"
-            yield what, f"{across:,.0f}/s, {across / single:.0%} of one broker's {single:,.0f}/s", "60 %"
+            yield what, f"{across:,.0f}/s, {across / by_one:.0%} of one broker's {by_one:,.0f}/s", "60 %"
             on_one, on_a, on_b = (f"{statistics.median(each):.0f} ms" for each in spent.values())
             yield (
                 f"{protocol.upper()}: processor time of 1,000 messages",
