@@ -1,4 +1,4 @@
-"""What is appended of a message, by whichever way, is what :func:`pollux.formats.records.message_head` says."""
+"""Messages are appended, by whichever way, as :func:`pollux.formats.records.message_head` says."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from broker.cluster.connection.conftest import until
 from broker.cluster.connection.test_links import consumer, pair
 from broker.engine.conftest import message
 from pollux.cluster.connection import payloads
-from pollux.cluster.connection.forwarded import Forwarded, known, stored, to_send
+from pollux.cluster.connection.forwarded import Forwarded, known, mark_moved, stored, to_send
 from pollux.cluster.connection.packing import Packing
 from pollux.cluster.connection.payloads import Kind, Payloads
 from pollux.cluster.routes.numbers import Number
@@ -112,6 +112,13 @@ def test_moved_messages_are_alike_unless_their_delivery_failed() -> None:
     assert known(failed) is None
     _, (one,) = received(packed([failed]))
     assert (one.moved, one.failures) == (True, 2)
+
+
+def test_a_copy_that_is_marked_as_moved_is_sent_as_one() -> None:
+    copy = waiting(3, message())
+    mark_moved(copy)
+    _, (one,) = received(packed([copy]))
+    assert one.moved
 
 
 def test_the_stored_note_is_that_of_any_message() -> None:

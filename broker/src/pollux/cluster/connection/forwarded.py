@@ -18,7 +18,7 @@ from pollux.message import Encoding, Message, RoutingType
 
 #: By their numbers: an enumeration takes longer to find its members than a message may.
 _ENCODINGS = {int(each): each for each in Encoding}
-_ROUTING = {None: None, **{int(each): each for each in RoutingType}}
+_ROUTING: dict[int | None, RoutingType | None] = {None: None, **{int(each): each for each in RoutingType}}
 
 if TYPE_CHECKING:
     from pollux.cluster.routes.numbers import Number
