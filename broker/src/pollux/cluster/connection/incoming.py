@@ -222,7 +222,8 @@ class IncomingLink:
             return
         if kind is Kind.ALIKE:
             self.empty = False
-            self._take_alike(*content, len(payload))  # type: ignore[misc]  # decoded as such
+            shapes, items = content  # type: ignore[misc]  # decoded as such
+            self._take_alike(shapes, items, len(payload))
             return
         if kind is not Kind.MESSAGES:
             self._conversation.stop("protocol", f"{kind.name} from the side that sends messages")
