@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -222,8 +222,8 @@ class IncomingLink:
             return
         if kind is Kind.ALIKE:
             self.empty = False
-            shapes, items = content  # type: ignore[misc]  # decoded as such
-            self._take_alike(shapes, items, len(payload))
+            alike = cast("tuple[tuple[Forwarded, ...], list[Item]]", content)
+            self._take_alike(*alike, len(payload))
             return
         if kind is not Kind.MESSAGES:
             self._conversation.stop("protocol", f"{kind.name} from the side that sends messages")
