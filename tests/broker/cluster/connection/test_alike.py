@@ -195,7 +195,7 @@ async def test_alike_messages_of_a_queue_that_is_gone_are_routed_anew(nodes: Mak
 
 @pytest.mark.asyncio
 async def test_alike_messages_one_of_which_fails_are_taken_once(nodes: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was stored of them is undone, and they are taken one by one."""
+    """All that was stored of them is undone, and they are taken one by one."""
     one, two = await pair(nodes)
     receiver = await consumer(one, two)
     store, calls = two.post._intake._store, []

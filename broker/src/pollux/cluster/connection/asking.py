@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Asking:
-    """What was asked over one link."""
+    """All that was asked over one link, and has no answer yet."""
 
     def __init__(self) -> None:
         self._count = 0
