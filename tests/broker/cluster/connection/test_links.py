@@ -376,7 +376,7 @@ async def test_strict_and_off_move_nothing(nodes: Make) -> None:
     one.post.send(message(b"stays"))
     await one.office.stable()
     await consumer(one, two)
-    one.cluster.moving._review_movers()
+    one.cluster.moving.review(one.post.space.queues)
     assert not one.cluster.moving._movers
     assert one.post.message_count(one.post.queue("orders")) == 1
 

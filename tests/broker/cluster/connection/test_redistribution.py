@@ -92,7 +92,7 @@ async def test_ways_of_spreading_that_move_nothing(nodes: Make, balancing: str) 
     held = count(one), count(two)
     other = take(two)
     await until(lambda: wanted(one, two))
-    one.cluster.moving._review_movers()
+    one.cluster.moving.review(one.post.space.queues)
     await quiet([one, two])
     assert (count(one), count(two)) == held
     assert len(other.got) == held[1]
@@ -105,7 +105,7 @@ async def test_without_another_consumer_anywhere_it_stays(nodes: Make) -> None:
     await fill(one)
     consumer = take(one, credit=0)
     one.post.detach(one.post.queue("orders"), consumer)
-    one.cluster.moving._review_movers()
+    one.cluster.moving.review(one.post.space.queues)
     await quiet([one, two])
     assert (count(one), count(two)) == (10, 0)
 
@@ -183,7 +183,7 @@ async def test_what_was_kept_here_follows_its_consumer(nodes: Make, case: str) -
         await one.office.stable()
         other = take(two)
         await until(lambda: wanted(one, two))
-        one.cluster.moving._review_movers()
+        one.cluster.moving.review(one.post.space.queues)
         await quiet([one, two])
         assert count(one) == 1, "somebody takes it here"
         one.post.detach(one.post.queue("orders"), here)
@@ -375,7 +375,7 @@ async def test_an_automatically_deleted_queue_goes_when_all_of_it_is_elsewhere(n
     assert count(one) == 5, "it holds messages"
     await take(two).wait(5)
     await quiet([one, two])
-    one.cluster.moving._review_movers()
+    one.cluster.moving.review(one.post.space.queues)
     one.post.address_manager.maybe_delete(queue, one.office.wall_ms() + 10)
     assert one.post.space.queue("orders") is None
     await until(lambda: not distance(two, one))
@@ -417,7 +417,7 @@ async def test_queues_that_another_consumer_would_change_are_left_alone(
     await until(lambda: wanted(one, two))
     one.post.send(message(b"x", "orders::orders"))
     await quiet(found)
-    one.cluster.moving._review_movers()
+    one.cluster.moving.review(one.post.space.queues)
     await quiet(found)
     assert reason in kept(queue)
     assert other.got == [] or attributes.get("purge_on_no_consumers") or count(one) == 0
@@ -446,7 +446,7 @@ async def test_nothing_is_moved_towards_a_node_that_is_not_reached(nodes: Make) 
     connector.links[-1].cut()
     await until(lambda: not wanted(one, two))
     await fill(one, 5)
-    one.cluster.moving._review_movers()
+    one.cluster.moving.review(one.post.space.queues)
     await one.office.stable()
     assert (count(one), waits(one)) == (5, 0)
     assert "no node with a consumer is reached: node2" in "; ".join(why(one.cluster, "orders"))

@@ -80,11 +80,12 @@ class Mover(Taker):
         #: Message id -> when it was moved here (the loop's clock).
         self._arrived: OrderedDict[int, float] = OrderedDict()
 
-    def arrived(self, message: Message, now: float) -> None:
-        """Note that a message came from another node."""
+    def arrived(self, message: Message, now: float) -> bool:
+        """Note that a message came from another node; return whether to look again when it may be moved on."""
         self._arrived[message.id] = now
         if len(self._arrived) > _REMEMBERED:
             self._arrived.popitem(last=False)
+        return self._attached
 
     def review(self, now: float) -> float | None:
         """Look whether something is to be moved; return when to look again, None: when something changes."""

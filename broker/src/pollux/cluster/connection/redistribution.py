@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pollux.cluster.connection.leaving import Leaving
 from pollux.cluster.connection.mover import Mover
+from pollux.cluster.routes.moves import HOLD
 
 if TYPE_CHECKING:
     import asyncio
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pollux.message import Message
     from pollux.routing.queue import Queue
 
-#: Seconds after which everything is looked at in any case.
+#: Seconds after which whatever is another one is looked at in any case.
 LOOK = 1.0
 
 
@@ -45,7 +46,10 @@ class Redistribution:
         self._changed = changed
         self.leaves = Leaving(post.storage, post.recovered)
         self._movers: dict[int, Mover] = {}
+        #: Queue id -> when it is to be looked at again, as a delay is over then (the loop's clock).
+        self._due: dict[int, float] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
 
     def stop(self) -> None:
         """Move nothing any more."""
@@ -81,30 +85,43 @@ class Redistribution:
         now = self._loop.time()
         for queue in queues:
             mover = self._movers.get(queue.id)
-            if mover is not None:
-                for message in messages:
-                    mover.arrived(message, now)
+            if mover is None:
+                continue
+            for message in messages:
+                if mover.arrived(message, now) and queue.id not in self._due:
+                    self._again(queue.id, now + HOLD)
 
     def review(self, queues: Iterable[Queue]) -> None:
         """Look whether something of these queues is to be moved."""
         if not self._moves:
             queues = [queue for queue in queues if queue.name in self.leaves.names]
         now = self._loop.time()
-        soonest: float | None = None
         for queue in queues:
+            self._due.pop(queue.id, None)
             mover = self._mover(queue)
-            if mover is not None:
-                again = mover.review(now)
-                if again is not None and again < now + LOOK:
-                    soonest = again if soonest is None else min(soonest, again)
-        if soonest is not None:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_at(soonest + 0.001, self._review_movers)
+            if mover is not None and (again := mover.review(now)) is not None:
+                self._again(queue.id, again)
 
-    def _review_movers(self) -> None:
-        space = self._post.space
-        self.review([queue for each in self._movers if (queue := space.queue_by_id(each)) is not None])
+    def _again(self, queue_id: int, at: float) -> None:
+        self._due[queue_id] = at
+        if self._timer is None or at < self._timer_at:
+            self._plan(at)
+
+    def _plan(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at + 0.001, self._review_due)
+
+    def _review_due(self) -> None:
+        self._timer = None
+        now, space = self._loop.time(), self._post.space
+        due = [each for each, at in self._due.items() if at <= now]
+        for each in due:
+            del self._due[each]
+        self.review([queue for each in due if (queue := space.queue_by_id(each)) is not None])
+        if self._due:
+            self._plan(min(self._due.values()))
 
     def _mover(self, queue: Queue) -> Mover | None:
         leaving = queue.name in self.leaves.names

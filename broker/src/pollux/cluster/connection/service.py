@@ -12,6 +12,7 @@ from pollux.cluster.connection.forwarded import mark_moved, taken
 from pollux.cluster.connection.homes import Homes
 from pollux.cluster.connection.incoming import IncomingLink
 from pollux.cluster.connection.local import LocalQueues, Prefixes
+from pollux.cluster.connection.looks import Looks
 from pollux.cluster.connection.peers import Peers
 from pollux.cluster.connection.redistribution import LOOK, Redistribution
 from pollux.cluster.connection.refusals import Refusals, copied
@@ -52,8 +53,8 @@ logger = logging.getLogger("pollux.cluster")
 
 #: Seconds: changes of that time are told together; a digest is told.
 _TOGETHER, _DIGEST = 0.005, 30.0
-#: So many queues are looked at, then that pause is made (seconds): very many take longer, never all the processor.
-_SOME, _PAUSE = 200, 0.01
+#: Seconds between two portions of queues that are looked at: very many take longer, never all the processor.
+_PAUSE = 0.01
 
 
 class Cluster:
@@ -189,20 +190,20 @@ class Cluster:
         self.moving.stop()
 
     async def _look(self) -> None:
-        """Look at every queue now and then, some at a time, so that nothing depends on an event."""
-        digest = self.loop.time() + _DIGEST
+        """Look at queues that are other ones than before, and at every queue now and then: no event is relied on."""
+        digest, looks = self.loop.time() + _DIGEST, Looks()
         while True:
             await asyncio.sleep(LOOK)
             try:
-                queues = list(self.post.space.queues)
-                for start in range(0, len(queues), _SOME):
-                    self._dirty.update(queue for queue in queues[start : start + _SOME] if not queue.spec.internal)
+                for some in looks.portions(list(self.post.space.queues)):
+                    self._dirty.update(some)
                     self._changed()
                     await asyncio.sleep(_PAUSE)
                 self._pass_on(self.peers.look())
-                self.moving.tidy()
                 if self.loop.time() >= digest:
                     digest = self.loop.time() + _DIGEST
+                    looks.forget()
+                    self.moving.tidy()
                     for link in self.incoming.values():
                         link.digest()
                         link.credited()
