@@ -83,7 +83,7 @@ class ClusterNode(BrokerProcess):
 
     def links(self) -> int:
         """How many nodes it reaches."""
-        return sum(link["connected"] for link in self.cluster["links"])
+        return sum(link["connected"] for link in self.api("/api/v1/cluster?routes=")["links"])
 
     def routes(self, queue: str) -> dict[str, Any]:
         """Return what it knows of a queue at other nodes, by the node's name."""

@@ -84,8 +84,10 @@ Connection = Annotated[
 ]
 
 
-def _found(client: api.Client, connection: str | None) -> Any:
-    return client.get(_PATH, **({"connection": connection} if connection is not None else {}))
+def _found(client: api.Client, connection: str | None, routes: str | None) -> Any:
+    """Return what is known of a connection, of the routes only those of an address (None: all, empty: none)."""
+    asked = {"connection": connection, "routes": routes}
+    return client.get(_PATH, **{name: value for name, value in asked.items() if value is not None})
 
 
 @api.remote(app, "links", epilog="Example: pollux cluster links --json")
@@ -95,7 +97,7 @@ def links(client: api.Client, *, connection: Connection = None) -> Result:
     Whether they stand, or why not; how many messages wait, were sent and confirmed.
     """
     right = ("waiting", "inFlight", "sent", "confirmed")
-    return listed(_found(client, connection)["links"], _LINKS, right=right)
+    return listed(_found(client, connection, "")["links"], _LINKS, right=right)
 
 
 @api.remote(app, "routers", epilog="Example: pollux cluster routers by-user --key alice")
@@ -133,7 +135,7 @@ def routes(
 
     How far they are, whether they are reached now, how many consumers they have.
     """
-    found = [route for route in _found(client, connection)["routes"] if address in (None, route["address"])]
+    found = [route for route in _found(client, connection, address)["routes"] if address in (None, route["address"])]
     return listed(found, _ROUTES, right=("distance", "consumers", "credit", "backlog"))
 
 

@@ -27,7 +27,7 @@ class ClusterApi(Answers):
         found = self._node.links.cluster
         if found is None:
             return json_response(views.NO_CLUSTER)
-        return json_response(found.describe(request.query.get("connection")))
+        return json_response(found.describe(request.query.get("connection"), request.query.get("routes")))
 
     async def cluster_why(self, request: web.Request) -> web.Response:
         """Why a queue does not drain, in words."""

@@ -35,6 +35,7 @@ REMOVE = Body({"node": "string"}, {"connection": "string"})
 FORGET = Body({"node": "string"}, {"connection": "string", "first": "boolean"})
 REMOVE_LIFE = Body({"node": "string"})
 _CONNECTION = (Query("connection", "string", "Name of the cluster connection; without it the first one."),)
+_ROUTES = Query("routes", "string", "Address whose queues of other nodes are listed; empty: none are.")
 PROMOTE = Body({}, {"fenced": "strings", "discarded": "strings"})
 GRANT = Body({"asked": "integer"})
 CHOICE = Body({}, {"ids": "integers", "filter": "string", "all": "boolean"})
@@ -66,7 +67,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("POST", f"{_V1}/activation/promote", "promote", "activation", body=PROMOTE),
     Operation("POST", f"{_V1}/activation/grant", "grant", "activation", body=GRANT),
     Operation("POST", f"{_V1}/activation/demote", "demote", "activation"),
-    Operation("GET", f"{_V1}/cluster", "cluster", "cluster", query=_CONNECTION),
+    Operation("GET", f"{_V1}/cluster", "cluster", "cluster", query=(*_CONNECTION, _ROUTES)),
     Operation("GET", f"{_V1}/cluster/why/{{name}}", "cluster_why", "cluster", query=_CONNECTION),
     Operation("POST", f"{_V1}/cluster/forget", "cluster_forget", "cluster", body=FORGET, statuses=(202,)),
     Operation("POST", f"{_V1}/cluster/remove", "cluster_remove", "cluster", body=REMOVE, statuses=(202,)),

@@ -164,9 +164,9 @@ class Connections:
         for cluster in self.all:
             cluster.removing.told = told
 
-    def describe(self, name: str | None = None) -> dict[str, Any]:
-        """Return what is shown of one, and the names of all."""
-        return {**describe(self.named(name)), "connections": [cluster.settings.name for cluster in self.all]}
+    def describe(self, name: str | None = None, address: str | None = None) -> dict[str, Any]:
+        """Return what is shown of one, and the names of all. ``address``: only routes to its queues; empty: none."""
+        return {**describe(self.named(name), address), "connections": [cluster.settings.name for cluster in self.all]}
 
 
 def _others(configuration: Configuration, settings: Settings, meeting: Meeting) -> Others:
