@@ -123,3 +123,20 @@ def test_the_only_place_takes_all_that_may_be_moved_and_nothing_sooner_than_else
                 assert short == moves.target(lambda one, text=text: one == text, moved_at, now, group)  # type: ignore[misc]
                 moves._only = kept
         assert (moves._only is not None) is ((here, elsewhere) == cases[0])
+
+
+def test_all_goes_to_the_only_place_that_takes_all_once_its_delay_is_over() -> None:
+    moves = Moves(5)
+    moves.update(NOBODY, [A], 10)
+    assert (moves.only(14.9), moves.only(15)) == (None, A)
+    for here, elsewhere in ((RED, [A]), (NOBODY, [B]), (NOBODY, [A, B]), (NOBODY, [A._replace(filter="red")])):
+        moves.update(here, elsewhere, 20)
+        assert moves.only(100) is None
+
+
+def test_classes_are_due_one_by_one() -> None:
+    """A mover looks again at what it passed over when one more of them is."""
+    moves = Moves(5)
+    moves.update(NOBODY, [B], 10)
+    moves.update(NOBODY, [B, A], 12)
+    assert [moves.due(at) for at in (14, 15, 17)] == [set(), {"red"}, {"red", ""}]

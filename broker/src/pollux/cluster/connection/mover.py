@@ -9,6 +9,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from pollux.cluster.connection.local import demand
+from pollux.cluster.connection.pace import CROWDED, FULL, LONG_CROWDED
 from pollux.cluster.connection.spread import matches
 from pollux.cluster.connection.taker import Taker
 from pollux.cluster.routes.moves import HOLD, Demand, Elsewhere, Moves
@@ -16,14 +17,20 @@ from pollux.message import RoutingType
 from pollux.routing.selector import Selector
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from pollux.cluster.connection.pace import Pace
     from pollux.cluster.connection.spread import Spreading
     from pollux.cluster.routes.table import RoutingTable
     from pollux.engine.post_office import PostOffice
+    from pollux.engine.spreading import Forward
     from pollux.message import Message
     from pollux.routing.queue import Queue
+    from pollux.routing.reference import MessageReference
 
-#: Messages taken at a time.
-_CREDIT = 200
+#: Messages taken at a time; and those on the way to a node beyond which no more are: what its clients send goes there
+#: behind them.
+_CREDIT, _ON_THE_WAY = 200, 20_000
 #: Messages remembered that were moved here lately.
 _REMEMBERED = 100_000
 
@@ -63,20 +70,25 @@ class Mover(Taker):
         post: PostOffice,
         table: RoutingTable,
         spreading: Spreading,
+        pace: Pace,
         leaving: bool = False,
     ) -> None:
         """``leaving``: everything is moved, whether somebody takes it there or not."""
         super().__init__(post.loop, _CREDIT)
         self.moved = 0
-        #: Lets through what is to be moved.
-        self.selector = Selector("to be moved", lambda message: self.target(message) is not None)
+        #: Lets through what is to be moved; not asked where that is everything.
+        self._some = Selector("to be moved", lambda message: self.target(message) is not None)
+        self._pace = pace
+        #: Ends its rest; and the queue in which all that it moved last waits to be sent (None: there are several).
+        self._rested: asyncio.TimerHandle | None = None
+        self._outlet: Queue | None = None
         self._queue = queue
         self._moves = Moves(delay)
         self._leaving = leaving
         self._post = post
         self._table = table
         self._spreading = spreading
-        self._inputs: tuple[Demand, list[Elsewhere]] | None = None
+        self._inputs: tuple[Demand, list[Elsewhere], frozenset[str]] | None = None
         #: Message id -> when it was moved here (the loop's clock).
         self._arrived: OrderedDict[int, float] = OrderedDict()
 
@@ -113,13 +125,12 @@ class Mover(Taker):
                 break
             del self._arrived[first]
             held = True
-        ready = self._moves.ready(now)
-        inputs = (here, [one._replace(free=0) for one in elsewhere])
-        if self._attached and (not ready or held or inputs != self._inputs):
-            self._detach()
-        if ready and not self._attached and not kept(queue):
-            self._attached = True
-            self._post.attach(queue, self)
+        due = self._moves.due(now)
+        inputs = (here, [one._replace(free=0) for one in elsewhere], due)
+        if self._attached and (held or inputs != self._inputs):
+            self._detach()  # it looks again at what it passed over
+        if due and not self._attached and not kept(queue):
+            self._attach(now)
         if self._attached and self._arrived:  # else nobody waits until what came from another node may be moved on
             over = next(iter(self._arrived.values())) + HOLD
             again = over if again is None else min(again, over)
@@ -136,31 +147,79 @@ class Mover(Taker):
 
     def _hand_over(self) -> None:
         references, self._taken = self._taken, []
-        if not self._attached:
+        if not self._attached or not references:
             return
-        moves = []
-        stay = []
+        post, effort = self._post, self._post.share.effort
+        began, now = effort(), post.loop.time()
+        moves, stay = self._moves_of(references, now)
+        if moves:
+            post.hand_over(self._queue, moves)
+            self.moved += len(moves)
+        rest = self._pace.rest(len(moves), effort() - began, now)
+        if stay:
+            post.release(stay, failed=False)
+            if self.selector is None:  # it has to ask about each
+                self._detach()
+                self._attach(now)
+        if stay and post.storage.full:
+            rest = FULL
+        # Only where all goes to one node: else one that is slow would hold up what others want.
+        self._outlet = moves[-1][1].queue if moves and self._moves.only(now) is not None else None
+        self.credit = 0
+        if rest > 0:
+            self._rested = post.loop.call_later(rest, self._go_on)
+        else:
+            self._go_on()
+
+    def _moves_of(
+        self, references: list[MessageReference], now: float
+    ) -> tuple[list[tuple[MessageReference, Forward]], list[MessageReference]]:
+        """Return what is moved, with its copies, and what stays: nobody wants it any more, or there is no way."""
+        moves, stay = [], []
+        only = self._moves.only(now)
+        full = self._post.storage.full
         for reference in references:
-            target = self.target(reference.message)
+            message = reference.message
+            target = only if only is not None and (self._leaving or not self._arrived) else self.target(message)
             try:
-                if target is None or (reference.message.durable and self._post.storage.full):
+                if target is None or (full and message.durable):
                     raise KeyError  # noqa: TRY301  (it stays, as one without a way)
-                message, queues = reference.message, (target.queue,)
-                moves.append((reference, self._spreading.forward(message, target.node, queues, reference=reference)))
+                copy = self._spreading.forward(message, target.node, (target.queue,), reference=reference)
             except KeyError:
                 stay.append(reference)
-        if moves:
-            self._post.hand_over(self._queue, moves)
-            self.moved += len(moves)
+            else:
+                moves.append((reference, copy))
+        return moves, stay
+
+    def _go_on(self, patience: float = CROWDED) -> None:
+        """Take more, when there is room for it on the way."""
+        self._rested = None
+        if not self._attached:
+            return
+        post = self._post
+        if self._outlet is not None and self._crowded(self._outlet):
+            self._rested = post.loop.call_later(patience, self._go_on, min(2 * patience, LONG_CROWDED))
+            return
         self.credit = _CREDIT
-        if stay:
-            self._post.release(stay, failed=False)
-        else:
-            self._post.wake(self._queue)
+        post.wake(self._queue)
+
+    def _crowded(self, outlet: Queue) -> bool:
+        """Whether as much is on the way as may be: what is still being written is in no queue yet."""
+        in_memory = self._post.accounts.of(outlet.address).gauge.messages
+        return max(in_memory, self._post.message_count(outlet)) >= _ON_THE_WAY
+
+    def _attach(self, now: float) -> None:
+        self._attached = True
+        everything = self._moves.only(now) is not None and (self._leaving or not self._arrived)
+        self.selector = None if everything else self._some
+        self._post.attach(self._queue, self)
 
     def _detach(self) -> None:
         self._attached = False
         self._taken = []
+        if self._rested is not None:
+            self._rested.cancel()
+            self._rested = None
         self._post.detach(self._queue, self)
         self.credit = _CREDIT
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pollux.cluster.connection.leaving import Leaving
 from pollux.cluster.connection.mover import Mover
+from pollux.cluster.connection.pace import Pace
 from pollux.cluster.routes.moves import HOLD
 
 if TYPE_CHECKING:
@@ -35,8 +36,12 @@ class Redistribution:
         *,
         moves: bool,
         changed: Callable[[Queue], None],
+        confirmed: Callable[[], int],
     ) -> None:
-        """``moves``: those of all queues move, else of those that leave. ``changed``: told of who leaves, or stays."""
+        """``moves``: those of all queues move, else of those that leave. ``changed``: told of who leaves, or stays.
+
+        ``confirmed``: how many messages other nodes said to have so far.
+        """
         self._post = post
         self._loop = post.loop
         self._table = table
@@ -46,6 +51,7 @@ class Redistribution:
         self._changed = changed
         self.leaves = Leaving(post.storage, post.recovered)
         self._movers: dict[int, Mover] = {}
+        self._pace = Pace(lambda: post.routed_total + post.acknowledged_total - confirmed())
         #: Queue id -> when it is to be looked at again, as a delay is over then (the loop's clock).
         self._due: dict[int, float] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -136,7 +142,13 @@ class Redistribution:
             return None
         if mover is None:
             mover = Mover(
-                queue, delay / 1000, post=self._post, table=self._table, spreading=self._spreading, leaving=leaving
+                queue,
+                delay / 1000,
+                post=self._post,
+                table=self._table,
+                spreading=self._spreading,
+                pace=self._pace,
+                leaving=leaving,
             )
             self._movers[queue.id] = mover
         return mover

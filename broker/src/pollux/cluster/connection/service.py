@@ -131,6 +131,7 @@ class Cluster:
             self.prefixes,
             moves=settings.balancing.moves,
             changed=self.queue_changed,
+            confirmed=lambda: sum([link.confirmed for link in self.peers.links]),
         )
         self.leave, self.stay, self.leaving = self.moving.leave, self.moving.stay, self.moving.leaving
         self.arrived = self.moving.arrived

@@ -80,9 +80,20 @@ class Moves:
         waits = [at + self.delay for at in self._since.values() if at + self.delay > now]
         return min(waits, default=None)
 
+    def due(self, now: float) -> frozenset[str]:
+        """Return the classes of messages, by filter ("": everything), that may be moved now."""
+        return frozenset(text for text, at in self._since.items() if at + self.delay <= now)
+
     def ready(self, now: float) -> bool:
         """Whether some class of messages may be moved now."""
-        return any(at + self.delay <= now for at in self._since.values())
+        return bool(self.due(now))
+
+    def only(self, now: float) -> Elsewhere | None:
+        """Return where every message goes now that was not moved here; None: that is to be asked for each."""
+        if self._only is None:
+            return None
+        since = self._since.get("")
+        return self._only if since is not None and since + self.delay <= now else None
 
     def target(
         self, lets: Callable[[str], bool], moved_at: float | None, now: float, group: str | None = None
@@ -92,10 +103,8 @@ class Moves:
         ``moved_at``: when it was moved here, None for one that was not. A ``group`` goes as a whole, and only where
         nobody takes anything here: all its messages to the queue that has it (:mod:`pollux.cluster.routes.grouped`).
         """
-        if self._only is not None and moved_at is None:  # most messages of a backlog
-            since = self._since.get("")
-            if since is not None and since + self.delay <= now:
-                return self._only
+        if moved_at is None and (only := self.only(now)) is not None:  # most messages of a backlog
+            return only
         if group is not None and self._here.filters:
             return None
         if not self._since or self._here.everything or any(lets(text) for text in self._here.filters):
