@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Messages taken at a time; and those on the way to a node beyond which no more are: what its clients send goes there
 #: behind them.
-_CREDIT, _ON_THE_WAY = 200, 20_000
+_CREDIT, _ON_THE_WAY = 200, 10_000
 #: Messages remembered that were moved here lately.
 _REMEMBERED = 100_000
 

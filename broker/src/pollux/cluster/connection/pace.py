@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: How many times as long as a batch took the rest is, for as many messages of clients in that time as were moved; and
-#: at most. (Most of what a moved message costs comes after its batch: it is written, sent, and confirmed.)
-GAIN, MOST = 4.0, 8.0
+#: at most. (Most of what a moved message costs comes after its batch: it is written, sent, and confirmed.) Half as many
+#: as were moved get the most: who is held up sends less, and is not to be held up more because of that.
+GAIN, MOST = 16.0, 8.0
 #: Seconds until it is looked again whether there is room for more on the way to a node, at first and at most; and on a
 #: disk that is full.
 CROWDED, LONG_CROWDED, FULL = 0.005, 0.1, 1.0
