@@ -349,19 +349,26 @@ def main() -> None:
     found: dict[float, list[str]] = {}
     for size, row in measure([float(size) for size in given.sizes.split(",")], given.master, given.directory, console):
         found[size] = row
-        console.print(dict(zip(HEADERS, row, strict=True)))
+        console.print(figures([row]))
         if given.write:
             write_report([found[each] for each in sorted(found)], given.master)
     workers = compare_workers(given.workers, given.directory, console) if given.workers else ""
     if workers and given.write:
         write_report([found[each] for each in sorted(found)], given.master, workers)
-    table = Table(title=f"pipeline, {given.master}, driver {MEMORY}")
-    for header in HEADERS:
-        table.add_column(header, justify="right")
-    for size in sorted(found):
-        table.add_row(*found[size])
-    console.print(table)
+    console.print(f"pipeline, {given.master}, driver {MEMORY}")
+    console.print(figures([found[size] for size in sorted(found)]))
     console.print(workers)
+
+
+def figures(rows: list[list[str]]) -> Table:
+    """A table for a terminal of 80 columns: a line for each figure, a column for each of up to four sizes."""
+    table = Table(box=None, show_header=False)
+    table.add_column(no_wrap=True)
+    for _ in rows:
+        table.add_column(justify="right", no_wrap=True)
+    for line in zip(HEADERS, *rows, strict=True):
+        table.add_row(*line)
+    return table
 
 
 def write_report(rows: list[list[str]], master: str, more: str = "") -> None:

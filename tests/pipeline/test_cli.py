@@ -6,11 +6,13 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
@@ -28,7 +30,6 @@ from pollux_pipeline.sources.inputs import Inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -42,6 +43,7 @@ SMALL = (
     *("--conf", f"spark.driver.extraJavaOptions={SHORT_LIVED}"),
     *(word for name, value in UNCOMPILED.items() for word in ("--conf", f"{name}={value}")),
 )
+DOCUMENT = Path(__file__).parents[2] / "docs" / "pipeline.md"
 CONVERSATION: list[Entry] = [Sent(1, "m1", "p"), Confirmed(2, "m1", "n", "castor", 1), Received(3, "m1", "q")]
 
 
@@ -127,6 +129,33 @@ def test_findings_end_with_3_and_json_tells_them(
     told = json.loads(out)
     assert (told["result"], told["findings"]["lost"]) == ("findings", 1)
     assert told["findings"] == json.loads((tmp_path / "out" / "result.json").read_text())["findings"]
+
+
+@pytest.mark.parametrize(("ledger", "code", "told"), [("ledger.txt", 0, "out/report.html\n"), ("nowhere", 2, "")])
+def test_the_recipe_for_a_scheduler_tells_findings_apart(tmp_path: Path, ledger: str, code: int, told: str) -> None:
+    """The line of docs/pipeline.md, run by a shell that ends at the first failure, as a scheduler's does."""
+    found = re.findall(
+        r"^    (pollux-pipeline reconcile .* \|\| .*)$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    (recipe,) = found
+    History(CONVERSATION[:2]).write(tmp_path / "ledger.txt")
+    notify = tmp_path / "notify"
+    notify.write_text('#!/bin/sh\nprintf "%s\\n" "$@" >> notified\n')
+    notify.chmod(0o755)
+    (tmp_path / "notified").touch()
+    words = shlex.join(("-i", ledger, *SMALL))
+    done = subprocess.run(
+        ["sh", "-ec", recipe.replace("-i ...", words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=800,
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+    )
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "notified").read_text() == told
+    assert (tmp_path / "out" / "report.html").is_file() == bool(told)
 
 
 def test_a_failure_of_spark_is_one_line_and_ends_with_1(tmp_path: Path) -> None:

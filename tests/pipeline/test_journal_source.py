@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from functools import reduce
 from pathlib import Path
@@ -159,6 +160,28 @@ def test_filters_give_what_spark_alone_would(spark: SparkSession, journal: Path)
         name: count for name, count in expected.asDict().items() if count
     }
     assert sum(expected) > 100
+
+
+def test_explain_shows_what_is_pruned_and_what_was_pushed(
+    spark: SparkSession, journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As docs/pipeline.md says: the columns that the scan brings, and above it the filters that Spark is left with."""
+
+    def explained(**options: str) -> tuple[list[str], str]:
+        frame = read(spark, journal, columns="epoch,address,size", **options)
+        frame.filter("epoch = 2 and address like '%x%' and size > length(address)").select("size").explain()
+        plan = capsys.readouterr().out
+        (scan,) = re.findall(r"BatchScan pollux_journal\[(.*?)\]", plan)
+        filters = re.findall(r"Filter (.*)", plan)
+        return re.findall(r"(\w+)#", scan), " ".join(filters)
+
+    columns, left = explained()
+    assert columns == ["epoch", "address", "size"]
+    assert all(one in left for one in ("epoch#", "Contains(address#", "size#"))
+    columns, left = explained(pushdown="true")
+    assert columns == ["epoch", "address", "size"]
+    assert "epoch#" not in left
+    assert all(one in left for one in ("Contains(address#", "size#"))
 
 
 def test_one_frame_in_several_queries_is_not_mixed_up(spark: SparkSession, journal: Path) -> None:

@@ -177,3 +177,32 @@ def test_a_message_that_is_sent_twice_took_as_long_as_the_attempt_that_was_answe
     for row in spark.read.parquet(str(told.output / "latency")).collect():
         assert (row.confirm_max or 0) <= 2, row
         assert (row.receive_max or 0) <= 3, row
+
+
+def test_what_an_activation_cost_belongs_to_attempts(spark: SparkSession, tmp_path: Path) -> None:
+    """Messages that were sent again in the gap, of which the life before confirmed one, first or late.
+
+    Breaks when a life begins with the first confirm of a message whichever life it is of, when the gap is looked for at
+    attempts that were answered alone, or when an RTO is counted to the end of a life that goes on behind the next.
+    """
+    castor, pollux = ("n", "castor", 1), ("n", "pollux", 2)
+    twice: list[Entry] = [Sent(0, "twice", "p", "", 0), Confirmed(1, "twice", *castor), Received(2, "twice", "q")]
+    twice += [Sent(9, "twice", "p", "", 0), Confirmed(10, "twice", *pollux)]
+    faulty: list[Entry] = [*twice, Fault(4, "kill castor")]
+    late: list[Entry] = [*twice, Confirmed(15, "twice", *castor)]  # of its first attempt, and after the next life began
+    told = {
+        name: judge(spark, tmp_path / name, entries)
+        for name, entries in (("faulty", faulty), ("plain", twice), ("late", late), ("both", [*late, faulty[-1]]))
+    }
+    lives = {
+        name: spark.read.parquet(str(one.output / "activations")).orderBy("epoch").collect()
+        for name, one in told.items()
+    }
+    found = {name: [(row.first_ms, row.rto_ms, row.affected_messages) for row in rows] for name, rows in lives.items()}
+    assert found == {
+        "faulty": [(1, None, 0), (10, 6, 1)],
+        "plain": [(1, None, 0), (10, 9, 1)],
+        "late": [(1, None, 0), (10, None, 0)],
+        "both": [(1, None, 0), (10, 6, 0)],
+    }
+    assert [one.result.findings["two_lives"] for one in told.values()] == [0, 0, 1, 1]
