@@ -23,8 +23,9 @@ from harness.histories import History
 from harness.journals import JournalFile
 from harness.spark_cluster import SHORT_LIVED, UNCOMPILED
 from pollux.formats.ledger import Confirmed, Received, Sent
-from pollux_pipeline.cli import Progress, Spark, execute, main, running_tasks
+from pollux_pipeline.cli import Spark, execute, main, running_tasks
 from pollux_pipeline.errors import InputError
+from pollux_pipeline.progress import Progress
 from pollux_pipeline.session import check_master
 from pollux_pipeline.sources.inputs import Inputs
 

@@ -9,8 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +18,7 @@ import typer
 
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.places import Remote, fetched, here, is_remote, local
+from pollux_pipeline.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,54 +108,6 @@ class Spark:
                 raise InputError(f"--conf {text}: expected spark.NAME=VALUE")
             found[name] = value
         return found
-
-
-class Progress:
-    """Steps on standard error: a line that replaces itself on a terminal, a line each elsewhere.
-
-    The terminal's line also says how long a step takes already, and how far Spark is with what it does for it.
-    """
-
-    def __init__(self, job: str) -> None:
-        self._job = job
-        self._terminal = sys.stderr.isatty()
-        self._text = ""
-        self._began = 0.0
-        self._ended = threading.Event()
-        self._watcher: threading.Thread | None = None
-
-    def tell(self, text: str) -> None:
-        """Show what is being done now."""
-        self._text, self._began = text, time.monotonic()
-        if self._terminal:
-            sys.stderr.write(f"\r\x1b[K{self._job}: {text} ...")
-        else:
-            sys.stderr.write(f"{self._job}: {text}\n")
-        sys.stderr.flush()
-
-    def watch(self, tasks: Callable[[], tuple[int, int]]) -> None:
-        """Bring a terminal's line up to date every second until `done`. `tasks`: how many are done, of how many."""
-        if self._terminal:
-            self._watcher = threading.Thread(target=self._follow, args=(tasks,), daemon=True)
-            self._watcher.start()
-
-    def _follow(self, tasks: Callable[[], tuple[int, int]]) -> None:
-        while not self._ended.wait(1):
-            finished, every = tasks()
-            far = f", {finished} of {every} tasks" if every else ""
-            took = time.monotonic() - self._began
-            sys.stderr.write(f"\r\x1b[K{self._job}: {self._text} ... {took:.0f} s{far}")
-            sys.stderr.flush()
-
-    def done(self) -> None:
-        """Leave the terminal's line empty."""
-        self._ended.set()
-        if self._watcher is not None:
-            self._watcher.join()
-            self._watcher = None
-        if self._terminal:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
 
 
 def execute(
@@ -485,6 +436,26 @@ def archive(
         return Inputs((), ())
 
     execute(job, check, output, spark=Spark(master, memory, conf), as_json=as_json, options=options)
+
+
+@app.command("prepare", epilog="Example: pollux-pipeline prepare     # once, where it was installed")
+def prepare() -> None:
+    """Have Spark start faster: keep the classes that it loads in a file of some 200 MB beside this program."""
+    from pollux_pipeline.startup import archive, prepare
+
+    quiet_spark()
+    progress = Progress("prepare")
+    progress.tell("running Spark once")
+    try:
+        prepare()
+    except InputError as error:
+        progress.done()
+        _stop(f"pollux-pipeline prepare: {error}", EXIT_USAGE)
+    except OSError as error:
+        progress.done()
+        _stop(f"pollux-pipeline prepare: {error.filename}: {error.strerror}", EXIT_USAGE)
+    progress.done()
+    sys.stdout.write(f"prepare: {archive()}\n")
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pollux_pipeline import tuning
+from pollux_pipeline import startup, tuning
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.tuning import STRETCH
 
@@ -133,6 +133,8 @@ def build_session(
         values["spark.driver.bindAddress"] = "127.0.0.1"
         values["spark.sql.shuffle.partitions"] = "32"
     values |= tuning.settings(size, local=local)
+    if local:
+        values["spark.driver.extraJavaOptions"] += f" {startup.options(startup.archive())}"
     builder = SparkSession.builder.master(master)
     for key, value in (values | (settings or {})).items():
         builder = builder.config(key, value)

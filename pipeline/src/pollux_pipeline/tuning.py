@@ -16,8 +16,9 @@ _MOST = 4096
 SMALL = 64 << 20
 #: The collector stops for longer and takes less in all; nobody waits for single answers. Spark makes one method of what
 #: is done with a row, and of methods above 8,000 bytes of code the JVM compiles none unless it is told to: that of
-#: `reconcile` was interpreted for every line, a quarter of all that its tasks did.
-JVM = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
+#: `reconcile` was interpreted for every line, a quarter of all that its tasks did. Spark's classes have room from the
+#: beginning: to make more, the JVM collects the whole heap.
+JVM = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods -XX:MetaspaceSize=256m"
 _QUICK = f"-XX:TieredStopAtLevel=1 {JVM}"
 _WITHOUT_BROADCASTS = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.optimizer.disableHints": "true"}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, cast
@@ -21,7 +23,7 @@ from pollux_pipeline.places import remove, write_text
 from pollux_pipeline.tuning import STRETCH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import StructType
@@ -57,6 +59,21 @@ def _arrow(rows: list[tuple[Any, ...]], columns: str) -> pa.Table:
     schema = to_arrow_schema(cast("StructType", DataType.fromDDL(columns)), timezone="UTC")
     arrays = [pa.array([row[n] for row in rows], field.type) for n, field in enumerate(schema)]
     return pa.table(arrays, schema=schema)
+
+
+@contextmanager
+def at_once() -> Iterator[ThreadPoolExecutor]:
+    """Threads for jobs that do not need each other: one is planned while another one's tasks run.
+
+    They have ended afterwards, but where this one failed or was interrupted: then nothing is waited for.
+    """
+    pool = ThreadPoolExecutor()
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from pollux_pipeline.errors import InputError
@@ -28,6 +29,7 @@ class Manifest:
     def __init__(self, directory: Output) -> None:
         self._directory = directory
         self._path = directory / NAME
+        self._claiming = Lock()  # a run may write several tables at once
         self._names = self._read()
 
     def _read(self) -> set[str]:
@@ -71,7 +73,8 @@ class Manifest:
                 continue
             remedy = "give another directory, or move it away"
             raise InputError(f"--output {path}: is there, and pollux-pipeline did not write it: {remedy}")
-        if self._names.issuperset(names):
-            return
-        self._names.update(names)
-        write_text(self._path, json.dumps({"pollux_pipeline": 1, "wrote": sorted(self._names)}) + "\n")
+        with self._claiming:
+            if self._names.issuperset(names):
+                return
+            self._names.update(names)
+            write_text(self._path, json.dumps({"pollux_pipeline": 1, "wrote": sorted(self._names)}) + "\n")

@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 from pollux_pipeline import tuning
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.jobs import activations, clocks, costs, evidence, figures, hops, messages, order, state, timeline
-from pollux_pipeline.jobs.base import NORMAL_DAMAGE, SHOWN, Result, Run, table
+from pollux_pipeline.jobs.base import NORMAL_DAMAGE, SHOWN, Result, Run, at_once, table
 from pollux_pipeline.report import page
 from pollux_pipeline.sources.ledger import numbered, read_ledgers
 
@@ -59,7 +59,7 @@ def reconcile(run: Run) -> Result:
     began: list[DataFrame] = []
     sections: dict[str, Any] = {}
     stuck, fates, served = None, None, None
-    told: list[tuple[Any, ...]] = []
+    known, lives = timeline.Timeline(), None
     if inputs.journals:
         run.step("reading journals")
         rows = run.stage("journal", state.journal(run.spark, inputs.journals))
@@ -86,18 +86,28 @@ def reconcile(run: Run) -> Result:
         found.append(clocks.skewed(reduce(DataFrame.unionByName, began)))
     if inputs.ledgers:
         run.step("reading ledgers")
-        told, more = _ledgers(run, stuck, fates, sections)
+        known, lives, more = _ledgers(run, stuck, fates, sections)
         found += more
-    if inputs.ledgers or served is not None:
-        _activations(run, told, served, sections)
     run.step("writing findings")
-    _findings(run, found, result, sections)
+    with at_once() as threads:
+        beside = []
+        if lives is not None:
+            beside.append(threads.submit(figures.by_address, run, lives, sections))
+        if lives is not None or served is not None:
+            beside.append(threads.submit(_activations, run, known, lives, served, sections))
+        examples = _findings(run, found, result)
+        for one in beside:
+            one.result()
+    run.answer()
+    sections["examples"] = [row for rows in examples for row in rows]
+    for row in (row for name in _FACTS for row in sections.get(name, ())):
+        result.facts |= {name: int(value or 0) for name, value in row.items()}
     result.report = page.write_reconcile(run.output / "report.html", result, sections)
     return run.finish(result)
 
 
-def _findings(run: Run, found: list[DataFrame], result: Result, sections: dict[str, Any]) -> None:
-    """Write them, count them, and take the first of each kind for the report."""
+def _findings(run: Run, found: list[DataFrame], result: Result) -> list[list[dict[str, Any]]]:
+    """Write them, count them, and ask for the first of each kind for the report."""
     every = table(run.spark, (), _FINDING)
     for one in found:
         every = every.unionByName(one, allowMissingColumns=True)
@@ -106,13 +116,9 @@ def _findings(run: Run, found: list[DataFrame], result: Result, sections: dict[s
     findings = run.write("findings", every, spread="id", count=counts)
     counted = run.counts["findings"]
     of_kind = [findings.filter(f.col("finding") == name) for name in kinds if counted[name]]
-    examples = [run.ask(one.orderBy("time", "id", "queue", "detail"), _EXAMPLES) for one in of_kind]
-    run.answer()
-    for row in (row for name in _FACTS for row in sections.get(name, ())):
-        result.facts |= {name: int(value or 0) for name, value in row.items()}
     result.findings = {name: counted[name] for name in KINDS}
     result.facts |= {name: counted[name] for name in TOLD}
-    sections["examples"] = [row for rows in examples for row in rows]
+    return [run.ask(one.orderBy("time", "id", "queue", "detail"), _EXAMPLES) for one in of_kind]
 
 
 # -- ledgers -------------------------------------------------------------------------------------------------------
@@ -120,25 +126,26 @@ def _findings(run: Run, found: list[DataFrame], result: Result, sections: dict[s
 
 def _ledgers(
     run: Run, stuck: DataFrame | None, fates: DataFrame | None, sections: dict[str, Any]
-) -> tuple[list[tuple[Any, ...]], list[DataFrame]]:
-    """Write the tables of ledgers. What each activation cost (rows of `activations.of_ledgers`), and the findings."""
+) -> tuple[timeline.Timeline, DataFrame, list[DataFrame]]:
+    """Write the tables of ledgers but for those of addresses. What was counted, `messages`, and the findings."""
     paths = run.inputs.ledgers
     several = len(paths) > 1
     sources = numbered(paths)
     run.write_rows("ledgers", sources, "ledger int, file string")
     sections["ledgers"] = [{"ledger": number, "file": path} for number, path in sources[:SHOWN]]
     lines = read_ledgers(run.spark, paths)
-    known = timeline.counted(lines, paths)
-    # Sorted as their table is: Spark then moves and sorts each line once.
-    entries = run.spread(messages.entries(lines, known.nodes if several else {}), "id").sortWithinPartitions("id")
-    lives = messages.of_entries(entries, run.options.get("queues") or [], stuck, fates)
-    lives = run.write("messages", lives, spread="id", key=["id"], count=messages.COUNTED)
+    with at_once() as threads:
+        counting = threads.submit(timeline.counted, lines, paths)
+        nodes = counting.result().nodes if several else {}
+        # Sorted as their table is: Spark then moves and sorts each line once.
+        entries = run.spread(messages.entries(lines, nodes), "id").sortWithinPartitions("id")
+        lives = messages.of_entries(entries, run.options.get("queues") or [], stuck, fates)
+        lives = run.write("messages", lives, spread="id", key=["id"], count=messages.COUNTED)
+        known = counting.result()
     counted = run.counts["messages"]
     sections["totals"] = [{name: counted[name] for name in ("sent", "confirmed", "received")}]
     run.step("counting")
     figures.over_time(run, known, sections)
-    figures.by_address(run, lives, sections)
-    told = activations.of_ledgers(known.lives, known.faults, *costs.of_lives(lives, activations.gaps(known.lives)))
     found = [_said(run, "two_lives", activations.two_lives(known.lives))]
     if known.malformed:
         found.append(_malformed(lines))
@@ -152,11 +159,21 @@ def _ledgers(
             found.append(order.unknown(judged))
     if several:
         found.append(_said(run, "order_unknown", activations.uncompared(known.lives)))
-    return told, found
+    return known, lives, found
 
 
-def _activations(run: Run, told: list[tuple[Any, ...]], served: DataFrame | None, sections: dict[str, Any]) -> None:
-    """Write what each life of a broker was and cost. `told`: rows of `activations.of_ledgers`; `served`: of trails."""
+def _activations(
+    run: Run,
+    known: timeline.Timeline,
+    lives: DataFrame | None,
+    served: DataFrame | None,
+    sections: dict[str, Any],
+) -> None:
+    """Write what each life of a broker was and cost. `lives`: the table `messages`; `served`: lives of trails."""
+    told: list[tuple[Any, ...]] = []
+    if lives is not None:
+        cost = costs.of_lives(lives, activations.gaps(known.lives))
+        told = activations.of_ledgers(known.lives, known.faults, *cost)
     if served is None:
         both = run.write_rows("activations", activations.alone(told), activations.COLUMNS)
     else:
