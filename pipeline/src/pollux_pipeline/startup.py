@@ -10,14 +10,11 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from pollux.formats.ledger import HEADER, Confirmed, Fault, Received, Sent, encode
 from pollux_pipeline import tuning
 from pollux_pipeline.errors import InputError
-
-if TYPE_CHECKING:
-    import subprocess
 
 #: Where the archive is kept, in the place of the Python environment that this program is in.
 ENVIRONMENT = "POLLUX_PIPELINE_CLASSES"
@@ -56,14 +53,13 @@ def prepare() -> None:
         java = "spark.driver.extraJavaOptions"
         dumping = f'{tuning.settings(size, local=True)[java]} {_QUIET} "-XX:ArchiveClassesAtExit={made}"'
         session = build_session("local[2]", settings={java: dumping}, size=size)
-        process: subprocess.Popen[bytes] = session.sparkContext._gateway.proc  # type: ignore[union-attr]  # noqa: SLF001
+        gateway: Any = session.sparkContext._gateway  # noqa: SLF001
         try:
             reconcile(Run(session, find([str(ledger)]), Path(scratch, "out")))
         finally:
             session.stop()
-            assert process.stdin is not None  # noqa: S101
-            process.stdin.close()  # the JVM ends with it
-            process.wait(_WRITES)
+            gateway.proc.stdin.close()  # the JVM ends with it
+            gateway.proc.wait(_WRITES)
         if not made.is_file():
             raise InputError("this Java writes no archive of classes; without it everything works, and starts slower")
         made.replace(place)
