@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from proton import Message
 
-from conformance import test_amqp_proton as proton_suite
+from conformance import test_amqp_proton_transactions as proton_suite
 from conformance import test_stomp_py as stomp_suite
 from conformance import test_stomp_stompit as stompit_suite
 from harness import amqp

@@ -95,7 +95,7 @@ async def test_where_all_goes_to_one_place_nobody_asks_for_each_message(nodes: M
     assert mover.selector is None
     held = message(b"held")
     one.post.put(held, queue, 0)
-    one.cluster.moving.arrived([queue], held)
+    one.cluster.moving.arrived([queue], [held])
     one.post.put(message(b"other"), queue, 0)
     await one.office.stable()
     await quiet([one, two])

@@ -14,7 +14,7 @@ from pollux.cluster.scale_down.plan import About
 from pollux.logs import event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.owner import Owner
@@ -149,7 +149,7 @@ class Receiver(Apart):
         """Return what was taken in of a link."""
         return self._taken.setdefault(key, Taken())
 
-    def arrived(self, queues: Iterable[Queue], messages: Iterable[Message]) -> None:
+    def arrived(self, queues: Iterable[Queue], messages: Sequence[Message]) -> None:
         """Note messages that came: nothing is remembered of them."""
 
     def place_again(self, message: Message, sent: Forwarded, tx: int) -> bool:  # noqa: ARG002  (an owner's)

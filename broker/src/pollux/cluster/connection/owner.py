@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.settings import Settings
@@ -130,7 +130,7 @@ class Owner(Protocol):
     def asked(self, node: bytes, what: str, content: bytes) -> None:
         """Do what a peer asks for. Raises PolluxError or ValueError, in words for the peer, when that cannot be."""
 
-    def arrived(self, queues: Iterable[Queue], messages: Iterable[Message]) -> None:
+    def arrived(self, queues: Iterable[Queue], messages: Sequence[Message]) -> None:
         """Note messages that came from another node."""
 
     def pass_on(self, message: Message, sent: Forwarded, tx: int) -> bool:

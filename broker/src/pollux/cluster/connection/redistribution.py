@@ -11,7 +11,7 @@ from pollux.cluster.routes.moves import HOLD
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from pollux.cluster.connection.local import Prefixes
     from pollux.cluster.connection.spread import Spreading
@@ -86,7 +86,7 @@ class Redistribution:
         if mover is not None:
             mover.stop()
 
-    def arrived(self, queues: Iterable[Queue], messages: Iterable[Message]) -> None:
+    def arrived(self, queues: Iterable[Queue], messages: Sequence[Message]) -> None:
         """Note messages that came from another node."""
         now = self._loop.time()
         for queue in queues:
