@@ -131,6 +131,28 @@ async def test_what_a_node_that_was_down_has_comes_when_it_is_back(nodes: Make) 
     assert taken(receiver) == [b"1"]
 
 
+async def test_where_its_home_does_not_come_back_another_node_has_it(nodes: Make) -> None:
+    """Breaks when it goes on leaving: no third node hears of it, and what is published there is nobody's."""
+    one, two, three = await clustered(nodes, 3)
+    leave(one, subscribe(one))
+    subscribe(two)
+    await until(one.cluster.leaving)
+    home = two.id
+    await two.close()
+    await until(lambda: one.cluster.reached_by(home) is None and three.cluster.reached_by(home) is None)
+    await one.reopen()
+    join(one)
+    assert one.cluster.leaving(), "kept over a restart"
+    one.reach(three)
+    await until(lambda: one.cluster.reached_by(three.id) and three.cluster.reached_by(one.id))
+    one.cluster.removing.forget(home)
+    three.cluster.removing.forget(home)
+    assert not one.cluster.leaving()
+    await until(lambda: distance(three, one, NAME))
+    await publish(three, b"1")
+    await until(lambda: count(one, NAME) == 1)
+
+
 async def test_one_that_is_ended_at_a_node_is_ended_at_all(nodes: Make) -> None:
     one, two, three = await clustered(nodes, 3)
     leave(one, subscribe(one))
@@ -174,6 +196,7 @@ async def test_one_that_somebody_takes_from_stays_also_when_it_is_ended_elsewher
     assert link is not None
     for what in ("used", "over"):
         assert not await link.ask(f"subscription-{what}", msgspec.msgpack.encode((NAME, "news", "alice")))
+    await until(lambda: wanted(two, one, NAME))
     await publish(two, b"1")
     await receiver.wait(1)
 

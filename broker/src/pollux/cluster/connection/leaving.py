@@ -1,6 +1,7 @@
 """Queues that leave: what they hold goes to the other nodes' queues of their group, and nothing new is put into them.
 
-Their names are kept over a restart. A queue that has left is deleted by whoever had it leave.
+Their names are kept over a restart. A queue that has left is deleted by whoever had it leave. Subscriptions that
+clients find by name are known as such: where no other node has one any more, what is here of it is all there is.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 #: What they are kept as in the bindings; the key is the queue's name.
 KIND = "cluster-leaving"
+_NAMED = b"named"
 
 
 class Leaving:
@@ -22,13 +24,17 @@ class Leaving:
     def __init__(self, storage: Storage, recovered: Mapping[tuple[str, str], bytes]) -> None:
         self._storage = storage
         self.names = {name for kind, name in recovered if kind == KIND}
+        #: Those of them that are a durable subscription of AMQP or STOMP.
+        self.named = {name for (kind, name), value in recovered.items() if kind == KIND and value == _NAMED}
 
-    def add(self, name: str) -> bool:
+    def add(self, name: str, *, named: bool = False) -> bool:
         """Have a queue leave; return whether it did not already."""
         if name in self.names:
             return False
         self.names.add(name)
-        self._storage.put(KIND, name, b"")
+        if named:
+            self.named.add(name)
+        self._storage.put(KIND, name, _NAMED if named else b"")
         return True
 
     def remove(self, name: str) -> bool:
@@ -36,5 +42,6 @@ class Leaving:
         if name not in self.names:
             return False
         self.names.remove(name)
+        self.named.discard(name)
         self._storage.put(KIND, name, None)
         return True

@@ -64,9 +64,12 @@ class Redistribution:
         for mover in self._movers.values():
             mover.stop()
 
-    def leave(self, queue: Queue) -> None:
-        """Send what a queue holds to the others of its group, and put nothing into it any more where there are any."""
-        if self.leaves.add(queue.name):
+    def leave(self, queue: Queue, *, named: bool = False) -> None:
+        """Send what a queue holds to the others of its group, and put nothing into it any more where there are any.
+
+        ``named``: it is a subscription that clients find by its name.
+        """
+        if self.leaves.add(queue.name, named=named):
             self._forget_mover(queue)
             self._changed(queue)
 

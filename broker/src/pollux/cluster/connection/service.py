@@ -142,6 +142,8 @@ class Cluster:
         self.reached: Callable[[bytes, Conversation], None] = _unheard
         #: Told when a node was reached for the first time, or could not be.
         self.tried: Callable[[], None] = _nothing
+        #: Told when nothing is known any more of a node that does not come back.
+        self.unlearned: Callable[[], None] = _nothing
         self._dirty: set[Queue] = set()
         self._all_dirty = False
         self._planned = False
@@ -451,6 +453,7 @@ class Cluster:
         self.topology.forget(node.hex())
         self._remembered.forget(node)
         self._learned(self.table.forget(node))
+        self.unlearned()
 
     def _learned(self, changed: set[Key]) -> None:
         if not changed:

@@ -48,10 +48,12 @@ class Subscriptions(Named):
         self._tasks: set[asyncio.Task[None]] = set()
         cluster.requests[_USED] = self._used_there
         cluster.requests[_OVER] = self._over_there
+        cluster.unlearned = self._unlearned
 
     def stop(self) -> None:
         """Tell nobody any more."""
         self._cluster.post.named = Named()
+        self._cluster.unlearned = lambda: None
         for task in self._tasks:
             task.cancel()
 
@@ -128,6 +130,13 @@ class Subscriptions(Named):
             self._cluster.stay(queue)
             self._cluster.post.delete_queue(queue.name)
 
+    def _unlearned(self) -> None:
+        """Keep what leaves and was going to a node that does not come back: it is all there is of a subscription."""
+        named = self._cluster.moving.leaves.named
+        for queue in self._cluster.leaving():
+            if queue.name in named and not self._cluster.elsewhere(queue):
+                self._cluster.stay(queue)
+
     def _theirs(self, content: bytes) -> Queue | None:
         """Return the queue of a subscription that another node tells of. Raises ValueError: another user has it."""
         try:
@@ -148,4 +157,4 @@ class Subscriptions(Named):
 
     def _leave(self, queue: Queue) -> None:
         if queue.address in self._cluster.prefixes:
-            self._cluster.leave(queue)
+            self._cluster.leave(queue, named=True)
