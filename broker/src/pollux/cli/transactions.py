@@ -10,7 +10,7 @@ from pollux.cli import api
 from pollux.cli.output import Result, listed
 
 app = typer.Typer(
-    help="Prepared transactions that wait for their outcome: list, commit, roll back.",
+    help="Prepared transactions: list, commit, roll back.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -38,13 +38,19 @@ def list_transactions(client: api.Client) -> Result:
 
 @api.remote(app, "commit", epilog="Example: pollux transaction commit 0102ab")
 def commit(client: api.Client, xid: Xid) -> Result:
-    """Have all of one happen: what it sends is in its queues, what it acknowledges is gone."""
+    """Have all of one happen.
+
+    What it sends is in its queues, and what it acknowledges is gone.
+    """
     return _decided(client.post(f"{_PATH}/{xid}/commit"), "committed")
 
 
 @api.remote(app, "rollback", epilog="Example: pollux transaction rollback 0102ab")
 def rollback(client: api.Client, xid: Xid) -> Result:
-    """Have nothing of one happen: what it sends is gone, what it acknowledges is in its queues again, at their ends."""
+    """Have nothing of one happen.
+
+    What it sends is gone, and what it acknowledges is in its queues again, at their ends.
+    """
     return _decided(client.post(f"{_PATH}/{xid}/rollback"), "rolled back")
 
 
