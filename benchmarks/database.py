@@ -160,7 +160,7 @@ def failover(directory: Path, server: Server, arguments: argparse.Namespace) -> 
 
 
 def takeover(directory: Path, server: Server, arguments: argparse.Namespace) -> Table:
-    """What may become of the live under load until the other one confirms, with clocks that are right and wrong."""
+    """Take the live away in each way under load until the other one confirms, with clocks that are right and wrong."""
     table = Table(title="What becomes of the live to the first confirm, lease 5 s, AMQP", title_justify="left")
     for column in ("the live", "clocks, hours", "trials", "p50 ms", "p99 ms", "longest ms"):
         table.add_column(column, justify="right")

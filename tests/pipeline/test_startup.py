@@ -28,7 +28,7 @@ session.stop()
 
 
 def run(place: Path, *words: str) -> str:
-    """What a command says on standard output with this archive."""
+    """Return what a command says on standard output with this archive."""
     done = subprocess.run(
         [sys.executable, *words],
         capture_output=True,

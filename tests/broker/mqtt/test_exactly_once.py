@@ -115,7 +115,7 @@ def copy(broker: Broker, target: Path, *, torn: bool) -> None:
     if torn:
         journal = broker.storage._journal
         deadline = time.monotonic() + 30
-        while journal.stable_token < journal.token - 1:
+        while journal._ahead.stable() < journal.token - 1:
             assert time.monotonic() < deadline, "the writer does not end"
             time.sleep(0.0005)
     shutil.copytree(source / "bindings", target / "bindings")
