@@ -174,8 +174,10 @@ def traffic_of(hosts: Hosts, directory: Path) -> Traffic:
         place = next(iter(hosts.serving(name)), None)
         if place is None:
             return None
-        slot = place.own["slot"] if place.name == name else place.hosted[name]["slot"]
-        return "127.0.0.1", place.port + slot * OFFSET
+        life = place.own if place.name == name else place.hosted.get(name)
+        if not life:
+            return None  # it ended since
+        return "127.0.0.1", place.port + life["slot"] * OFFSET
 
     source, sink = (host.name for host in hosts.all[:2])
     return Traffic(where, source, sink, Target("127.0.0.1", 0, USER, PASSWORD), directory)

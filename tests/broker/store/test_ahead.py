@@ -91,6 +91,7 @@ async def shipping(directory: Path, patience: float = TIMEOUT) -> AsyncIterator[
             yield made
         finally:
             made.known.set()
+            made.mirror.require(0)
             for link in made.mirror.links:
                 await asyncio.to_thread(made.mirror.lose, link, "the test is over")
 
