@@ -202,6 +202,27 @@ def test_only_a_copy_that_was_in_sync_asks_and_not_for_ever() -> None:
     assert judged(one, [answer("b"), answer("c")], 50.0)
 
 
+def test_a_vote_against_a_live_that_somebody_still_sees_is_repeated_soon() -> None:
+    """Those who vote hear of its end at their own time: it must not cost a whole vote-retry-wait, nor a retry."""
+    one = Candidacy(own=False, retries=0, wait=5.0)
+    one.synced()
+    one.live_lost("failed", 10.0)
+    tenths = 100
+    asked = []
+    while one.asks():
+        while not one.may_ask(tenths / 10):
+            tenths += 1
+        asked.append(tenths - 100)
+        assert not judged(one, [answer("b", yes=False, against=True), answer("c")], tenths / 10)
+    assert asked == [0, 2, 6, 14, 30, 62]
+    now = 20.0
+    one.followed()
+    one.synced()
+    one.live_lost("failed", now)
+    assert not judged(one, [answer("b", yes=False, against=True)], now)
+    assert one.may_ask(now + 0.2), "soon again, after another live was lost"
+
+
 def test_a_live_that_comes_back_ends_the_candidacy() -> None:
     one = Candidacy(own=False, retries=2, wait=5.0)
     one.synced()

@@ -185,6 +185,17 @@ async def test_a_life_is_heard_by_its_words_to_the_service_manager() -> None:
     assert (made.ready, made.was_ready, made.pid) == (False, True, None)
 
 
+async def test_a_life_that_is_just_being_started_is_signalled_too() -> None:
+    """A backup that is given up at once would run on, without a slot, and nobody would know of it."""
+    made, _ = child("time.sleep(600)")
+    running = asyncio.create_task(made.run())
+    await asyncio.sleep(0)
+    assert (made.starts, made.pid) == (1, None)
+    made.signal(signal.SIGTERM)
+    async with asyncio.timeout(60):
+        assert await running == -signal.SIGTERM
+
+
 async def test_nobody_else_can_speak_in_a_life_s_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no address, and the real service manager's is kept from it; what it executes itself as is heard, too."""
     monkeypatch.setenv("NOTIFY_SOCKET", "@the-real-one")

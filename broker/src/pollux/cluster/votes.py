@@ -27,6 +27,8 @@ HANDED_OVER = "handed-over"
 #: Questions: told that somebody serves; asked for the right to serve; asked to record a sequence; nothing is wanted.
 SERVES, TAKE, RECORD, LOOK = "serves", "take", "record", "look"
 _MAY = (Action.ACTIVATE, Action.REPAIR, Action.TAKE_OVER)
+#: Seconds until a vote is repeated in which somebody who was asked still took the live for there; doubled each time.
+SOON = 0.2
 
 
 def votes_needed(size: int) -> int:
@@ -266,6 +268,7 @@ class Candidacy:
         self.in_sync = False
         self._left = (0 if at_once else retries) + 1 if own else 0
         self._next = 0.0
+        self._soon = wait
         self._cut_off = ""
         self.reason = (
             "our data is what this broker served with last"
@@ -295,6 +298,7 @@ class Candidacy:
             return
         self._left = 1 + self._retries
         self._next = now
+        self._soon = SOON
         self.reason = "the live is gone"
 
     def cut_off(self, problem: str) -> None:
@@ -318,9 +322,13 @@ class Candidacy:
 
     def judge(self, result: Count, answers: Iterable[Answer], now: float, silent: int = 0) -> bool:
         """Return whether a vote gives us the right. Of ``silent`` other members nothing at all was heard."""
-        self._left = max(0, self._left - 1)
-        self._next = now + self._wait
         against = [one for one in answers if one.against]
+        if against and self._soon < self._wait:
+            self._next = now + self._soon
+            self._soon *= 2
+        else:
+            self._next = now + self._wait
+            self._left = max(0, self._left - 1)
         if self.own and against:
             self.contradicted = True
             self.reason = f"{against[0].member}: {against[0].reason}"

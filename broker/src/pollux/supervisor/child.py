@@ -61,6 +61,8 @@ class Child:
         self._answer = answer
         self._changed = changed
         self._tasks: set[asyncio.Task[None]] = set()
+        #: What it was to be sent while its process was being started; None: none is.
+        self._held: list[signal.Signals] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -84,6 +86,7 @@ class Child:
         for name in ("WATCHDOG_PID", "NOTIFY_SOCKET"):
             environment.pop(name, None)
         self.starts += 1
+        self._held = []
         self.ready, self.status, self.fed, self.told = False, "starts", None, {}
         try:
             self.process = await asyncio.create_subprocess_exec(
@@ -99,9 +102,12 @@ class Child:
             manager.close()
             raise
         finally:
+            held, self._held = self._held, None
             theirs.close()
             words.close()
         event(logger, logging.INFO, "life starts", of=self.life.key, name=self.life.name or None, pid=self.pid)
+        for number in held:
+            self.signal(number)
         loop.add_reader(manager, self._hear, manager)
         reader, writer = await asyncio.open_connection(sock=ours, limit=LONGEST_LINE)
         listening = loop.create_task(self._listen(reader, writer))
@@ -115,7 +121,9 @@ class Child:
             self.process, self.ready, self.told = None, False, {}
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, if it runs."""
+        """Send a signal, if it runs; one that is just being started gets it then."""
+        if self._held is not None:
+            self._held.append(number)
         if self.process is not None:
             with suppress(ProcessLookupError):
                 self.process.send_signal(number)
