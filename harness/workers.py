@@ -24,8 +24,9 @@ def begun(nodeid: str) -> int:
 def together(nodeid: str) -> str:
     """Return what of the tests one worker runs in one go: a file; what shares Spark's session, or a deployed pair."""
     file = nodeid.partition("::")[0]
-    if file.startswith("tests/pipeline/"):
-        return "tests/pipeline"
+    # Those with a JVM of their own, or with none, need not wait for the session's worker: that one has most to do.
+    if file.startswith("tests/pipeline/") and "spark: " in (ROOT / file).read_text():
+        return "Spark's session"
     if file.startswith("tests/ansible/") and "harness.deployment" in (ROOT / file).read_text():
         return "a deployed pair"
     return file

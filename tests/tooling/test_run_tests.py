@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import signal
 import subprocess
 import sys
@@ -110,12 +111,25 @@ def test_the_scenarios_are_the_labs() -> None:
 
 
 def test_what_shares_something_costly_stays_together_and_is_begun_first() -> None:
-    """Breaks when Spark's session or the deployed pair is made by each worker anew."""
-    ids = ["tests/ledger/a.py::t", "tests/ansible/test_secrets.py::t", "tests/pipeline/test_a.py::t[x]"]
-    assert [workers.together(each) for each in [*ids, "tests/ansible/test_site.py::u", "tests/pipeline/b.py::t"]] == [
-        *("tests/ledger/a.py", "a deployed pair", "tests/pipeline", "a deployed pair", "tests/pipeline")
+    """Breaks when the deployed pair is made by each worker anew."""
+    ids = ["tests/ledger/a.py::t", "tests/ansible/test_secrets.py::t", "tests/pipeline/test_jobs.py::t[x]"]
+    assert [workers.together(each) for each in [*ids, "tests/ansible/test_site.py::u"]] == [
+        *("tests/ledger/a.py", "a deployed pair", "Spark's session", "a deployed pair")
     ]
     assert sorted(ids, key=workers.begun) == [ids[2], ids[1], ids[0]]
+
+
+def test_one_worker_has_all_that_uses_sparks_session_and_nothing_else() -> None:
+    """Breaks when another worker makes a session, too, or when what needs none waits for the worker that has it."""
+    shared, alone = set(), set()
+    for path in sorted((workers.ROOT / "tests" / "pipeline").glob("test_*.py")):
+        file = str(path.relative_to(workers.ROOT))
+        functions = [one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.FunctionDef)]
+        uses = any(argument.arg == "spark" for one in functions for argument in one.args.args)
+        (shared if uses else alone).add(workers.together(f"{file}::t"))
+    assert shared == {"Spark's session"}
+    assert {"tests/pipeline/test_startup.py", "tests/pipeline/test_report.py"} <= alone
+    assert not alone & shared
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
