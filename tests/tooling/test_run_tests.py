@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import signal
 import subprocess
 import sys
@@ -130,6 +131,11 @@ def test_one_worker_has_all_that_uses_sparks_session_and_nothing_else() -> None:
     assert shared == {"Spark's session"}
     assert {"tests/pipeline/test_startup.py", "tests/pipeline/test_report.py"} <= alone
     assert not alone & shared
+
+
+def test_garbage_is_looked_for_while_tests_run() -> None:
+    """Breaks when what keeps the collector away while tests are found leaves it so: cycles hold files and memory."""
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
