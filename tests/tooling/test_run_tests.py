@@ -122,7 +122,8 @@ def test_what_shares_something_costly_stays_together_and_is_begun_first() -> Non
 
 def test_one_worker_has_all_that_uses_sparks_session_and_nothing_else() -> None:
     """Breaks when another worker makes a session, too, or when what needs none waits for the worker that has it."""
-    shared, alone = set(), set()
+    shared: set[str] = set()
+    alone: set[str] = set()
     for path in sorted((workers.ROOT / "tests" / "pipeline").glob("test_*.py")):
         file = str(path.relative_to(workers.ROOT))
         functions = [one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.FunctionDef)]
