@@ -5,6 +5,8 @@ from __future__ import annotations
 import proton
 
 from harness.sessions.amqp import Broker, message
+from harness.sessions.office import becomes
+from pollux.engine.share import AT_ONCE
 
 from .receiving import filters, selector
 
@@ -195,3 +197,29 @@ async def test_dynamic_target_is_a_node_for_the_link(broker: Broker) -> None:
     await client.quiet()
     assert broker.post.space.address(node) is None
     client.drop()
+
+
+async def test_very_many_links_end_bit_by_bit(broker: Broker) -> None:
+    """Breaks when a connection's links end in one turn of the loop, in which nobody else is served."""
+    post = broker.post
+    other = await broker.client("other").opened()
+    client = await broker.client().opened()
+    session = client.begin()
+    links = [session.receiver(f"news-{number}") for number in range(AT_ONCE + 20)]
+    for number, link in enumerate(links):
+        link.source.address = f"news.{number}"
+        link.open()
+    await client.receiver("orders", session=session, capabilities=["queue"], credit=1)
+    await other.send_all(await other.sender("orders", capabilities=["queue"]), [message("for somebody")])
+    assert (await client.get()).body == "for somebody"
+
+    def subscriptions() -> int:
+        return sum(queue.address.startswith("news.") for queue in post.space.queues)
+
+    assert subscriptions() == len(links)
+    client.drop()
+    assert 0 < subscriptions() < len(links)
+    # Whoever comes next gets what the client had.
+    await other.receiver("orders", "next", capabilities=["queue"], credit=1)
+    assert (await other.get()).body == "for somebody"
+    await becomes(lambda: not subscriptions())

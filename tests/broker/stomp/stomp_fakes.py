@@ -23,7 +23,7 @@ from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from harness.sessions.stomp import Client
 
@@ -195,11 +195,6 @@ class FakePost:
         self.addresses[queue.address].queues.remove(queue)
         for consumer in queue.consumers:
             consumer.queue_deleted(queue)
-
-    def emptied(self, queue: FakeQueue) -> Iterator[None]:
-        """In one piece."""
-        self.log.append(f"empty {queue.name}")
-        yield
 
     def attach(self, queue: FakeQueue, consumer: Any) -> None:
         queue.consumers.append(consumer)

@@ -275,7 +275,10 @@ class AddressManager:
             self._records.keep_paused(queue)
 
     def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> None:
-        """Delete a queue with its messages. Raises NoSuchQueueError; InvalidRequestError when a condition fails."""
+        """Delete a queue with its messages, whose memory is given back bit by bit.
+
+        Raises NoSuchQueueError; InvalidRequestError when a condition fails.
+        """
         queue = self._space.queue(name)
         if queue is None:
             raise NoSuchQueueError(f"queue {name!r} does not exist")
@@ -290,7 +293,6 @@ class AddressManager:
             closed = getattr(consumer, "queue_deleted", None)
             if closed is not None:
                 closed(queue)
-        self._contents.clear(queue)
         if queue.durable:
             self._records.record_drop(queue.id)
         self._contents.drop_pages(queue)
@@ -302,6 +304,12 @@ class AddressManager:
         self._trail.event("queue-deleted", queue=queue.name, address=queue.address)
         log.info("queue deleted name=%s address=%s", queue.name, queue.address)
         self._maybe_delete_address(queue.address, self._wall_ms())
+        self._share.work(self._clear(queue))
+
+    def _clear(self, queue: Queue) -> Iterator[None]:
+        yield from self._contents.clear(queue)
+        if self._space.address(queue.address) is None:  # its account had to wait for this
+            self._contents.drop_address(queue.address)
 
     def maybe_delete(self, queue: Queue, now: int | None = None) -> bool:
         """Delete an automatically deleted queue whose time has come; true if it is gone."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pollux.engine.memory import DUPLICATE_IDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pollux.engine.accounts import Accounts
     from pollux.engine.arrivals import Arrivals
@@ -58,13 +58,13 @@ class Contents:
         """Let go of what a consumer of the queue held."""
         self._departures.discard(queue, references)
 
-    def clear(self, queue: Queue) -> None:
-        """Let go of all that waits in the queue, but for its pages: what says that it is gone is recorded first."""
-        self._departures.clear(queue)
+    def clear(self, queue: Queue) -> Iterator[None]:
+        """Let go, bit by bit, of all that waits in a queue that is gone, but for its pages."""
+        return self._departures.clear(queue)
 
     def drop_pages(self, queue: Queue) -> None:
-        """Let go of what is in pages."""
-        self._pages.drop(queue)
+        """Record that nothing of what is in pages is for a queue that goes."""
+        self._pages.forget(queue)
 
     def remembers_duplicates(self, address: str) -> bool:
         """Return whether an address has duplicate ids."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Acknowledgements of messages on disk that go into one record.
 _ACKS = 1000
-#: Messages that leave a queue in one piece of work when it is emptied bit by bit.
+#: Messages that leave a queue that is gone in one piece of work.
 BIT = 250
 
 
@@ -29,8 +29,10 @@ class Departures:
         self._large_files = large_files
         self._pages = pages
 
-    def discard(self, queue: Queue, references: Sequence[MessageReference], tx: int = 0) -> None:
-        """Write that the references left ``queue`` for good, and give back their memory."""
+    def discard(
+        self, queue: Queue, references: Sequence[MessageReference], tx: int = 0, *, recorded: bool = False
+    ) -> None:
+        """Write that the references left ``queue`` for good (unless that is on record), and give back their memory."""
         if not references:
             return
         for watcher in queue.watchers:
@@ -57,9 +59,9 @@ class Departures:
                     account = accounts.of(message.address)
                 size += message.size
                 messages += 1
-        if ids and queue.durable:
+        if ids and queue.durable and not recorded:
             self._storage.append_acks(queue.id, ids, tx)
-        if paged:
+        if paged and not recorded:
             self._pages.acknowledge(queue, paged, tx)
         if messages and account is not None:
             accounts.credit(account, size, messages)
@@ -87,14 +89,16 @@ class Departures:
         if displaced:
             self.remove(queue, displaced, ())
 
-    def emptied(self, queue: Queue) -> Iterator[None]:
-        """Let go bit by bit of what waits in a queue that goes: all of it at once may take long."""
-        for _ in range(0, queue.waiting, BIT):
-            self.discard(queue, queue.shed(BIT))
-            yield
+    def clear(self, queue: Queue) -> Iterator[None]:
+        """Give back, bit by bit, the memory and files of all in a queue that is gone: its deletion is on record.
 
-    def clear(self, queue: Queue) -> None:
-        """Give back the memory and files of everything in a queue that goes: its deletion is what is written."""
-        references, cold = queue.purge()
-        self.discard(queue, references)
-        self._large_files.release_cold(cold)
+        All of it at once takes seconds: so long nobody else would be served.
+        """
+        while references := queue.shed(BIT):
+            self.discard(queue, references, recorded=True)
+            yield
+        while ids := queue.shed_cold(BIT):
+            self._large_files.release_cold(ids)
+            yield
+        # What is being read from disk is not put into the queue any more.
+        self._large_files.release_cold(queue.purge()[1])

@@ -206,7 +206,7 @@ class Pages:
         return counts
 
     def drop(self, queue: Queue) -> int:
-        """Forget what is paged for a queue that was purged or deleted. Returns how many were unread."""
+        """Forget what is paged for a queue that was purged. Returns how many were unread."""
         count = self.unread(queue)
         for paging in list(self.active.values()):
             if paging.cursors.pop(queue.id, None) is None:
@@ -218,6 +218,12 @@ class Pages:
             self._measure(paging)
             self._maybe_end(paging)
         return count
+
+    def forget(self, queue: Queue) -> None:
+        """Forget all that is paged for a queue that is deleted, what was read into memory too."""
+        self.drop(queue)
+        for store in list(self._storage.pages.addresses().values()):
+            store.drop_queue(queue.id)
 
     # -- reading back
 

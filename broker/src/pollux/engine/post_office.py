@@ -139,7 +139,6 @@ class PostOffice:
         )
         self.cooling = Cooling(storage, self.accounts, self._large_files)
         self.remove = self._departures.remove
-        self.emptied = self._departures.emptied
         self.due = DueQueues(loop, self.share, space, wall_ms, self._ready)
         self.cold = ColdMessages(loop, self.accounts, storage.read_messages, self._ready)
         self._records = QueueRecords(storage)

@@ -480,14 +480,31 @@ class Backlog:
         return self.remove(_Everything())
 
     def shed(self, most: int) -> list[MessageReference]:
-        """Take out the first ``most`` of those in memory; see :meth:`remove`."""
+        """Take out ``most`` of those in memory, scheduled ones last, of a queue that goes; see :meth:`remove`."""
         taken: list[MessageReference] = []
         for level in self.levels:
             taken += [level.take(position) for position, _ in list(islice(level.positions(), most - len(taken)))]
+            while level.tail and len(taken) < most:
+                if (reference := level.tail.pop()) is not None:
+                    taken.append(reference)
+        while self._scheduled and len(taken) < most:
+            taken.append(self._scheduled.pop()[2])
         for reference in taken:
             self.take_out(reference)
         self.counters.removed += len(taken)
         return taken
+
+    def shed_cold(self, most: int) -> list[int]:
+        """Take out ``most`` of those on disk only that nobody reads now, of a queue that goes; return their ids."""
+        ids: list[int] = []
+        for level in self.levels:
+            ids += level.shed_cold(most - len(ids))
+        while self._cold_scheduled and len(ids) < most:
+            ids.append(self._cold_scheduled.pop()[3])
+        for number in ids:
+            self._cold_counts.pop(number, None)
+        self.counters.removed += len(ids)
+        return ids
 
     def reset_counters(self) -> None:
         """Count from zero again."""

@@ -340,6 +340,15 @@ class Level:
             self.land(())
         return removed
 
+    def shed_cold(self, most: int) -> list[int]:
+        """Forget the last ``most`` cold messages, but for those being read; return their ids."""
+        start = max(len(self.cold) - most, self.cold_at)
+        ids = self.cold[start:]
+        del self.cold[start:]
+        removed = self.cold_removed.intersection(ids)
+        self.cold_removed -= removed
+        return [number for number in ids if number not in removed]
+
     @property
     def limit(self) -> int:
         """The position the next message added will have."""

@@ -444,8 +444,12 @@ class Queue:
         return self._backlog.purge()
 
     def shed(self, most: int) -> list[MessageReference]:
-        """Take out the first ``most`` of those that wait in memory."""
+        """Take out ``most`` of those in memory, when the queue goes."""
         return self._backlog.shed(most)
+
+    def shed_cold(self, most: int) -> list[int]:
+        """Take out ``most`` of those on disk only, when the queue goes; return their ids."""
+        return self._backlog.shed_cold(most)
 
     def reset_counters(self) -> None:
         """Count from zero again."""

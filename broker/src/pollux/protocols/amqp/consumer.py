@@ -392,7 +392,7 @@ class Consumer(OutgoingLink["MessageReference"]):
     # -- the end
 
     def end(self, *, closed: bool) -> None:
-        """Give back what the link holds, and delete a subscription that ends with it: it is over."""
+        """Take nothing more, for the link is over; :meth:`leave` gives back what it holds."""
         if self.phase in OVER:
             return
         session = self.session
@@ -411,9 +411,6 @@ class Consumer(OutgoingLink["MessageReference"]):
             self.large = None
         self.unsettled.clear()
         orphaned = self.phase is ConsumerPhase.ORPHANED
-        if not orphaned and not self.retiring:
-            self._detach()
-            return
         self.phase = follow(CONSUMER, self.phase, ConsumerPhase.DETACHED if orphaned else ConsumerPhase.RETIRING)
         if self.retiring and items:
             # What it acknowledged in open transactions stays with it until they end.
@@ -422,10 +419,15 @@ class Consumer(OutgoingLink["MessageReference"]):
     def retired(self) -> None:
         """Count an outcome less: its transaction ended."""
         self.retiring -= 1
-        if not self.retiring and self.phase is ConsumerPhase.RETIRING:
-            self._detach()
+        self.leave()
 
-    def _detach(self) -> None:
+    def leave(self) -> None:
+        """Give back what an ended link holds, unless it has outcomes in open transactions.
+
+        A subscription that ends with the link is deleted.
+        """
+        if self.retiring or self.phase is not ConsumerPhase.RETIRING:
+            return
         self.phase = follow(CONSUMER, self.phase, ConsumerPhase.DETACHED)
         session = self.session
         try:

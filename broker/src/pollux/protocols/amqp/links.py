@@ -76,9 +76,18 @@ class Links:
         """Return what management shows of them."""
         return [link.describe() for link in self if isinstance(link, Producer | Consumer)]
 
-    @staticmethod
-    def end(links: Iterable[Link], *, closed: bool = False) -> None:
-        """End links for the broker: what they hold goes back to its queues. ``closed``: for good, by the client."""
-        for link in links:
-            if isinstance(link, Producer | Consumer):
-                link.end(closed=closed)
+    def end(self, links: Iterable[Link], *, closed: bool = False) -> None:
+        """End links for the broker, of very many bit by bit: what they hold goes back to its queues.
+
+        ``closed``: for good, by the client.
+        """
+        ending = [link for link in links if isinstance(link, Producer | Consumer)]
+        for link in ending:
+            link.end(closed=closed)
+        self._post.share.work(_leave(ending))
+
+
+def _leave(links: Iterable[Producer | Consumer]) -> Iterator[None]:
+    for link in links:
+        link.leave()
+        yield

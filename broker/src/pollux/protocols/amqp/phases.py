@@ -43,7 +43,7 @@ class ConsumerPhase(StrEnum):
     ATTACHED = "attached"
     #: The queue was deleted, and has let go of it; its client is told.
     ORPHANED = "orphaned"
-    #: The link is over; outcomes in open transactions keep it at its queue.
+    #: The link is over, and still at its queue: others end before it, or it has outcomes in open transactions.
     RETIRING = "retiring"
     DETACHED = "detached"
 
@@ -69,7 +69,7 @@ LOGIN: Final = {
     LoginPhase.OVER: frozenset[LoginPhase](),
 }
 CONSUMER: Final = {
-    ConsumerPhase.ATTACHED: frozenset({ConsumerPhase.ORPHANED, ConsumerPhase.RETIRING, ConsumerPhase.DETACHED}),
+    ConsumerPhase.ATTACHED: frozenset({ConsumerPhase.ORPHANED, ConsumerPhase.RETIRING}),
     ConsumerPhase.ORPHANED: frozenset({ConsumerPhase.DETACHED}),
     ConsumerPhase.RETIRING: frozenset({ConsumerPhase.DETACHED}),
     ConsumerPhase.DETACHED: frozenset[ConsumerPhase](),

@@ -316,13 +316,16 @@ class Producer(IncomingLink):
             self.replenish()
 
     def end(self, *, closed: bool) -> None:  # noqa: ARG002  (a producer leaves nothing behind either way)
-        """Let go of everything: the link is over."""
+        """Let go of what came in, for the link is over; :meth:`leave` does the rest."""
         self.abandon()
         self.pending = []
         self._forget_partial()
         if self._large is not None:
             self._large.abort()
             self._large = None
+
+    def leave(self) -> None:
+        """Delete the node that was made for the link."""
         if self._temporary is not None:
             delete_temporary(self.session.post, self._temporary)
             self._temporary = None

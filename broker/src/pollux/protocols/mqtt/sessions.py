@@ -401,9 +401,7 @@ class MqttSessions:
 
     def _ending(self, state: ClientState, ended: asyncio.Future[None]) -> Iterator[None]:
         """End its subscriptions, which may be thousands, bit by bit; its record goes last, so that none outlives it."""
-        for topic_filter, subscription in list(state.subscriptions.items()):
-            if subscription.share is None:
-                yield from self.post.emptied(subscription.queue)
+        for topic_filter in list(state.subscriptions):
             self.subscriptions.unsubscribe(state, topic_filter)
             yield
         self._forget_records(state)

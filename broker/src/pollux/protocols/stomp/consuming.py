@@ -101,8 +101,6 @@ class Consuming:
 
     def _ending(self, subscriptions: list[Subscription], *, clean: bool) -> Iterator[None]:
         for subscription in subscriptions:
-            if subscription.temporary:
-                yield from self._session.post.emptied(subscription.queue)
             if self.subscriptions.get(subscription.key) is subscription:
                 self._flush_acknowledgements(subscription)
                 self.drop(subscription, clean=clean)
