@@ -107,3 +107,19 @@ async def test_the_account_of_an_address_goes_when_its_last_message_has(office: 
         post.address_manager.delete_address("orders")
     assert [account.name for account in post.accounts] == ["orders"]
     await becomes(lambda: not list(post.accounts))
+
+
+async def test_an_address_that_is_made_again_at_once_knows_no_ids_of_before(office: Office) -> None:
+    """Breaks when ids go with the last message of an address: what is sent again would be confirmed and nowhere."""
+    post = await office.open()
+    office.queue()
+    await office.send(b"one", duplicate_id=b"id")
+    fill(post)
+    await office.stable()
+    post.delete_queue("orders")
+    if post.address("orders") is not None:
+        post.address_manager.delete_address("orders")
+    assert post.accounts.total.messages
+    office.queue()
+    await office.send(b"one again", duplicate_id=b"id")
+    assert office.count("orders") == 1

@@ -114,6 +114,7 @@ class Account:
         """Forget the duplicate ids of an address that is gone."""
         holder.give(DUPLICATE_ID * self.counted_ids)
         self.counted_ids = 0
+        self.duplicates = None
 
     def send_away(self, duplicate_id: bytes, node: bytes) -> None:
         """Note that a node alone has the message of an id."""
@@ -164,12 +165,15 @@ class Accounts:
         return self.get(name.partition("::")[0] if "::" in name else name)
 
     def drop(self, address: str, holder: User) -> None:
-        """Forget the account of an address that is gone once nothing of it is left in memory, for ``holder`` too."""
+        """Forget the duplicate ids of an address that is gone, for ``holder`` too.
+
+        Its account goes with them once nothing of it is left in memory.
+        """
         account = self._accounts.get(address)
         if account is None:
             return
+        account.forget_all(holder)
         if account.gauge.messages == 0 and not account.pages.active:
-            account.forget_all(holder)
             del self._accounts[address]
             self._share = share_of(self._page_above, len(self._accounts))
         self._call(account)
